@@ -5,6 +5,9 @@ time excludes operations nested in it. Guarantee: the trace is read once, as a s
 working span.
 
 Device work that belongs to a step counts for the window of that step, even if it runs after the host has continued.
+Then the window ends with the last of it, and begins one period of the device before the end of the first step's work:
+how far the host is ahead does not count, nor how early the first step's work began. Work of no traced step is left out;
+the device is busy with it. Without steps, the window has all work, and what the host did around it.
 If a device's trace does not assign its work to steps, the window of an epoch ends with its last work.
 """
 
@@ -21,11 +24,12 @@ from pathlib import Path
 from statistics import fmean
 
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import MOST_NS, WORKING, Head, Kind, Span, Track, covered
+from keras_matrix.records.traces.neutral import MOST_NS, WORKING, Head, Kind, Phase, Span, Track, covered
 from keras_matrix.records.traces.table import Gap, Table, TimeShare
 
 MOST_PARTS = 500
 MOST_GAPS = 100
+MOST_CHARACTERS = 60
 # The tracks that show the program's activity while its device is idle.
 MARKED = frozenset({Kind.LAYERS, Kind.INPUT})
 
@@ -65,6 +69,7 @@ def table(head: Head, spans: Iterable[Span]) -> Table:
         gap_count=len(gaps),
         gap_time_s=sum(gap.duration_s for gap in gaps),
         warnings=head.warnings,
+        notes=[*head.notes, *_outside(trace)],
     )
 
 
@@ -99,26 +104,36 @@ class TraceSpans:
     steps: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     marks: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
     fetches: dict[int, list[Window]] = field(default_factory=dict)
+    begins: dict[tuple[int, int], int] = field(default_factory=dict)
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
+    outside: dict[int, _TrackSpans] = field(default_factory=dict)
+    hosts: dict[int, Window] = field(default_factory=dict)
 
     def add(self, span: Span) -> None:
         track = span.track
         if track.kind in WORKING:
-            working = self.tracks.setdefault(track, _TrackSpans())
-            working.starts.append(span.start_ns)
-            working.ends.append(span.end_ns)
-            working.keys.append(
-                self.keys.setdefault((span.op, span.layer, span.phase, str(track.kind)), len(self.keys))
-            )
+            self._work(self.tracks.setdefault(track, _TrackSpans()), span)
             if span.step is not None:
                 place = track.worker, span.step
+                self.begins[place] = min(self.begins.get(place, span.start_ns), span.start_ns)
                 self.ends[place] = max(self.ends.get(place, 0), span.end_ns)
+        elif track.kind is Kind.OUTSIDE:
+            self._work(self.outside.setdefault(track.worker, _TrackSpans()), span)
+        elif track.kind is Kind.HOST:
+            begin, end = self.hosts.get(track.worker, (span.start_ns, span.end_ns))
+            self.hosts[track.worker] = min(begin, span.start_ns), max(end, span.end_ns)
         elif track.kind is Kind.STEPS:
             self.steps.setdefault(track.worker, []).append((span.step or 0, span.start_ns, span.end_ns))
         elif track.kind in MARKED:
             self.marks.setdefault(track.worker, []).append((span.start_ns, span.end_ns, span.name))
             if track.kind is Kind.INPUT:
                 self.fetches.setdefault(track.worker, []).append((span.start_ns, span.end_ns))
+
+    def _work(self, working: _TrackSpans, span: Span) -> None:
+        key = span.op, span.layer, span.phase, str(span.track.kind)
+        working.starts.append(span.start_ns)
+        working.ends.append(span.end_ns)
+        working.keys.append(self.keys.setdefault(key, len(self.keys)))
 
 
 class WorkerSpans:
@@ -127,6 +142,9 @@ class WorkerSpans:
     def __init__(self, trace: TraceSpans, number: int, head: Head) -> None:
         self.keys = list(trace.keys)
         self.tracks = [working for track, working in trace.tracks.items() if track.worker == number]
+        self.counted: list[Window] = []  # the windows, with the work of the first step that began before them
+        self.outside = trace.outside.get(number)
+        self._host = trace.hosts.get(number)
         # If one process drives all devices, the first worker's steps apply to all.
         steps = trace.steps.get(number) or trace.steps.get(0, [])
         self.steps = sorted((begin, end, step) for step, begin, end in steps)
@@ -134,8 +152,10 @@ class WorkerSpans:
         ends = [(step, begin, max(end, trace.ends.get((number, step), 0))) for step, begin, end in sorted(steps)]
         known = any(worker == number for worker, _ in trace.ends)
         self.windows = list(self._windows(ends, head.epochs))
-        if head.device != "cpu" and steps and not known:
-            self.windows = list(self._until_idle(self.windows))
+        if head.device != "cpu" and steps:
+            on_device = self._of_device(trace, number, ends, head.epochs) if known else self._until_idle(self.windows)
+            self.windows = list(on_device)
+        self.counted = self.counted or self.windows
         self.window_ns = sum(end - begin for begin, end in self.windows)
         self.busy_ns = 0
         self.gaps: list[Gap] = []
@@ -145,13 +165,31 @@ class WorkerSpans:
     def _windows(self, steps: Sequence[tuple[int, int, int]], epochs: int) -> Iterator[Window]:
         """Yield each traced epoch's window, from the begin of its first step to the end of the last, or of its work."""
         if not steps:
-            if begins := [working.starts[0] for working in self.tracks]:
-                yield min(begins), max(max(working.ends) for working in self.tracks)
+            if work := [(working.starts[0], max(working.ends)) for working in self.tracks]:
+                work += [self._host] if self._host else []
+                yield min(begin for begin, _ in work), max(end for _, end in work)
             return
         each = max(1, len(steps) // epochs)
         for at in range(0, len(steps), each):
             group = steps[at : at + each]
             yield group[0][1], max(end for _, _, end in group)
+
+    def _of_device(
+        self, trace: TraceSpans, number: int, steps: Sequence[tuple[int, int, int]], epochs: int
+    ) -> Iterator[Window]:
+        """Yield each traced epoch's window on the device's clock."""
+        each = max(1, len(steps) // epochs)
+        for at in range(0, len(steps), each):
+            own = [(step, begin, end) for step, begin, end in steps[at : at + each] if (number, step) in trace.ends]
+            if not own:
+                continue
+            ends = sorted(trace.ends[number, step] for step, _, _ in own)
+            first = own[0][0]
+            begin_ns = trace.begins[number, first]
+            marked_ns = next(end - begin for begin, end, step in self.steps if step == first)
+            period_ns = (ends[-1] - ends[0]) // (len(ends) - 1) if len(ends) > 1 else marked_ns
+            self.counted.append((min(begin_ns, ends[0] - period_ns), ends[-1]))
+            yield ends[0] - period_ns if len(ends) > 1 else self.counted[-1][0], ends[-1]
 
     def _until_idle(self, windows: Sequence[Window]) -> Iterator[Window]:
         """Yield the windows, each extended to the end of the work that began before the next one."""
@@ -161,19 +199,27 @@ class WorkerSpans:
             yield begin, max(end, *stops, end)
 
     def busy_with(self, *kinds: Kind) -> int:
-        """Return how long, within the windows, an operation of any of these kinds ran."""
-        wanted = {number for number, key in enumerate(self.keys) if key[3] in kinds}
+        """Return how long, within the windows, an operation of any of these kinds ran.
+
+        An operator that only starts or waits for a collective, on the thread of a CPU, is no computation.
+        """
+        starts = {(Kind.COMPUTE, Phase.COMMUNICATION)}
+        wanted = {at for at, key in enumerate(self.keys) if key[3] in kinds and (key[3], key[2]) not in starts}
         spans = chain.from_iterable(self.within())
         return round(covered((start, stop) for start, stop, key in spans if key in wanted))
 
     def within(self) -> Iterator[Iterator[Worked]]:
         """Yield, for each track, the spans that begin within a window, in their order."""
         for working in self.tracks:
-            yield chain.from_iterable(map(working.between, self.windows))
+            yield chain.from_iterable(map(working.between, self.counted))
 
     def _look_for_gaps(self, number: int, window: Window) -> None:
         begin, end = window
         spans = sorted(span for working in self.tracks for span in working.between(window))
+        if self.outside is not None:
+            others = zip(self.outside.starts, self.outside.ends, self.outside.keys, strict=True)
+            spans = sorted([*spans, *((max(start, begin), stop, key) for start, stop, key in others if begin < stop)])
+            spans = [span for span in spans if span[0] < end]
         reached, before = begin, None
         for start, stop, key in spans:
             if start > reached:
@@ -183,6 +229,22 @@ class WorkerSpans:
                 reached, before = stop, self.keys[key][0]
         if end > reached:
             self.gaps.append(Gap(number, reached / 1e9, (end - reached) / 1e9, before, None))
+
+
+def _outside(trace: TraceSpans) -> list[str]:
+    """Return a sentence about a device's work that no traced step has launched."""
+    times_ns: Counter[str] = Counter()
+    names = list(trace.keys)
+    for working in trace.outside.values():
+        for start, stop, key in zip(working.starts, working.ends, working.keys, strict=True):
+            times_ns[names[key][0]] += stop - start
+    if not times_ns:
+        return []
+    largest = ", ".join(name[:MOST_CHARACTERS] for name, _ in times_ns.most_common(3))
+    return [
+        f"work of the device that was launched outside of the traced steps ({times_ns.total() / 1e6:.3f} ms in all) is"
+        f" left out: {largest}"
+    ]
 
 
 def _overlap_share(workers: Iterable[WorkerSpans]) -> float | None:

@@ -61,7 +61,8 @@ def _summary(table: Table) -> str:
     overlapped = "" if overlap is None else f"; {share(overlap)} of the communication was overlapped by compute"
     busy = f"an operation ran {share(table.busy_share)} of the time{device}"
     warnings = "".join(f"; the profiler reports: {text}" for text in table.warnings)
-    return f"{steps}{workers}{each}; {busy}{overlapped}; {gaps}{warnings}"
+    caveats = "".join(f"; caveat: {text}" for text in table.notes)
+    return f"{steps}{workers}{each}; {busy}{overlapped}; {gaps}{warnings}{caveats}"
 
 
 def _parts(table: Table, name: str, parts: Sequence[TimeShare]) -> Grid:

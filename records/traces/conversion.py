@@ -8,11 +8,12 @@ machines are not aligned.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from keras_matrix.records.traces import neutral, programs, torch
+from keras_matrix.records.traces.categories import kinds
 from keras_matrix.records.traces.neutral import Flow, Head, Kind, Span
 from keras_matrix.records.traces.request import Names, TraceError
 from keras_matrix.records.traces.xspace import reader, tracks
@@ -29,7 +30,7 @@ _NAME = re.compile(r"epoch(\d+)\.worker(\d+)\.")
 class Part:
     """The content of one file, in the clock of its own profiler; `clocks` pairs times of that clock and the machine's.
 
-    Its workers begin with `first_worker`.
+    Its workers begin with `first_worker`. `others` says what events there are that are not read.
     """
 
     spans: list[Span]
@@ -39,6 +40,8 @@ class Part:
     first_worker: int = 0
     base_ns: int = 0
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    others: str = ""
     programs: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -67,7 +70,9 @@ def make(files: Sequence[Path], target: Path, backend: str, names: Names | None 
         raise TraceError(f"{target.parent}: contains no file of a profiler")
     parts = [_part(path, names or Names()) for path in files]
     if not any(part.spans for part in parts):
-        raise TraceError(f"{files[0]}: contains no event of a profiler; record it again, or name another file")
+        raise TraceError(
+            f"{files[0]}: contains no event of a profiler{parts[0].others}; record it again, or name another file"
+        )
     steps = {(part.first_worker, span.step) for part in parts for span in part.spans if span.track.kind is Kind.STEPS}
     workers = {worker for worker, _ in steps} or {0}
     head = Head(
@@ -76,7 +81,8 @@ def make(files: Sequence[Path], target: Path, backend: str, names: Names | None 
         device=next((part.device for part in parts if part.device != "cpu"), "cpu"),
         steps=len(steps) // len(workers) or None,
         epochs=len({_place(path)[0] for path in files}),
-        warnings=_warnings(parts),
+        warnings=_sentences(text for part in parts for text in part.warnings),
+        notes=_sentences(text for part in parts for text in part.notes),
     )
     shifts = _shifts_ns(parts)
     neutral.write(target, head, *_shifted(parts, shifts))
@@ -119,9 +125,9 @@ def _part(path: Path, names: Names) -> Part:
     return part
 
 
-def _warnings(parts: Sequence[Part]) -> list[str]:
-    """Return the profilers' own warnings, each text once and in a line."""
-    found = dict.fromkeys(" ".join(text.split())[:WARNING_CHARACTERS] for part in parts for text in part.warnings)
+def _sentences(texts: Iterable[str]) -> list[str]:
+    """Return warnings or notes, each text once and in a line."""
+    found = dict.fromkeys(" ".join(text.split())[:WARNING_CHARACTERS] for text in texts)
     return [text for text in found if text][:MOST_WARNINGS]
 
 
@@ -129,7 +135,8 @@ def _read(path: Path, worker: int, names: Names) -> Part:
     if backend_of(path) == "torch":
         recording = torch.read(path)
         spans, flows = torch.spans(recording, worker)
-        return Part(spans, flows, recording.clocks, recording.device, worker, recording.base_ns)
+        part = Part(spans, flows, recording.clocks, recording.device, worker, recording.base_ns, notes=recording.notes)
+        return replace(part, others=kinds(recording.others))
     profile = reader.read(path)
     spans = tracks.spans(profile, worker, names)
     return Part(spans, [], profile.clocks, profile.device, worker, warnings=profile.warnings, programs=profile.programs)

@@ -1,7 +1,8 @@
 """The neutral trace: the work of workers in one vocabulary, as a Chrome trace for Perfetto and chrome://tracing.
 
 A process of the trace is a worker, a thread of it a track: `steps`, `layers` (marks of the program), `input`,
-`compute`, `communication`, `host` (which drives a device), `copy` (a device's memory transfers). Each kind has as many
+`compute`, `communication`, `host` (which drives a device), `copy` (a device's memory transfers), `outside` (work of a
+device that was launched before the traced steps, or after them, and does not count). Each kind has as many
 tracks as threads or streams: `compute`, `compute 2`. Spans of a track nest and never cross. Times are of one clock,
 zero at the first step.
 
@@ -61,7 +62,8 @@ class Kind(StrEnum):
     COMPUTE = "compute"
     COMMUNICATION = "communication"
     HOST = "host"
-    COPY = "copy"  # new kinds follow: the position determines a track's number in a file
+    COPY = "copy"
+    OUTSIDE = "outside"  # new kinds follow: the position determines a track's number in a file
 
 
 KINDS = tuple(Kind)
@@ -132,7 +134,7 @@ class Head:
     """Metadata of a trace. `steps` counts the traced steps of a worker, None if they were not marked.
 
     The steps are in `epochs` separate epochs of equal length. `warnings` are those of the profiler itself, such as
-    about dropped events.
+    about dropped events; `notes` say what of the profiler's file is left out, and why.
     """
 
     backend: str
@@ -142,6 +144,7 @@ class Head:
     epochs: int = 1
     version: int = VERSION
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:

@@ -38,10 +38,12 @@ class Table:
     """The summary of a trace.
 
     `window_s` is the time from the beginning of the first step until the device finished the last, over the traced
-    epochs, the mean over workers; `busy_share` is the share of it in which an operation ran, the mean over workers.
+    epochs, the mean over workers; on a device's clock, if its work is known by steps, and of the whole file without
+    steps; `busy_share` is the share of it in which an operation ran, the mean over workers.
     `computed_s` is the operations' time, which exceeds the busy time if several run concurrently; `by_kind` divides it
     into compute, communication and copies. `overlap_share` is the share of the time with communication in which the
-    same worker also computed; None without communication. `warnings` are the profiler's own.
+    same worker also computed; None without communication, and where it is not known. `warnings` are the profiler's own,
+    `notes` say what is left out or not known, and why.
     """
 
     backend: str
@@ -60,6 +62,7 @@ class Table:
     gap_count: int = 0
     gap_time_s: float = 0.0
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def step_time_s(self) -> float | None:

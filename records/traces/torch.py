@@ -13,20 +13,25 @@ waits for it. A kernel belongs to the step that launched it, whenever it runs.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from keras_matrix.records.traces import kineto
+from keras_matrix.records.traces.categories import category_of, unread
 from keras_matrix.records.traces.names import copy_of, is_collective
 from keras_matrix.records.traces.neutral import Flow, Kind, Phase, Point, Span, Track
 from keras_matrix.records.traces.request import CLOCK, LAYER, MARK, PHASE, STEP, TraceError
+from keras_matrix.records.traces.steps import is_unfinished
 
 BACKWARD = "autograd::engine::evaluate_function"
 OPTIMIZER = "Optimizer.step#"
 PROFILER_STEP = "ProfilerStep#"
-COLLECTIVES = ("gloo:", "nccl:", "mpi:", "ucc:", "c10d::")
+# Collectives of libraries whose work is that of a device; the range around the call is only its launch.
+LAUNCHED = ("nccl:", "xccl:", "hccl:")
+COLLECTIVES = ("gloo:", "mpi:", "ucc:", "c10d::", *LAUNCHED)
 FLOWS = {"fwdbwd": "forward_backward", "ac2g": "launch"}
 
 OPERATORS = frozenset({"cpu_op"})
@@ -83,12 +88,17 @@ OUTSIDE = Context(1 << 62)
 
 @dataclass(slots=True)
 class Recording:
-    """The content of a file: events by thread or stream, flows, and pairs of profiler time and machine time."""
+    """The content of a file: events by thread or stream, flows, and pairs of profiler time and machine time.
+
+    `others` counts the events that are not read by category, `notes` are sentences about what the trace does not show.
+    """
 
     threads: dict[Place, list[KinetoEvent]] = field(default_factory=dict)
     flows: dict[tuple[str, int], list[tuple[Place, int] | None]] = field(default_factory=dict)
     base_ns: int = 0
     clocks: list[tuple[int, int]] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def device(self) -> str:
@@ -114,8 +124,11 @@ def read(path: Path) -> Recording:
 def _take(found: Recording, event: dict[str, Any], names: dict[str, str]) -> None:
     """Add an event, if it is of a known kind."""
     phase = event.get("ph")
-    if phase == "X" and event.get("cat") in KEPT:
-        _keep(found, event, names)
+    if phase == "X":
+        if (category := category_of(event)) in KEPT:
+            _keep(found, {**event, "cat": category}, names)
+        else:
+            found.others[str(category)] += 1
     elif phase in ("s", "f") and event.get("cat") in FLOWS:
         ends = found.flows.setdefault((event["cat"], event["id"]), [None, None])
         ends[phase == "f"] = ((event["pid"], event["tid"]), round(event["ts"] * 1000))
@@ -153,6 +166,7 @@ class Making:
     layers: dict[int, str | None] = field(default_factory=dict)
     gone_back: set[int] = field(default_factory=set)
     launched: dict[int, Context] = field(default_factory=dict)
+    launched_ns: dict[int, int] = field(default_factory=dict)
     operators: dict[int, Context] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     reached: dict[Place, int] = field(default_factory=dict)
@@ -185,9 +199,20 @@ class Making:
         at = bisect_right(self.steps, at_ns, key=lambda step: step[0]) - 1
         return self.steps[at][2] if at >= 0 and at_ns < self.steps[at][1] else None
 
+    def step_until(self, at_ns: int) -> int | None:
+        """Return the marked step of a time, to which the time between it and the step before also belongs."""
+        if not self.steps or at_ns < self.steps[0][0]:
+            return None
+        return next((number for _, end_ns, number in self.steps if at_ns < end_ns), None)
+
 
 def spans(recording: Recording, worker: int) -> tuple[list[Span], list[Flow]]:
-    """Return the spans of one worker's file and the flows between them, in its own clock."""
+    """Return the spans of one worker's file and the flows between them, in its own clock.
+
+    Adds to the recording's notes what is left out.
+    """
+    unfinished = _leave_out_unfinished(recording)
+    recording.notes += [*([unfinished] if unfinished else []), *_notes(recording)]
     making = Making(worker, recording.device == "gpu")
     if making.gpu:
         making.steps = sorted(_steps(recording))
@@ -229,6 +254,7 @@ def _on_host(making: Making, place: Place, events: list[KinetoEvent]) -> Iterato
         stack.append(around)
         if seen.correlation != _NO_NUMBER:
             making.launched[seen.correlation] = around
+            making.launched_ns[seen.correlation] = seen.start_ns
         if making.gpu and seen.external != _NO_NUMBER and seen.category in OPERATORS:
             making.operators[seen.external] = around
         if kind := _kind(making, seen):
@@ -254,6 +280,40 @@ def within(making: Making, seen: Named, outer: Context, end_ns: int) -> Context:
         if phase is None and seen.sequence in making.gone_back:
             phase = Phase.FORWARD
     return Context(end_ns, phase, layer, outer.step, seen.name)
+
+
+def _leave_out_unfinished(recording: Recording) -> str | None:
+    """Remove the mark of a last step in which the profiler stopped; return what to say about it, None without one."""
+    launched = {seen.correlation for events in recording.threads.values() for seen in events if seen.category in DEVICE}
+    for events in recording.threads.values():
+        marks = sorted((seen for seen in events if _step_of(seen) is not None), key=lambda seen: seen.start_ns)
+        operations: list[list[str]] = [[] for _ in marks]
+        missing = [0] * len(marks)
+        for seen in sorted(events, key=lambda seen: seen.start_ns) if len(marks) > 1 else ():
+            at = bisect_right(marks, seen.start_ns, key=lambda mark: mark.start_ns) - 1
+            if at >= 0 and seen.category in OPERATORS:
+                operations[at].append(seen.name)
+            elif at >= 0 and launched and "LaunchKernel" in seen.name:
+                missing[at] += seen.correlation not in launched
+        if is_unfinished(operations) or (missing and missing[-1] and not any(missing[:-1])):
+            last = marks[-1]
+            events.remove(last)
+            length = f"{last.duration_ns / 1e6:.3f} ms"
+            return f"{_shown(last.name)}, the last one ({length}), is left out: the profiler stopped before it ended"
+    return None
+
+
+def _notes(recording: Recording) -> Iterator[str]:
+    """Yield sentences about what the file does not say, or what this program does not read."""
+    if text := unread(recording.others):
+        yield text
+    names = {seen.name for events in recording.threads.values() for seen in events}
+    libraries = {name.partition(":")[0] for name in names if name.startswith(LAUNCHED)}
+    if libraries and recording.device == "cpu":
+        yield (
+            f"how much of the communication by {', '.join(sorted(libraries))} was overlapped by compute is not known:"
+            " the file has no work of a device, and these ranges only launch it"
+        )
 
 
 def _steps(recording: Recording) -> Iterator[Step]:
@@ -305,7 +365,7 @@ def _kind(making: Making, seen: KinetoEvent) -> Kind | None:
     if seen.name.startswith(f"{PHASE}{Phase.INPUT}"):
         return Kind.INPUT
     if seen.name.startswith(COLLECTIVES):
-        return Kind.HOST if making.gpu else Kind.COMMUNICATION
+        return Kind.HOST if making.gpu or seen.name.startswith(LAUNCHED) else Kind.COMMUNICATION
     return Kind.LAYERS
 
 
@@ -326,6 +386,11 @@ def _on_device(making: Making, place: Place, events: list[KinetoEvent]) -> Itera
             kind, operator, phase = Kind.COMMUNICATION, seen.name, Phase.COMMUNICATION
         elif copy := copy_of(seen.name):
             kind, operator = Kind.COPY, copy
+        if making.steps and around.step is None and making.launched:
+            launched_ns = making.launched_ns.get(seen.correlation)
+            step = None if launched_ns is None else making.step_until(launched_ns)
+            around = around._replace(step=step)
+            kind = Kind.OUTSIDE if step is None else kind
         track = making.stream(place, kind, seen)
         yield Span(
             *(track, seen.name, operator, seen.start_ns, seen.duration_ns, phase, around.layer, around.step),

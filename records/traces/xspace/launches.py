@@ -55,6 +55,12 @@ class Launches(NamedTuple):
         known = (at >= 0) & (self.correlations[at.clip(0)] == correlations) & (correlations != NO_CORRELATION)
         return np.where(known, self.steps[at.clip(0)], NO_STEP)
 
+    def before(self, correlations: Places) -> Flags:
+        """Return which work was launched before the profile began: it has a number, and no call of the file has it."""
+        if (self.steps == NO_STEP).all():
+            return np.zeros(correlations.size, np.bool_)
+        return (correlations != NO_CORRELATION) & ~np.isin(correlations, self.correlations)
+
 
 NO_LAUNCHES = Launches(np.zeros(0, np.int64), np.zeros(0, np.int64))
 

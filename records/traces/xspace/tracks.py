@@ -47,6 +47,7 @@ def spans(recording: Recording, worker: int, names: Names) -> list[Span]:
     kinds = np.array([KINDS.index(kind) for kind, _, _ in read], np.int64)[worked.whats]
     if worked.on_device.any():
         kinds[~worked.on_device] = KINDS.index(Kind.HOST)
+        kinds[recording.launches.before(worked.correlations) & worked.on_device] = KINDS.index(Kind.OUTSIDE)
     which, tracks = _tracks(worked, kinds, worker, {mark.track for mark in marks})
     columns = (
         _objects(tracks)[which],

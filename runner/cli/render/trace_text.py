@@ -29,7 +29,8 @@ def heading(table: Table, measured_step_s: float | None) -> list[str]:
     lines = [first, f"device ({table.device}) busy {busy}; {idle}"]
     if table.overlap_share is not None:
         lines.append(f"communication overlapped by compute: {table.overlap_share:.1%} of its time")
-    return [*lines, *(f"warning: the profiler reports: {text}" for text in table.warnings)]
+    lines += [f"warning: the profiler reports: {text}" for text in table.warnings]
+    return [*lines, *(f"caveat: {text}" for text in table.notes)]
 
 
 def start_lines(record: Record) -> list[str]:

@@ -11,6 +11,7 @@ from keras_matrix.analysis.whatif.build.kineto.host import ACCUMULATE, REDUCER, 
 from keras_matrix.analysis.whatif.build.kineto.reading import RUNTIME, Event, Place, Recording
 from keras_matrix.analysis.whatif.build.pieces import Lane, Piece, RankTrace, Window, by_step
 from keras_matrix.analysis.whatif.graph import GraphError, NodeKind
+from keras_matrix.records.traces.categories import unread
 from keras_matrix.records.traces.neutral import Phase
 from keras_matrix.records.traces.request import STEP
 from keras_matrix.records.traces.steps import is_unfinished
@@ -34,6 +35,8 @@ def trace_of(recording: Recording, rank: int) -> RankTrace:
     if not windows:
         windows, main = _whole(recording)
         caveats.append(f"rank {rank}: no step is marked, so that the whole file counts as one step")
+    if text := unread(recording.others):
+        caveats.append(f"rank {rank}: {text}")
     recording.threads.setdefault(main, [])
     lanes = _lanes(recording, main)
     making = Making(rank, bool(recording.streams), gone_back=recording.gone_back)
@@ -117,7 +120,8 @@ def _whole(recording: Recording) -> tuple[list[Window], Place]:
     place = max(counts, key=lambda one: counts[one], default=None)
     if place is None or not counts[place]:
         raise GraphError(f"{recording.path}: has no step and no operator of a thread; record steps with torch.profiler")
-    events = [event for events in recording.threads.values() for event in events if event.category in OPERATORS]
+    on_threads = OPERATORS | RUNTIME
+    events = [event for events in recording.threads.values() for event in events if event.category in on_threads]
     events += [event for events in recording.streams.values() for event in events]
     begin_ns = min(event.start_ns for event in events)
     return [Window(begin_ns, max(*(event.end_ns for event in events), begin_ns + 1))], place

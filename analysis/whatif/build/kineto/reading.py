@@ -6,6 +6,7 @@ memory stays well below the size of the file. An error names the file and the ev
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 from keras_matrix.analysis.whatif.build.kineto.shapes import NOTHING, Operands, operands_of
 from keras_matrix.records.traces import kineto
+from keras_matrix.records.traces.categories import category_of, kinds
 from keras_matrix.records.traces.request import CLOCK, MARK, TraceError
 from keras_matrix.records.traces.torch import ANNOTATIONS, BACKWARD, DEVICE, OPERATORS, step_in
 
@@ -67,7 +69,8 @@ class Recording:
     """The content of a file: events by thread and by stream, and separately gloo's collectives and marks of steps.
 
     `gone_back` are the sequence numbers of backward operators, `backward` their threads, `marked` those with marks of
-    this project. `groups` are the ranks of each process group, by its name.
+    this project. `groups` are the ranks of each process group, by its name. `others` counts the events that are not
+    read, by their category.
     """
 
     path: Path
@@ -88,6 +91,7 @@ class Recording:
     devices: list[str] = field(default_factory=list)
     events: int = 0
     on_device: bool = False
+    others: Counter[str] = field(default_factory=Counter)
 
     def forget_events(self) -> None:
         """Free the memory of the events."""
@@ -117,8 +121,8 @@ def read(path: Path) -> Recording:
     found.on_device = bool(found.streams)
     if not (found.threads or found.on_device or found.gloo):
         raise TraceError(
-            f"{path}: contains no operation of a profiler among its {found.events} events; name a file that"
-            " torch.profiler's export_chrome_trace wrote"
+            f"{path}: contains no operation of a profiler among its {found.events} events{kinds(found.others)}; name a"
+            " file that torch.profiler's export_chrome_trace wrote"
         )
     return found
 
@@ -163,7 +167,11 @@ class _Taking:
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Add an event, if it is of a known category. Raises KeyError, TypeError or ValueError."""
-        if event.get("ph") != "X" or (category := event.get("cat")) not in CATEGORIES:
+        if event.get("ph") != "X":
+            return
+        category = category_of(event)
+        if category is None or category not in CATEGORIES:
+            self._found.others[str(category)] += 1
             return
         name, start, duration, args = event["name"], event["ts"], event["dur"], event.get("args") or {}
         name = self._names.setdefault(name, name)  # one object for equal names

@@ -159,6 +159,8 @@ def _runs(
     runs: dict[int, list[list[Run]]] = defaultdict(lambda: [[] for _ in marks])
     outside: Counter[str] = Counter()
     for span, program in zip(work, programs, strict=True):
+        if span.track.kind is Kind.OUTSIDE and marks[0].start_ns <= span.start_ns <= marks[-1].end_ns:
+            outside[span.name] += span.duration_ns
         if span.track.kind not in WORKING:
             continue
         at = places.get(span.step)

@@ -10,7 +10,7 @@ import pytest
 
 from keras_matrix.analysis.whatif.build.kineto.reading import read
 from keras_matrix.records.traces.request import TraceError
-from tests.analysis.whatif.build.kineto.events import Event, call, gloo, kernel, operator, step
+from tests.analysis.whatif.build.kineto.events import Event, call, gloo, kernel, operator, pieces_of, step
 from tests.records.traces.synthetic import chrome, event
 
 
@@ -35,6 +35,33 @@ def test_a_file_says_its_rank_its_groups_its_machine_and_its_devices(tmp_path: P
         "a",
         ["A100"],
     )
+
+
+def test_categories_of_older_files_are_those_of_today(tmp_path: Path) -> None:
+    events = [
+        event("ProfilerStep#1", 0, 100, "Operator"),
+        event("aten::mm", 1, 50, "Operator"),
+        event("cudaLaunchKernel", 2, 5, "Runtime", correlation=1),
+        event("gemm", 10, 20, "Kernel", pid=0, tid=7, correlation=1),
+        event("Memcpy HtoD (Pinned -> Device)", 40, 5, "Memcpy", pid=0, tid=7, correlation=2),
+    ]
+    found = read(chrome(tmp_path / "trace.json", events))
+    assert [one.name for steps in found.steps.values() for one in steps] == ["ProfilerStep#1"]
+    assert [one.category for one in found.threads[1, 1]] == ["cpu_op", "cuda_runtime"]
+    assert [one.category for one in found.streams[0, 7]] == ["kernel", "gpu_memcpy"]
+
+
+def test_work_of_an_accelerator_that_is_not_read_is_counted_and_named(tmp_path: Path) -> None:
+    work = event("dma_request", 20, 5, "mtia_ccp_events", pid=9)
+    found = pieces_of(
+        tmp_path, [event("ProfilerStep#1", 0, 100, "user_annotation"), event("aten::mm", 1, 50), work, work]
+    )
+    assert found.caveats == [
+        "rank 0: 2 events of an accelerator (mtia_ccp_events) are left out, because this program does not know what"
+        " they mean: the times are those of its host"
+    ]
+    with pytest.raises(TraceError, match=r"among its 1 events \(of the categories mtia_ccp_events\); name a file"):
+        read(chrome(tmp_path / "trace.json", [work]))
 
 
 def test_equal_shapes_are_one_object(tmp_path: Path) -> None:
