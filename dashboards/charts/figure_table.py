@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from keras_matrix.analysis.comparison.context import SameWork
@@ -102,19 +101,29 @@ def _not_resolved(noise: Hidden, unit: str, size: float) -> Value:
 
 
 def blocks(rows: Sequence[Row]) -> tuple[list[str], list[Block]]:
-    """Return the backends and a block per piece of work, from stored findings sorted by work."""
+    """Return the backends and a block per piece of work, from stored findings."""
     backends = in_order(str(row["backend"]) for row in rows)
-    groups = groupby(rows, lambda row: (str(row["work"]), row["work_id"]))
-    return backends, [_block(work, list(group), backends) for (work, _), group in groups]
+    return backends, [_block(group, backends) for group in by_work(rows)]
 
 
-def _block(work: str, rows: Sequence[Row], backends: Sequence[str]) -> Block:
+def by_work(rows: Sequence[Row]) -> list[list[Row]]:
+    """Return the rows of each work, in the order of their first ones, found by its id and not by its title.
+
+    A work has another title in each run, by what varies there.
+    """
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(str(row["work_id"] or row["work"]), []).append(row)
+    return list(found.values())
+
+
+def _block(rows: Sequence[Row], backends: Sequence[str]) -> Block:
     newest = {row["backend"]: row["run_id"] for row in sorted(rows, key=lambda row: str(row["run_id"]))}
     shown = {(row["backend"], row["metric"]): row for row in rows if row["run_id"] == newest[row["backend"]]}
     columns = [{m: float(row["estimate"]) for (b, m), row in shown.items() if b == name} for name in backends]
     step = FigureRow("time per step", "ms", [_step(shown.get((b, STEP_TIME_NAME))) for b in backends], primary=True)
     details = "run " + ", ".join(sorted({str(run_id) for run_id in newest.values()}))
-    return Block(work, "", details, "", None, [step, *statistic_lines(columns)])
+    return Block(str(rows[0]["work"]), "", details, "", None, [step, *statistic_lines(columns)])
 
 
 def _step(row: Row | None) -> Value:

@@ -25,6 +25,7 @@ from keras_matrix.dashboards.charts.dot_plots import (
     slot_of,
     start_strip,
 )
+from keras_matrix.dashboards.charts.figure_table import by_work
 from keras_matrix.dashboards.charts.format import (
     MEMORY_UNITS,
     Unit,
@@ -132,8 +133,8 @@ def _group_title(row: Row, times: Mapping[str, int]) -> str:
 
 
 def _by_work(rows: Iterable[Row]) -> Iterable[tuple[str, list[Row]]]:
-    groups = groupby(rows, lambda row: (row["work"], row["work_id"]))
-    return [(str(key[0]), sorted(group, key=lambda row: slot_of(str(row["backend"])))) for key, group in groups]
+    groups = by_work(list(rows))
+    return [(str(g[0]["work"]), sorted(g, key=lambda row: slot_of(str(row["backend"])))) for g in groups]
 
 
 def _by(rows: Iterable[Row], name: str) -> Iterable[tuple[Any, list[Row]]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 from keras_matrix.analysis.comparison.context import named_caveats
@@ -16,7 +15,7 @@ from keras_matrix.analysis.comparison.table import in_order
 from keras_matrix.analysis.stats.cell_statistics import Statistic
 from keras_matrix.dashboards.charts import stored_charts, time_series
 from keras_matrix.dashboards.charts.dot_plots import Picture, slot_of
-from keras_matrix.dashboards.charts.figure_table import Block, blocks, explained
+from keras_matrix.dashboards.charts.figure_table import Block, blocks, by_work, explained
 from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, interval, number, quantity
 from keras_matrix.dashboards.charts.roofline import Drawing
 from keras_matrix.dashboards.live.questions import Question
@@ -91,7 +90,7 @@ def panel(question: Question, rows: Sequence[Row]) -> Panel:
 
 def _matrix(question: Question, rows: Sequence[Row]) -> Panel:
     backends = in_order(str(row["backend"]) for row in rows)
-    found = [_heat_row(list(group), backends) for _, group in groupby(rows, lambda row: (row["work"], row["work_id"]))]
+    found = [_heat_row(group, backends) for group in by_work(rows)]
     return Panel(question, len(rows), "heat", backends=backends, heat=found)
 
 

@@ -1,7 +1,8 @@
 """Titles of works on a page of many runs: those that two works have in common name the settings that differ.
 
-A run's findings name a work by what varies in that run, so that works of two runs may have one title. The settings are
-read from the warehouse only then. Promise: after `with_titles` the rows of two works never have one title.
+A run's findings name a work by what varies in that run, so that a work may have several titles, and works of two runs
+the same one. The settings are read from the warehouse only then. Promise: after `with_titles` a work has one title,
+that of its newest run if no other work has it, and the rows of two works never have one title.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from keras_matrix.records.identity import DEFAULTS
 from keras_matrix.records.names import SETTINGS, parameter_key
 
 Row = Mapping[str, Any]
+Identity = tuple[str, str]
 LABELS = tuple(name for name in SETTINGS if name not in ("backend", "workload"))
 CELLS = """
 SELECT DISTINCT cell_id, workload, IF(params IS NULL, '{}', TO_JSON_STRING(params)) AS params, LABELS
@@ -33,21 +35,27 @@ def with_titles(warehouse: Reader, rows: Sequence[Row], choice: Choice) -> Seque
     if not rows or not {"cell_id", "workload", "backend"} <= rows[0].keys():
         return rows
     column = "work" if "work" in rows[0] else "workload"
-    works = {_identity(row): row for row in rows}
-    ambiguous = _ambiguous(works.values(), column)
-    if not ambiguous:
+    works = {_identity(row): row for row in sorted(rows, key=lambda row: str(row.get("run_id") or ""))}
+    titles = {key: str(row[column]) for key, row in works.items()}
+    if ambiguous := _ambiguous(works.values(), column):
+        titles |= _described(warehouse, {k: r for k, r in works.items() if r["workload"] in ambiguous}, choice)
+    if all(row[column] == titles[_identity(row)] for row in rows):
         return rows
+    return [{**row, column: titles[_identity(row)]} for row in rows]
+
+
+def _described(warehouse: Reader, works: Mapping[Identity, Row], choice: Choice) -> dict[Identity, str]:
+    """Return titles of works that name what differs between them; with an id where the settings are not known."""
     found = warehouse.query(CELLS, choice.parameters(CELLS)).dicts()
-    labels = {str(row["cell_id"]): _labels(row) for row in found if row["workload"] in ambiguous}
-    concerned = {key: row for key, row in works.items() if row["workload"] in ambiguous}
-    named = [(str(row["workload"]), labels.get(str(row["cell_id"]), {})) for row in concerned.values()]
-    titles = dict(zip(concerned, map(str, titles_of(named, {})), strict=True))
+    cells = {str(row["cell_id"]) for row in works.values()}
+    labels = {str(row["cell_id"]): _labels(row) for row in found if row["cell_id"] in cells}
+    named = [(str(row["workload"]), labels.get(str(row["cell_id"]), {})) for row in works.values()]
+    titles = dict(zip(works, map(str, titles_of(named, {})), strict=True))
     times = Counter((text, key[1]) for key, text in titles.items())
-    titles = {key: text if times[text, key[1]] == 1 else f"{text} ({key[0]})" for key, text in titles.items()}
-    return [{**row, column: titles[key]} if (key := _identity(row)) in titles else row for row in rows]
+    return {key: text if times[text, key[1]] == 1 else f"{text} ({key[0]})" for key, text in titles.items()}
 
 
-def _identity(row: Row) -> tuple[str, str]:
+def _identity(row: Row) -> Identity:
     """Return the identity of a row's work; without it, of its cell, and the backend that tells it from others."""
     work = row.get("work_id")
     return (f"work {work}", "") if work else (f"cell {row['cell_id']}", str(row["backend"]))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.comparison.table import work_id
+from keras_matrix.dashboards.charts.figure_table import by_work
 from keras_matrix.dashboards.charts.stored_charts import worker_scalings
 from keras_matrix.dashboards.live.page import panel_of
 from keras_matrix.dashboards.live.panels import Panel
@@ -71,6 +72,11 @@ def test_works_whose_settings_are_not_known_are_named_by_their_ids(tmp_path: Pat
     warehouse = pushed(tmp_path, [make_settings(workload="gru")])
     rows = [{"work": "w", "work_id": name, "cell_id": name, "workload": "w", "backend": "jax"} for name in "ab"]
     assert [row["work"] for row in with_titles(warehouse, rows, Choice())] == ["w (work a)", "w (work b)"]
+
+
+def test_rows_of_a_work_are_found_by_its_id_whatever_its_title_was() -> None:
+    rows = [{"work": title, "work_id": name} for title, name in (("w a=1", "1"), ("w", "2"), ("w", "1"))]
+    assert by_work(rows) == [[rows[0], rows[2]], [rows[1]]]
 
 
 def test_sizes_of_an_fc_mode_have_a_picture_each() -> None:
