@@ -44,12 +44,13 @@ def active(*profiles: str, **environment: str) -> dict[str, Any]:
 
 
 def test_every_backend_and_device_has_its_own_service_and_image(services: dict[str, Any]) -> None:
-    assert set(services) == {*OFFLINE, *ONLINE, *CLUSTER, "bigquery"}
-    assert {name: service["image"] for name, service in services.items()} == {
-        name: f"{IMAGES}:{IMAGE_OF.get(name, name)}" for name in services
+    assert set(services) == {*OFFLINE, *ONLINE, *CLUSTER, "bigquery", "grafana"}
+    built = {name: service for name, service in services.items() if name != "grafana"}  # an image of others
+    assert {name: service["image"] for name, service in built.items()} == {
+        name: f"{IMAGES}:{IMAGE_OF.get(name, name)}" for name in built
     }
-    assert {name: service["build"]["args"]["SERVICE"] for name, service in services.items()} == {
-        name: IMAGE_OF.get(name, name) for name in services
+    assert {name: service["build"]["args"]["SERVICE"] for name, service in built.items()} == {
+        name: IMAGE_OF.get(name, name) for name in built
     }
 
 
@@ -137,7 +138,7 @@ def test_uploader_dashboard_and_emulator_share_a_network_and_a_cluster_has_its_o
     services: dict[str, Any],
 ) -> None:
     modes = {name: service.get("network_mode") for name, service in services.items()}
-    online = (*ONLINE, *CLUSTER, "bigquery")
+    online = (*ONLINE, *CLUSTER, "bigquery", "grafana")
     assert modes == dict.fromkeys(OFFLINE, "none") | {"jax-tpu": "host"} | dict.fromkeys(online)
     for name in online:
         assert set(services[name]["networks"]) == {"cluster" if name in CLUSTER else "default"}, name
@@ -186,7 +187,7 @@ def test_caller_selects_what_the_dashboard_reads() -> None:
 def test_dashboard_and_emulator_listen_on_this_machine_alone(services: dict[str, Any]) -> None:
     opened = {name: {port["host_ip"] for port in service.get("ports", [])} for name, service in services.items()}
     closed = {*OFFLINE, *CLUSTER, "uploader"}
-    open_here = {key: {"127.0.0.1"} for key in ("dashboard", "bigquery", "ray-head")}
+    open_here = {key: {"127.0.0.1"} for key in ("dashboard", "bigquery", "grafana", "ray-head")}
     assert opened == {name: set() for name in closed} | open_here
 
 
@@ -214,6 +215,11 @@ def test_the_clusters_head_with_a_dashboard_is_another_image_and_serves_this_mac
     assert {(port["host_ip"], port["target"]) for port in head["ports"]} == {("127.0.0.1", 10001), ("127.0.0.1", 8265)}
     changed = {"image", "build", "command", "ports"}
     assert {key: head[key] for key in {*head} - changed} == {key: usual[key] for key in {*usual} - changed}
+
+
+def test_grafana_starts_by_its_profile_alone_and_is_open_to_this_machine(services: dict[str, Any]) -> None:
+    assert {*active("grafana")} == {"dashboard", "grafana"}
+    assert {(port["host_ip"], port["target"]) for port in services["grafana"]["ports"]} == {("127.0.0.1", 3000)}
 
 
 def test_emulator_starts_by_its_profile_alone_and_drops_unneeded_rights(services: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ WORKFLOW = ("jobs:", "  all:", "    runs-on: ubuntu-latest", "    steps:")
         (fenced("sh", "make bnch"), "the Makefile has no bnch"),
         (fenced("sh", "make bench ARGS='--repeat-all'"), "--repeat-all"),
         (fenced("sh", "docker compose run --rm tf-tpu"), "compose.yaml has no service tf-tpu"),
-        (fenced("sh", "docker compose up grafana"), "compose.yaml has no service grafana"),
+        (fenced("sh", "docker compose up kibana"), "compose.yaml has no service kibana"),
         (fenced("sh", "docker compose --profile nothing up"), "compose.yaml has no profile nothing"),
         (fenced("sh", "docker compose run --rm jax-cpu plan --x"), "jax-cpu plan --x: unrecognized arguments: --x"),
         ("Call `runner repport` for the report.", "p.md:1: runner repport: COMMAND: must be one of"),

@@ -44,7 +44,11 @@ def exceptions(service: dict[str, Any]) -> Iterator[str]:
 def _mounts(service: dict[str, Any]) -> Iterator[str]:
     for one in service["volumes"]:
         if isinstance(one, dict):
-            yield "credentials" if one["target"] == "/credentials.json" and one["read_only"] else f"volume {one}"
+            yield (
+                "credentials"
+                if one["target"] in ("/credentials.json", "/credentials.pem") and one["read_only"]
+                else f"volume {one}"
+            )
         elif not one.startswith("./"):
             yield "volume of its own"
         elif not (one.endswith(":ro") or one == "./results:/work/results"):
