@@ -25,6 +25,8 @@ from keras_matrix.records.task import Goal, Metric
 Wanted = Callable[[str, str, str], bool]
 Facts = tuple[tuple[str, str], ...]
 
+# In a run's `stopping`: that of `runner quick`.
+QUICK = "quick"
 MACHINE_FACTS = ("kernel", "gpu_driver", "os", "cpu_model", "logical_cpus", "memory_bytes", "container", "machine_type")
 RESOLVED_FACTS = (
     "precision",
@@ -190,13 +192,15 @@ class _Reader:
 
 
 def left_out(about: object) -> str | None:
-    """Return why a history excludes a run: another arm represents its session. None for the run that does.
+    """Return why a history excludes a run: a quick look, or another arm represents its session. None for the others.
 
     Of the arms without an injected fault it is the first with the runner's own Python; if every arm has another
     environment, the last, which is the new one. A base pinned for a gate would give a history without changes.
     """
     if not isinstance(about, dict):
         return "its run.json is not a JSON object"
+    if about.get("stopping") == QUICK:
+        return "a quick look: one process of each cell, not measured again if it was disturbed"
     arms, arm = about.get("arms"), about.get("arm")
     if not isinstance(arms, dict) or not isinstance(arm, str) or arm not in arms:
         return None

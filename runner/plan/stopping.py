@@ -16,7 +16,7 @@ from keras_matrix.runner.matrix.reader import Cell
 if TYPE_CHECKING:
     from keras_matrix.analysis.stats.sequential import Looks
 
-FIXED, WIDTH, DECISION, QUICK = "fixed", "width", "decision", "quick"
+FIXED, WIDTH, DECISION = "fixed", "width", "decision"
 
 
 def stopping(cells: Iterable[Cell], *, to_decide: bool) -> str:

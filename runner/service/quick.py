@@ -2,7 +2,8 @@
 
 It is measured as any matrix is: the same plan, session, processes, proofs and records. What it leaves out is repeats.
 So it never says which backend is fastest, and names the command that decides that. A block that others disturb is not
-measured again, since that would take as long once more; the warning stays.
+measured again, since that would take as long once more; the warning stays. For both reasons histories and merged tables
+leave such a run out.
 """
 
 from __future__ import annotations
@@ -12,19 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from keras_matrix.records.history_reader import QUICK
 from keras_matrix.records.settings import Scalar
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.measuring import Display, measure_session, session_request
 from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.plan.estimates import estimates
 from keras_matrix.runner.plan.session import Session
-from keras_matrix.runner.plan.stopping import QUICK
 from keras_matrix.runner.request import RunRequest
 
 NAME = "runner quick"
 WORKLOAD = "cifar10_cnn"
-# Two measured epochs, so that the backends alternate once: A B C, C B A.
-DEFAULTS: Mapping[str, Scalar] = {"epochs": 3, "discard": 1, "repeats": 1, "timeout_s": 120.0}
+DEFAULTS: Mapping[str, Scalar] = {"epochs": 2, "discard": 1, "repeats": 1, "timeout_s": 120.0}
 DECIDING_REPEATS = 5
 DECIDED_BY = "decided_by"  # key of run.json
 # What a plan does not count, since the blocks of many cells share it: a backend's import, before anything is timed.

@@ -22,10 +22,11 @@ def read(roots: Sequence[Path], cell: str | None) -> tuple[Past, list[Problem]]:
     names: set[str] = set()
     found = history_reader.read(roots, _choice(cell, names))
     if not any(run.attempts for run in found.runs):
-        if cell is not None:
+        if cell is not None and names:
             raise UsageError(f"CELL: no stored cell is named {cell!r}{near(cell, names)}; there are {_some(names)}")
-        first = "".join(f": {problem.path}: {problem.reason}" for problem in found.problems[:1])
-        raise UsageError(f"--results: {named} contains no readable record{first}")
+        reasons = [*(f"{problem.path}: {problem.reason}" for problem in found.problems), *found.caveats]
+        kind = "readable record" if found.problems else "run for a history"
+        raise UsageError(f"--results: {named} contains no {kind}{''.join(f': {reason}' for reason in reasons[:1])}")
     return found, [*found.problems, *(problem for root in roots for problem in stored_notes.load(root)[1])]
 
 

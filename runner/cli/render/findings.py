@@ -58,8 +58,8 @@ def print_table(found: Findings, printed: Collection[str] = ()) -> None:
     console.print()
     for line in (*run_summary.lines(rows), *gap_to_peak.lines(rows, run_context.shares)):
         console.print(_plain(line))
-    if advice := few_repeats(rows):
-        console.print(advice, style="bold")
+    if advice := few_repeats(rows, run_context.command):
+        console.print(advice, style="bold", markup=False, soft_wrap=True)
     print_problems(console, found, printed)
     for line in left_out.lines(found.left_out):
         console.print(_plain(line), soft_wrap=True)
@@ -76,15 +76,19 @@ def print_problems(console: Any, found: Findings, printed: Collection[str] = ())
     _print_caveats(console, found)
 
 
-def few_repeats(rows: Sequence[Row]) -> str | None:
-    """Return advice if some rows have ratios but too few repeats for an interval, else None."""
+def few_repeats(rows: Sequence[Row], command: str | None = None) -> str | None:
+    """Return advice if some rows have ratios but too few repeats for an interval, else None.
+
+    `command` measures them again; it has a line of its own, to be copied.
+    """
     wanted = [repeats for row in rows if (repeats := repeats_for_intervals(row.ratios)) is not None]
     if not wanted:
         return None
-    return (
-        f"{len(wanted)} of {len(rows)} rows have too few repeats for an interval; "
-        f"for verdicts measure with --repeats {max(wanted)}, or --repeats auto"
-    )
+    few = "the row has" if len(rows) == 1 else f"{len(wanted)} of {len(rows)} rows have"
+    head = f"{few} too few repeats for an interval; for verdicts"
+    if command is None:
+        return f"{head} measure with --repeats {max(wanted)}, or --repeats auto"
+    return f"{head}:\n  {command} --repeats {max(wanted)}"
 
 
 def _print_failures(console: Any, rows: Sequence[Row], printed: Collection[str]) -> None:

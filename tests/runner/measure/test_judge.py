@@ -479,13 +479,13 @@ def test_model_that_tells_no_loss_has_not_diverged() -> None:
 
 
 def test_short_epoch_is_a_warning_only_where_its_length_was_ours() -> None:
-    automatic = judge(JOB, ENDED_WELL, result_with(0.1, 0.1, 0.1), None)
+    automatic = judge(JOB, ENDED_WELL, result_with(0.05, 0.05, 0.05), None)
     chosen = judge(
-        replace(JOB, settings=make_settings(steps_per_epoch=10)), ENDED_WELL, result_with(0.1, 0.1, 0.1), None
+        replace(JOB, settings=make_settings(steps_per_epoch=10)), ENDED_WELL, result_with(0.05, 0.05, 0.05), None
     )
-    warning = "short_epoch: an epoch took 0.10 s, not 0.5 s; set steps_per_epoch to 50"
+    warning = "short_epoch: an epoch took 0.05 s, not 0.5 s; set steps_per_epoch to 100"
     assert (automatic.warnings, chosen.warnings) == ((warning,), ())
-    assert judge(JOB, ENDED_WELL, result_with(0.3, 0.3, 0.3), None).warnings == ()
+    assert judge(JOB, ENDED_WELL, result_with(0.19, 0.19, 0.19), None).warnings == ()
 
 
 @pytest.mark.parametrize(

@@ -144,5 +144,5 @@ def live(total: int, done: int, texts: Texts) -> Iterator[LiveView]:
     """Yield the live view; restores the terminal at the end."""
     console = get_console()
     with Progress(*columns(console, texts[0]), console=console, expand=True, refresh_per_second=1) as bar:
-        task = bar.add_task("starting", total=total, completed=done, machines=1)
+        task = bar.add_task("starting the backends", total=total, completed=done, machines=1)
         yield LiveView(bar, task, texts)

@@ -22,7 +22,7 @@ from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
 from tests.sessions import newest_records
 
-HEAD = "cifar10_cnn on tensorflow, jax, torch, one process each: about 29 s"
+HEAD = "cifar10_cnn on tensorflow, jax, torch, one process each: about 27 s"
 # Of the pretended durations: 10, 20 and 40 ms, 1 % more in repeat 0 of a name with 11 letters.
 FIGURES = [
     "cifar10_cnn: time of a step, and its ratio to the lowest",
@@ -108,7 +108,7 @@ def test_ones_own_model_gets_its_arguments_and_says_beforehand_how_long_it_may_t
     assert {str(job.settings.params) for job in executor.jobs} == {"{'width': 64}"}
     lines = without_times(capsys.readouterr().out).splitlines()
     assert lines[0] == (
-        "my_workload:build on tensorflow, jax, torch, one process each: 29 s and, on each backend, the time in which "
+        "my_workload:build on tensorflow, jax, torch, one process each: 27 s and, on each backend, the time in which "
         "your model is built, compiled and takes its first steps; at most 6 min 15 s (--set timeout_s=...)"
     )
     assert "Whether they do the same work was not checked: runner parity my_workload:build" in lines
@@ -159,7 +159,7 @@ def test_a_quick_run_is_marked_and_no_other_command_continues_it(
     about = first.about()
     assert (about["matrix_path"], about["stopping"]) == ("runner quick", "quick")
     assert about["decided_by"] == "runner --workload cifar10_cnn"
-    same = ("--set", "epochs=3", "--set", "discard=1", "--repeats", "1")
+    same = ("--set", "epochs=2", "--repeats", "1")
     assert main(["--workload", "cifar10_cnn", *same], Seams(executor=FakeExecutor())) == 0
     assert quick() == 0
     runs = Results(Path("results")).runs()
@@ -167,6 +167,46 @@ def test_a_quick_run_is_marked_and_no_other_command_continues_it(
     assert [run.about()["plan_id"] for run in runs] == [about["plan_id"]] * 3
     assert first.load()[0] == []
     assert Path("results/latest").resolve().name == runs[-1].run_id
+
+
+def test_histories_and_merged_tables_leave_a_quick_run_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("--workload", "cifar10_cnn", "--set", "epochs=2", "--backend", "jax")
+    assert main(list(command), Seams(executor=FakeExecutor())) == 0
+    assert quick() == 0
+    name = Results(Path("results")).runs()[-1].run_id
+    capsys.readouterr()
+    assert main(["history", "jax:cifar10_cnn", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [len(one["sessions"]) for one in found["histories"]] == [1]
+    why = "a quick look: one process of each cell, not measured again if it was disturbed"
+    assert f"run {name} is left out: {why}" in found["caveats"]
+    assert main(["report", "--merge"]) == 0
+    assert f"{name}: {why}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cell", [[], ["jax:cifar10_cnn"]])
+def test_a_history_of_quick_runs_alone_says_why_it_is_empty(
+    folder: Path, cell: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quick() == 0
+    capsys.readouterr()
+    assert main(["history", *cell]) == 2
+    name = Results(Path("results")).runs()[-1].run_id
+    assert capsys.readouterr().err == (
+        f"runner: --results: results contains no run for a history: run {name} is left out: a quick look: one process "
+        "of each cell, not measured again if it was disturbed\n"
+    )
+
+
+def test_the_report_of_a_quick_run_names_the_command_that_decides(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quick("--set", "batch_size=64") == 0
+    capsys.readouterr()
+    assert main(["report"]) == 0
+    advice = "the row has too few repeats for an interval; for verdicts:"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[lines.index(advice) + 1] == "  runner --workload cifar10_cnn --set batch_size=64 --repeats 5"
 
 
 def test_the_document_has_the_rows_of_a_run_and_the_command_that_decides(
@@ -186,7 +226,7 @@ def test_only_installed_backends_are_measured(
     monkeypatch.setattr(Interpreter, "absent", lambda self, asked: [name for name in asked if name not in there])
     assert quick() == 0
     printed = capsys.readouterr().out
-    assert printed.splitlines()[0] == "cifar10_cnn on jax, one process each: about 10 s"
+    assert printed.splitlines()[0] == "cifar10_cnn on jax, one process each: about 9 s"
     assert "cifar10_cnn: nothing to compare" in printed
     there.clear()
     assert quick() == 2
@@ -247,7 +287,7 @@ def test_a_workload_replaces_a_matrix_file_and_its_command_continues_it(
 
 def test_settings_of_a_quick_look_are_those_that_the_fake_sees(folder: Path) -> None:
     executor = FakeExecutor()
-    assert quick("--set", "epochs=2", executor=executor) == 0
+    assert quick("--set", "epochs=4", executor=executor) == 0
     settings: list[Settings] = [job.settings for job in executor.jobs]
-    assert {(one.epochs, one.discard) for one in settings} == {(2, 1)}
+    assert {(one.epochs, one.discard) for one in settings} == {(4, 1)}
     assert executor.timeouts_s == [120.0] * 3
