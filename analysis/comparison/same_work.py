@@ -163,7 +163,10 @@ def _way_of_running(records: Sequence[Record]) -> str | None:
 def losses_apart(cells: Cells, advice: str = ADVICE) -> str | None:
     """Return the caveat that these cells' losses differ, with advice; None if they do not or were not measured."""
     paths = {name: path for name, records in cells.items() if (path := loss_path(records))}
+    before = {name: _steps_before(cells[name]) for name in paths}
     for one, other in combinations(paths, 2):
+        if before[one] and before[other] and before[one] != before[other]:
+            continue
         initial = min(abs(paths[one][0]), abs(paths[other][0]))
         for epoch, (a, b) in enumerate(zip(paths[one], paths[other], strict=False), start=1):
             if initial and abs(a - b) > LOSS_TOLERANCE * initial:
@@ -179,11 +182,23 @@ def loss_path(records: Sequence[Record]) -> list[float]:
 
     A process that calibrated the number of steps had trained before its first epoch: it counts only if all did.
     """
-    measured = [record for record in records if record.status in MEASURED]
-    fresh = [record for record in measured if record.times.calibration_time_s is None]
-    losses = [record.learning.loss for record in fresh or measured if record.learning.loss]
+    losses = [record.learning.loss for record in _for_losses(records) if record.learning.loss]
     epochs = zip(*losses, strict=False)
     return [statistics.median(known) for epoch in epochs if (known := [loss for loss in epoch if loss is not None])]
+
+
+def _for_losses(records: Sequence[Record]) -> Sequence[Record]:
+    measured = [record for record in records if record.status in MEASURED]
+    return [record for record in measured if record.times.calibration_time_s is None] or measured
+
+
+def _steps_before(records: Sequence[Record]) -> set[int]:
+    """Return how many steps the processes whose losses count had trained for the calibration: on a fast backend more.
+
+    Losses are not compared after different numbers of steps. Records before `work` do not say it: the set is empty.
+    """
+    stretches = [record.work.stretches for record in _for_losses(records) if record.work]
+    return {sum(part.steps * part.epochs for part in parts if part.name == "calibration") for parts in stretches}
 
 
 def _unproven(record: Record) -> bool:

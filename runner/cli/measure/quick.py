@@ -14,6 +14,7 @@ from pathlib import Path
 
 from keras_matrix.analysis.comparison.context import WorkStatus
 from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.look.stored import Findings
 from keras_matrix.runner.cli.machine.init import installed
 from keras_matrix.runner.cli.measure.run import Finished, finished
@@ -129,14 +130,15 @@ def row_lines(row: Row) -> list[str]:
         for name, cell in row.cells.items()
     ]
     what = "call" if any(cell.settings.phase != "fit" for cell in row.cells.values()) else "step"
-    return [f"{row.title}: time of a {what}, and its ratio to the lowest", *columns(lines, frozenset({1, 2}))]
+    head = f"{printable(row.title)}: time of a {what}, and its ratio to the lowest"
+    return [head, *columns(lines, frozenset({1, 2})), *(f"  caveat: {printable(caveat)}" for caveat in row.caveats)]
 
 
 def undecided_lines(found: Findings) -> list[str]:
     """Return what these figures do not say."""
     rows = [row for row in found.rows if row.ratios]
     if not rows:
-        return [f"{row.title}: {row.verdict}" for row in found.rows]
+        return [printable(f"{row.title}: {row.verdict}") for row in found.rows]
     lines = [
         "One process each: this does not say which backend is fastest, nor whether a",
         "difference is more than chance.",

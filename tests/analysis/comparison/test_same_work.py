@@ -189,6 +189,21 @@ def test_calibrating_process_counts_only_without_other_processes() -> None:
     assert loss_path([on("jax")]) == []
 
 
+def calibrated(backend: str, loss: list[float], steps: int) -> Record:
+    """A process that trained two epochs of so many steps to calibrate."""
+    asked = work_as_asked(make_settings(backend=backend), 10)
+    first, *rest = asked.stretches
+    work = replace(asked, stretches=[replace(first, name="calibration", steps=steps, epochs=2), *rest])
+    return replace(on(backend, [*loss]), times=Times(calibration_time_s=2.0), work=work)
+
+
+@pytest.mark.parametrize(("steps", "doubted"), [(3, True), (500, False)])
+def test_losses_are_compared_after_equal_numbers_of_steps(steps: int, doubted: bool) -> None:
+    """With one process each, all have calibrated: a fast backend has trained far more steps before its first epoch."""
+    found = losses_apart(cells(calibrated("jax", [4.0, 2.0], 3), calibrated("torch", [1.0, 0.5], steps)))
+    assert (found is not None) is doubted
+
+
 def test_loss_without_scale_or_value_is_not_compared() -> None:
     assert losses_apart(cells(on("jax", [0.0, 1.0]), on("torch", [0.0, 5.0]))) is None
     assert losses_apart(cells(on("jax", [None, 1.0]), on("torch"))) is None

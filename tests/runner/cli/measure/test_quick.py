@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.surroundings.disturbance import OwnUse, Stretch, Watched
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.cli.measure.quick import row_lines
 from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.measure.seams import Seams
+from tests.conftest import make_record, make_settings
 from tests.fakes.executor import FakeExecutor
 from tests.sessions import newest_records
 
@@ -247,6 +250,13 @@ def test_a_backend_that_fails_is_named_and_the_others_are_compared(
         "  torch             -         error",
     ]
     assert any(line.startswith("error cifar10_cnn on torch") for line in lines)
+
+
+def test_caveats_of_the_comparison_stand_below_its_figures() -> None:
+    [row] = table(make_record(0.01, settings=make_settings(backend=backend)) for backend in ("jax", "torch"))
+    lines = row_lines(replace(row, caveats=("jit: only jax runs operations\x1b[31m one by one",)))
+    assert lines[-1].startswith("  caveat: jit: only jax runs operations")
+    assert "\x1b" not in "".join(lines)
 
 
 @pytest.mark.parametrize(
