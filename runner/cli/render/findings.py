@@ -269,7 +269,7 @@ def _field_text(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(_field_text(name, each) for each in value)
     if isinstance(value, int) and name.endswith("_bytes"):
-        return size(value)
+        return f"{value:,} B" if value < 1 << 20 else size(value)
     if isinstance(value, int) and name.endswith("flops"):
         return f"{count(value)}FLOP"
     if isinstance(value, int):
@@ -324,6 +324,10 @@ def _context_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list
     return [*_pairs(lines), *(f"  {remark}" for remark in remarks)]
 
 
+def _has_device_memory(cell: CellSummary) -> bool:
+    return cell.peak_device_memory_bytes is not None or cell.settings.device != "cpu"
+
+
 def _device_memory(cell: CellSummary) -> str:
     """Return the peak of device memory; if it includes more than the measured epochs, the text says so."""
     includes_start = cell.peak_device_memory_bytes is not None and cell.device_memory_span == "process"
@@ -364,7 +368,7 @@ def _summary_lines(cell: CellSummary, row: Row) -> list[str]:
         "spread between processes": "-" if cell.spread is None else f"{cell.spread:.1%}",
         "smallest difference seen": "-" if difference is None else f"{difference:.1%}",
         "peak host memory": size(cell.peak_host_memory_bytes),
-        "peak device memory (allocator)": _device_memory(cell),
+        **({"peak device memory (allocator)": _device_memory(cell)} if _has_device_memory(cell) else {}),
         **_used(cell),
     }
     return _pairs(pairs)

@@ -53,12 +53,14 @@ def shown(record: Record) -> list[str]:
 
 def test_cell_is_shown_with_what_applies_to_it_and_numbers_with_units() -> None:
     resolved = Resolved(50, 32, "fork", "float32", parameters=3_225_610, forward_flops=103_088_128, learning_rate=1e-3)
+    resolved = replace(resolved, optimizer_slots=0, optimizer_slot_bytes=0)
     lines = shown(make_record(0.01, resolved=resolved, device=DeviceProof("cpu", "cpu:0", 1)))
     texts = {name: value for line in lines if len(parts := line.split(maxsplit=1)) == 2 for name, value in [parts]}
     assert (texts["forward_flops"], texts["parameters"]) == ("103 MFLOP", "3,225,610")
-    assert texts["learning_rate"] == "0.001"
+    assert (texts["learning_rate"], texts["optimizer_slot_bytes"]) == ("0.001", "0 B")
     assert not [line for line in lines if "not measured" in line or line.endswith("[]")]
     assert "tf32" not in texts
+    assert not [line for line in lines if "peak device memory" in line]
 
 
 def test_tracing_and_compiling_are_shown_if_the_backend_reports_them() -> None:
