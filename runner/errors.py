@@ -19,8 +19,11 @@ A cell that fails is a record, not an exception. A message says what is wrong, w
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar
+
+_LINE, _OF_LINE = re.compile(r"^(.*?):[0-9]+: "), re.compile(r" of line [0-9]+ again")
 
 
 def system_reason(text: str) -> str:
@@ -50,6 +53,19 @@ class MatrixError(InputError):
 
     def __str__(self) -> str:
         return "\n".join(self.problems)
+
+    def without_lines(self) -> MatrixError:
+        """Return the error of a matrix that was made from values: its lines are no lines that somebody wrote."""
+        return MatrixError([_OF_LINE.sub(" again", _LINE.sub(r"\1: ", text, count=1)) for text in self.problems])
+
+
+@contextmanager
+def made_from_values() -> Iterator[None]:
+    """Name in a `MatrixError` the paths of its problems and not their lines."""
+    try:
+        yield
+    except MatrixError as error:
+        raise error.without_lines() from None
 
 
 class UsageError(InputError):

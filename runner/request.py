@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.settings import Scalar
-from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.errors import UsageError, made_from_values
 from keras_matrix.runner.executors.registry import Executors
 from keras_matrix.runner.host.mounts import import_roots, missing
 from keras_matrix.runner.matrix import catalog
@@ -49,13 +50,15 @@ class CellChoice:
 
         Raises `InputError`.
         """
-        read = (
-            load(self.matrix) if self.text is None else parse(self.matrix, self.text.encode(errors="backslashreplace"))
-        )
-        matrix, cells = self.cells_of(read)
+        with made_from_values() if self.matrix == OF_ONE_WORKLOAD else nullcontext():
+            matrix, cells = self.cells_of(self._read())
         if not largest:
             refuse(cells)
         return matrix, cells
+
+    def _read(self) -> Matrix:
+        text = self.text
+        return load(self.matrix) if text is None else parse(self.matrix, text.encode(errors="backslashreplace"))
 
     def about(self, not_run: Sequence[LeftOut] = ()) -> dict[str, Any]:
         """Return the values of the matrix for `run.json`, with the cells that a service leaves out."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from keras_matrix.records.store import Run as StoredRun
 from keras_matrix.records.store import StoreFailure
-from keras_matrix.runner.api.stored_run import Run, Source
+from keras_matrix.runner.api.stored_run import Run, Source, as_path
 from keras_matrix.runner.cli.look.merge import table as merging
 from keras_matrix.runner.cli.look.merge.choice import MergeRequest
 from keras_matrix.runner.cli.look.stored import Findings, chosen_run, pending_of, read_table, write_report
@@ -25,7 +25,7 @@ def load(path: str | Path = "results", *more: str | Path) -> Run:
     Raises `UsageError` if a path has no run or the runs do not fit, `StoreError` if its files cannot be read.
     """
     with as_runner_errors():
-        found = [_stored(Path(one).expanduser()) for one in (path, *more)]
+        found = [_stored(as_path("load", one)) for one in (path, *more)]
         return _merged(found) if more else of_stored(found[0])
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from keras_matrix.records.command_line import near
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.store import Run as StoredRun
 from keras_matrix.runner.api.loading import as_runner_errors, of_stored
-from keras_matrix.runner.api.stored_run import Run
+from keras_matrix.runner.api.stored_run import Run, as_path
 from keras_matrix.runner.cli.measure.run import finished, measured
 from keras_matrix.runner.cli.options import DEFAULT_RESULTS, check_backends, size_bytes
 from keras_matrix.runner.cli.render.display import TerminalDisplay
-from keras_matrix.runner.errors import Interrupted, MatrixError, UsageError
+from keras_matrix.runner.errors import Interrupted, MatrixError, UsageError, made_from_values
 from keras_matrix.runner.executors import registry
-from keras_matrix.runner.matrix.grammar import FILE_RULES, near
+from keras_matrix.runner.matrix.grammar import FILE_RULES
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.request import CellChoice, RunRequest
@@ -64,7 +66,8 @@ def measure(matrix: str | Path | Mapping[str, Any], options: RunOptions, seams: 
     _check_names("run", options, RunOptions.__annotations__)
     display = TerminalDisplay(not options.get("progress", True))
     try:
-        with as_runner_errors():
+        values = made_from_values() if isinstance(matrix, Mapping) else nullcontext()
+        with as_runner_errors(), values:
             done = finished(measured(_request(matrix, options, seams), display))
     except Interrupted as stopped:  # a loop that goes on after a `RunnerError` must not go on after Ctrl-C
         raise KeyboardInterrupt(str(stopped)) from stopped
@@ -76,11 +79,11 @@ def _request(matrix: str | Path | Mapping[str, Any], options: RunOptions, seams:
     budget_s = options.get("budget_s")
     if budget_s is not None and (problem := FILE_RULES["budget"].problem(budget_s)):
         raise UsageError(f"--budget: {problem}")
-    given = _executor_options(options.get("executor_options", {}))
+    given = _executor_options(_mapping("executor_options", options.get("executor_options", {})))
     return RunRequest(
         command=("keras_matrix.run",),
         choice=_choice(matrix, _overrides(options)),
-        results=Path(options.get("results", DEFAULT_RESULTS)).expanduser(),
+        results=as_path("run: results", options.get("results", DEFAULT_RESULTS)),
         executors=_executors(options.get("executor", registry.DEFAULT), given, seams),
         memory_bytes=given.get("memory"),
         budget_s=budget_s,
@@ -92,7 +95,10 @@ def _request(matrix: str | Path | Mapping[str, Any], options: RunOptions, seams:
 def _overrides(options: RunOptions) -> Overrides:
     backends = _several("backends", options.get("backends", ()))
     check_backends(backends)
-    filters, settings = _several("filters", options.get("filters", ())), options.get("settings", {})
+    filters, settings = (
+        _several("filters", options.get("filters", ())),
+        _mapping("settings", options.get("settings", {})),
+    )
     return Overrides(backends, filters, settings, options.get("repeats"))
 
 
@@ -120,7 +126,15 @@ def _several(name: str, values: Sequence[str]) -> tuple[str, ...]:
     """Return the values of a list; a single text would be read as its letters. Raises `UsageError`."""
     if isinstance(values, str):
         raise UsageError(f"run: {name} must be a list of texts, got {values!r}; write [{values!r}]")
+    if not isinstance(values, Iterable) or not all(isinstance(value, str) for value in values):
+        raise UsageError(f"run: {name} must be a list of texts, got {values!s:.60}")
     return tuple(values)
+
+
+def _mapping(name: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise UsageError(f"run: {name} must be a dict of names and values, got {value!s:.60}")
+    return value
 
 
 def _choice(matrix: str | Path | Mapping[str, Any], overrides: Overrides) -> CellChoice:
@@ -129,7 +143,7 @@ def _choice(matrix: str | Path | Mapping[str, Any], overrides: Overrides) -> Cel
         return CellChoice(Path("matrix"), overrides, text=_as_text(matrix))
     if isinstance(matrix, str) and ("\n" in matrix or matrix.lstrip().startswith("{")):
         return CellChoice(Path("matrix"), overrides, text=matrix)
-    return CellChoice(Path(matrix).expanduser(), overrides)
+    return CellChoice(as_path("run: matrix", matrix), overrides)
 
 
 def _as_text(matrix: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ Its files are read when something of them is first asked for, once; what a runne
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,8 +20,18 @@ from keras_matrix.records.text import printable
 from keras_matrix.runner.api.frame import frame
 from keras_matrix.runner.api.rows import Cell, Comparison, cells_of, comparisons_of
 from keras_matrix.runner.cli.look.stored import Findings
+from keras_matrix.runner.errors import UsageError
 
 SHOWN = 20  # comparisons in a terminal
+
+
+def as_path(what: str, value: object) -> Path:
+    """Return a path that was given as a text or a path. Raises `UsageError` for anything else."""
+    if isinstance(value, str | os.PathLike):
+        return Path(value).expanduser()
+    several = isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(one, str) for one in value)
+    advice = f"; give them one by one: {what}({', '.join(map(repr, value))})" if several and what == "load" else ""  # type: ignore[call-overload]
+    raise UsageError(f"{what}: must be a path, got {value!r:.60} ({type(value).__name__}){advice}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +100,7 @@ class Run:
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the HTML report, by default `report.html` in the run's folder, and return its path."""
-        return self._source.write(None if path is None else Path(path).expanduser())
+        return self._source.write(None if path is None else as_path("report", path))
 
     @cached_property
     def _found(self) -> Findings:

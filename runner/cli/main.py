@@ -13,6 +13,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 
+from keras_matrix.records.command_line import CommandParser, near
 from keras_matrix.records.host import orphans
 from keras_matrix.records.host.import_path import ignore_other_modules
 from keras_matrix.records.host.streams import discard, standard_streams
@@ -76,7 +77,7 @@ def parser(called: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"runner {VERSION}")
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=CommandParser)
     for name, (path, summary) in COMMANDS.items():
         if name not in called:
             commands.add_parser(name, help=summary)
@@ -84,6 +85,7 @@ def parser(called: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser
         module = import_module(f"keras_matrix.{path}")
         configured = commands.add_parser(name, help=summary, description=module.__doc__)
         configured.formatter_class = argparse.RawDescriptionHelpFormatter
+        configured.commands = COMMANDS
         module.configure(configured)
         configured.set_defaults(main=module.run, service=None, in_service=False)
     return top
@@ -150,8 +152,6 @@ def _with_command(given: list[str]) -> list[str]:
     if given and (given[0] in COMMANDS or given[0] in ("-h", "--help", "--version")):
         return given
     if given and not given[0].startswith("-"):
-        from keras_matrix.runner.matrix.grammar import near
-
         known = ", ".join(sorted(COMMANDS))
         raise UsageError(f"COMMAND: must be one of {known}, got {given[0]!r}{near(given[0], COMMANDS)}")
     return ["run", *given]

@@ -13,12 +13,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.command_line import near
 from keras_matrix.records.host.addresses import without_user
 from keras_matrix.records.settings import Scalar
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends
-from keras_matrix.runner.matrix.grammar import FILE_RULES, near
+from keras_matrix.runner.matrix.grammar import FILE_RULES
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
 from keras_matrix.runner.matrix.service_selection import Service
 from keras_matrix.runner.matrix.strict_yaml import resolve

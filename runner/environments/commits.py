@@ -11,10 +11,10 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from keras_matrix.records.command_line import near
 from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.environments.rebuilt import LIMIT_S, CannotRebuild, failure
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.matrix.grammar import near
 
 SUBJECT_LENGTH = 60
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.command_line import near
 from keras_matrix.records.names import PARAMS
 from keras_matrix.records.settings import OWN_OPTIONS, Scalar
 from keras_matrix.records.traces.request import Trace
@@ -19,7 +20,7 @@ from keras_matrix.runner.matrix import grammar, stall_rules, trace_rules
 from keras_matrix.runner.matrix.catalog import Catalog, Workload, user_workload
 from keras_matrix.runner.matrix.conflicts import Conflict, conflicts
 from keras_matrix.runner.matrix.entry import Entry
-from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Axes, Rule, near
+from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Axes, Rule
 from keras_matrix.runner.matrix.strict_yaml import REFUSED, Document, Path, Problem, Stop, note, path_text, say
 from keras_matrix.runner.matrix.value_reader import ValueReader
 

@@ -10,7 +10,6 @@ identity of a cell: an integer for a float key becomes a float, so that `0` and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from keras_matrix.records import settings
@@ -257,14 +256,6 @@ DEFAULTS: dict[str, Rule] = SETTINGS | LIMITS
 TOP_KEYS = ("version", "defaults", "backends", "cells", "tasks", *FILE_RULES)
 ENTRY_KEYS = ("workload", "params", "backends", "include", "exclude")
 USER_PARAM = Rule("any")
-
-
-def near(word: str, names: Iterable[str]) -> str:
-    """Return `; did you mean NAME?`, or an empty text if no name is similar."""
-    import difflib
-
-    found = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6) if len(word) <= 64 else []
-    return f"; did you mean {found[0]}?" if found else ""
 
 
 def workload_name_problem(name: str) -> str | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.command_line import near
 from keras_matrix.records.names import PARAMS
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.text import escaped
@@ -19,7 +20,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.conflicts import conflicts
 from keras_matrix.runner.matrix.entries import set_by_matrix
 from keras_matrix.runner.matrix.entry import Entry
-from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Rule, near
+from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Rule
 from keras_matrix.runner.matrix.strict_yaml import resolve, say, value_text
 
 

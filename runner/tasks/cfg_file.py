@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from keras_matrix.records.command_line import near
 from keras_matrix.runner.errors import MatrixError
-from keras_matrix.runner.matrix.grammar import near
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 10  # of references to values that contain references, as in Python's configparser

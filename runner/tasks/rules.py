@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from keras_matrix.records.command_line import near
 from keras_matrix.records.task import Compute, Goal
-from keras_matrix.runner.matrix.grammar import LIMITS, SETTINGS, Rule, near
+from keras_matrix.runner.matrix.grammar import LIMITS, SETTINGS, Rule
 
 # As in the files of other drivers, with blanks and capitals.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. +/%-]{0,63}", re.ASCII)

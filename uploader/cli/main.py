@@ -10,11 +10,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from keras_matrix.records.command_line import CommandParser, near
 from keras_matrix.records.host.import_path import ignore_other_modules
 from keras_matrix.records.host.streams import discard, standard_streams
 from keras_matrix.records.store import StoreFailure
 from keras_matrix.uploader.cli import import_, init, migrate, push, query, schema, status, verify
-from keras_matrix.uploader.errors import UploadError
+from keras_matrix.uploader.errors import BadInput, UploadError
 
 COMMANDS = (push, init, status, migrate, verify, query, import_, schema)
 DESCRIPTION = """Upload records for dashboards, each row exactly once: to Parquet files next to the results (the
@@ -33,9 +34,12 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    commands = top.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command", required=True, parser_class=CommandParser
+    )
     for module in COMMANDS:
         configured = commands.add_parser(module.NAME, help=module.HELP, description=module.__doc__)
+        configured.commands = [one.NAME for one in COMMANDS]
         configured.formatter_class = argparse.RawDescriptionHelpFormatter
         module.configure(configured)
         configured.set_defaults(main=module.run)
@@ -53,7 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _called(argv: Sequence[str] | None) -> int:
     """Run a subcommand; return its exit code, or that of its error, whose message is printed."""
     try:
-        args = parser().parse_args(argv)
+        words = list(sys.argv[1:] if argv is None else argv)
+        names = [module.NAME for module in COMMANDS]
+        if words and not words[0].startswith("-") and words[0] not in names:
+            raise BadInput(f"COMMAND: must be one of {', '.join(names)}, got {words[0]!r}{near(words[0], names)}")
+        args = parser().parse_args(words)
         return int(args.main(args))
     except UploadError as error:
         return _report(str(error), error.exit_code)

@@ -23,6 +23,7 @@ from pathlib import Path
 from keras_matrix.analysis.regression.bisection import THRESHOLD, Bisection, Outcome, search
 from keras_matrix.analysis.stats.sequential import PRECISION_TARGET
 from keras_matrix.records.backends import TABLE
+from keras_matrix.records.command_line import near
 from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.runner.cli.bisect import text
 from keras_matrix.runner.cli.bisect.axes import Axis, Cache, CheckoutAxis, DateAxis, PackageAxis
@@ -41,7 +42,6 @@ from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork, c
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.matrix import catalog
-from keras_matrix.runner.matrix.grammar import near
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.plan.estimates import estimates

@@ -18,6 +18,7 @@ from keras_matrix.analysis.regression.gate import Rule, sharing
 from keras_matrix.analysis.regression.regression_kinds import ALSO, TESTED
 from keras_matrix.dashboards.report import comparison_page
 from keras_matrix.dashboards.report import page as report
+from keras_matrix.records.command_line import near
 from keras_matrix.records.injected_faults import UnknownFault, counterpart, parse
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.compare.histories import across_stored
@@ -29,7 +30,6 @@ from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.executors.process.interpreter import Interpreter
-from keras_matrix.runner.matrix.grammar import near
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.measuring import measure_session, own_arm, session_request
 from keras_matrix.runner.plan.adaptive import Goal

@@ -16,6 +16,7 @@ from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
+from keras_matrix.records.command_line import near
 from keras_matrix.records.fc import spec
 from keras_matrix.records.instruments.parity import ParityRecord
 from keras_matrix.records.settings import DATA, DISTRIBUTIONS, MODEL, Scalar
@@ -28,7 +29,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.matrix import catalog
-from keras_matrix.runner.matrix.grammar import USER_WORKLOAD, near
+from keras_matrix.runner.matrix.grammar import USER_WORKLOAD
 from keras_matrix.runner.matrix.overrides import parse_assignment
 from keras_matrix.runner.matrix.presets import small, small_batch
 

@@ -22,6 +22,7 @@ from keras_matrix.dashboards.report import roofline_page
 from keras_matrix.dashboards.report.roofline_page import Heading
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
+from keras_matrix.records.command_line import near
 from keras_matrix.records.instruments import peaks as peak_files
 from keras_matrix.records.instruments.peaks import Peaks
 from keras_matrix.records.instruments.work import Target
@@ -42,7 +43,6 @@ from keras_matrix.runner.executors.supervise.visible_gpus import gpus_if_visible
 from keras_matrix.runner.host import machine
 from keras_matrix.runner.host.gpus.identity import GpuIdentity, gpu_identity
 from keras_matrix.runner.matrix import catalog
-from keras_matrix.runner.matrix.grammar import near
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.plan.session import writing
 

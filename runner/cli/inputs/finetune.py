@@ -16,7 +16,7 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.cli.measure.run import conclude
 from keras_matrix.runner.cli.options import add_measuring_options, check_backends, log_folder, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
-from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.errors import UsageError, made_from_values
 from keras_matrix.runner.host.data_folders import DataFolders
 from keras_matrix.runner.host.mounts import import_roots
 from keras_matrix.runner.matrix import catalog
@@ -74,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
         roots = [str(root) for root in import_roots(request.choice.matrix.resolve().parent)]
         params[DATASET_PATH] = _found(params[DATASET_PATH], DataFolders(dataset_dir(request), roots))
     text = json.dumps(_matrix(args, params), indent=1)
-    cells = expand(parse(Path(COMMAND), text.encode()))
+    with made_from_values():
+        cells = expand(parse(Path(COMMAND), text.encode()))
     wanted = session_request(request, cells, {"matrix_path": COMMAND, "matrix_text": text})
     display = TerminalDisplay(args.json)
     return conclude(request, measure_session(request, wanted, Goal(None), display), display)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from keras_matrix.records.command_line import near
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.cli.render.format import settings_text
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.matrix.grammar import near
 
 HELP = "a cell id or its beginning, or a workload, as in mnist_mlp or jax:mnist_mlp"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 
+from keras_matrix.records.command_line import near
 from keras_matrix.runner.cli.render.format import columns, count
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.catalog import Catalog
-from keras_matrix.runner.matrix.grammar import near
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -13,6 +13,7 @@ from keras_matrix.analysis.findings import run_findings
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records import findings, history_reader, left_out
+from keras_matrix.records.command_line import near
 from keras_matrix.records.instruments import influence, shipped
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.left_out import LeftOut
@@ -26,7 +27,6 @@ from keras_matrix.runner.cli.look.merge.choice import RUNS_NAMED
 from keras_matrix.runner.cli.look.merge.commands import measuring_again
 from keras_matrix.runner.cli.render.format import title_defaults
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.matrix.grammar import near
 from keras_matrix.runner.measure.stalls import stall_reports, store_reports
 from keras_matrix.runner.measure.traces import stored_traces, table_of
 from keras_matrix.runner.plan.session import FINISHED

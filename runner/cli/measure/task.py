@@ -11,13 +11,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from keras_matrix.records.command_line import near
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.runner.cli.measure.run import conclude
 from keras_matrix.runner.cli.options import add_measuring_options, check_output, check_range, count_or_auto, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix import catalog
-from keras_matrix.runner.matrix.grammar import LIMITS, near
+from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Matrix, load
 from keras_matrix.runner.matrix.service_selection import command_backends

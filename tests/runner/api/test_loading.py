@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -175,3 +176,17 @@ def test_text_of_many_comparisons_says_how_many_more_there_are(folder: Path) -> 
         "cells": [{"workload": "mnist_mlp", "batch_size": list(range(1, 23)), "repeats": 1}],
     }
     assert repr(measured(matrix)).splitlines()[-1] == "and 2 more: .comparisons"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (["a", "b"], "load: must be a path, got ['a', 'b'] (list); give them one by one: load('a', 'b')"),
+        (5, "load: must be a path, got 5 (int)"),
+        (None, "load: must be a path, got None (NoneType)"),
+    ],
+)
+def test_path_of_another_type_is_refused_with_what_to_write(path: Any, message: str) -> None:
+    with pytest.raises(km.UsageError) as raised:
+        km.load(path)
+    assert str(raised.value) == message

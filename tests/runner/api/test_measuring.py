@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -112,6 +113,33 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         "--memory: must be a size such",
     ),
     (MATRIX, {"executor_options": {"shm_size": 1.5}}, km.UsageError, "--shm-size: must be a size such as 512m or 8g"),
+    (
+        {"version": 1, "backends": ["jax"], "cells": [{"workload": "gru", "batchsize": 8}]},
+        {},
+        km.MatrixError,
+        "matrix: cells[0].batchsize: ",
+    ),
+    (
+        {"version": 1, "backends": ["jax"], "cells": [{"workload": "gru"}] * 2},
+        {},
+        km.MatrixError,
+        "matrix: cells[1]: must not define a cell",
+    ),
+    (5, {}, km.UsageError, "run: matrix: must be a path, got 5 (int)"),
+    ([MATRIX], {}, km.UsageError, "run: matrix: must be a path, got ["),
+    (MATRIX, {"results": 5}, km.UsageError, "run: results: must be a path, got 5 (int)"),
+    (MATRIX, {"filters": 5}, km.UsageError, "run: filters must be a list of texts, got 5"),
+    (MATRIX, {"backends": [1]}, km.UsageError, "run: backends must be a list of texts, got [1]"),
+    (
+        MATRIX,
+        {"settings": ["epochs"]},
+        km.UsageError,
+        "run: settings must be a dict of names and values, got ['epochs']",
+    ),
+    (MATRIX, {"executor_options": "8g"}, km.UsageError, "run: executor_options must be a dict of names and values"),
+    (MATRIX, {"executor": 5}, km.UsageError, "--executor: must be one of process, docker, ray, got 5"),
+    (MATRIX, {"budget_s": "x"}, km.UsageError, "--budget: must be "),
+    (MATRIX, {"repeats": 1.5}, km.UsageError, "--repeats: must be "),
     (MATRIX, {"repeat": 3}, km.UsageError, "executor_options, new, progress, got 'repeat'; did you mean repeats?"),
 ]
 
@@ -125,6 +153,19 @@ def test_wrong_input_raises_an_error_that_names_it(
     assert message in str(raised.value)
     assert isinstance(raised.value, km.InputError)
     assert not (folder / "results").exists()
+
+
+def test_problem_of_a_dict_names_no_line_that_nobody_wrote(folder: Path) -> None:
+    with pytest.raises(km.MatrixError) as raised:
+        measured(
+            {
+                "version": 1,
+                "backends": ["jax"],
+                "cells": [{"workload": "gru"}, {"workload": "gru", "batchsize": 8}, {"workload": "gru"}],
+            }
+        )
+    assert not re.search(r":[0-9]+:|line [0-9]", str(raised.value))
+    assert str(raised.value) == "matrix: cells[1].batchsize: unknown key, got 'batchsize'; did you mean batch_size?"
 
 
 def test_results_that_are_a_file_raise_a_store_error(folder: Path) -> None:

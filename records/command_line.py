@@ -1,0 +1,45 @@
+"""The parser of a command: what it does not know is refused with the command's own usage and a near name.
+
+A parser of `argparse` returns unknown arguments of a command to the program's parser, which then prints a usage that
+says nothing of the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NoReturn
+
+LONGEST_NAME = 64
+
+
+def near(word: str, names: Iterable[str]) -> str:
+    """Return `; did you mean NAME?`, or an empty text if no name is similar."""
+    import difflib  # only after a mistake: `--help` stays fast
+
+    found = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6) if len(word) <= LONGEST_NAME else []
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The parser of one command of a program; `commands` are all of them."""
+
+    commands: Collection[str] = ()
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+        """Parse; end the program with a message if something is not known."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self._refuse(unknown, list(args or ()))
+        return found, unknown
+
+    def _refuse(self, unknown: Sequence[str], given: Sequence[str]) -> NoReturn:
+        """End the program: an option gets a near name, a command that is not the first word the right order."""
+        first = unknown[0]
+        advice = near(first.partition("=")[0], self._option_string_actions) if first.startswith("-") else ""
+        if first in self.commands:
+            program = self.prog.partition(" ")[0]
+            rest = [word for index, word in enumerate(given) if index != given.index(first)]
+            advice = f"; {first} is a command and comes first: {shlex.join([program, first, *rest])}"
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")

@@ -1,0 +1,55 @@
+"""What a command does not know is refused with its own usage and a near name."""
+
+from __future__ import annotations
+
+import pytest
+
+from keras_matrix.records.command_line import near
+from keras_matrix.runner.cli.main import main as runner
+from keras_matrix.uploader.cli.main import main as uploader
+
+
+@pytest.mark.parametrize(
+    ("words", "usage", "message"),
+    [
+        (
+            ["--backend", "jax", "plan"],
+            "usage: runner run ",
+            "runner run: error: unrecognized arguments: plan; plan is a command and comes first: "
+            "runner plan --backend jax",
+        ),
+        (
+            ["trace", "jax:lstm", "--html", "x"],
+            "usage: runner trace ",
+            "runner trace: error: unrecognized arguments: --html x",
+        ),
+        (["--matrx", "m"], "usage: runner run ", "unrecognized arguments: --matrx m; did you mean --matrix?"),
+        (["report", "--publihs=x"], "usage: runner report ", "--publihs=x; did you mean --publish?"),
+        (["plan", "extra"], "usage: runner plan ", "runner plan: error: unrecognized arguments: extra"),
+    ],
+)
+def test_unknown_argument_gets_the_usage_of_its_command(
+    words: list[str], usage: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        runner(words)
+    assert stop.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(usage)
+    assert message in printed
+
+
+def test_uploader_names_a_near_command_and_a_near_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert uploader(["puhs"]) == 2
+    expected = "push, init, status, migrate, verify, query, import, schema, got 'puhs'; did you mean push?\n"
+    assert capsys.readouterr().err == f"uploader: COMMAND: must be one of {expected}"
+    with pytest.raises(SystemExit):
+        uploader(["push", "--resluts", "x"])
+    printed = capsys.readouterr().err
+    assert printed.startswith("usage: uploader push ")
+    assert printed.endswith("unrecognized arguments: --resluts x; did you mean --results?\n")
+
+
+def test_name_that_is_similar_to_none_gets_no_advice() -> None:
+    assert near("zebra", ["matrix", "results"]) == ""
+    assert near("x" * 100, ["x" * 99]) == ""
