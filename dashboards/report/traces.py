@@ -39,8 +39,12 @@ def sheets(rows: Sequence[TableRow], traces: Mapping[str, ShownTrace]) -> list[S
 
 
 def _sheet(title: str, backend: str, trace: ShownTrace) -> Sheet:
-    table = trace.table
-    grids = [
+    return Sheet(title, backend, slot_of(backend), trace.link, summary(trace.table), grids(trace.table))
+
+
+def grids(table: Table) -> list[Grid]:
+    """Return the tables of a trace that have rows."""
+    every = [
         _parts(table, "operation", table.by_operation),
         _parts(table, "layer", table.by_layer),
         _parts(table, "phase", table.by_phase),
@@ -48,14 +52,15 @@ def _sheet(title: str, backend: str, trace: ShownTrace) -> Sheet:
         _parts(table, "kind", table.by_kind if len(table.by_kind) > 1 else []),
         _gaps(table.gaps),
     ]
-    return Sheet(title, backend, slot_of(backend), trace.link, _summary(table), [grid for grid in grids if grid.rows])
+    return [grid for grid in every if grid.rows]
 
 
-def _summary(table: Table) -> str:
+def summary(table: Table) -> str:
+    """Return the steps of a trace, how busy its device was, and what is left out."""
     steps = plural(table.steps, "step") if table.steps else "no step marked"
     workers = f", {plural(table.workers, 'worker')}" if table.workers > 1 else ""
-    each = f", {_time(table.step_time_s)} each with the profiler on" if table.steps else ""
-    gaps = f"{plural(table.gap_count, 'gap')}, {_time(table.gap_time_s)} in all"
+    each = f", {time_text(table.step_time_s)} each with the profiler on" if table.steps else ""
+    gaps = f"{plural(table.gap_count, 'gap')}, {time_text(table.gap_time_s)} in all"
     device = "" if table.device == "cpu" else f" on the {table.device.upper()}"
     overlap = table.overlap_share
     overlapped = "" if overlap is None else f"; {share(overlap)} of the communication was overlapped by compute"
@@ -69,7 +74,7 @@ def _parts(table: Table, name: str, parts: Sequence[TimeShare]) -> Grid:
     steps = table.steps or 1
     per = " a step" if table.steps else ""
     rows = [
-        Row(part.name or NOT_REPORTED, [share(part.share), _time(part.time_s / steps), number(part.count / steps)])
+        Row(part.name or NOT_REPORTED, [share(part.share), time_text(part.time_s / steps), number(part.count / steps)])
         for part in parts[:MOST_ROWS]
     ]
     return Grid(f"By {name}", ["share", f"time{per}", f"count{per}"], rows)
@@ -77,11 +82,12 @@ def _parts(table: Table, name: str, parts: Sequence[TimeShare]) -> Grid:
 
 def _gaps(gaps: Sequence[Gap]) -> Grid:
     rows = [
-        Row(_time(gap.duration_s), [gap.before or DASH, gap.after or DASH, gap.meanwhile or DASH])
+        Row(time_text(gap.duration_s), [gap.before or DASH, gap.after or DASH, gap.meanwhile or DASH])
         for gap in gaps[:MOST_ROWS]
     ]
     return Grid("The longest gaps", ["after", "before", "meanwhile"], rows)
 
 
-def _time(value: float | None) -> str:
+def time_text(value: float | None) -> str:
+    """Return a time with its unit, a dash for none."""
     return DASH if value is None else quantity(value, unit_for([value], TIME_UNITS))

@@ -23,6 +23,7 @@ from keras_matrix.records.text import printable
 from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.neutral import plain
 from keras_matrix.records.traces.request import TRACE_NAME, Trace, TraceError, untraceable
+from keras_matrix.records.traces.table import Table
 from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.look.named_cells import named_cells, searched
 from keras_matrix.runner.cli.look.stored import chosen_run
@@ -54,6 +55,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, metavar="N", help="steps of each epoch; default: 5")
     parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"lines of each table; default: {TOP}")
     parser.add_argument("--to", type=Path, metavar="FILE", help="also write the neutral trace here; .gz packs it")
+    page = "also write a page with the timeline of one step and the tables here"
+    parser.add_argument("--html", type=Path, metavar="FILE", help=page)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_measuring_options(parser)
 
@@ -63,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
     check_range("--top", args.top, 1)
     if args.to is not None:
         check_output("--to", args.to)
-    output = _Output(args.top, args.to, args.json)
+    if args.html is not None:
+        check_output("--html", args.html)
+    output = _Output(args.top, args.to, args.html, args.json)
     if args.cell.endswith(FILE_ENDINGS):
         return _of_file(Path(args.cell), output)
     wanted = _wanted(args.epochs, args.steps)
@@ -77,10 +82,11 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """How a trace is shown: the lines of each table, the file of a copy, and whether as JSON."""
+    """How a trace is shown: the lines of each table, the files of a copy and of a page, and whether as JSON."""
 
     top: int
     copy: Path | None
+    page: Path | None
     as_json: bool
 
 
@@ -175,6 +181,8 @@ def _show(found: _Found, output: _Output) -> int:
     try:
         table = table_of(found.path)
         _write_to(output.copy, found.path)
+        title = f"{found.record.settings.backend} {settings_text(found.record.settings)}"
+        _write_page(output.page, title, table, found.path)
     except TraceError as error:
         raise InfrastructureError(str(error)) from error
     record, path = found.record, str(found.path)
@@ -209,11 +217,26 @@ def _of_file(path: Path, output: _Output) -> int:
         except TraceError as error:
             raise UsageError(str(error)) from error
         _write_to(output.copy, made)
+        _write_page(output.page, path.name, table, made)
     if output.as_json:
         print(document({"file": str(path), "table": to_json(table)}))
     else:
         print("\n".join(map(printable, [str(path), *heading(table, None), *table_lines(table, output.top)])))
     return 0
+
+
+def _write_page(page: Path | None, title: str, table: Table, path: Path) -> None:
+    """Write the page of a trace. Raises `TraceError` or `InfrastructureError`."""
+    if page is None:
+        return
+    from keras_matrix.dashboards.charts.trace_timeline import step_of  # with templates that no other command needs
+    from keras_matrix.dashboards.report import page as report
+    from keras_matrix.dashboards.report import trace_page
+
+    try:
+        report.write(page, trace_page.render(title, table, step_of(path)))
+    except OSError as error:
+        raise InfrastructureError(f"--html: {page}: cannot be written: {error.strerror or error}") from error
 
 
 def _write_to(copy: Path | None, path: Path) -> None:

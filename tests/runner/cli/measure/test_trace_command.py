@@ -248,6 +248,18 @@ def test_trace_is_written_to_the_requested_file_packed_or_plain(folder: Path) ->
     assert gzip.decompress((folder / "mine.json.gz").read_bytes()) == plain
 
 
+def test_page_of_a_trace_is_written_of_a_cell_and_of_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("trace", "jax:gru", "--to", "mine.json", "--html", "cell.html") == 0
+    assert runner("trace", "mine.json", "--html", "file.html") == 0
+    for name, title in (("cell.html", "jax gru"), ("file.html", "mine.json")):
+        page = (folder / name).read_text(encoding="utf-8")
+        assert f"<h1>{title}" in page
+        assert '<svg class="roofline timeline' in page
+    capsys.readouterr()
+    assert runner("trace", "mine.json", "--html", "nowhere/page.html") == 2
+    assert "--html: must be a file in an existing folder" in capsys.readouterr().err
+
+
 def test_profiler_file_is_shown_without_measuring(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chrome(folder / "mine.json", step_of_torch())
     assert runner("trace", "mine.json", "--to", "neutral.json.gz") == 0

@@ -1,0 +1,220 @@
+"""One step of a trace as a picture: a row per track, a bar per operation, the largest ones named.
+
+Pure functions of a stored trace, which is read twice as a stream. Promise: at most `MOST_TRACKS` rows and `MOST_BARS`
+bars; the picture says what is left out. Of operations that nest, the outer one is drawn; bars of one colour that less
+than a pixel separates are one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from keras_matrix.dashboards.charts.format import TIME_UNITS, plural, quantity, unit_for
+from keras_matrix.records.traces import neutral
+from keras_matrix.records.traces.neutral import WORKING, Kind, Span, Track
+
+MOST_TRACKS, MOST_BARS, MOST_NAMED = 20, 1500, 6
+ROW, BAR, TOP, BOTTOM, RIGHT = 26, 18, 8, 40, 14
+PIXELS_PER_CHARACTER, LEAST_CHARACTERS = 6.6, 4
+MOST_CHARACTERS = 60
+# Tracks that are drawn, and what colours a bar: its phase, else its kind.
+DRAWN = (Kind.INPUT, Kind.HOST, Kind.COMPUTE, Kind.COMMUNICATION, Kind.COPY)
+COLOURS = ("forward", "backward", "update", "communication", "input", "copy", "host", "other")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The width of a picture and of its column of names, in pixels."""
+
+    width: int
+    names: int
+
+
+WIDE, NARROW = Size(960, 132), Size(350, 98)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """An operation: its place in pixels, its colour, its tip, and its name if that fits in."""
+
+    x: float
+    width: float
+    colour: str
+    tip: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A track: its name, its height on the picture, and its bars."""
+
+    name: str
+    y: int
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A picture in one size; `ticks` are places and texts of the axis, `left_out` counts bars that are not drawn."""
+
+    size: Size
+    height: int
+    rows: tuple[Row, ...]
+    ticks: tuple[tuple[float, str], ...]
+    title: str
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpans:
+    """The spans of one step by track; `largest` are its operations with the most time, in seconds, and their number."""
+
+    number: int | None
+    begin_ns: int
+    end_ns: int
+    tracks: tuple[tuple[Track, tuple[Span, ...]], ...]
+    largest: tuple[tuple[str, float, int], ...]
+    left_out: str = ""
+
+    @property
+    def colours(self) -> list[str]:
+        """The colours that occur, in their order."""
+        used = {colour_of(span) for _, spans in self.tracks for span in spans}
+        return [colour for colour in COLOURS if colour in used]
+
+
+def step_of(path: Path) -> StepSpans | None:
+    """Return the step in the middle of a trace, or all of one without steps; None if nothing ran in it.
+
+    Raises `TraceError`.
+    """
+    steps = sorted({span.step or 0 for span in neutral.spans(path) if span.track.kind is Kind.STEPS})
+    number = steps[len(steps) // 2] if steps else None
+    marks, found = [], defaultdict[Track, list[Span]](list)
+    for span in neutral.spans(path):
+        if number is None or span.step == number:
+            if span.track.kind is Kind.STEPS:
+                marks.append(span)
+            elif span.track.kind in DRAWN:
+                found[span.track].append(span)
+    if not found:
+        return None
+    outer = {track: tuple(_outer(spans)) for track, spans in found.items()}
+    every = [span for spans in outer.values() for span in spans]
+    kept, left_out = _kept(outer)
+    return StepSpans(
+        number=number,
+        begin_ns=min(span.start_ns for span in (*every, *marks)),
+        end_ns=max(span.end_ns for span in (*every, *marks)),
+        tracks=kept,
+        largest=_largest(every),
+        left_out=left_out,
+    )
+
+
+def draw(step: StepSpans, size: Size) -> Drawing:
+    """Return the picture of a step."""
+    span_ns = max(step.end_ns - step.begin_ns, 1)
+    scale = (size.width - size.names - RIGHT) / span_ns
+    several = len({track.worker for track, _ in step.tracks}) > 1
+    most = MOST_BARS // max(1, len(step.tracks))
+    rows, left_out = [], 0
+    for at, (track, spans) in enumerate(step.tracks):
+        bars = list(_bars(spans, step.begin_ns, scale, size))
+        widest = sorted(bars, key=lambda bar: -bar.width)[:most]
+        left_out += len(bars) - len(widest)
+        name = f"{track.worker}: {track.name}" if several else track.name
+        row = _cut(name, (size.names - 8) / PIXELS_PER_CHARACTER)
+        rows.append(Row(row, TOP + at * ROW, tuple(sorted(widest, key=lambda bar: bar.x))))
+    title = f"{plural(len(rows), 'track')} over {_time(span_ns)}"
+    height = TOP + len(rows) * ROW + BOTTOM
+    return Drawing(size, height, tuple(rows), tuple(_ticks(span_ns, scale, size)), title, left_out)
+
+
+def colour_of(span: Span) -> str:
+    """Return the name of the colour of an operation."""
+    kind = span.track.kind
+    if kind in (Kind.COMMUNICATION, Kind.COPY, Kind.INPUT):
+        return str(kind)
+    if span.phase is not None:
+        return str(span.phase)
+    return "host" if kind is Kind.HOST else "other"
+
+
+def _outer(spans: Iterable[Span]) -> Iterator[Span]:
+    """Yield the spans that no other one of their track surrounds."""
+    reached = None
+    for span in sorted(spans, key=lambda one: (one.start_ns, -one.duration_ns)):
+        if reached is None or span.start_ns >= reached:
+            reached = span.end_ns
+            yield span
+
+
+def _kept(
+    found: dict[Track, tuple[Span, ...]],
+) -> tuple[tuple[tuple[Track, tuple[Span, ...]], ...], str]:
+    """Return the busiest tracks, in their order, and what to say about the others."""
+    busiest = sorted(found, key=lambda track: -sum(span.duration_ns for span in found[track]))
+    kept = sorted(busiest[:MOST_TRACKS], key=lambda track: (track.worker, DRAWN.index(track.kind), track.lane))
+    rest = busiest[MOST_TRACKS:]
+    said = f"{plural(len(rest), 'track')} with the least work are left out" if rest else ""
+    return tuple((track, found[track]) for track in kept), said
+
+
+def _largest(spans: Sequence[Span]) -> tuple[tuple[str, float, int], ...]:
+    times_ns, counts = Counter[str](), Counter[str]()
+    for span in spans:
+        if span.track.kind in WORKING:
+            times_ns[span.op] += span.duration_ns
+            counts[span.op] += 1
+    return tuple((name, time_ns / 1e9, counts[name]) for name, time_ns in times_ns.most_common(MOST_NAMED))
+
+
+def _bars(spans: Sequence[Span], begin_ns: int, scale: float, size: Size) -> Iterator[Bar]:
+    """Yield the bars of a track, narrow neighbours of one colour as one."""
+    last: Bar | None = None
+    count = 1
+    for span in spans:
+        x, width = size.names + (span.start_ns - begin_ns) * scale, span.duration_ns * scale
+        tip = f"{_cut(span.name, MOST_CHARACTERS)}: {_time(span.duration_ns)}"
+        bar = Bar(x, width, colour_of(span), tip, _cut(span.op, width / PIXELS_PER_CHARACTER - 1))
+        if (
+            last is not None
+            and last.colour == bar.colour
+            and x - last.x - last.width < 1
+            and min(width, last.width) < 1
+        ):
+            count += 1
+            last = replace(last, width=max(last.width, x + width - last.x), tip=plural(count, "operation"), name="")
+            continue
+        if last is not None:
+            yield last
+        last, count = bar, 1
+    if last is not None:
+        yield last
+
+
+def _ticks(span_ns: int, scale: float, size: Size) -> Iterator[tuple[float, str]]:
+    """Yield round times, about every hundred pixels."""
+    rough = span_ns / max(2, (size.width - size.names) // 100)
+    power = 10.0 ** math.floor(math.log10(rough))
+    every = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    unit = unit_for([span_ns / 1e9], TIME_UNITS)
+    for number in range(int(span_ns / every) + 1):
+        at_ns = number * every
+        yield size.names + at_ns * scale, f"{at_ns / 1e9 / unit.size:g}\u00a0{unit.name}"
+
+
+def _time(time_ns: int) -> str:
+    return quantity(time_ns / 1e9, unit_for([time_ns / 1e9], TIME_UNITS))
+
+
+def _cut(text: str, characters: float) -> str:
+    """Return a text in at most so many characters, "" if that is too few to read."""
+    if len(text) <= characters:
+        return text
+    return f"{text[: int(characters) - 1]}…" if characters >= LEAST_CHARACTERS else ""

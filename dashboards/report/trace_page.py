@@ -1,0 +1,39 @@
+"""A trace as a page of its own: the timeline of one step, its largest operations, and the tables.
+
+Pure functions of a stored trace and its table. The page loads nothing and runs no script, and names are shown as text.
+"""
+
+from __future__ import annotations
+
+from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.dashboards.charts.grid import Grid, Row
+from keras_matrix.dashboards.charts.trace_timeline import NARROW, WIDE, StepSpans, draw
+from keras_matrix.dashboards.report import traces
+from keras_matrix.dashboards.report.page import rendered, stylesheet
+from keras_matrix.records.traces.table import Table
+
+
+def render(title: str, table: Table, step: StepSpans | None) -> str:
+    """Return the page of a trace; `step` is None if nothing ran in any."""
+    pictures = [draw(step, size) for size in (WIDE, NARROW)] if step else []
+    left_out = [step.left_out] if step and step.left_out else []
+    if pictures and pictures[0].left_out:
+        left_out.append(f"{plural(pictures[0].left_out, 'bar')}, the narrowest, are left out")
+    return rendered(
+        "trace.html",
+        stylesheet("roofline", "trace"),
+        heading=f"trace, {title}",
+        title=title,
+        device=table.device,
+        summary=traces.summary(table),
+        step=step,
+        pictures=pictures,
+        left_out=left_out,
+        largest=_largest(step) if step else None,
+        grids=traces.grids(table),
+    )
+
+
+def _largest(step: StepSpans) -> Grid:
+    rows = [Row(name, [traces.time_text(time_s), str(count)]) for name, time_s, count in step.largest]
+    return Grid("Largest operations of this step", ["time", "count"], rows)

@@ -1,0 +1,87 @@
+"""The picture of one step of a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.dashboards.charts import trace_timeline
+from keras_matrix.dashboards.charts.trace_timeline import MOST_BARS, MOST_TRACKS, NARROW, WIDE, StepSpans, draw, step_of
+from keras_matrix.records.traces import neutral
+from keras_matrix.records.traces.neutral import Head, Kind, Span
+from tests.records.traces.synthetic import span
+
+
+def step_in(tmp_path: Path, spans: list[Span]) -> StepSpans:
+    path = tmp_path / "trace.json.gz"
+    neutral.write(path, Head("torch", 1, "gpu", 3), spans)
+    found = step_of(path)
+    assert found is not None
+    return found
+
+
+def three_steps() -> list[Span]:
+    """The host launches a step of 100 us in 20 us."""
+    found = []
+    for number in (1, 2, 3):
+        found.append(span(f"step {number}", 20 * number, 20, Kind.STEPS, step=number))
+        found.append(span("aten::mm", 20 * number, 18, Kind.HOST, step=number, phase="forward"))
+        found.append(span("cudaLaunchKernel", 20 * number + 2, 5, Kind.HOST, step=number))
+        found.append(span("gemm", 100 * number, 90, step=number, phase="forward"))
+        found.append(span("copy", 100 * number + 90, 10, Kind.COPY, step=number))
+    return found
+
+
+def test_the_step_in_the_middle_is_drawn_with_what_its_thread_and_its_device_did(tmp_path: Path) -> None:
+    found = step_in(tmp_path, three_steps())
+    assert (found.number, found.begin_ns, found.end_ns) == (2, 40_000, 300_000)
+    assert [(track.name, [one.name for one in spans]) for track, spans in found.tracks] == [
+        ("host", ["aten::mm"]),  # the call within it is not drawn
+        ("compute", ["gemm"]),
+        ("copy", ["copy"]),
+    ]
+    assert found.colours == ["forward", "copy"]
+    assert found.largest == (("gemm", pytest.approx(90e-6), 1), ("copy", pytest.approx(10e-6), 1))
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_bars_are_where_their_operations_were(tmp_path: Path, size: trace_timeline.Size) -> None:
+    drawing = draw(step_in(tmp_path, three_steps()), size)
+    scale = (size.width - size.names - trace_timeline.RIGHT) / 260
+    host, compute, _ = drawing.rows
+    assert [(bar.x, bar.width) for bar in host.bars] == [(size.names, pytest.approx(18 * scale))]
+    assert [(bar.x, bar.name) for bar in compute.bars] == [(pytest.approx(size.names + 160 * scale), "gemm")]
+    assert compute.bars[0].tip == "gemm: 90.0\u00a0µs"
+    assert [text for _, text in drawing.ticks][:2] == (
+        ["0\u00a0µs", "50\u00a0µs"] if size is WIDE else ["0\u00a0µs", "200\u00a0µs"]
+    )
+    assert all(size.names <= x <= size.width for x, _ in drawing.ticks)
+
+
+def test_picture_of_many_operations_and_tracks_stays_small_and_says_what_is_left_out(tmp_path: Path) -> None:
+    spans = [span("step 1", 0, 10_000, Kind.STEPS, step=1)]
+    for lane in range(MOST_TRACKS + 3):
+        for at in range(500):
+            phase = ("forward", "backward")[at % 2]
+            spans.append(span("mm", 20 * at, 5 + lane % 3, lane=lane, phase=phase, step=1))
+    found = step_in(tmp_path, spans)
+    assert found.left_out == "3 tracks with the least work are left out"
+    drawing = draw(found, WIDE)
+    assert len(drawing.rows) == MOST_TRACKS
+    bars = sum(len(row.bars) for row in drawing.rows)
+    assert bars <= MOST_BARS
+    assert drawing.left_out == MOST_TRACKS * 500 - bars
+
+
+def test_narrow_neighbours_of_one_colour_are_one_bar(tmp_path: Path) -> None:
+    spans = [span("step 1", 0, 1_000_000, Kind.STEPS, step=1)]
+    spans += [span("mm", 10 * at, 9, phase="forward", step=1) for at in range(100)]
+    (row,) = draw(step_in(tmp_path, spans), WIDE).rows
+    assert [bar.tip for bar in row.bars] == ["100 operations"]
+
+
+def test_trace_without_steps_is_drawn_whole_and_an_empty_one_not(tmp_path: Path) -> None:
+    assert step_in(tmp_path, [span("a", 0, 10), span("b", 20, 10)]).number is None
+    neutral.write(tmp_path / "empty.json.gz", Head("torch", 1, "cpu"), [])
+    assert step_of(tmp_path / "empty.json.gz") is None
