@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 
 MOST_INT = 2**63 - 1  # of the warehouse's columns
+SURROGATE = re.compile("[\\ud800-\\udfff]")
 
 
 class CodecError(ValueError):
@@ -60,11 +62,35 @@ def dumps(value: object) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """Parse strict JSON. Raises `CodecError` for invalid JSON, NaN, Infinity and duplicate keys."""
+    """Parse strict JSON. Raises `CodecError` for bytes that are not UTF-8, invalid JSON, NaN, Infinity, equal keys."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        decoded = text if isinstance(text, str) else text.decode("utf-8")
+        return json.loads(decoded, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise CodecError(f"not strict JSON: {error}") from error
+
+
+def may_have_surrogates(raw: bytes) -> bool:
+    """Return whether JSON may contain half of a surrogate pair: in UTF-8 only as an escape. One search of the text."""
+    return b"\\ud" in raw or b"\\uD" in raw
+
+
+def without_surrogates(data: Any) -> Any:
+    """Return plain JSON values with U+FFFD for each half of a surrogate pair, which no terminal or file can show."""
+    try:
+        return _replaced(data)
+    except RecursionError as error:
+        raise CodecError("not strict JSON: nested too deeply") from error
+
+
+def _replaced(data: Any) -> Any:
+    if isinstance(data, str):
+        return SURROGATE.sub("\ufffd", data)
+    if isinstance(data, list):
+        return [_replaced(item) for item in data]
+    if isinstance(data, dict):
+        return _unique([(_replaced(key), _replaced(item)) for key, item in data.items()])
+    return data
 
 
 def decode(cls: type[T], data: object, where: str = "record") -> T:

@@ -3,6 +3,10 @@
 Each function writes a hidden temporary file in the same folder, `.NAME.PID.tmp`, syncs it, renames it and syncs the
 folder. The temporary file is removed if anything fails; the owner of the folder removes those of killed processes.
 
+`read_plain` is the one reader of files in a results folder, which may come from somebody else: it follows no link, waits
+for no pipe and reads no more than a limit. `read_range` reads a part of one, `open_lock` opens a lock file. No part of a
+path below the folder `below` may be a link.
+
 A `Ledger` notices that others have changed files which are written once, the records of a run.
 """
 
@@ -16,9 +20,108 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-# How a path cannot be opened that was removed, or replaced by a link, a socket or a file of no permissions.
-NO_RECORD = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EACCES})
+from keras_matrix.records.codec import CodecError, loads, may_have_surrogates, without_surrogates
+
+DOCUMENT_LIMIT_BYTES = 64 << 20  # of a JSON document; the findings of a run of 1,002 cells have 15 MiB
+# How a path cannot be opened that was removed, or replaced by a file of no permissions.
+NO_RECORD = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES})
+
+LINK = "a link, which is not followed"
+NOT_REGULAR = "not a regular file"
+
+
+class UnfitFile(CodecError):
+    """What is in the place of a file and is not read: a link, a folder, a pipe, a device, or more than the limit."""
+
+
+def read_plain(path: Path | str, limit_bytes: int = DOCUMENT_LIMIT_BYTES, below: Path | None = None) -> bytes:
+    """Return the content of a regular file. Raises `UnfitFile` for anything else or a larger one, and OSError."""
+    descriptor, size = open_plain(path, below)
+    try:
+        if size > limit_bytes:
+            raise UnfitFile(f"larger than {limit_bytes} bytes")
+        return _read(descriptor, path, 0, size)
+    finally:
+        os.close(descriptor)
+
+
+def read_range(path: Path | str, start: int, count: int) -> bytes:
+    """Return at most `count` bytes of a regular file of any size, from byte `start` on; from its end if negative.
+
+    Raises `UnfitFile` for anything but a regular file, and OSError.
+    """
+    descriptor, size = open_plain(path)
+    try:
+        return _read(descriptor, path, max(0, size + start) if start < 0 else start, count)
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, path: Path | str, start: int, count: int) -> bytes:
+    try:
+        return os.pread(descriptor, count, start)
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def read_json(path: Path | str, limit_bytes: int = DOCUMENT_LIMIT_BYTES, below: Path | None = None) -> Any:
+    """Return the value in a file of strict JSON, with U+FFFD for each half of a surrogate pair.
+
+    Raises `CodecError`, `UnfitFile` included, and OSError.
+    """
+    raw = read_plain(path, limit_bytes, below)
+    return without_surrogates(loads(raw)) if may_have_surrogates(raw) else loads(raw)
+
+
+def open_plain(path: Path | str, below: Path | None = None) -> tuple[int, int]:
+    """Open a regular file, for `os.pread`; return its descriptor and its size. Raises `UnfitFile`, and OSError."""
+    if below is not None:
+        refuse_links(Path(path).parent, below)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unfit(error) from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise UnfitFile(NOT_REGULAR)
+    return descriptor, status.st_size
+
+
+def open_lock(path: Path) -> int:
+    """Open the file of a lock, and create it if it is missing. Raises `UnfitFile`, and OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise _unfit(error) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UnfitFile(NOT_REGULAR)
+    return descriptor
+
+
+def refuse_links(path: Path, below: Path) -> None:
+    """Raise `UnfitFile` if a path leads out of a folder: by its name, or because a part of it is a link."""
+    try:
+        parts = path.relative_to(below).parts
+    except ValueError:
+        raise UnfitFile(f"outside of {below}") from None
+    if ".." in parts:
+        raise UnfitFile(f"outside of {below}")
+    for part in parts:
+        below = below / part
+        if below.is_symlink():
+            raise UnfitFile(f"{below.name} is {LINK}")
+
+
+def _unfit(error: OSError) -> Exception:
+    """Return `UnfitFile` for an error that says what kind of file there is, otherwise the error."""
+    if error.errno == errno.ELOOP:
+        return UnfitFile(LINK)
+    return UnfitFile(NOT_REGULAR) if error.errno in (errno.ENXIO, errno.EISDIR) else error
 
 
 def publish(path: Path, text: str) -> None:
@@ -173,18 +276,14 @@ class Ledger:
 
     def _digest(self, name: str) -> bytes:
         """Return a digest of a file; an empty one for what is no record: missing, a link, a pipe, or too large."""
-        path = self._folder / name
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            return _digest_of(read_plain(self._folder / name, self._limit_bytes))
+        except UnfitFile:
+            return b""
         except OSError as error:
             if error.errno in NO_RECORD:
                 return b""
             raise
-        with naming(path), os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_size > self._limit_bytes:
-                return b""
-            return _digest_of(file.read(self._limit_bytes))
 
 
 def _digest_of(data: bytes) -> bytes:

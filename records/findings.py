@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from keras_matrix.records.codec import CodecError, about, canonical, decode, loads, to_json
+from keras_matrix.records.codec import CodecError, about, canonical, decode, to_json
+from keras_matrix.records.files import read_json
 from keras_matrix.records.identity import CELL_ID, RUN_ID
 from keras_matrix.records.store import Run, StoreFailure
 
@@ -98,7 +99,7 @@ def load(run: Run) -> Findings | None:
     """Return a run's findings; None if the file is missing. Raises `StoreFailure` for a file that cannot be used."""
     path = run.folder / FILE
     try:
-        data = loads(path.read_bytes())
+        data = read_json(path)
         if isinstance(data, dict) and isinstance(data.get("version"), int) and data["version"] > FINDINGS_VERSION:
             raise StoreFailure(
                 f"{path}: version {data['version']} is newer than {FINDINGS_VERSION}; update this program"

@@ -16,11 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.records.codec import CodecError, loads
+from keras_matrix.records.codec import CodecError, may_have_surrogates, without_surrogates
+from keras_matrix.records.files import read_json, read_plain, refuse_links
 from keras_matrix.records.migration import migrated
 from keras_matrix.records.schema import SCHEMA_VERSION, Status
 from keras_matrix.records.store import RECORD_LIMIT_BYTES, RECORD_NAME, Problem, Results, Run
 from keras_matrix.records.task import Goal, Metric
+from keras_matrix.records.validity import LARGEST, SMALLEST, check_names
 
 Wanted = Callable[[str, str, str], bool]
 Facts = tuple[tuple[str, str], ...]
@@ -99,6 +101,7 @@ def read(roots: Sequence[Path], wanted: Wanted | None = None) -> Past:
     reader = _Reader(wanted)
     runs: dict[str, PastRun] = {}
     for root in roots:
+        reader.problems += Results(root).left_out()
         for run in Results(root).runs():
             if run.run_id in runs:
                 reader.caveats.append(f"{run.folder}: run {run.run_id} was already read from {runs[run.run_id].root}")
@@ -124,7 +127,8 @@ class _Reader:
     def run(self, run: Run, root: Path) -> PastRun | None:
         """Return a run's attempts; None if it cannot be read, or if another run represents its session."""
         try:
-            about = loads((run.folder / "run.json").read_bytes())
+            about = read_json(run.folder / "run.json")
+            refuse_links(run.folder / "records", run.folder)
             names = sorted(os.listdir(run.folder / "records"))  # noqa: PTH208 - a Path a file costs as much as reading it
         except (OSError, CodecError) as error:
             self.problems.append(Problem(run.folder, str(error)))
@@ -215,14 +219,14 @@ def left_out(about: object) -> str | None:
 def _read_object(path: str, name: str, run_id: str) -> dict[str, Any]:
     if not RECORD_NAME.fullmatch(name):
         raise ValueError("not the name of a record")
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - as above
-        raw = file.read(RECORD_LIMIT_BYTES + 1)
-    if len(raw) > RECORD_LIMIT_BYTES:
-        raise ValueError(f"larger than {RECORD_LIMIT_BYTES} bytes")
+    raw = read_plain(path, RECORD_LIMIT_BYTES)
     try:
-        data = json.loads(raw)
+        data = json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
+    if may_have_surrogates(raw) and isinstance(data, dict):
+        check_names(data)
+        data = without_surrogates(data)
     version = data["schema_version"] if isinstance(data, dict) else None
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise ValueError(
@@ -238,6 +242,8 @@ def _duration(value: object) -> float | None:
         return None
     if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
         raise ValueError(f"times.step_time_s: must be a positive number, got {value!r}")
+    if not SMALLEST <= value <= LARGEST:
+        raise ValueError(f"times.step_time_s: must be between {SMALLEST:g} and {LARGEST:g}, got {value!r}")
     return float(value)
 
 

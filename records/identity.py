@@ -52,6 +52,15 @@ def run_id(now: datetime, token: str) -> str:
     return f"{now:%Y%m%dT%H%M%SZ}-{now.microsecond:05x}{hashlib.sha256(token.encode()).hexdigest()[0]}"
 
 
+def run_id_problem(name: str) -> str | None:
+    """Return why a name of a run's form is no run's identifier, None if it is one: its time must exist."""
+    try:
+        datetime.fromisoformat(name[:16])
+    except ValueError:
+        return f"its name must begin with a time that exists, such as 20260131T235959Z, got {name[:16]}"
+    return None
+
+
 def file_name(name: str, identity: object) -> str:
     """Return a file's name, without ending, for any text: at most 60 of its characters, and 8 digits of a hash.
 

@@ -26,18 +26,43 @@ import json
 import os
 import platform
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loads
-from keras_matrix.records.files import Ledger, make_folder, publish, replace, sync, write_synced
-from keras_matrix.records.identity import RUN_ID
+from keras_matrix.records.codec import (
+    CodecError,
+    canonical,
+    decode,
+    dumps,
+    loads,
+    may_have_surrogates,
+    without_surrogates,
+)
+from keras_matrix.records.files import (
+    DOCUMENT_LIMIT_BYTES,
+    LINK,
+    NOT_REGULAR,
+    Ledger,
+    UnfitFile,
+    make_folder,
+    open_lock,
+    publish,
+    read_json,
+    read_plain,
+    refuse_links,
+    replace,
+    sync,
+    write_synced,
+)
+from keras_matrix.records.identity import RUN_ID, run_id_problem
 from keras_matrix.records.instruments.usage import FORMER_SERIES, SERIES, UsageSeries, usage_series_name
 from keras_matrix.records.migration import migrated
 from keras_matrix.records.schema import MEASURED, SCHEMA_VERSION, Record
 from keras_matrix.records.trees import remove_tree
+from keras_matrix.records.validity import check, check_names
 
 RECORD_NAME = re.compile(r"([0-9a-f]{16})\.([0-9]{1,4})\.([0-9]{1,4})\.json")
 RECORD_LIMIT_BYTES = 4 << 20
@@ -88,11 +113,23 @@ class Results:
             self._lock = None
 
     def runs(self) -> list[Run]:
-        """Return every run, oldest first."""
-        if not self.root.is_dir():
+        """Return every run, oldest first, without those of `left_out`."""
+        return [Run(self.root / name) for name, problem in self._named() if problem is None]
+
+    def left_out(self) -> list[Problem]:
+        """Return what has the name of a run, and cannot be one or be read, in the order of the names."""
+        return [Problem(self.root / name, problem) for name, problem in self._named() if problem]
+
+    def _named(self) -> list[tuple[str, str | None]]:
+        """Return what has the name of a run, sorted: its name, and why it cannot be read, None if it can.
+
+        A folder without `run.json` and without records is being created, and its reason is empty.
+        """
+        try:
+            names = sorted(name for name in os.listdir(self.root) if RUN_ID.fullmatch(name))  # noqa: PTH208 - only names
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        names = sorted(p.name for p in self.root.iterdir() if RUN_ID.fullmatch(p.name) and (p / "run.json").is_file())
-        return [Run(self.root / name) for name in names]
+        return [(name, _run_problem(f"{self.root}/{name}", name)) for name in names]
 
     def latest(self) -> Run | None:
         """Return the newest run, or None without any."""
@@ -114,7 +151,7 @@ class Results:
     def _take_lock(self) -> None:
         path = self.root / ".lock"
         with _explained(path, "cannot be opened"):
-            handle = path.open("a+", encoding="utf-8")
+            handle = os.fdopen(open_lock(path), "r+", encoding="utf-8", errors="replace")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -139,12 +176,16 @@ class Results:
 
 
 class Run:
-    """One run's folder."""
+    """One run's folder.
+
+    `unread` has a problem for each file, other than a record, that was read and cannot be used.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.run_id = folder.name
         self.work_folder = folder / "work"
+        self.unread: dict[Path, Problem] = {}
         self._read: dict[str, Record] = {}
         self._ledger: Ledger | None = None
 
@@ -152,7 +193,7 @@ class Run:
         """Return `run.json`. Raises `StoreFailure` when it is missing or not valid."""
         path = self.folder / "run.json"
         try:
-            found = loads(path.read_bytes())
+            found = read_json(path)
         except (OSError, CodecError) as error:
             raise StoreFailure(f"{path}: cannot be read: {error}") from error
         if not isinstance(found, dict):
@@ -205,15 +246,22 @@ class Run:
             replace(path, canonical(series) + "\n")
 
     def usage_series(self, record: Record) -> UsageSeries | None:
-        """Return an attempt's usage over time; None if the file is missing or damaged."""
+        """Return an attempt's usage over time; None if the file is missing or damaged, see `unread`."""
         path = self.folder / usage_series_name(record.key)
-        if not path.exists():
+        if not os.path.lexists(path):
             path = self.folder / usage_series_name(record.key, FORMER_SERIES)
         try:
-            found = decode(UsageSeries, loads(_bounded(path)), "usage series")
-        except (OSError, CodecError):
-            return None  # a chart is missing, which is no reason to fail
+            found = decode(UsageSeries, read_json(path, RECORD_LIMIT_BYTES, self.folder), "usage series")
+        except FileNotFoundError:
+            return None
+        except (OSError, CodecError) as error:
+            self.note_unread(path, error)  # a chart is missing, which is no reason to fail
+            return None
         return found if found.complete else None
+
+    def note_unread(self, path: Path, error: Exception) -> None:
+        """Note a file that cannot be used, for `unread`."""
+        self.unread[path] = Problem(path, getattr(error, "strerror", None) or str(error), isinstance(error, OSError))
 
     def load(self) -> tuple[list[Record], list[Problem]]:
         """Return every record, sorted by key, and a problem for each other file. Changes no file.
@@ -226,7 +274,7 @@ class Run:
         records, problems = [], []
         for name in self.record_names():
             path = self.folder / "records" / name
-            if path.is_dir():
+            if not RECORD_NAME.fullmatch(name) and path.is_dir():
                 continue
             try:
                 if path.name not in self._read:
@@ -240,12 +288,14 @@ class Run:
         """Return the names of the files in `records`, sorted, hidden ones left out. Raises `StoreFailure`."""
         folder = self.folder / "records"
         try:
+            refuse_links(folder, self.folder)
             found = os.listdir(folder)  # noqa: PTH208 - only names are needed, and `glob` ignores an unreadable folder
         except FileNotFoundError:
             return []
-        except OSError as error:
+        except (UnfitFile, OSError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise StoreFailure(
-                f"{folder}: cannot be listed: {error.strerror or error}; make it readable, or move the run away"
+                f"{folder}: cannot be listed: {reason}; make it readable, or move the run away"
             ) from error
         return sorted(name for name in found if not name.startswith("."))
 
@@ -272,6 +322,8 @@ class Run:
         """Remove incomplete files of a killed runner: scratch folders and unpublished files."""
         remove_tree(self.work_folder)
         for name in ("records", SERIES):
+            if (self.folder / name).is_symlink():
+                continue
             for temporary in (self.folder / name).glob(".*.tmp"):
                 temporary.unlink(missing_ok=True)
 
@@ -284,12 +336,29 @@ class Run:
         return path
 
     def load_object(self, name: str) -> dict[str, Any] | None:
-        """Return the JSON object in a file of this run; None if it is missing or damaged."""
+        """Return the JSON object in a file of this run; None if it is missing or damaged, see `unread`."""
+        path = self.folder / name
         try:
-            found = loads((self.folder / name).read_bytes())
-        except (OSError, CodecError):
+            found = read_json(path, DOCUMENT_LIMIT_BYTES, self.folder)
+        except FileNotFoundError:
             return None
-        return found if isinstance(found, dict) else None
+        except (OSError, CodecError) as error:
+            self.note_unread(path, error)
+            return None
+        if not isinstance(found, dict):
+            self.note_unread(path, CodecError(f"must be a JSON object, got {type(found).__name__}"))
+            return None
+        return found
+
+    def inside(self, name: str) -> Path | None:
+        """Return the path of what a record names in this folder; None if it is missing, see `unread` for a link."""
+        path = self.folder / name
+        try:
+            refuse_links(path, self.folder)
+        except UnfitFile as error:
+            self.note_unread(path, error)
+            return None
+        return path if path.exists() else None
 
     def store_object(self, name: str, value: dict[str, Any]) -> None:
         """Write a JSON object to a file of this run, replacing an earlier one."""
@@ -315,18 +384,40 @@ def latest_attempts(records: Iterable[Record]) -> list[Record]:
     return sorted({(r.cell_id, r.repeat): r for r in ordered}.values(), key=lambda record: record.key)
 
 
-def _bounded(path: Path) -> bytes:
-    if path.stat().st_size > RECORD_LIMIT_BYTES:
-        raise CodecError(f"larger than {RECORD_LIMIT_BYTES} bytes")
-    return path.read_bytes()
+def _run_problem(folder: str, name: str) -> str | None:
+    """Return why a folder with the name of a run is not read as one, None if it is."""
+    if problem := run_id_problem(name):
+        return problem
+    try:
+        if stat.S_ISLNK(os.lstat(folder).st_mode):
+            return LINK
+        if stat.S_ISREG(os.lstat(f"{folder}/run.json").st_mode):
+            return None
+    except FileNotFoundError:
+        # While a run is created, its folder of records is empty.
+        return "run.json is missing" if _has_records(folder) else ""
+    except NotADirectoryError:
+        return "not a folder"
+    except OSError as error:
+        return f"run.json cannot be read: {error.strerror or error}"
+    return f"run.json is {NOT_REGULAR}"
+
+
+def _has_records(folder: str) -> bool:
+    try:
+        return bool(os.listdir(f"{folder}/records"))  # noqa: PTH208 - whether there is any name
+    except OSError:
+        return False
 
 
 def _read_record(path: Path) -> Record:
     if not RECORD_NAME.fullmatch(path.name):
         raise CodecError("not the name of a record")
-    if path.is_symlink() or not path.is_file():
-        raise CodecError("not a regular file")
-    data = loads(_bounded(path))
+    raw = read_plain(path, RECORD_LIMIT_BYTES)
+    data = loads(raw)
+    if may_have_surrogates(raw) and isinstance(data, dict):
+        check_names(data)
+        data = without_surrogates(data)
     version = data.get("schema_version") if isinstance(data, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise StoreFailure(
@@ -334,8 +425,7 @@ def _read_record(path: Path) -> Record:
             "update the runner or choose another results folder"
         )
     record = decode(Record, migrated(data))
-    if record.times.step_time_s is not None and record.times.step_time_s <= 0:
-        raise CodecError(f"times.step_time_s: must be above 0, got {record.times.step_time_s:g}")
+    check(record)
     if path.name != "{}.{}.{}.json".format(*record.key):
         raise CodecError(f"contains the record of {record.key}")
     run_id = path.parent.parent.name

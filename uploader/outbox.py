@@ -24,7 +24,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.records.files import make_folder, publish, write_synced
+from keras_matrix.records.files import (
+    UnfitFile,
+    make_folder,
+    open_lock,
+    publish,
+    read_json,
+    read_plain,
+    refuse_links,
+    write_synced,
+)
 from keras_matrix.uploader.errors import OutboxFailure
 from keras_matrix.uploader.process import not_writable
 from keras_matrix.uploader.rows import Row, item_of
@@ -32,6 +41,7 @@ from keras_matrix.uploader.schema import BY_NAME, FINDINGS, LONGEST_ROW_BYTES, M
 
 FOLDERS = ("pending", "done", "dead")
 MOST_ROWS = 100_000
+LARGEST_BATCH_BYTES = 1 << 30
 METRIC = ',"metric":'
 WITH_METRIC = (MEASUREMENTS, FINDINGS)
 MARKER = {"table": str, "items": list}
@@ -63,14 +73,17 @@ class Batch:
     def content(self) -> bytes:
         """Return its file. Raises `OutboxFailure` if that cannot be read, or was changed after it was sealed."""
         with _explained(self.path, "cannot be read"):
-            raw = self.path.read_bytes()
+            raw = read_plain(self.path, LARGEST_BATCH_BYTES)
         if hashlib.sha256(raw).hexdigest() != self.sha:
             raise OutboxFailure(f"{self.path}: was changed after it was sealed; remove it: its rows are sent again")
         return raw
 
     def lines(self) -> list[str]:
         """Return its rows. Raises `OutboxFailure`, see `content`."""
-        return self.content().decode().split("\n")[:-1]
+        try:
+            return self.content().decode().split("\n")[:-1]
+        except UnicodeDecodeError as error:
+            raise OutboxFailure(f"{self.path}: is not UTF-8 ({error}); move the file away") from error
 
     def values(self) -> Iterator[dict[str, Any]]:
         """Return its rows, parsed."""
@@ -104,7 +117,10 @@ class Outbox:
         with _explained(self.folder, "cannot be created"):
             for name in FOLDERS:
                 make_folder(self.folder / name)
-            handle = (self.folder / ".lock").open("a")
+            refuse_links(self.folder / "done", self.folder)
+            refuse_links(self.folder / "dead", self.folder)
+            refuse_links(self.folder / "pending", self.folder)
+            handle = os.fdopen(open_lock(self.folder / ".lock"), "r+")
         with handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             self._sweep()
@@ -236,9 +252,15 @@ def seal_all(rows: Iterable[Row], outbox: Outbox, most_rows: int = MOST_ROWS) ->
 @lru_cache(maxsize=8)
 def _contents(batch: Batch) -> Contents:
     lines = batch.lines()
-    rows = [json.loads(line) for line in _heads(batch.table, lines)]
-    days = {row["day"] for row in rows}
-    return Contents(len(lines), (min(days), max(days)), frozenset(item_of(batch.table, row) for row in rows))
+    try:
+        rows = [json.loads(line) for line in _heads(batch.table, lines)]
+        days = {str(row["day"]) for row in rows}
+        return Contents(len(lines), (min(days), max(days)), frozenset(item_of(batch.table, row) for row in rows))
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise OutboxFailure(
+            f"{batch.path}: has no rows of {batch.table.name} ({reason}); move the file away: its rows are sent again"
+        ) from error
 
 
 def _heads(table: Table, lines: Iterable[str]) -> Iterable[str]:
@@ -262,9 +284,11 @@ def _loaded(path: Path, members: Mapping[str, type]) -> dict[str, Any]:
     """Return an object with these members. Raises `OutboxFailure` for anything else."""
     with _explained(path, "cannot be read"):
         try:
-            found = json.loads(path.read_bytes())
+            found = read_json(path)
             problem = _problem(found, members)
-        except (ValueError, RecursionError) as error:
+        except UnfitFile:
+            raise
+        except ValueError as error:
             found, problem = {}, str(error)
     if problem:
         raise OutboxFailure(f"{path}: is damaged ({problem}); remove it: its rows are sent again")
@@ -278,6 +302,8 @@ def _problem(found: object, members: Mapping[str, type]) -> str:
     for name, kind in members.items():
         if not isinstance(found.get(name), kind):
             return f"{name}: must be a {kind.__name__}, got {type(found.get(name)).__name__}"
+    if not all(isinstance(item, str) for item in found.get("items", [])):
+        return "items: must be a list of texts"
     if found["table"] not in BY_NAME:
         return f"table: must be one of {', '.join(BY_NAME)}, got {found['table'][:80]!r}"
     return ""
@@ -289,6 +315,8 @@ def _explained(path: Path, what: str) -> Iterator[None]:
         yield
     except FileExistsError:
         raise
+    except UnfitFile as error:
+        raise OutboxFailure(f"{path}: {what}: {error}; move it away: its rows are sent again") from error
     except OSError as error:
         raise OutboxFailure(
             f"{path}: {what}: {not_writable(path, error)}; no sealed batch is lost; correct this, then push again"

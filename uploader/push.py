@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from keras_matrix.records import findings
+from keras_matrix.records.files import UnfitFile, read_range
 from keras_matrix.records.store import RECORD_NAME, Results, Run, StoreFailure
 from keras_matrix.uploader import rows
 from keras_matrix.uploader.batch_sender import PushSummary, Say, send
@@ -77,6 +78,7 @@ def short_enough(found: Iterable[Row], outbox: Outbox) -> Iterator[Row]:
 def _collect(results: Results, retained_from: str | None, outbox: Outbox, done: PushSummary) -> Iterator[Row]:
     """Yield the rows that are not sent yet, without expired runs, whose partitions the warehouse would delete."""
     sent = outbox.sent()
+    done.left_out += [f"{problem.path}: {problem.reason}" for problem in results.left_out()]
     for run in results.runs():
         if rows.expired(run.run_id, retained_from):
             done.expired.append(run.run_id)
@@ -116,13 +118,12 @@ def _items(run: Run) -> set[str]:
 def _of_findings(run: Run, sent: dict[str, set[str]], done: PushSummary) -> Iterator[Row]:
     path = run.folder / findings.FILE
     try:
-        with path.open("rb") as file:
-            head = REVISION.search(file.read(HEAD_BYTES))
+        head = REVISION.search(read_range(path, 0, HEAD_BYTES))
     except FileNotFoundError:
         done.without_findings.append(run.run_id)
         return
-    except OSError as error:
-        raise StoreFailure(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (UnfitFile, OSError) as error:
+        raise StoreFailure(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if head and f"{run.run_id}/{int(head[1])}" in sent[FINDINGS.name]:
         return
     found = findings.load(run)

@@ -111,6 +111,7 @@ def verify(results: Results, warehouse: Warehouse, *, values: bool = False) -> V
 def expected(results: Results, retained_from: str | None = None) -> Expected:
     """Return the rows expected from the records of a results folder."""
     made = Expected(retained_from=retained_from)
+    made.unread += [f"not compared: {problem.path}: {problem.reason}" for problem in results.left_out()]
     for run in results.runs():
         if rows.expired(run.run_id, retained_from):
             made.expired.append(run.run_id)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from keras_matrix.records.files import UnfitFile, refuse_links
 from keras_matrix.uploader.errors import BadInput
 from keras_matrix.uploader.outbox import Batch
 from keras_matrix.uploader.schema import Column, Table
@@ -116,6 +117,10 @@ def outbox_folder(address: str, results: Path) -> Path:
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", address.replace("://", "-")).strip("-")
     if is_local(address) and (folder := folder_of(address)):
         name = f"{name[:LONGEST_NAME]}-" + hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:8]
+    try:
+        refuse_links(results / "outbox" / name, results)
+    except UnfitFile as error:
+        raise BadInput(f"{results / 'outbox' / name}: {error}; replace it by the folder") from error
     return results / "outbox" / name
 
 

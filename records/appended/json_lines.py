@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from keras_matrix.records.codec import CodecError, decode, loads, to_json
+from keras_matrix.records.codec import CodecError, decode, loads, may_have_surrogates, to_json, without_surrogates
+from keras_matrix.records.files import UnfitFile, open_lock, read_plain
 from keras_matrix.records.store import Problem, StoreFailure
 
 T = TypeVar("T")
@@ -42,8 +43,10 @@ class Lines:
 def opened(path: Path, what: str) -> Iterator[Lines]:
     """Open a file to append to it, alone. Raises `StoreFailure`."""
     try:
-        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-    except OSError as error:
+        handle = open_lock(path)
+        os.set_blocking(handle, True)
+        fcntl.fcntl(handle, fcntl.F_SETFL, fcntl.fcntl(handle, fcntl.F_GETFL) | os.O_APPEND)
+    except (UnfitFile, OSError) as error:
         raise _failure(path, what, error) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -55,11 +58,11 @@ def opened(path: Path, what: str) -> Iterator[Lines]:
 def load(path: Path, kind: type[T], version: int) -> tuple[list[T], list[Problem]]:
     """Return the lines of a file in their order, and a problem for each that is damaged or of a newer version."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_plain(path).split(b"\n")
     except FileNotFoundError:
         return [], []
-    except OSError as error:
-        return [], [Problem(path, error.strerror or str(error))]
+    except (UnfitFile, OSError) as error:
+        return [], [Problem(path, getattr(error, "strerror", None) or str(error))]
     found, problems = [], []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -86,11 +89,12 @@ def _append_whole(handle: int, line: bytes) -> None:
 
 
 def _decoded(line: bytes, kind: type[T], version: int) -> T:
-    data = loads(line)
+    data = without_surrogates(loads(line)) if may_have_surrogates(line) else loads(line)
     if isinstance(data, dict) and isinstance(data.get("version"), int) and data["version"] > version:
         raise CodecError(f"version {data['version']} is newer than {version}")
     return decode(kind, data, kind.__name__.lower())
 
 
-def _failure(path: Path, what: str, error: OSError) -> StoreFailure:
-    return StoreFailure(f"{path}: cannot store {what}: {error.strerror or error}; nothing was changed")
+def _failure(path: Path, what: str, error: OSError | UnfitFile) -> StoreFailure:
+    reason = getattr(error, "strerror", None) or error
+    return StoreFailure(f"{path}: cannot store {what}: {reason}; nothing was changed")

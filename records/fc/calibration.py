@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_matrix.records.codec import decode, dumps, loads
+from keras_matrix.records.codec import decode, dumps
+from keras_matrix.records.files import read_json
 
 # In the folder of the backend's own files of a trace.
 NAME = "collectives.json"
@@ -50,4 +51,4 @@ def write(folder: Path, found: Sequence[TimedCollective]) -> None:
 def read(folder: Path) -> list[TimedCollective]:
     """Return what the file of a trace contains; nothing if there is no file. Raises `CodecError` if it is damaged."""
     path = folder / NAME
-    return decode(list[TimedCollective], loads(path.read_bytes()), NAME) if path.is_file() else []
+    return decode(list[TimedCollective], read_json(path), NAME) if path.is_file() else []

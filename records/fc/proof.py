@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_matrix.records import files
-from keras_matrix.records.codec import CodecError, about, decode, dumps, loads
+from keras_matrix.records.codec import CodecError, about, decode, dumps
 from keras_matrix.records.fc.spec import FcProblem, Parallel
 
 PROOF_VERSION = 1
@@ -97,7 +97,7 @@ def load(results: Path) -> tuple[list[ProvedMode], list[str]]:
     """Return the stored proofs, and a line if the file is invalid. Changes no file."""
     path = results / PATH
     try:
-        found = decode(StoredProofs, loads(path.read_bytes()), "proof")
+        found = decode(StoredProofs, files.read_json(path, below=results), "proof")
     except FileNotFoundError:
         return [], []
     except (OSError, CodecError) as error:

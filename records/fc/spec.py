@@ -11,7 +11,7 @@ and which are the same work.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -201,6 +201,12 @@ class FcProblem:
         return int(rows * self.shared_ratio)
 
 
+_DEFAULTS = {field.name: field.default for field in fields(FcProblem) if field.name not in ("batch_size", "precision")}
+# Of a stored cell: beyond them, lists of its layers do not fit into memory.
+MOST_LAYERS = 100_000
+MOST_PARAMETER = 1 << 40
+
+
 def gpu_aggr(mode: str, workers: int, device: str) -> int:
     """Return the original's `gpu_aggr` of a cell: 1 if several workers have their weights on GPUs."""
     return int(mode in CENTRAL and workers > 1 and device == "gpu")
@@ -209,6 +215,23 @@ def gpu_aggr(mode: str, workers: int, device: str) -> int:
 def problem_of(settings: Settings) -> FcProblem:
     """Return the problem of a cell of the workload `fc`; parameters that it omits have their defaults."""
     return FcProblem(**settings.params, batch_size=settings.batch_size, precision=settings.precision)  # type: ignore[arg-type]
+
+
+def stored_problem(settings: Settings) -> str | None:
+    """Return which parameter of a stored cell has no meaning here, as for one of a newer version; None if all have."""
+    for name, value in settings.params.items():
+        default = _DEFAULTS.get(name)
+        if default is None:
+            return f"{name[:80]}: must be a parameter of the workload fc, got {value!r:.80}"
+        kinds = (int, float) if isinstance(default, float) else (type(default),)
+        if type(value) not in kinds:
+            return f"{name}: must be {type(default).__name__}, got {value!r:.80}"
+        if not isinstance(value, str) and not 0 <= value <= (MOST_LAYERS if name == "level" else MOST_PARAMETER):
+            return f"{name}: must be from 0 to {MOST_LAYERS if name == 'level' else MOST_PARAMETER}, got {value}"
+    problem = problem_of(settings)
+    if problem.mode not in MODES:
+        return f"mode: must be one of {', '.join(MODES)}, got {problem.mode[:80]!r}"
+    return "workers: must be above 0, got 0" if problem.workers == 0 else None
 
 
 def is_native(settings: Settings) -> bool:

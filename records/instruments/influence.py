@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keras_matrix.records.codec import CodecError, about, decode, dumps, loads
+from keras_matrix.records.codec import CodecError, about, decode, dumps
+from keras_matrix.records.files import read_json
 from keras_matrix.records.identity import CELL_ID, file_name
 from keras_matrix.records.store import put
 
@@ -60,6 +61,6 @@ def keep(results: Path, measured: Sequence[Influence]) -> None:
 
 def _read(path: Path) -> list[Influence]:
     try:
-        return decode(Influences, loads(path.read_bytes()), "influences").measured
+        return decode(Influences, read_json(path, below=path.parents[1]), "influences").measured
     except (OSError, CodecError):
         return []

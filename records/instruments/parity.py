@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from keras_matrix.records import files
-from keras_matrix.records.codec import CodecError, about, decode, dumps, loads
+from keras_matrix.records.codec import CodecError, about, decode, dumps
 from keras_matrix.records.identity import file_name
 from keras_matrix.records.replicas.facts import Replicas
 from keras_matrix.records.settings import Scalar
@@ -190,7 +190,7 @@ def load(results: Path) -> tuple[list[ParityRecord], list[str]]:
     records, problems = [], []
     for path in sorted((results / FOLDER).glob("*.json")):
         try:
-            record = decode(ParityRecord, loads(path.read_bytes()), "parity")
+            record = decode(ParityRecord, files.read_json(path, below=results), "parity")
         except (OSError, CodecError) as error:
             problems.append(f"{path}: not a parity record: {error}")
         else:

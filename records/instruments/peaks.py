@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keras_matrix.records.backends import TABLE
-from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loads
+from keras_matrix.records.codec import CodecError, canonical, decode, dumps
+from keras_matrix.records.files import read_json
 from keras_matrix.records.schema import DeviceProof, Machine
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import StoreFailure, put
@@ -165,7 +166,7 @@ def read_others(results: Path, name: str) -> list[Peaks]:
 
 def in_file(path: Path) -> Peaks:
     """Return the peaks in a file. Raises OSError, and `CodecError` also for another version or without a rate."""
-    found = decode(Peaks, loads(path.read_bytes()), "peaks")
+    found = decode(Peaks, read_json(path, below=path.parents[1]), "peaks")
     if found.version != PEAKS_VERSION:
         raise CodecError(f"version must be {PEAKS_VERSION}, got {found.version}")
     for timed in (*(one.flop_per_s for one in found.gemms), *(one.byte_per_s for one in found.streams)):

@@ -52,5 +52,6 @@ def load(run: Run) -> Placements:
         return Placements()
     try:
         return decode(Placements, found, FILE)
-    except CodecError:
+    except CodecError as error:
+        run.note_unread(run.folder / FILE, error)
         return Placements()

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loads
+from keras_matrix.records.codec import CodecError, canonical, decode, dumps
+from keras_matrix.records.files import read_json
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.store import put
 
@@ -97,7 +98,7 @@ def work_key(workload: str, params: Mapping[str, Scalar]) -> str:
 def read(results: Path, key: str, source: str) -> Work | None:
     """Return the stored count of a workload by this `source` (a digest of `models`); None if missing or damaged."""
     try:
-        return decode(Work, loads(_path(results, key, source).read_bytes()), "work")
+        return decode(Work, read_json(_path(results, key, source), below=results), "work")
     except (OSError, CodecError):
         return None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keras_matrix.records import files
-from keras_matrix.records.codec import CodecError, about, decode, dumps, loads
+from keras_matrix.records.codec import CodecError, about, decode, dumps
 from keras_matrix.records.identity import file_name
 from keras_matrix.records.settings import DATA, Scalar
 
@@ -85,7 +85,7 @@ def load(results: Path) -> tuple[list[ReplicaProof], list[str]]:
     found, problems = [], []
     for path in sorted((results / FOLDER).glob("*.json")):
         try:
-            proof = decode(ReplicaProof, loads(path.read_bytes()), "proof")
+            proof = decode(ReplicaProof, files.read_json(path, below=results), "proof")
         except (OSError, CodecError) as error:
             problems.append(f"{path}: not a proof of several devices: {error}")
         else:

@@ -6,13 +6,16 @@ Its members are `traceEvents`, a list, and a few small ones, such as `baseTimeNa
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from keras_matrix.records.files import UnfitFile, open_plain
 from keras_matrix.records.traces.request import TraceError
 
 EVENTS = "traceEvents"
@@ -27,11 +30,13 @@ _DECODER = json.JSONDecoder()
 
 def members(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield (name, value) for each member of the file, and for each event of `traceEvents`. Raises `TraceError`."""
-    opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rt", encoding="utf-8", errors="replace") as file:
-            yield from _members(_Reading(file))
-    except (OSError, EOFError, zlib.error) as error:
+        descriptor, _ = open_plain(os.path.realpath(path))  # named by a user, who may name a link
+        with os.fdopen(descriptor, "rb") as source:
+            unpacked = gzip.GzipFile(fileobj=source) if path.suffix == ".gz" else source
+            with io.TextIOWrapper(unpacked, encoding="utf-8", errors="replace") as file:
+                yield from _members(_Reading(file))
+    except (OSError, EOFError, zlib.error, UnfitFile) as error:
         raise TraceError(f"{path}: cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{path}: is not a complete Chrome trace: {error}; record it again") from error

@@ -13,13 +13,17 @@ if the backend does not report them: they are never guessed.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
+import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
@@ -39,6 +43,7 @@ MOST_NS = 1 << 62
 BEGINNING = '{"displayTimeUnit":"ms","otherData":'
 PACKED = b"\x1f\x8b"
 MOST_HEAD_CHARACTERS = 10_000
+MOST_LINE_CHARACTERS = 1 << 20
 _FOREIGN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 _UNREADABLE = (OSError, EOFError, zlib.error, *_FOREIGN)
 
@@ -168,9 +173,9 @@ def write(path: Path, head: Head, spans: Iterable[Span], flows: Iterable[Flow] =
 def plain(path: Path, target: Path) -> None:
     """Write a trace uncompressed, like the 2017 suite's `full_trace.ctf`. Raises `TraceError` or OSError."""
     try:
-        with gzip.open(path, "rb") as packed, target.open("wb") as file:
+        with _source(path) as source, gzip.GzipFile(fileobj=source) as packed, target.open("wb") as file:
             shutil.copyfileobj(packed, file, 1 << 20)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, files.UnfitFile) as error:
         raise _damaged(path, error) from error
 
 
@@ -309,7 +314,7 @@ def _read(path: Path, made: Callable[[dict[str, Any]], T], *beginnings: str) -> 
     """Yield `made` of each event whose line has one of these beginnings. Raises `TraceError`."""
     try:
         with _opened(path) as file:
-            for line in file:
+            for line in iter(partial(file.readline, MOST_LINE_CHARACTERS), ""):
                 if line.startswith(beginnings):
                     yield made(json.loads(line.rstrip().removesuffix(",")))
     except _UNREADABLE as error:
@@ -320,8 +325,19 @@ def _damaged(path: Path, error: Exception) -> TraceError:
     return TraceError(f"{path}: is damaged ({error}); trace again")
 
 
-def _opened(path: Path) -> IO[str]:
+@contextmanager
+def _source(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that a user named, which may be a link. Raises OSError, and `UnfitFile` for a pipe or a device."""
+    descriptor, _ = files.open_plain(os.path.realpath(path))
+    with os.fdopen(descriptor, "rb") as source:
+        yield source
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[str]]:
     """Open a trace, compressed or not."""
-    with path.open("rb") as file:
-        packed = file.read(len(PACKED)) == PACKED
-    return gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8")
+    with _source(path) as source:
+        packed = source.read(len(PACKED)) == PACKED
+        source.seek(0)
+        with io.TextIOWrapper(gzip.GzipFile(fileobj=source) if packed else source, encoding="utf-8") as text:
+            yield text

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from keras_matrix.records.codec import CodecError, decode, dumps, loads
+from keras_matrix.records.codec import CodecError, decode, dumps
+from keras_matrix.records.files import read_json
 from keras_matrix.records.traces.request import NATIVE_NAME
 from keras_matrix.records.traces.xspace import hlo_program
 from keras_matrix.records.traces.xspace.hlo_program import HloOperation, HloProgram
@@ -94,7 +95,7 @@ def write(path: Path, value: ProgramSummary | GraphFacts) -> None:
 
 def _stored(path: Path, kind: type[T]) -> T | None:
     try:
-        return decode(kind, loads(path.read_bytes()), path.name)
+        return decode(kind, read_json(path), path.name)
     except (OSError, CodecError):
         return None
 

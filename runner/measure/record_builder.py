@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
-import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from keras_matrix.records import schema
-from keras_matrix.records.files import naming
+from keras_matrix.records import files, schema
 from keras_matrix.records.instruments.usage import Usage, usage_series_name
 from keras_matrix.records.schema import CellResult, Evidence, Learning, Machine, Memory, Record, Status, Times
 from keras_matrix.records.store import Problem
@@ -121,27 +118,22 @@ def read_result(job: Job) -> tuple[CellResult | None, str | None]:
         return None, str(refused)
 
 
-# Why a file cannot be opened that a cell made: a link, a socket, a folder on its way, a mode.
-BY_A_CELL = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EACCES, errno.EPERM)
-
-
 def read_bounded(path: Path, limit_bytes: int) -> bytes | None:
-    """Read a file of a cell as untrusted input: follow no link, wait for no pipe, read at most the limit.
+    """Return the beginning of a file of a cell, which is untrusted input: one byte more than the limit if it is longer.
 
     Raises `ResultRefused` for what a cell may have put there, and OSError for a failure that is not its own.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return files.read_range(path, 0, limit_bytes + 1)
     except FileNotFoundError:
         return None
+    except files.UnfitFile as unfit:
+        raise ResultRefused(f"bad_result: {unfit}") from unfit
     except OSError as error:
         if error.errno not in BY_A_CELL:
             raise
         raise ResultRefused(f"bad_result: {error.strerror}") from error
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ResultRefused("bad_result: not a regular file")
-        with naming(path):
-            return os.pread(descriptor, limit_bytes + 1, 0)
-    finally:
-        os.close(descriptor)
+
+
+# Why a file cannot be opened that a cell made: a folder on its way, a mode.
+BY_A_CELL = (errno.ENOTDIR, errno.EACCES, errno.EPERM)

@@ -26,8 +26,8 @@ def stored_probes(run: Run) -> dict[str, InputProbe]:
     for cell_id, value in (run.load_object(PROBES) or {}).items():
         try:
             found[cell_id] = decode(InputProbe, value, PROBES)
-        except CodecError:
-            continue
+        except CodecError as error:
+            run.note_unread(run.folder / PROBES, error)
     return found
 
 
@@ -65,5 +65,6 @@ def _stored(run: Run) -> list[StallReport]:
         return []
     try:
         return decode(StallReports, data, FILE).reports
-    except CodecError:
+    except CodecError as error:
+        run.note_unread(run.folder / FILE, error)
         return []

@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from keras_matrix.analysis.traces import read_table
-from keras_matrix.records.codec import CodecError, decode, dumps, loads
+from keras_matrix.records.codec import CodecError, decode, dumps
+from keras_matrix.records.files import read_json
 from keras_matrix.records.schema import Evidence, Record
 from keras_matrix.records.store import Run
 from keras_matrix.records.traces.neutral import plain
@@ -39,7 +40,7 @@ def stored_traces(run: Run, records: Iterable[Record]) -> Iterator[tuple[Record,
     """Yield the records that have a trace, each with its path."""
     for record in records:
         folder = record.trace.folder if record.trace else None
-        if folder and (path := run.folder / folder / TRACE_NAME).is_file():
+        if folder and (path := run.inside(f"{folder}/{TRACE_NAME}")):
             yield record, path
 
 
@@ -59,7 +60,7 @@ def write_uncompressed(run: Run, records: Sequence[Record], target: Path) -> lis
 def table_of(path: Path) -> Table:
     """Return the table of a stored trace, read from its folder or else computed again. Raises `TraceError`."""
     try:
-        return decode(Table, loads((path.parent / TABLE_NAME).read_bytes()), "table")
+        return decode(Table, read_json(path.parent / TABLE_NAME), "table")
     except (OSError, CodecError):
         return read_table(path)
 

@@ -147,6 +147,8 @@ def _of_run(run: Run, peaks: Peaks | None, only: str | None = None) -> Iterator[
         folder = record.trace.folder if record.trace else None
         if folder is None or (only is not None and only != f"{name}.json"):
             continue
+        if run.inside(folder) is None:
+            continue
         try:
             files = tuple(files_of([run.folder / folder]))
         except (GraphError, OSError):

@@ -33,5 +33,6 @@ def stored(run: Run) -> Verification | None:
         return None
     try:
         return decode(Verification, content["verification"], FILE)
-    except CodecError:
+    except CodecError as error:
+        run.note_unread(run.folder / FILE, error)
         return None

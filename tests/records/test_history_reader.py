@@ -11,6 +11,7 @@ import pytest
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.history_reader import read
 from keras_matrix.records.schema import Status
+from keras_matrix.records.store import Problem
 from tests.conftest import MACHINE, make_settings
 from tests.sessions import nights, processes, run_name, store_session
 
@@ -113,12 +114,14 @@ def test_an_arm_that_is_no_name_of_its_session_does_not_exclude_a_run(tmp_path: 
     assert [len(run.attempts) for run in read([tmp_path]).runs] == [3]
 
 
-def test_a_run_whose_name_is_no_date_is_read_without_a_caveat(tmp_path: Path) -> None:
-    """Mutation: `_clock_caveats` raises for a name of no day."""
-    (tmp_path / "20269999T999999Z-abcdef" / "records").mkdir(parents=True)
-    (tmp_path / "20269999T999999Z-abcdef" / "run.json").write_text("{}")
+def test_a_run_whose_name_is_no_date_is_a_problem(tmp_path: Path) -> None:
+    """Mutation: `Results.runs` accepts each name of the form of a run."""
+    folder = tmp_path / "20260231T000000Z-ffffff"
+    (folder / "records").mkdir(parents=True)
+    (folder / "run.json").write_text("{}")
     past = read([tmp_path])
-    assert ([run.run_id for run in past.runs], past.caveats) == (["20269999T999999Z-abcdef"], ())
+    reason = "its name must begin with a time that exists, such as 20260131T235959Z, got 20260231T000000Z"
+    assert (past.runs, past.problems) == ((), (Problem(folder, reason),))
 
 
 def test_unexpected_file_name_is_a_problem_but_hidden_and_corrupt_files_are_ignored(tmp_path: Path) -> None:

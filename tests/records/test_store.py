@@ -137,11 +137,11 @@ def test_a_record_that_cannot_be_read_is_reported_and_not_set_aside(
 ) -> None:
     path = run.publish(record)
 
-    def failing(path: Path) -> bytes:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+    def failing(descriptor: int, count: int, offset: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_bytes", failing)
+        patched.setattr(os, "pread", failing)
         problems = run.load()[1]
     with pytest.raises(StoreFailure, match=rf"^{path}: cannot be read: .*; make it readable"):
         run.quarantine(problems)

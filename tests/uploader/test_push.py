@@ -220,11 +220,11 @@ def test_batch_that_a_disk_does_not_return_is_named(
         push(results, FakeWarehouse(failures=[(Unreachable("down"), False)]), outbox)
     batch = outbox.pending()[0]
 
-    def failing(path: Path) -> bytes:
+    def failing(descriptor: int, count: int, offset: int) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(Path, "read_bytes", failing)
-    with pytest.raises(OutboxFailure) as raised:
+    with monkeypatch.context() as patched, pytest.raises(OutboxFailure) as raised:
+        patched.setattr(os, "pread", failing)
         batch.content()
     assert str(raised.value).startswith(f"{batch.path}: cannot be read: Input/output error")
 
@@ -236,7 +236,7 @@ def test_batch_that_a_disk_does_not_return_is_named(
         ("[]", "must be an object, got list"),
         ("{}", "table: must be a str, got NoneType"),
         ('{"table": "steps", "items": [], "item": "a", "reason": "b", "row": "{}"}', "table: must be one of runs, "),
-        ("[" * 100_000, "maximum recursion depth"),
+        ("[" * 100_000, "not strict JSON: maximum recursion depth"),
     ],
 )
 def test_invalid_marker_or_dead_letter_is_reported_with_its_problem(

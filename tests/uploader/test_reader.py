@@ -26,6 +26,7 @@ from tests.uploader.reader.expected import expected_rows
 from tests.uploader.reader.tables import Column, documented, normal
 from tests.uploader.stored import found, results_with
 
+PAIRED = "a\x00'; DROP TABLE cells; -- \"`$1@x%s{}\\\u2028\x85\t\U0001f4a9"  # a name, without half of a surrogate pair
 HOSTILE = "a\x00HALF'; DROP TABLE cells; -- \"`$1@x%s{}\\\u2028\x85\t\U0001f4a9"
 
 
@@ -92,7 +93,7 @@ def test_reader_agrees_where_every_group_of_a_record_is_filled(tmp_path: Path) -
             task=TaskRun(HOSTILE, ["true", HOSTILE], "speed", metrics, log_bytes=7),
             learning=Learning([1.0, None], {HOSTILE: [0.5, None, 1], "val_s": [2]}),
             settings=make_settings(
-                workload=HOSTILE, params={HOSTILE: HOSTILE, "n": 1, "f": 0.5}, jit=jit, threads=2, devices=2
+                workload=PAIRED, params={PAIRED: PAIRED, "n": 1, "f": 0.5}, jit=jit, threads=2, devices=2
             ),
             replicas=replicas_of("torch", 2, semantics=[HOSTILE, "second"]),
             reason=HOSTILE,

@@ -7,12 +7,14 @@ Every value of a file is read. A value that was replaced by another valid one is
 from __future__ import annotations
 
 import errno
-import os
-from collections.abc import Sequence
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keras_matrix.records.files import NOT_REGULAR, UnfitFile, read_range
 from keras_matrix.uploader.errors import FileDamaged, WarehouseFailure
 from keras_matrix.uploader.local import manifest, parquet
 from keras_matrix.uploader.schema import BY_NAME, TABLES, Table
@@ -54,6 +56,18 @@ def find_truncated(folder: Path) -> list[DamagedFile]:
     return [DamagedFile(table, path, reason) for table, path, reason in found if reason is not None]
 
 
+def find_unfit(folder: Path, files: Mapping[str, Sequence[str]]) -> list[DamagedFile]:
+    """Return what is in the place of a file and is none, such as a link or a pipe, which a query would wait for."""
+    found = []
+    for table in TABLES:
+        for name in files[table.name]:
+            path = folder / table.name / name
+            with suppress(OSError):  # such as of a missing file, which is reported when it is read
+                if not stat.S_ISREG(path.lstat().st_mode):
+                    found.append(DamagedFile(table, path, f"is {NOT_REGULAR}"))
+    return found
+
+
 def damaged_error(found: Sequence[DamagedFile]) -> FileDamaged:
     """Return the error for damaged files."""
     listed = "\n  ".join(map(str, found[:MOST_LISTED]))
@@ -79,14 +93,15 @@ class Reader:
         import duckdb
 
         try:
-            with path.open("rb"):
-                pass
+            read_range(path, 0, len(PARQUET_END))
             self._engine = self._engine or parquet.engine()
             parquet.count_rows(self._engine, table, str(path))
         except FileNotFoundError:
             return MISSING
+        except UnfitFile as error:
+            return f"is {error}"
         except OSError as error:
-            if error.errno in (errno.EISDIR, errno.EIO):
+            if error.errno == errno.EIO:
                 return str(error.strerror)
             raise WarehouseFailure(f"{path}: cannot be read: {error.strerror or error}") from error
         except duckdb.OutOfMemoryException as error:
@@ -99,15 +114,13 @@ class Reader:
 
 def _truncation(path: Path) -> str | None:
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - len(PARQUET_END), 0))
-            if file.read() == PARQUET_END:
-                return None
+        if read_range(path, -len(PARQUET_END), len(PARQUET_END)) == PARQUET_END:
+            return None
+        size = path.stat().st_size
     except FileNotFoundError:
         return MISSING
-    except IsADirectoryError:
-        return "is a folder"
+    except UnfitFile as error:
+        return f"is {error}"
     except OSError as error:
         raise WarehouseFailure(f"{path}: cannot be read: {error.strerror or error}") from error
     return f"is truncated: its {size:,} bytes do not end with the Parquet footer"

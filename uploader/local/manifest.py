@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from keras_matrix.records.codec import CodecError, loads
+from keras_matrix.records.codec import CodecError
+from keras_matrix.records.files import LINK, read_json
 from keras_matrix.records.store import StoreFailure, put
 from keras_matrix.uploader.errors import ManifestDamaged, WarehouseFailure
 from keras_matrix.uploader.schema import TABLES
@@ -36,8 +37,11 @@ def read(folder: Path) -> Files | None:
     Raises `ManifestDamaged`, or `WarehouseFailure` if its version is newer or this user may not read it.
     """
     path = folder / NAME
+    for table in TABLES:
+        if (folder / table.name).is_symlink():
+            raise WarehouseFailure(f"{folder / table.name}: is {LINK}; replace it by the folder")
     try:
-        raw = path.read_bytes()
+        found = read_json(path)
     except FileNotFoundError:
         if found := sum(len(parquet_files(folder, table.name)) for table in TABLES):
             raise ManifestDamaged(f"{path}: is missing, but the folder has {found} Parquet files; {REPAIR}") from None
@@ -46,8 +50,10 @@ def read(folder: Path) -> Files | None:
         raise WarehouseFailure(f"{path}: cannot be read: {error.strerror}; grant this user read access") from error
     except OSError as error:
         raise ManifestDamaged(f"{path}: cannot be read: {error.strerror or error}; {REPAIR}") from error
+    except CodecError as error:
+        raise ManifestDamaged(f"{path}: is damaged: {error}; {REPAIR}") from error
     try:
-        return _checked(path, loads(raw))
+        return _checked(path, found)
     except CodecError as error:
         raise ManifestDamaged(f"{path}: is damaged: {error}; {REPAIR}") from error
 

@@ -16,11 +16,12 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.records.files import make_folder, replacing
+from keras_matrix.records.files import UnfitFile, make_folder, open_lock, replacing
 from keras_matrix.uploader.errors import RowsRefused, WarehouseFailure
 from keras_matrix.uploader.local import damaged_files, manifest, parquet
 from keras_matrix.uploader.local.manifest import Files
@@ -171,7 +172,10 @@ class LocalWarehouse:
         return not any((manifest.read(self.folder) or {}).values())
 
     def _files(self) -> Files:
-        return manifest.read(self.folder) or manifest.empty()
+        files = manifest.read(self.folder) or manifest.empty()
+        if unfit := damaged_files.find_unfit(self.folder, files):
+            raise damaged_files.damaged_error(unfit)
+        return files
 
     def _paths(self, table: Table, files: Sequence[str]) -> list[str]:
         return [str(self.folder / table.name / name) for name in files]
@@ -239,7 +243,9 @@ class LocalWarehouse:
     def _locked(self) -> Iterator[None]:
         try:
             make_folder(self.folder)
-            handle = (self.folder / ".lock").open("a")
+            handle = os.fdopen(open_lock(self.folder / ".lock"), "r+")
+        except UnfitFile as error:
+            raise WarehouseFailure(f"{self.folder / '.lock'}: is {error}; remove it") from error
         except OSError as error:
             raise WarehouseFailure(f"{self.folder}: cannot be written: {not_writable(self.folder, error)}") from error
         with handle:

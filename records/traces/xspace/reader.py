@@ -10,6 +10,7 @@ included, launch them.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_matrix.records.files import UnfitFile, read_plain
 from keras_matrix.records.traces.names import NOT_WORK, copy_of
 from keras_matrix.records.traces.neutral import Phase
 from keras_matrix.records.traces.request import CLOCK, MARK, PHASE, STEP, WORKER_SCOPE, TraceError
@@ -100,15 +102,18 @@ class Recording:
     warnings: list[str] = field(default_factory=list)
 
 
+PROFILE_LIMIT_BYTES = 0x7FFFF000  # which one call of the system reads; a message of Protocol Buffers has at most 2 GiB
+
+
 def read(path: Path) -> Recording:
     """Read a file. Raises `TraceError`."""
     try:
-        data = path.read_bytes()
+        data = read_plain(os.path.realpath(path), PROFILE_LIMIT_BYTES)  # named by a user, who may name a link
         found = _read(list(xplane.planes(data)))
         found.warnings = xplane.messages(data)
         return found
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (UnfitFile, OSError) as error:
+        raise TraceError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise TraceError(f"{path}: is not a complete profile of JAX or TensorFlow: {error}; record it again") from error
 

@@ -127,7 +127,7 @@ def _traced(run: Run, records: Sequence[Record]) -> dict[str, tuple[Record, Path
     found = {}
     for record in records:
         folder = record.trace.folder if record.trace else None
-        if folder and (run.folder / folder).is_dir():
+        if folder and run.inside(folder):
             found[record.cell_id] = record, run.folder / folder
     return found
 

@@ -22,7 +22,7 @@ def job(tmp_path: Path) -> Job:
     return Job("nonce", "c" * 16, 0, 0, make_settings(), 1, str(tmp_path), [], None, None)
 
 
-@pytest.mark.fault("F3", mutation="read_bounded() reads the file to its end")
+@pytest.mark.fault("F3", mutation="read_plain() reads a file of any size")
 def test_result_of_two_gibibytes_is_refused_without_being_read(job: Job) -> None:
     with job.result_path.open("wb") as file:
         file.truncate(TWO_GIB)
@@ -61,21 +61,17 @@ def listening_socket(path: Path) -> None:
         listener.bind(str(path))
 
 
-@pytest.mark.fault(
-    "F35", mutation="read_bounded() opens the file without O_NOFOLLOW and O_NONBLOCK, and reads any kind"
-)
-@pytest.mark.fault(
-    "F35", mutation="read_bounded() opens the file without O_NOFOLLOW and O_NONBLOCK, and reads any kind"
-)
+@pytest.mark.fault("F35", mutation="open_plain() opens the file without O_NOFOLLOW and O_NONBLOCK, and of any kind")
+@pytest.mark.fault("F35", mutation="open_plain() opens the file without O_NOFOLLOW and O_NONBLOCK, and of any kind")
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (link, "Too many levels of symbolic links"),
-        (endless_link, "Too many levels of symbolic links"),
+        (link, "a link, which is not followed"),
+        (endless_link, "a link, which is not followed"),
         (os.mkfifo, "not a regular file"),
         (device, "not a regular file"),
         (Path.mkdir, "not a regular file"),
-        (listening_socket, "No such device or address"),
+        (listening_socket, "not a regular file"),
     ],
 )
 def test_anything_but_a_regular_file_is_refused_at_once(job: Job, make: Callable[[Path], None], problem: str) -> None:

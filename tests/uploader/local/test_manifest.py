@@ -8,7 +8,7 @@ import pytest
 
 from keras_matrix.records.store import Results
 from keras_matrix.uploader.errors import ManifestDamaged, WarehouseFailure
-from keras_matrix.uploader.local import warehouse
+from keras_matrix.uploader.local import manifest, warehouse
 from keras_matrix.uploader.local.manifest import NAME
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.verify import verify
@@ -101,10 +101,10 @@ def test_temporary_manifest_of_a_killed_process_is_removed(results: Results, fol
 def test_manifest_without_read_permission_does_not_count_as_damaged(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(path: Path) -> bytes:
+    def refused(path: Path) -> object:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr(manifest, "read_json", refused)
     with pytest.raises(WarehouseFailure, match="grant this user read access") as raised:
         LocalWarehouse(folder).repair()
     assert not isinstance(raised.value, ManifestDamaged)
