@@ -3,9 +3,9 @@
 Each function writes a hidden temporary file in the same folder, `.NAME.PID.tmp`, syncs it, renames it and syncs the
 folder. The temporary file is removed if anything fails; the owner of the folder removes those of killed processes.
 
-`read_plain` is the one reader of files in a results folder, which may come from somebody else: it follows no link, waits
-for no pipe and reads no more than a limit. `read_range` reads a part of one, `open_lock` opens a lock file. No part of a
-path below the folder `below` may be a link.
+`read_plain` is the one reader of files in a results folder, which may come from somebody else: it follows no link,
+waits for no pipe and reads no more than a limit. `read_range` reads a part of one, `open_lock` opens a lock file. No
+part of a path below the folder `below` may be a link.
 
 A `Ledger` notices that others have changed files which are written once, the records of a run.
 """

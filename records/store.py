@@ -131,6 +131,12 @@ class Results:
             return []
         return [(name, _run_problem(f"{self.root}/{name}", name)) for name in names]
 
+    def named(self, name: str) -> Run:
+        """Return the run that `run.json` of another one names. Raises `StoreFailure` for what is no name of a run."""
+        if not RUN_ID.fullmatch(name) or (self.root / name).is_symlink():
+            raise StoreFailure(f"{self.root}: a run's session must name runs of this folder, got {name[:80]!r}")
+        return Run(self.root / name)
+
     def latest(self) -> Run | None:
         """Return the newest run, or None without any."""
         found = self.runs()

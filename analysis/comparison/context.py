@@ -96,6 +96,17 @@ class ShownTrace:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadFile:
+    """A file that cannot be used, by its path in the results folder, and why. No figure is computed from it."""
+
+    file: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class RunContext:
     """Facts from outside a run's own records: parity comparisons, proofs of the FC modes, shares of the peak by
     cell_id, notes on the peaks.
@@ -104,7 +115,7 @@ class RunContext:
     `usage_series` the usage of attempts over time, by their key. `merge` lists the runs of a merged table; None for the
     table of one run. `stalls` are the run's stall analyses, `verification` what it measured of predictions, `command`
     the one that measures its cells; None without a matrix.
-    `influences` are those of other devices at work, on any machine.
+    `influences` are those of other devices at work, on any machine. `unread` are the files that cannot be used.
     """
 
     parity: tuple[ParityRecord, ...] = ()
@@ -119,6 +130,7 @@ class RunContext:
     replica_proofs: tuple[ReplicaProof, ...] = ()
     command: str | None = None
     influences: tuple[Influence, ...] = ()
+    unread: tuple[UnreadFile, ...] = ()
 
     @property
     def has_peaks(self) -> bool:

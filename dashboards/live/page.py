@@ -18,7 +18,7 @@ from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, Questio
 from keras_matrix.dashboards.live.session import MeasuredSession
 from keras_matrix.dashboards.live.works import with_titles
 from keras_matrix.dashboards.report import page as report
-from keras_matrix.uploader.errors import OutboxFailure, UploadError
+from keras_matrix.uploader.errors import UploadError
 from keras_matrix.uploader.outbox import Outbox
 from keras_matrix.uploader.schema import CELLS
 from keras_matrix.uploader.warehouse import outbox_folder
@@ -97,7 +97,7 @@ def empty_notice(address: str, results: Path) -> str:
     """Return why a local warehouse has no runs: nothing was ever sent to it, or its files were removed."""
     try:
         sent = Outbox(outbox_folder(address, results)).sent()[CELLS.name]
-    except OutboxFailure as error:
+    except UploadError as error:
         return f"{EMPTY} The outbox cannot be read: {error}"
     if not sent:
         return EMPTY

@@ -101,7 +101,9 @@ class SessionReader:
     def _session(self, newest: Run) -> MeasuredSession | None:
         named = newest.about().get("runs")
         names = list(map(str, named.values())) if isinstance(named, dict) else [newest.run_id]
-        self._runs = {name: self._runs.get(name) or Run(self.results / name) for name in names}
+        self._runs = {
+            name: self._runs.get(name) or Results(self.results).named(name) for name in names or [newest.run_id]
+        }
         runs = list(self._runs.values())
         arms = {str(name): str(arm) for arm, name in named.items()} if isinstance(named, dict) else {}
         published = [(run, record) for run in runs for record in run.load()[0]]

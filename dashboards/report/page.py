@@ -66,6 +66,7 @@ def render(
         tallies=results.tallies(records, pending),
         superseded=failures.superseded(records),
         left_out=left_out.read(about),
+        unread=run_context.unread,
         findings=found,
         suites=[*run_summary.lines(rows), *gap_to_peak.lines(rows, run_context.shares)],
         ratio_axis=ratio_axis,

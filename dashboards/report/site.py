@@ -5,13 +5,14 @@
     DIR/runs/<run>.html      the report of a run
 
 Pages are replaced atomically, and pages of runs that are no longer shown are removed. Nothing is written outside of
-DIR: the path of a page is made only from an identifier that matches its pattern.
+DIR: the path of a page is made only from an identifier that matches its pattern. Every page is rendered from records
+and rows: no file of a results folder is copied.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,9 +22,7 @@ from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live.page import CellPage, Frame
 from keras_matrix.dashboards.live.questions import Choice, questions
 from keras_matrix.dashboards.report import page as report
-from keras_matrix.records.files import naming
 from keras_matrix.records.identity import CELL_ID, RUN_ID
-from keras_matrix.records.store import Run
 from keras_matrix.uploader.opening import open_warehouse
 from keras_matrix.uploader.warehouse import LOCAL, Warehouse
 
@@ -31,31 +30,39 @@ CELLS = "SELECT DISTINCT cell_id FROM newest_cells ORDER BY cell_id"
 NO_JEKYLL = ".nojekyll"  # otherwise GitHub Pages leaves out names that begin with an underscore
 
 
-def publish(folder: Path, results: Path, runs: Sequence[Run]) -> int:
-    """Write the site from the local warehouse and the reports of these runs; return the number of its pages."""
+def publish(folder: Path, results: Path, pages: Iterable[tuple[str, str]], left_out: Sequence[str] = ()) -> int:
+    """Write the site from the local warehouse and the pages of these runs; return the number of its pages.
+
+    `left_out` has a line for each file and run that cannot be read; it may grow until `pages` ends.
+    """
     for name in ("cells", "runs"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / NO_JEKYLL).touch()
+    runs = set[str]()
+    for run_id, page in pages:
+        report.write(_page_path(folder / "runs", RUN_ID, run_id), page)
+        runs.add(run_id)
     warehouse = open_warehouse(LOCAL, results)
     try:
         cells = [name for name in _cell_ids(warehouse) if CELL_ID.fullmatch(name)]
         empty = partial(dashboard.empty_notice, LOCAL, results)
-        report.write(folder / "index.html", index(warehouse, {run.run_id for run in runs}, empty))
+        report.write(folder / "index.html", index(warehouse, runs, empty, left_out))
         for cell_id in cells:
-            page = cell_page(warehouse, cell_id, {run.run_id for run in runs})
+            page = cell_page(warehouse, cell_id, runs)
             report.write(_page_path(folder / "cells", CELL_ID, cell_id), page)
     finally:
         warehouse.close()
-    for run in runs:
-        with naming(run.folder / "report.html"):
-            page = (run.folder / "report.html").read_text(encoding="utf-8")
-        report.write(_page_path(folder / "runs", RUN_ID, run.run_id), page)
     _clear(folder / "cells", set(cells))
-    _clear(folder / "runs", {run.run_id for run in runs})
+    _clear(folder / "runs", runs)
     return 1 + len(cells) + len(runs)
 
 
-def index(warehouse: Warehouse, runs: set[str], empty: Callable[[], str] = lambda: dashboard.EMPTY) -> str:
+def index(
+    warehouse: Warehouse,
+    runs: set[str],
+    empty: Callable[[], str] = lambda: dashboard.EMPTY,
+    left_out: Sequence[str] = (),
+) -> str:
     """Return the page of all questions; `runs` have a page, `empty` explains a warehouse without runs."""
     counts = dashboard.run_counts(warehouse)
     asked = [one for one in questions().values() if one.name != "trend"] if counts.runs else []
@@ -65,7 +72,7 @@ def index(warehouse: Warehouse, runs: set[str], empty: Callable[[], str] = lambd
         "Each cell shows its newest run and links to its results over time.",
         link=_links("cells/"),
         run_link=lambda run_id: f"runs/{run_id}.html" if run_id in runs else "",
-        notices=[*counts.notices(empty), *_without_page(warehouse)],
+        notices=[*counts.notices(empty), *_without_page(warehouse), *(f"Not read: {line}" for line in left_out)],
     )
     return dashboard.render(shown, frame)
 

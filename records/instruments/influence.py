@@ -45,8 +45,19 @@ class Influences:
 
 def load(results: Iterable[Path]) -> tuple[Influence, ...]:
     """Return the measurements in these results folders; files that cannot be read are left out."""
-    paths = [path for folder in results for path in sorted((folder / FOLDER).glob("*.json"))]
-    return tuple(one for path in paths for one in _read(path))
+    return tuple(one for folder in results for one in load_with_problems(folder)[0])
+
+
+def load_with_problems(results: Path) -> tuple[tuple[Influence, ...], list[str]]:
+    """Return the measurements in a results folder, and a line for each file that cannot be read."""
+    found: list[Influence] = []
+    problems = []
+    for path in sorted((results / FOLDER).glob("*.json")):
+        try:
+            found += decode(Influences, read_json(path, below=results), "influences").measured
+        except (OSError, CodecError) as error:
+            problems.append(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}")
+    return tuple(found), problems
 
 
 def keep(results: Path, measured: Sequence[Influence]) -> None:

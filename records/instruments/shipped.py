@@ -8,12 +8,14 @@ one's own, stored in a results folder, counts before these if it is newer or of 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from keras_matrix.records.fc import proof
 from keras_matrix.records.fc.proof import ProvedMode
-from keras_matrix.records.instruments import parity
+from keras_matrix.records.instruments import influence, parity
+from keras_matrix.records.instruments.influence import Influence
 from keras_matrix.records.instruments.parity import ParityRecord
 from keras_matrix.records.replicas import proof as replicas
 from keras_matrix.records.replicas.proof import ReplicaProof
@@ -34,6 +36,30 @@ def proofs(results: Iterable[Path]) -> tuple[ProvedMode, ...]:
 def replica_proofs(results: Iterable[Path]) -> tuple[ReplicaProof, ...]:
     """Return the proofs of several devices in these folders and the shipped ones; invalid files are left out."""
     return (*(one for folder in results for one in replicas.load(folder)[0]), *_shipped()[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """The checks in a results folder and the shipped ones; `problems` has a line for each invalid file."""
+
+    parity: tuple[ParityRecord, ...]
+    proofs: tuple[ProvedMode, ...]
+    replica_proofs: tuple[ReplicaProof, ...]
+    influences: tuple[Influence, ...]
+    problems: tuple[str, ...]
+
+
+def checks(results: Path) -> Checks:
+    """Return the checks of one results folder, each file read once."""
+    found, modes, several = parity.load(results), proof.load(results), replicas.load(results)
+    influences, problems = influence.load_with_problems(results)
+    return Checks(
+        (*found[0], *_shipped()[0]),
+        (*modes[0], *_shipped()[1]),
+        (*several[0], *_shipped()[2]),
+        influences,
+        (*found[1], *modes[1], *several[1], *problems),
+    )
 
 
 @cache

@@ -89,6 +89,11 @@ class Run:
         """The number of planned processes that are still to run, those with status `infra` included."""
         return self._source.pending(self._found)
 
+    @cached_property
+    def unread(self) -> dict[str, str]:
+        """Why a file cannot be used, by its path in the results folder. No figure is computed from these files."""
+        return {one.file: one.reason for one in self._found.run_context.unread}
+
     def to_frame(self, library: str | None = None) -> Any:
         """Return the cells as a table with a row for each cell.
 
@@ -116,6 +121,7 @@ class Run:
             lines += [f"{one.name}: {one.verdict} [{one.same_work}]", *(f"  caveat: {text}" for text in one.caveats)]
         if len(self.comparisons) > SHOWN:
             lines.append(f"and {len(self.comparisons) - SHOWN} more: .comparisons")
+        lines += [f"not read: {file}: {reason}" for file, reason in self.unread.items()]
         return printable("\n".join(lines))
 
     def _repr_html_(self) -> str:

@@ -157,7 +157,7 @@ def _runs_of(
         names = about.get("runs")
         if not isinstance(names, dict) or list(names) != list(request.arms):
             return None
-        runs = {str(arm): Run(results.root / str(name)) for arm, name in names.items()}
+        runs = {str(arm): results.named(str(name)) for arm, name in names.items()}
         if run.run_id != runs[next(iter(runs))].run_id:
             return None  # the run of the first arm represents the session
         abouts = {arm: one.about() for arm, one in runs.items()}

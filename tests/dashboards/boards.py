@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from keras_matrix.records.backends import BACKENDS
@@ -50,6 +51,11 @@ def stored(root: Path, nights: int = NIGHTS, other: str = HOSTILE) -> Results:
         run = Run(folder)
         update_findings(run)
     return Results(root)
+
+
+def plain_pages(runs: Iterable[Run]) -> list[tuple[str, str]]:
+    """Return a page for each run, for a site whose pages of runs are not looked at."""
+    return [(run.run_id, "<!doctype html><title>a run</title>") for run in runs]
 
 
 def warehouse_of(results: Results) -> LocalWarehouse:

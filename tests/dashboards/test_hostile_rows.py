@@ -19,7 +19,7 @@ from keras_matrix.uploader.outbox import Outbox
 from keras_matrix.uploader.push import push
 from keras_matrix.uploader.rows import hashed
 from keras_matrix.uploader.schema import CELLS, FINDINGS, RUNS, Mode, Table, Type
-from tests.dashboards.boards import HOSTILE, stored
+from tests.dashboards.boards import HOSTILE, plain_pages, stored
 from tests.dashboards.live.test_page import Elements
 
 BREAKING_OUT = f"\"'>{HOSTILE}"
@@ -66,9 +66,7 @@ def _hostile(table: Table, name: str, value: Any) -> Any:
 
 def pages(results: Results, folder: Path) -> Iterator[str]:
     """Yield the pages of the site, then those of the live dashboard."""
-    for run in results.runs():
-        (run.folder / "report.html").write_text("<!doctype html><title>a run</title>")
-    site.publish(folder, results.root, results.runs())
+    site.publish(folder, results.root, plain_pages(results.runs()))
     yield from (path.read_text() for path in sorted(folder.rglob("*.html")))
     application = Application(Live(LocalWarehouse(results.root / "warehouse")))
     for path, query in (("/", ""), ("/cell", f"id={'0' * 16}")):

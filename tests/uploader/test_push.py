@@ -223,9 +223,10 @@ def test_batch_that_a_disk_does_not_return_is_named(
     def failing(descriptor: int, count: int, offset: int) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    with monkeypatch.context() as patched, pytest.raises(OutboxFailure) as raised:
+    with monkeypatch.context() as patched:
         patched.setattr(os, "pread", failing)
-        batch.content()
+        with pytest.raises(OutboxFailure) as raised:
+            batch.content()
     assert str(raised.value).startswith(f"{batch.path}: cannot be read: Input/output error")
 
 

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     check_pages(args.markdown, args.out)
     found = findings(sides_of(args), rule_of(args.threshold), to_decide=False)
     show(found, args.threshold, args.markdown, args.out, as_json=args.json)
-    return 0 if any(one.ratio for one in found.comparisons) else 1
+    return 0 if any(one.ratio for one in found.comparisons) and not found.incomplete else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,8 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
         across = _across(sides.request.results, base, new, {record.cell_id for record in new_records})
     found = versus(base_records, new_records, replace(rule, looks=looks_of(base.about())), across)
     notes = stored.notes(BASE, base, base_records, base_problems) + stored.notes(NEW, new, new_records, new_problems)
-    return replace(found, runs=(base.run_id, new.run_id), notes=tuple(notes))
+    incomplete = bool(base_problems or new_problems)
+    return replace(found, runs=(base.run_id, new.run_id), notes=tuple(notes), incomplete=incomplete)
 
 
 def rule_of(threshold: float, also: str = "") -> Rule:

@@ -6,7 +6,7 @@ regressed (exit 4): the interval of new / base is beyond the threshold, and the 
 of the run; with --also, other figures that got worse also fail the gate, but never leave it undecided. no worse (exit
 0): every interval ends within the threshold. undecided (exit 5): otherwise; the message says how many more repeats
 would probably decide it; they are added until it is decided, within --budget, unless --repeats is given. Exit 1:
-nothing was measured, or a cell fails in more of its repeats in new than in base.
+nothing was measured, a cell fails in more of its repeats in new than in base, or files of a run cannot be read.
 """
 
 from __future__ import annotations
@@ -40,4 +40,4 @@ def run(args: argparse.Namespace) -> int:
     compare.check_pages(args.markdown, args.out)
     found = compare.findings(compare.sides_of(args), compare.rule_of(args.threshold, args.also), to_decide=True)
     compare.show(found, args.threshold, args.markdown, args.out, as_json=args.json)
-    return EXIT_CODES[found.outcome]
+    return EXIT_CODES[found.outcome] or int(found.incomplete)

@@ -105,13 +105,13 @@ def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
         report.write(listing.page, history_page.render(assessed, titles, remarks))
     if listing.as_json:
         print(lines.as_json(assessed, past.caveats, problems))
-        return 0
+        return 1 if problems else 0
     print("\n".join(lines.listing(assessed, listing.last) if cell else lines.overview(assessed)))
     if remarks:
         print("\n" + "\n".join(remarks))
     if listing.page is not None:
         print(f"\npage: {listing.page}")
-    return 0
+    return 1 if problems else 0
 
 
 def _calibrate(roots: Sequence[Path], cell: str | None, replays: Replays, run_length: int, *, as_json: bool) -> int:

@@ -10,14 +10,25 @@ files for GitHub Pages or any folder."""
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from keras_matrix.dashboards.report import site
 from keras_matrix.records import findings
 from keras_matrix.records.store import Results, Run, StoreFailure
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.look.merge import table
 from keras_matrix.runner.cli.look.merge.choice import MergeRequest
-from keras_matrix.runner.cli.look.stored import chosen_run, findings_of, update_findings, write_page, write_report
+from keras_matrix.runner.cli.look.stored import (
+    chosen_run,
+    findings_of,
+    page_of,
+    unread_runs,
+    update_findings,
+    write_report,
+)
 from keras_matrix.runner.cli.measure import sending
 from keras_matrix.runner.cli.options import add_results_option, check_output, check_range
 from keras_matrix.runner.cli.render.findings import as_json, print_table
@@ -56,12 +67,15 @@ def run(args: argparse.Namespace) -> int:
     store = chosen_run(args.results, args.run)
     page = args.output or store.folder / "report.html"
     found = write_report(store, page)
+    unread = (*found.run_context.unread, *unread_runs(args.results, args.run))
+    found = replace(found, run_context=replace(found.run_context, unread=unread))
+    code = 1 if unread else 0
     if args.json:
-        print(as_json(store, found, 0))
+        print(as_json(store, found, code))
     else:
         print_table(found)
         print(f"\nreport: {page}")
-    return 0
+    return code
 
 
 def _merge_request(args: argparse.Namespace) -> MergeRequest:
@@ -79,24 +93,37 @@ def _publish(folder: Path, site_folder: Path, last: int) -> int:
     """Bring the local warehouse up to date and write the site from it."""
     chosen_run(folder, None)  # raises if there is no run
     check_range("--last", last, 1)
-    shown = [(run, _unreadable(run)) for run in Results(folder).runs()[-last:]]
+    problems = [str(one) for one in unread_runs(folder, None)]
     with sending.explained():
+        _with_findings(Results(folder).runs()[-last:])
         sending.send(sending.Upload("local"), folder)
-        pages = site.publish(site_folder, folder, [run for run, problem in shown if problem is None])
+        pages = site.publish(site_folder, folder, _rendered(Results(folder).runs()[-last:], problems), problems)
     print(f"{pages} pages: {site_folder / 'index.html'}")
-    problems = [problem for _, problem in shown if problem is not None]
     for problem in problems:
-        print(f"left out: {problem}")
+        print(f"left out: {printable(problem, ' ')}")
     return 1 if problems else 0
 
 
-def _unreadable(run: Run) -> str | None:
-    """Write a run's page and findings if they are missing; return why the run cannot be shown, or None."""
-    page = run.folder / "report.html"
-    try:
-        stored = findings.load(run)
-        if stored is None or not page.exists():
-            write_page(run, findings_of(run) if stored else update_findings(run), page)
-    except StoreFailure as error:
-        return str(error)
-    return None
+def _with_findings(runs: Sequence[Run]) -> None:
+    """Compute the findings of the runs that have none, so that they are pushed."""
+    for run in runs:
+        with suppress(StoreFailure):  # named when its page is rendered
+            if findings.load(run) is None:
+                update_findings(run)
+
+
+def _rendered(runs: Sequence[Run], problems: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield each run that can be shown with its page, made from its records; add a line for each problem.
+
+    The page in the run's folder is not read: it may be from somebody else, with a script of theirs, or a link.
+    """
+    for run in runs:
+        try:
+            findings.load(run)
+            found = findings_of(run)
+            page = page_of(run, found)
+        except StoreFailure as error:
+            problems.append(str(error))
+            continue
+        problems += map(str, found.run_context.unread)
+        yield run.run_id, page

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.look import cells
-from keras_matrix.runner.cli.look.stored import chosen_run, findings_of
+from keras_matrix.runner.cli.look.stored import chosen_run, findings_of, unread_file, unread_runs
 from keras_matrix.runner.cli.options import add_results_option
-from keras_matrix.runner.cli.render.findings import cell_lines
+from keras_matrix.runner.cli.render.findings import cell_lines, unread_lines
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,19 +30,23 @@ def run(args: argparse.Namespace) -> int:
     newest = chosen_run(args.results, args.run)
     runs = [newest] if args.run else list(reversed(Results(args.results).runs()))
     store = _with_cell(runs, args.cell)
-    records = store.load()[0]
+    records, problems = store.load()
     there = {record.cell_id: record.settings for record in records}
+    stray = unread_runs(args.results, args.run)
     if args.json:
         wanted = cells.matching(args.cell, there)
         print(json.dumps([to_json(r) for r in records if r.cell_id in wanted], indent=1, allow_nan=False))
-        return 0
+        unread = [*(unread_file(store.folder.parent, problem) for problem in problems), *stray]
+        print("".join(f"{printable(line)}\n" for line in unread_lines(unread)), end="", file=sys.stderr)
+        return 1 if unread else 0
     name = cells.one_of(args.cell, there, f"run {store.run_id}")
     found = findings_of(store)
     shown = [(cell, row) for row in found.rows for cell in row.cells.values() if cell.cell_id == name]
     if store.run_id != newest.run_id:
         print(f"the newest run, {newest.run_id}, has no such cell; this is of the newest that has it, {store.run_id}")
-    print("\n".join(cell_lines(*shown[0], found.run_context)))
-    return 0
+    unread = [*found.run_context.unread, *stray]
+    print("\n".join([*cell_lines(*shown[0], found.run_context), *unread_lines(unread)]))
+    return 1 if unread else 0
 
 
 def _with_cell(runs: Sequence[Run], name: str) -> Run:

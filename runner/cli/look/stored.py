@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
+from keras_matrix.analysis.comparison.context import RunContext, ShownTrace, UnreadFile
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.findings import run_findings
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records import findings, history_reader, left_out
 from keras_matrix.records.command_line import near
-from keras_matrix.records.instruments import influence, shipped
+from keras_matrix.records.instruments import shipped
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.schema import Record
-from keras_matrix.records.store import Problem, Results, Run, latest_attempts
+from keras_matrix.records.store import Problem, Results, Run, StoreFailure, latest_attempts
 from keras_matrix.records.text import printable
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import stored
@@ -81,41 +80,61 @@ def findings_of(run: Run) -> Findings:
     """Return the findings of a stored run, with the context from its results folder. Measures nothing."""
     found = read_table(run)
     context = replace(
-        run_context(run, found.rows),
+        _with_peaks(run, found.rows, found.run_context),
+        usage_series=_usage_series(run, found.rows),
         traces=_traces(run, found.records),
         stalls=tuple(stall_reports(run, found.records)),
         verification=verification_file.stored(run),
     )
-    return replace(found, run_context=context)
+    unread = (*context.unread, *(unread_file(run.folder.parent, problem) for problem in run.unread.values()))
+    return replace(found, run_context=replace(context, unread=unread))
 
 
 def read_table(run: Run) -> Findings:
     """Return the table of a stored run; of its context only the checks, since the rest needs many more files."""
-    records, _ = run.load()
+    records, problems = run.load()
     about = run.about()
     rows = table(records, title_defaults(), looks_of(about))
-    return Findings(rows, records, _checks(run), left_out.read(about))
+    context = _checks(run)
+    unread = (*(unread_file(run.folder.parent, problem) for problem in problems), *context.unread)
+    return Findings(rows, records, replace(context, unread=unread), left_out.read(about))
 
 
-def run_context(run: Run, rows: Sequence[Row]) -> RunContext:
-    """Return the context of a run from its results folder: parity, share of the peak, use over time."""
+def unread_file(results: Path, problem: Problem) -> UnreadFile:
+    """Return a problem with the path in the results folder, as text that every output can show."""
+    path = problem.path.relative_to(results) if problem.path.is_relative_to(results) else problem.path
+    return UnreadFile(printable(path.as_posix(), " "), printable(problem.reason, " "))
+
+
+def unread_runs(results: Path, name: str | None) -> tuple[UnreadFile, ...]:
+    """Return what has the name of a run and is none, if the newest run was chosen: it may have been newer."""
+    return () if name else tuple(unread_file(results, problem) for problem in Results(results).left_out())
+
+
+def _with_peaks(run: Run, rows: Sequence[Row], context: RunContext) -> RunContext:
+    """Return the context with the shares of the machine's peak, without them if the peaks cannot be read."""
     results = run.folder.parent
-    found = stored(results, rows, run.about())
-    shares = {share.cell_id: share for share in found.shares}
-    return replace(_checks(run), shares=shares, notes=found.notes, usage_series=_usage_series(run, rows))
+    try:
+        found = stored(results, rows, run.about())
+    except StoreFailure as error:
+        file, _, reason = str(error).removeprefix(f"{results}/").partition(": ")
+        return replace(context, unread=(*context.unread, UnreadFile(printable(file, " "), printable(reason, " "))))
+    return replace(context, shares={share.cell_id: share for share in found.shares}, notes=found.notes)
 
 
 def _checks(run: Run) -> RunContext:
     """Return what the sentences of a row need: the checks that backends do the same work, and the command
     that measures it again."""
-    results = [run.folder.parent]
-    command = measuring_again(run.about())
+    results = run.folder.parent
+    found = shipped.checks(results)
+    lines = [printable(line.removeprefix(f"{results}/"), " ").partition(": ") for line in found.problems]
     return RunContext(
-        shipped.parity_records(results),
-        proofs=shipped.proofs(results),
-        replica_proofs=shipped.replica_proofs(results),
-        command=command,
-        influences=influence.load(results),
+        found.parity,
+        proofs=found.proofs,
+        replica_proofs=found.replica_proofs,
+        command=measuring_again(run.about()),
+        influences=found.influences,
+        unread=tuple(UnreadFile(file, reason) for file, _, reason in lines),
     )
 
 
@@ -133,8 +152,10 @@ def _traces(run: Run, records: Sequence[Record]) -> dict[str, ShownTrace]:
         return {}
     found = {}
     for record, path in stored_traces(run, traced):
-        with suppress(TraceError):
+        try:
             found[record.cell_id] = ShownTrace(path.relative_to(run.folder).as_posix(), table_of(path))
+        except TraceError as error:
+            run.note_unread(path, error)
     return found
 
 
@@ -163,10 +184,13 @@ def write_report(run: Run, page: Path | None = None) -> Findings:
 
 def write_page(run: Run, found: Findings, page: Path) -> None:
     """Write the page of a run's table."""
+    report.write(page, page_of(run, found))
+
+
+def page_of(run: Run, found: Findings) -> str:
+    """Return the page of a run's table."""
     about = run.about()
-    report.write(
-        page, report.render(found.records, found.rows, about, pending_of(about, found.records), found.run_context)
-    )
+    return report.render(found.records, found.rows, about, pending_of(about, found.records), found.run_context)
 
 
 def pending_of(about: Mapping[str, object], records: Sequence[Record]) -> int:

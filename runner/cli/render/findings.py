@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_matrix.analysis.comparison import run_summary, starts
 from keras_matrix.analysis.comparison.answer import answer
-from keras_matrix.analysis.comparison.context import RunContext, cell_caveats
+from keras_matrix.analysis.comparison.context import RunContext, UnreadFile, cell_caveats
 from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
     completed,
@@ -39,6 +39,7 @@ from keras_matrix.runner.cli.render.verdicts import interval, table_lines
 WARNINGS_SHOWN = 12
 CELLS_NAMED = 3  # of a warning
 COUNTS_FROM = 100_000  # larger integers are counts, and shown with thousands separators
+UNREAD_SHOWN = 20
 
 
 def print_table(found: Findings, printed: Collection[str] = ()) -> None:
@@ -74,6 +75,20 @@ def print_problems(console: Any, found: Findings, printed: Collection[str] = ())
     for line in lines:
         console.print(f"[yellow]warning[/] {_plain(line)}")
     _print_caveats(console, found)
+    for line in unread_lines(found.run_context.unread):
+        console.print(_plain(line), style="bold", soft_wrap=True)
+
+
+def unread_lines(unread: Sequence[UnreadFile]) -> list[str]:
+    """Return a line for each file that cannot be used, and what that means; at most `UNREAD_SHOWN` files."""
+    if not unread:
+        return []
+    more = len(unread) - UNREAD_SHOWN
+    return [
+        f"{plural(len(unread), 'file')} cannot be read, and no figure rests on {'it' if len(unread) == 1 else 'them'}:",
+        *(f"  {one}" for one in unread[:UNREAD_SHOWN]),
+        *([f"  and {more} more"] if more > 0 else []),
+    ]
 
 
 def few_repeats(rows: Sequence[Row], command: str | None = None) -> str | None:
@@ -167,6 +182,7 @@ def as_document(head: Mapping[str, object], found: Findings) -> str:
         "statuses": dict(Counter(str(record.status) for record in found.records)),
         "rows": [_with_costs(_row_json(row, found.run_context, scalings, warm), costs) for row in found.rows],
         left_out.KEY: to_json(found.left_out),
+        "unread": to_json(found.run_context.unread),
     }
     return document(fields)
 

@@ -69,6 +69,7 @@ def as_json(found: Versus, threshold: float) -> str:
         "base": found.runs[0] if found.runs else None,
         "new": found.runs[1] if found.runs else None,
         "notes": list(found.notes),
+        "incomplete": found.incomplete,
         "paired": found.paired,
         "changed": list(found.changed),
         "comparisons": [_comparison_json(one) for one in found.comparisons],

@@ -43,8 +43,9 @@ def merge(request: MergeRequest) -> int:
     """Choose the runs, print their table, write their page. Returns the exit code."""
     merged = read(request, Results(request.results).runs())
     problem = write(merged) if request.page or not request.as_json else None
+    code = 1 if merged.found.run_context.unread else 0
     if request.as_json:
-        print(as_document({"merge": summary.as_json(merged.merge, merged.summary), "exit_code": 0}, merged.found))
+        print(as_document({"merge": summary.as_json(merged.merge, merged.summary), "exit_code": code}, merged.found))
     else:
         print(summary.heading(merged.summary))
         print_table(merged.found)
@@ -53,7 +54,7 @@ def merge(request: MergeRequest) -> int:
         raise problem
     if not request.as_json:
         print(f"report: {merged.page}")
-    return 0
+    return code
 
 
 def read(request: MergeRequest, stored: Sequence[Run]) -> MergedTable:
@@ -107,6 +108,7 @@ def _run_context(
         proofs=newest.proofs,
         replica_proofs=newest.replica_proofs,
         influences=newest.influences,
+        unread=tuple(dict.fromkeys(one for own in contexts.values() for one in own.unread)),
     )
 
 
