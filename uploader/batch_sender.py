@@ -4,6 +4,8 @@ If every row is refused, the cause is not a row: before a batch is split, `SAMPL
 batch whose samples are all refused waits until another row of its table arrives. If no row does, nothing is set aside
 and the push fails with the reason; likewise if `SAMPLES` batches of one row are all refused. A batch that waits, also
 for a damaged file of the warehouse, does not block the batches of other tables.
+
+Rows that a warehouse already has are compared by their hashes: of each run with other values a row is set aside.
 """
 
 from __future__ import annotations
@@ -19,12 +21,18 @@ from keras_matrix.uploader.warehouse import Warehouse
 SAMPLES = 5
 MOST_SAMPLED = 3  # batches of a table, each of whose samples was refused, before the table's other batches wait too
 
+CONFLICT = (
+    "have other values in the warehouse, which keeps them: another host or results folder has sent a run of the same "
+    "name; to replace them, delete the run's rows from the warehouse, then push with --forget RUN"
+)
+
 Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class PushSummary:
-    """Summary of a push. `left_out` are runs and files that cannot be read, with the reason.
+    """Summary of a push. `left_out` are runs and files that cannot be read, with the reason, `conflicts` runs of which
+    the warehouse has other values.
 
     `without_findings` are runs without a findings file; `expired` are runs that are older than the warehouse's
     retention and are not sent.
@@ -34,6 +42,7 @@ class PushSummary:
     arrived: dict[str, int] = field(default_factory=dict)
     known: int = 0
     dead: int = 0
+    conflicts: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     without_findings: list[str] = field(default_factory=list)
     expired: list[str] = field(default_factory=list)
@@ -140,7 +149,27 @@ class _Sender:
         self.done.arrived[name] = self.done.arrived.get(name, 0) + new
         self.done.known += count - new
         self.say(f"{name}: {new:,} new of {count:,} rows")
+        if new < count:
+            self._compare(batch)
         return None
+
+    def _compare(self, batch: Batch) -> None:
+        """Set aside a row of each run of which the warehouse has other values: those of another host, for example."""
+        try:
+            stored = self.warehouse.row_hashes(batch.table, batch.contents().days)
+        except WarehouseFailure as error:  # the rows have arrived; `uploader verify` compares them too
+            self.say(f"{batch.table.name}: not compared with the rows that are already there: {error}")
+            return
+        differing: dict[str, list[tuple[str, str]]] = {}
+        for line, values in zip(batch.lines(), batch.values(), strict=True):
+            key = tuple(values.get(name) for name in batch.table.key)
+            if stored.get(key, values["row_hash"]) != values["row_hash"]:
+                differing.setdefault(str(values["run_id"]), []).append((rows.item_of(batch.table, values), line))
+        for run_id, found in differing.items():
+            count, (item, line) = len(found), found[0]
+            reason = f"{count:,} rows of run {run_id} {CONFLICT}"
+            self.outbox.add_dead_letter(batch.table, item, line, reason)
+            self.done.conflicts.append(f"{batch.table.name}: {reason}")
 
     def _all_refused(self, found: Mapping[Batch, str]) -> AllRowsRefused:
         batch, reason = next(iter(found.items()))

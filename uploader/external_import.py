@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.codec import MOST_INT, canonical
+from keras_matrix.records.host.addresses import without_user
 from keras_matrix.records.migration import current_name
 from keras_matrix.records.schema import SCHEMA_VERSION
 from keras_matrix.uploader.errors import BadInput
@@ -100,7 +101,7 @@ def read_table(address: str, results: Path, options: Options) -> list[dict[str, 
 
     dataset, _, table = address.rpartition(".")
     if not table.isidentifier():
-        raise BadInput(f"FILE: must be bigquery://PROJECT.DATASET.TABLE, got {address!r}")
+        raise BadInput(f"FILE: must be bigquery://PROJECT.DATASET.TABLE, got {without_user(address)!r}")
     with closing(open_warehouse(dataset, results, options)) as theirs:
         return theirs.query(f"SELECT * FROM {table}").dicts()  # noqa: S608 - an identifier
 

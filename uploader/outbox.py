@@ -32,6 +32,7 @@ from keras_matrix.records.files import (
     read_json,
     read_plain,
     refuse_links,
+    replace,
     write_synced,
 )
 from keras_matrix.uploader.errors import OutboxFailure
@@ -198,6 +199,33 @@ class Outbox:
         for letter in letters:
             letter.path.unlink(missing_ok=True)
         return len(letters)
+
+    def forget(self, run_id: str) -> int:
+        """Remove the rows of a run: pending, sent and set aside, so that a push seals it again. Return how many items.
+
+        If the process is killed before the end, the next call completes it.
+        """
+        items = set()
+        for batch in self.pending():
+            lines = [(line, json.loads(line)) for line in batch.lines()]
+            removed = {item_of(batch.table, values) for _, values in lines if values["run_id"] == run_id}
+            if removed:
+                items |= removed
+                if left := [line for line, values in lines if values["run_id"] != run_id]:
+                    self.seal(batch.table, left)
+                self._remove(batch)
+        for path in (self.folder / "done").glob("[!.]*.json"):
+            marker = _loaded(path, MARKER)
+            left = [item for item in marker["items"] if item.partition("/")[0] != run_id]
+            if len(left) < len(marker["items"]):
+                items |= set(marker["items"]) - set(left)
+                with _explained(path, "cannot be written"):
+                    replace(path, json.dumps({**marker, "items": left}, ensure_ascii=False) + "\n")
+        for letter in self.dead():
+            if letter.item.partition("/")[0] == run_id:
+                items.add(letter.item)
+                letter.path.unlink(missing_ok=True)
+        return len(items)
 
     def clear_done(self) -> None:
         """Remove the markers of arrived batches, so that the next push seals and sends everything again.

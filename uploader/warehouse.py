@@ -29,6 +29,9 @@ Scalar = str | int | float | bool
 Actual = Mapping[str, tuple[str, str]]
 
 
+RowHashes = Mapping[tuple[Any, ...], int]
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The result of a query: column names and rows."""
@@ -63,6 +66,9 @@ class Warehouse(Protocol):
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
         """Run one SELECT in BigQuery's dialect over the tables and views; parameters are written as @name."""
 
+    def row_hashes(self, table: Table, days: tuple[str, str]) -> RowHashes:
+        """Return the hash of each row of a table from a first to a last day (ISO), by its key."""
+
     def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
         """Return how many bytes a query would read, without running it; None if reading is free."""
 
@@ -74,6 +80,16 @@ class Warehouse(Protocol):
 
     def close(self) -> None:
         """Close connections."""
+
+
+def read_row_hashes(warehouse: Warehouse, table: Table, days: tuple[str, str]) -> RowHashes:
+    """Return the hashes of rows, see `Warehouse.row_hashes`, with one query."""
+    sql = (
+        f"SELECT {', '.join(table.key)}, row_hash FROM {table.name} "  # noqa: S608 - names of the schema
+        "WHERE day >= CAST(@since AS DATE) AND day <= CAST(@until AS DATE)"
+    )
+    rows = warehouse.query(sql, {"since": days[0], "until": days[1]}).rows
+    return {tuple(row[:-1]): int(row[-1]) for row in rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +115,11 @@ def is_local(address: str, flag: str = "--to") -> bool:
         return True
     if BIGQUERY.fullmatch(address):
         return False
+    # Not the address itself: it may contain a password.
+    shown = "an address with a user or a password" if "@" in address else repr(address[:200])
     raise BadInput(
         f"{flag}: must be local, local:FOLDER or bigquery://PROJECT.DATASET (project of 6 to 30 small letters, "
-        f"digits and hyphens, dataset of letters, digits and underscores), got {address!r}"
+        f"digits and hyphens, dataset of letters, digits and underscores), got {shown}"
     )
 
 

@@ -78,8 +78,8 @@ class Comparison:
 class Versus:
     """All comparisons, the geometric means by backend and over all (`suite`), and the overall verdict.
 
-    `runs` are the ids of base and new, `notes` remarks on them, if they are stored runs; `incomplete` says that files of
-    them cannot be read, so that figures rest on fewer processes.
+    `runs` are the ids of base and new, `notes` remarks on them, if they are stored runs; `incomplete` says that files
+    of them cannot be read, so that figures rest on fewer processes.
     """
 
     comparisons: tuple[Comparison, ...]

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from keras_matrix.records.host.addresses import without_user
 from keras_matrix.runner.errors import UsageError
 
 GITHUB, WEBHOOK = "github", "webhook"
@@ -60,7 +61,9 @@ def place_of(text: str) -> Place:
     kind, _, rest = text.partition(":")
     if kind == GITHUB:
         if not REPOSITORY.fullmatch(rest):
-            raise UsageError(f"--notify: must be github:OWNER/REPO, as in github:keras-team/keras, got {text[:120]!r}")
+            raise UsageError(
+                f"--notify: must be github:OWNER/REPO, as in github:keras-team/keras, got {without_user(text)[:120]!r}"
+            )
         api = os.environ.get(API_VARIABLE) or API
         _check_address(API_VARIABLE, api)
         return GitHub(rest, api.rstrip("/"))
@@ -68,7 +71,8 @@ def place_of(text: str) -> Place:
         _check_address("--notify: webhook", rest)
         return Webhook(rest)
     # Not the text itself: it may be an address with a secret.
-    raise UsageError(f"--notify: must be {FORMS}, got one that begins with {kind[:20]!r}")
+    shown = f"one that begins with {kind[:20]!r}" if ":" in text else "a text without a colon"
+    raise UsageError(f"--notify: must be {FORMS}, got {shown}")
 
 
 def owners_of(texts: Sequence[str]) -> tuple[Owner, ...]:
@@ -112,7 +116,9 @@ def token_of(path: Path | None) -> str | None:
 def check_site(url: str | None) -> None:
     """Refuse an address of the site that is none. Raises `UsageError`."""
     if url is not None and (urlsplit(url).scheme not in ("http", "https") or not re.fullmatch(r"[!-~]+", url)):
-        raise UsageError(f"--site: must be the address of the site, as in https://example.org/benchmarks, got {url!r}")
+        raise UsageError(
+            f"--site: must be the address of the site, as in https://example.org/benchmarks, got {without_user(url)!r}"
+        )
 
 
 def _check_address(what: str, url: str) -> None:

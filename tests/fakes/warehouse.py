@@ -9,7 +9,7 @@ from typing import Any
 from keras_matrix.uploader.errors import RowsRefused, WarehouseFailure
 from keras_matrix.uploader.outbox import Batch
 from keras_matrix.uploader.schema import BY_NAME, TABLES, Column, Table
-from keras_matrix.uploader.warehouse import Actual, Answer, Scalar
+from keras_matrix.uploader.warehouse import Actual, Answer, RowHashes, Scalar
 
 Key = tuple[Any, ...]
 
@@ -65,6 +65,11 @@ class FakeWarehouse:
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
         """Raise: the fake has no query engine; use the local warehouse."""
         raise WarehouseFailure(f"the fake warehouse runs no queries, got {sql[:40]!r} with {parameters}")
+
+    def row_hashes(self, table: Table, days: tuple[str, str]) -> RowHashes:
+        """Return the hashes of a table's rows."""
+        rows = self.rows[table.name].items()
+        return {key: row["row_hash"] for key, row in rows if days[0] <= row["day"] <= days[1]}
 
     def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
         """Return None: the fake has no query engine."""

@@ -30,7 +30,7 @@ from keras_matrix.uploader.errors import BadInput, RowsRefused, SchemaMismatch, 
 from keras_matrix.uploader.outbox import Batch
 from keras_matrix.uploader.schema import TABLES, Column, Mode, Table
 from keras_matrix.uploader.sql import parsed
-from keras_matrix.uploader.warehouse import Actual, Answer, Options, Scalar
+from keras_matrix.uploader.warehouse import Actual, Answer, Options, RowHashes, Scalar, read_row_hashes
 
 if TYPE_CHECKING:
     from google.cloud import bigquery
@@ -110,6 +110,10 @@ class BigQueryWarehouse:
             return self._select("query", self._pruned(sql), _scalars(parameters))
         except RowsRefused as error:
             raise WarehouseFailure(str(error)) from error
+
+    def row_hashes(self, table: Table, days: tuple[str, str]) -> RowHashes:
+        """Return the hash of each row of a table from a first to a last day, by its key."""
+        return read_row_hashes(self, table, days)
 
     def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
         """Return how many bytes a query would read, from a dry run, which is free."""

@@ -37,13 +37,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     options.add_warehouse_options(parser)
     flags.add(parser, OWN)
+    parser.add_argument(
+        "--forget",
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="first remove the rows of a run from the outbox, also those that wait or were set aside; the run is sent "
+        "again if it is in the results folder. Rows that have arrived stay in the warehouse",
+    )
     parser.add_argument("--quiet", action="store_true", help="print only problems")
 
 
 def run(args: argparse.Namespace) -> int:
     """Push and print a summary."""
     options.require_results(args.results)
-    return push(options.target(args), retry_dead=args.retry_dead, repair=args.repair, quiet=args.quiet)
+    target = options.target(args)
+    for run_id in args.forget:
+        outbox = options.outbox(target)
+        with outbox.locked():
+            print(f"run {run_id}: {outbox.forget(run_id):,} items are removed from the outbox")
+    return push(target, retry_dead=args.retry_dead, repair=args.repair, quiet=args.quiet)
 
 
 def push(target: options.Target, *, retry_dead: bool, repair: bool, quiet: bool) -> int:
@@ -79,7 +92,7 @@ def push(target: options.Target, *, retry_dead: bool, repair: bool, quiet: bool)
 
 def _problems(done: PushSummary) -> list[str]:
     """Return a line for each problem of a push."""
-    lines = [f"skipped: {line}" for line in done.left_out]
+    lines = [f"skipped: {line}" for line in done.left_out] + done.conflicts
     if done.dead:
         lines.append(f"{done.dead} rows are set aside: uploader status lists the reasons")
     if done.expired:

@@ -29,7 +29,7 @@ from keras_matrix.uploader.outbox import Batch
 from keras_matrix.uploader.process import not_writable
 from keras_matrix.uploader.schema import TABLES, Column, Table
 from keras_matrix.uploader.sql import to_duckdb, translated_views
-from keras_matrix.uploader.warehouse import Actual, Answer, Scalar
+from keras_matrix.uploader.warehouse import Actual, Answer, RowHashes, Scalar, read_row_hashes
 
 if TYPE_CHECKING:
     import duckdb
@@ -129,6 +129,10 @@ class LocalWarehouse:
                     continue
                 raise self._explained(TABLES, error, f"the query failed: {str(error).splitlines()[0]}") from error
         raise AssertionError("the last attempt returns or raises")
+
+    def row_hashes(self, table: Table, days: tuple[str, str]) -> RowHashes:
+        """Return the hash of each row of a table from a first to a last day, by its key."""
+        return read_row_hashes(self, table, days)
 
     def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
         """Return None: reading is free. Raises `BadInput` unless the query is a single SELECT."""

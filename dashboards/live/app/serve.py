@@ -10,20 +10,18 @@ from keras_matrix.dashboards.live.app.hosts import ListenAddress
 from keras_matrix.dashboards.live.app.source import Source
 from keras_matrix.uploader.errors import BadInput
 
-THREADS = 4
-
 
 def serve(source: Source, place: ListenAddress) -> None:
     """Serve until interrupted. Raises `BadInput` if the extra is missing or the address cannot be used."""
     try:
-        from waitress import create_server
+        from keras_matrix.dashboards.live.app.channels import server_of
     except ImportError as error:
         raise BadInput(
             "the live dashboard needs waitress: install the extra `dashboard`, as in pip install '.[dashboard]'"
         ) from error
     application = Guard(Application(source), place)
     try:
-        server = create_server(application, host=place.host, port=place.port, threads=THREADS, ident=None)
+        server = server_of(application, place.host, place.port)
     except OSError as error:
         raise BadInput(
             f"--listen: {place.host}:{place.port}: {error.strerror or error}; name another HOST:PORT; port 0 means any "

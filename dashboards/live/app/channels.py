@@ -1,0 +1,68 @@
+"""Connections of the live dashboard that cannot starve other visitors: a deadline for a request, a limit per address.
+
+A request must be complete `REQUEST_S` after its first byte, and a connection without a request is closed after the same
+time. An address has at most `MOST_PER_ADDRESS` connections: a further one takes the place of its oldest connection that
+waits for a request, so that unfinished requests from an address do not keep out other visitors behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from waitress.channel import HTTPChannel
+from waitress.server import BaseWSGIServer, create_server
+
+REQUEST_S = 10
+MOST_PER_ADDRESS = 32  # a browser opens 6
+MOST_CONNECTIONS = 512
+HEADER_BYTES = 16 << 10
+THREADS = 4
+
+
+class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
+    """One connection."""
+
+    begun_s = 0.0
+
+    def __init__(self, server: Any, *arguments: Any, **named: Any) -> None:
+        """Accept the connection, and close another one of its address if there are too many."""
+        super().__init__(server, *arguments, **named)
+        others = [
+            one for one in list(server.active_channels.values()) if one is not self and one.addr[0] == self.addr[0]
+        ]
+        open_ones = [one for one in others if not one.will_close]
+        if len(open_ones) >= MOST_PER_ADDRESS:
+            waiting = [one for one in open_ones if not one.requests]
+            min(waiting, key=lambda one: one.creation_time, default=self).will_close = True
+
+    def received(self, data: bytes) -> bool:
+        """Take bytes of a request; close the connection if the request takes too long."""
+        now_s = time.time()
+        if self.request is None:
+            self.begun_s = now_s
+        elif now_s - self.begun_s > REQUEST_S:
+            self.will_close = True
+            return False
+        return bool(super().received(data))
+
+
+def server_of(application: Any, host: str, port: int) -> Any:
+    """Return a server that listens. Raises OSError."""
+    server = create_server(
+        application,
+        host=host,
+        port=port,
+        threads=THREADS,
+        ident=None,
+        connection_limit=MOST_CONNECTIONS,
+        channel_timeout=REQUEST_S,
+        cleanup_interval=1,
+        max_request_header_size=HEADER_BYTES,
+        asyncore_use_poll=True,  # select() has a limit of 1,024 open files
+    )
+    listening = [server, *getattr(server, "map", {}).values()]  # a name with two addresses has two sockets
+    for one in listening:
+        if isinstance(one, BaseWSGIServer):
+            one.channel_class = Channel
+    return server
