@@ -13,7 +13,8 @@ import weakref
 from pathlib import Path
 from typing import Any, Protocol
 
-from keras_matrix.records.codec import CodecError, dumps, loads
+from keras_matrix.records.codec import CodecError, dumps
+from keras_matrix.records.files import read_json
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.text import printable
 from keras_matrix.records.trees import remove_tree, temporary_folder
@@ -70,8 +71,7 @@ class ProcessProbe:
             if ended is not None:
                 raise ProbeFailed(f"{module} on {settings.backend}: {ended}{_last_words(log)}")
             try:
-                with (folder / "answer.json").open("rb") as file:
-                    return loads(file.read(RESULT_LIMIT_BYTES))
+                return read_json(folder / "answer.json", RESULT_LIMIT_BYTES)
             except (OSError, CodecError) as error:
                 raise ProbeFailed(f"{module}: no valid answer: {error}") from error
 

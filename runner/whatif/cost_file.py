@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from keras_matrix.analysis.whatif.cost.model import CostModel, CostModelError, known_device, parse, predictor
 from keras_matrix.analysis.whatif.cost.operations import product_of
 from keras_matrix.analysis.whatif.graph import Header, Node
+from keras_matrix.records.files import UnfitFile, read_plain
 from keras_matrix.records.instruments.peaks import Peaks
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.whatif.cost_data import peaks_of_graph
@@ -27,9 +29,9 @@ class Applied:
 def read(path: Path) -> CostModel:
     """Return the model of a file. Raises `UsageError`, which names the file and what is wrong with it."""
     try:
-        if (size := path.stat().st_size) > LIMIT_BYTES:
-            raise UsageError(f"{path}: has {size} bytes, and a cost model at most {LIMIT_BYTES}; name another file")
-        return parse(path.read_bytes(), str(path))
+        return parse(read_plain(os.path.realpath(path), LIMIT_BYTES), str(path))
+    except UnfitFile as error:
+        raise UsageError(f"{path}: cannot be read: {error}; name the file of a cost model") from error
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except CostModelError as error:

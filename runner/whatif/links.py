@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,9 +15,10 @@ from statistics import median
 
 from keras_matrix.analysis.whatif.collectives import fit
 from keras_matrix.analysis.whatif.graph import GraphError, LinkCalibration
-from keras_matrix.records.codec import CodecError, decode, loads
+from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.fc import calibration, network, spec
 from keras_matrix.records.fc.calibration import TimedCollective
+from keras_matrix.records.files import read_json
 from keras_matrix.records.settings import Settings
 
 NCCL = "nccl"
@@ -25,7 +27,7 @@ NCCL = "nccl"
 def of_file(path: Path, settings: Settings | None = None) -> LinkCalibration:
     """Return the calibration of a file. Raises `GraphError`, which names it."""
     try:
-        found = decode(list[TimedCollective], loads(path.read_bytes()), path.name)
+        found = decode(list[TimedCollective], read_json(os.path.realpath(path)), path.name)
     except OSError as error:
         raise GraphError(f"{path}: cannot be read: {error.strerror or error}") from error
     except CodecError as error:

@@ -170,9 +170,13 @@ def _with_sleeps(nodes: Sequence[Node], settings: Mapping[str, Scalar]) -> tuple
 def _in_folder(folder: Path) -> list[Path]:
     if stored := stored_graph.files_in(folder):
         return stored
-    if (native := folder / NATIVE_NAME).is_dir():
+    if (native := folder / NATIVE_NAME).is_dir() and not native.is_symlink():
         return _in_folder(native)
-    there = (path for path in folder.iterdir() if path.name.endswith(PROFILE_ENDINGS) and path.is_file())
+    there = (
+        path
+        for path in folder.iterdir()
+        if path.name.endswith(PROFILE_ENDINGS) and path.is_file() and not path.is_symlink()
+    )
     found = sorted(path for path in there if path.name != calibration.NAME)
     epochs = {path: (int(match[1]), int(match[2])) for path in found if (match := _EPOCH.match(path.name))}
     if epochs:

@@ -44,7 +44,8 @@ def write(graph: Graph, folder: Path) -> list[Path]:
 
 def files_in(folder: Path) -> list[Path]:
     """Return the files of the graph that is stored in a folder, by rank; empty if there is none."""
-    return sorted(folder.glob(f"rank*{ENDING}"), key=lambda path: (len(path.name), path.name))
+    found = (path for path in folder.glob(f"rank*{ENDING}") if not path.is_symlink())
+    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 def read(paths: list[Path]) -> Graph:

@@ -7,6 +7,7 @@ A row is an operation, in the columns of `COLUMNS`; the graph's header, as JSON,
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -72,6 +73,10 @@ def header_of(path: Path) -> str:
     """Return the header of a file. Raises `GraphFileDamaged`."""
     import duckdb
 
+    try:
+        files.read_range(os.path.realpath(path), 0, 1)  # DuckDB would wait for a pipe
+    except (files.UnfitFile, OSError) as error:
+        raise GraphFileDamaged(f"{path}: cannot be read: {error}") from error
     try:
         with engine() as connection:
             found = connection.execute(

@@ -20,7 +20,7 @@ from typing import Any
 
 from keras_matrix.analysis.regression.bisection import Answer
 from keras_matrix.records import files
-from keras_matrix.records.codec import CodecError, canonical, decode, loads
+from keras_matrix.records.codec import CodecError, canonical, decode
 from keras_matrix.records.settings import Settings
 
 STATE, RESULT = "bisection.json", "result.json"
@@ -82,7 +82,7 @@ class State:
     def _read(self) -> Stored | None:
         """Return the stored state; None if it is missing or damaged."""
         try:
-            found = decode(Stored, loads((self.folder / STATE).read_bytes()), "bisection")
+            found = decode(Stored, files.read_json(self.folder / STATE), "bisection")
         except (OSError, CodecError):
             return None
         return found if found.version == VERSION else None

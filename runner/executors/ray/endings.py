@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from keras_matrix.records.codec import CodecError, decode, loads
+from keras_matrix.records.codec import CodecError, decode
+from keras_matrix.records.files import read_json
 from keras_matrix.records.schema import CellResult
-from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.ray import folders
 from keras_matrix.runner.executors.ray.agent import Ended
@@ -56,6 +57,6 @@ def _is_well(outcome: Outcome) -> bool:
 def _result(job: Job) -> CellResult | None:
     """Return what the measuring process has written, None without a valid result."""
     try:
-        return decode(CellResult, loads(job.result_path.read_bytes()), "result")
+        return decode(CellResult, read_json(job.result_path, RESULT_LIMIT_BYTES), "result")
     except (OSError, CodecError):
         return None

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from keras_matrix.analysis.whatif.build.pieces import TOLERANCE_NS, Window
 from keras_matrix.analysis.whatif.graph import GraphError
-from keras_matrix.records.codec import decode, loads
+from keras_matrix.records.codec import decode
+from keras_matrix.records.files import read_json
 from keras_matrix.records.traces.conversion import worker_of
 from keras_matrix.records.traces.neutral import WORKING, Kind, Phase, Span
 from keras_matrix.records.traces.request import MARK, NAMES_NAME, Names, TraceError
@@ -116,7 +117,9 @@ def _names(path: Path) -> Names:
     """Return the names of layers, which the runner stores next to the profiler's files."""
     stored = path.parent / NAMES_NAME
     try:
-        return decode(Names, loads(stored.read_bytes())) if stored.is_file() else Names()
+        return decode(Names, read_json(stored))
+    except FileNotFoundError:
+        return Names()
     except (OSError, ValueError) as error:
         raise TraceError(f"{stored}: is damaged ({error}); record the trace again") from error
 

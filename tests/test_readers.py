@@ -1,0 +1,164 @@
+"""Files of a results folder are opened in one place; every other call that opens a file is listed here with its reason.
+
+A new call must either go through `records.files`, or be added to the list: only for what no results folder contains.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("records", "models", "analysis", "uploader", "dashboards", "runner")
+LEAST_MODULES, LEAST_CALLS = 700, 80
+# Calls that open a file, by the name of the function or method; `load` only of these modules, which read a file.
+OPENING = frozenset({
+    "open", "fdopen", "read_text", "read_bytes", "copy2", "copyfile", "copyfileobj", "copytree", "mmap", "memmap",
+    "read_parquet", "ParquetFile", "open_code", "FileIO", "loadtxt", "genfromtxt", "fromfile",
+})  # fmt: skip
+LOADING = frozenset({"json", "pickle", "np", "numpy", "tomllib", "yaml", "marshal"})
+
+THE_READER = "the one reader"
+OPENED_BY_THE_READER = "a descriptor or a file that the one reader has opened"
+KERNEL = "files of the kernel: /proc, /sys, /dev"
+OWN = "files of this distribution"
+NAMED = "a file that the user names on the command line"
+SCRATCH = "the scratch folder of a process that is being measured, or of this process"
+DATA_SET = "a data set or its index, which a cell reads or writes"
+IN_THE_CELL = "orders that the host writes for the process in which this runs"
+
+ALLOWED: dict[str, tuple[int, str]] = {
+    "records/files.py": (3, THE_READER),
+    "records/host/orphans.py": (1, KERNEL),
+    "records/host/procfs.py": (1, KERNEL),
+    "records/host/streams.py": (3, "the standard streams of this process"),
+    "records/store.py": (1, OPENED_BY_THE_READER),
+    "records/traces/kineto.py": (1, OPENED_BY_THE_READER),
+    "records/traces/neutral.py": (4, f"{OPENED_BY_THE_READER}, or one that is written"),
+    "models/fc/processes/network.py": (1, KERNEL),
+    "models/fc/processes/worker.py": (1, IN_THE_CELL),
+    "models/fc/profiled.py": (1, SCRATCH),
+    "models/fc/prove.py": (1, IN_THE_CELL),
+    "models/flops/__main__.py": (1, IN_THE_CELL),
+    "models/inputs/keras_datasets.py": (4, DATA_SET),
+    "models/inputs/pipelines/batch_loader.py": (1, DATA_SET),
+    "models/inputs/pipelines/decode.py": (1, DATA_SET),
+    "models/inputs/probing/storage_probe.py": (2, DATA_SET),
+    "models/inputs/stored/class_list.py": (1, DATA_SET),
+    "models/inputs/stored/folder.py": (1, DATA_SET),
+    "models/inputs/stored/make_images.py": (1, DATA_SET),
+    "models/inputs/stored/manifest.py": (2, DATA_SET),
+    "models/inputs/stored/page_cache.py": (4, DATA_SET),
+    "models/inputs/stored/record_file.py": (2, DATA_SET),
+    "models/inputs/stored/tfrecord.py": (3, DATA_SET),
+    "models/inputs/stored/writing/writers.py": (2, DATA_SET),
+    "models/profiling/shapes.py": (1, SCRATCH),
+    "uploader/cli/query.py": (1, NAMED),
+    "uploader/external_import.py": (1, NAMED),
+    "uploader/local/graph_files.py": (1, SCRATCH),
+    "uploader/local/warehouse.py": (1, OPENED_BY_THE_READER),
+    "uploader/outbox.py": (1, OPENED_BY_THE_READER),
+    "uploader/sql.py": (2, OWN),
+    "dashboards/live/app/snapshot.py": (1, SCRATCH),
+    "dashboards/live/page.py": (1, OWN),
+    "dashboards/live/questions.py": (1, OWN),
+    "dashboards/report/page.py": (1, OWN),
+    "runner/cell/checks/answering.py": (1, IN_THE_CELL),
+    "runner/cell/entry.py": (1, SCRATCH),
+    "runner/cell/interleaving.py": (2, SCRATCH),
+    "runner/cell/job.py": (2, IN_THE_CELL),
+    "runner/cell/parity/worker.py": (1, IN_THE_CELL),
+    "runner/cell/peaks/timing.py": (1, KERNEL),
+    "runner/cell/piped/use.py": (1, SCRATCH),
+    "runner/checks/parity_processes.py": (1, f"{SCRATCH}; without objects"),
+    "runner/checks/work.py": (1, OWN),
+    "runner/cli/bisect/bisect.py": (1, NAMED),
+    "runner/cli/look/list_.py": (1, OWN),
+    "runner/cli/machine/first_hour.py": (1, NAMED),
+    "runner/cli/machine/init.py": (1, OWN),
+    "runner/cli/measure/trace.py": (
+        1,
+        "a stored trace, whose path `Run.inside` has checked, or one made in a scratch folder",
+    ),
+    "runner/environments/local_wheels.py": (1, NAMED),
+    "runner/environments/rebuilt.py": (1, "a lock next to an environment that the runner has made"),
+    "runner/executors/docker/containers.py": (1, KERNEL),
+    "runner/executors/docker/executor.py": (1, KERNEL),
+    "runner/executors/docker/registration.py": (1, "what this runner has noted about its own containers"),
+    "runner/executors/probe.py": (2, SCRATCH),
+    "runner/executors/process/interpreter.py": (1, "pyvenv.cfg of a Python that the user names"),
+    "runner/executors/ray/agent.py": (2, KERNEL),
+    "runner/executors/ray/folders.py": (2, "an archive in memory"),
+    "runner/executors/supervise/watch.py": (2, SCRATCH),
+    "runner/host/machine.py": (2, KERNEL),
+    "runner/host/machine_type.py": (1, KERNEL),
+    "runner/host/process_tree.py": (3, KERNEL),
+    "runner/host/surroundings/counters.py": (1, KERNEL),
+    "runner/host/tree_memory.py": (1, KERNEL),
+    "runner/matrix/catalog.py": (1, OWN),
+    "runner/matrix/reader.py": (1, NAMED),
+    "runner/notify/places.py": (1, NAMED),
+    "runner/notify/webhook.py": (1, "a request, not a file"),
+    "runner/tasks/cfg_file.py": (1, NAMED),
+    "runner/tasks/metrics/match.py": (3, SCRATCH),
+    "runner/tasks/watch.py": (3, SCRATCH),
+}
+# Modules whose SQL names files; before that, their files are checked with `lstat` or the one reader.
+SQL = ("read_parquet(", "read_json(", "parquet_schema(", "parquet_kv_metadata(", "read_csv(")
+WITH_SQL = {
+    "uploader/local/parquet.py",  # of the warehouse, whose files `damaged_files.find_unfit` has checked
+    "uploader/local/graph_files.py",  # of a trace, whose files `read_range` has opened before
+    "dashboards/live/app/snapshot.py",  # of a scratch folder
+}
+
+
+def calls(source: str) -> Iterator[str]:
+    """Yield the calls in a module's source that open a file."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        of = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
+        if name in OPENING or (name == "load" and of in LOADING):
+            yield ast.unparse(node)
+
+
+def test_files_of_results_are_opened_by_one_reader() -> None:
+    """Mutation: `Run.about` reads `run.json` with `read_bytes`."""
+    modules = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+    found: dict[str, list[str]] = {}
+    for path in modules:
+        if opened := list(calls(path.read_text())):
+            found[path.relative_to(ROOT).as_posix()] = opened
+    assert len(modules) >= LEAST_MODULES
+    assert sum(map(len, found.values())) >= LEAST_CALLS
+    others = {name: opened for name, opened in found.items() if len(opened) > ALLOWED.get(name, (0, ""))[0]}
+    assert others == {}, "open it through records.files, or list it here with the reason"
+    unused = {name for name, (count, _) in ALLOWED.items() if len(found.get(name, ())) < count}
+    assert unused == set()
+
+
+def test_files_are_named_in_the_sql_of_three_modules_only() -> None:
+    found = set()
+    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        texts = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
+        if any(isinstance(text, str) and any(call in text for call in SQL) for text in texts):
+            found.add(path.relative_to(ROOT).as_posix())
+    assert found == WITH_SQL
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("path.read_bytes()", 1), ("Path(p).read_text()", 1), ("with open(p) as f: json.load(f)", 2),
+        ("os.open(p, 0)", 1),
+        ("path.open()", 1), ("shutil.copyfile(a, b)", 1), ("gzip.open(p)", 1), ("duckdb.read_parquet(p)", 1),
+        ("run.load()", 0), ("read_json(p)", 0), ("opened(p)", 0),
+    ],
+)  # fmt: skip
+def test_scan_sees_each_way_to_open_a_file(source: str, count: int) -> None:
+    assert len(list(calls(source))) == count
