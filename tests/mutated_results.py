@@ -58,6 +58,7 @@ def stored_folder(folder: Path) -> Path:
     outside = folder / OUTSIDE
     outside.mkdir()
     _store(outside, 300, "jax", "torch", cpu_model=CANARY)
+    _store(outside, 301, "jax", cpu_model=CANARY)
     for run in Results(outside).runs():
         update_findings(run)
         (run.folder / "report.html").write_text(f"<script>{CANARY}</script>")

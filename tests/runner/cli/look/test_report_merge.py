@@ -63,8 +63,9 @@ def merge(root: Path, *flags: str) -> int:
 
 
 def document(root: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
-    assert merge(root, "--json", *flags) == 0
+    code = merge(root, "--json", *flags)
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert code == found["exit_code"] == (1 if found["unread"] else 0)
     return found
 
 
@@ -276,6 +277,7 @@ def test_damaged_records_and_runs_are_listed_and_the_others_merged(
     future.write_text(json.dumps({**json.loads(future.read_text()), "schema_version": 99}))
     found = document(tmp_path, capsys)["merge"]
     assert [run["run_id"] for run in found["runs"]] == [jax, torch]
+    assert [one["file"] for one in document(tmp_path, capsys)["unread"]] == [f"{torch}/records/{damaged.name}"]
     (note,) = [line for line in found["lines"] if line.startswith("note: ")]
     assert note.startswith(f"note: torch: 1 file of {torch} skipped, first {damaged.name}: not strict JSON")
     reasons = {one["run_id"]: one["reason"] for one in found["left_out"]}
