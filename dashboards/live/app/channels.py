@@ -38,7 +38,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
     def received(self, data: bytes) -> bool:
         """Take bytes of a request; close the connection if the request takes too long."""
-        now_s = time.time()
+        now_s = time.monotonic()
         if self.request is None:
             self.begun_s = now_s
         elif now_s - self.begun_s > REQUEST_S:
