@@ -36,6 +36,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "records/host/procfs.py": (1, KERNEL),
     "records/host/streams.py": (3, "the standard streams of this process"),
     "records/store.py": (1, OPENED_BY_THE_READER),
+    "records/trees.py": (2, "folders that are removed, without following a link"),
     "records/traces/kineto.py": (1, OPENED_BY_THE_READER),
     "records/traces/neutral.py": (4, f"{OPENED_BY_THE_READER}, or one that is written"),
     "models/fc/processes/network.py": (1, KERNEL),
