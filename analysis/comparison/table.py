@@ -411,12 +411,12 @@ def _chance(adjusted_p: float, rows: int) -> str:
 def _behind(rows: Sequence[Row]) -> dict[tuple[int, str], float]:
     """Return the adjusted p-value of each ratio of the table, by its row's index and its backend.
 
-    A row in which two backends are not separated may still show that a third is slower than the lowest. Any backend
-    could have been the lowest, so a p-value counts for every pair of the row (Bonferroni); over the table the adjusted
-    ones are Benjamini and Hochberg's, as those of the rows are.
+    A row in which two backends are not separated may still show that a third is slower than the lowest. Any of the k
+    backends could have been the lowest, so each of the k - 1 ratios stands for k / 2 of the row's pairs, by which its
+    p-value is multiplied; over the table the adjusted ones are Benjamini and Hochberg's, as those of the rows are.
     """
     p_values = {
-        (index, ratio.backend): min(1.0, ratio.p_value * math.comb(len(row.ratios) + 1, 2))
+        (index, ratio.backend): min(1.0, ratio.p_value * (len(row.ratios) + 1) / 2)
         for index, row in enumerate(rows)
         for ratio in row.ratios
         if ratio.p_value is not None
