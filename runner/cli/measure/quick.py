@@ -14,10 +14,11 @@ from pathlib import Path
 
 from keras_matrix.analysis.comparison.context import WorkStatus
 from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.records.schema import MEASURED
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.look.stored import Findings
 from keras_matrix.runner.cli.machine.init import installed
-from keras_matrix.runner.cli.measure.run import Finished, finished
+from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.options import add_results_option, workload_choice
 from keras_matrix.runner.cli.render import findings
 from keras_matrix.runner.cli.render.display import TerminalDisplay
@@ -73,8 +74,10 @@ def run(args: argparse.Namespace) -> int:
         head = {"run_id": done.run.run_id, "folder": str(done.run.folder), "exit_code": done.exit_code}
         print(findings.as_document(head | {quick.DECIDED_BY: decided_by}, done.found))
     else:
+        _print(done.found, display)
         again_s = quick.DECIDING_REPEATS * (time.perf_counter() - begun_s)
-        _print(done, request, display, f"{decided_by}   (about {duration(again_s)})")
+        display.say("\n".join(next_lines(done.found, decided_by, again_s)))
+        display.say(f"\nreport: {request.results / 'latest' / 'report.html'}")
     return done.exit_code
 
 
@@ -95,24 +98,29 @@ def _beforehand(model: str, cells: Sequence[Cell], expected: quick.Expected) -> 
     head = f"{model} on {names}, one process each"
     if not expected.least:
         return f"{head}: about {duration(expected.seconds)}"
-    return (
-        f"{head}: {duration(expected.seconds)} and, on each backend, the time in which your model is built, compiled "
-        f"and takes its first steps; at most {duration(expected.limit_s)} (--set timeout_s=...)"
-    )
+    times = f"{duration(expected.seconds)}, plus building and compiling your model"
+    return f"{head}\n{times}; at most {duration(expected.limit_s)} (timeout_s)"
 
 
-def _print(done: Finished, request: RunRequest, display: TerminalDisplay, decided_by: str) -> None:
+def _print(found: Findings, display: TerminalDisplay) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    for row in done.found.rows:
-        console.print("\n".join(["", *row_lines(row)]), markup=False, soft_wrap=True)
+    for row in found.rows:
+        if any(cell.measured for cell in row.cells.values()):
+            console.print("\n".join(["", *row_lines(row)]), markup=False, soft_wrap=True)
     console.print()
-    console.print("\n".join(undecided_lines(done.found)), markup=False, soft_wrap=True)
-    findings.print_problems(console, done.found, display.known_problems)
-    latest = request.results / "latest"
-    console.print(f"\nto decide:  {decided_by}", markup=False, soft_wrap=True)
-    console.print(f"report:     {latest / 'report.html'}", markup=False, soft_wrap=True)
+    for line in undecided_lines(found):
+        console.print(line, markup=False, soft_wrap=True)
+    findings.print_problems(console, found, display.known_problems)
+
+
+def next_lines(found: Findings, decided_by: str, again_s: float) -> list[str]:
+    """Return the command that decides, with the time that it takes; nothing if no process was measured."""
+    if not any(record.status in MEASURED for record in found.records):
+        return []
+    purpose = "to decide" if any(row.ratios for row in found.rows) else "for an interval"
+    return ["", f"{purpose}, in five processes each (about {duration(again_s)}):", f"  {decided_by}"]
 
 
 def row_lines(row: Row) -> list[str]:
@@ -138,7 +146,8 @@ def undecided_lines(found: Findings) -> list[str]:
     """Return what these figures do not say."""
     rows = [row for row in found.rows if row.ratios]
     if not rows:
-        return [printable(f"{row.title}: {row.verdict}") for row in found.rows]
+        measured = [row for row in found.rows if any(cell.measured for cell in row.cells.values())]
+        return [printable(f"{row.title}: {row.verdict}") for row in measured]
     lines = [
         "One process each: this does not say which backend is fastest, nor whether a",
         "difference is more than chance.",

@@ -100,4 +100,6 @@ def result(record: Record) -> str:
         warned = f", {len(record.warnings)} warning{'s'[: len(record.warnings) > 1]}" if record.warnings else ""
         disturbed = ", disturbed by others" if record.surroundings.disturbed else ""
         return f"{SYMBOLS[record.status]}, {attempt_figure(record)}{warned}{disturbed}"
-    return f"{record.status}: {printable(record.reason or '')[:REASON_CHARACTERS]}"
+    reason = printable(record.reason or "")
+    shown = reason if len(reason) <= REASON_CHARACTERS else f"{reason[: REASON_CHARACTERS - 3]}..."
+    return f"{record.status}: {shown}"

@@ -58,7 +58,12 @@ def after_progress(text: str) -> list[str]:
 
 def without_times(text: str) -> str:
     """Leave out how long the deciding command takes: five times as long as the test did."""
-    return re.sub(r"(?m)^(to decide: .*?)   \(about \d+ s\)$", r"\1", text)
+    return re.sub(r"(?m)^(.* in five processes each) \(about \d+ s\):$", r"\1:", text)
+
+
+def command_of(text: str, purpose: str = "to decide") -> str:
+    lines = without_times(text).splitlines()
+    return lines[lines.index(f"{purpose}, in five processes each:") + 1].removeprefix("  ")
 
 
 def test_each_backend_is_measured_once_and_none_is_named_fastest(
@@ -78,8 +83,10 @@ def test_each_backend_is_measured_once_and_none_is_named_fastest(
     assert lines[: len(FIGURES)] == FIGURES
     assert lines[len(FIGURES) :] == [
         "",
-        "to decide:  runner --workload cifar10_cnn",
-        "report:     results/latest/report.html",
+        "to decide, in five processes each:",
+        "  runner --workload cifar10_cnn",
+        "",
+        "report: results/latest/report.html",
     ]
     assert "is fastest" not in printed.replace("backend is fastest, nor", "")
 
@@ -88,8 +95,7 @@ def test_the_command_that_decides_measures_the_same_work_in_five_processes(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert quick("--set", "image_size=16", "--set", "batch_size=64", "--backend", "jax", "--backend", "torch") == 0
-    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("to decide:")]
-    command = without_times(line).removeprefix("to decide:").split()
+    command = command_of(capsys.readouterr().out).split()
     assert command[0] == "runner"
     first = newest_records(folder)
     assert main(command[1:], Seams(executor=FakeExecutor())) == 0
@@ -109,13 +115,14 @@ def test_ones_own_model_gets_its_arguments_and_says_beforehand_how_long_it_may_t
     executor = FakeExecutor()
     assert quick("my_workload:build", "--set", "width=64", executor=executor) == 0
     assert {str(job.settings.params) for job in executor.jobs} == {"{'width': 64}"}
-    lines = without_times(capsys.readouterr().out).splitlines()
-    assert lines[0] == (
-        "my_workload:build on tensorflow, jax, torch, one process each: 27 s and, on each backend, the time in which "
-        "your model is built, compiled and takes its first steps; at most 6 min 15 s (--set timeout_s=...)"
-    )
+    printed = capsys.readouterr().out
+    lines = printed.splitlines()
+    assert lines[:2] == [
+        "my_workload:build on tensorflow, jax, torch, one process each",
+        "27 s, plus building and compiling your model; at most 6 min 15 s (timeout_s)",
+    ]
     assert "Whether they do the same work was not checked: runner parity my_workload:build" in lines
-    assert "to decide:  runner --workload my_workload:build --set width=64" in lines
+    assert command_of(printed) == "runner --workload my_workload:build --set width=64"
 
 
 def test_a_model_that_was_measured_before_takes_as_long_as_then(
@@ -231,6 +238,7 @@ def test_only_installed_backends_are_measured(
     printed = capsys.readouterr().out
     assert printed.splitlines()[0] == "cifar10_cnn on jax, one process each: about 9 s"
     assert "cifar10_cnn: nothing to compare" in printed
+    assert command_of(printed, "for an interval") == "runner --workload cifar10_cnn"
     there.clear()
     assert quick() == 2
     assert capsys.readouterr().err.startswith("runner: quick: no backend is installed for ")
@@ -250,6 +258,17 @@ def test_a_backend_that_fails_is_named_and_the_others_are_compared(
         "  torch             -         error",
     ]
     assert any(line.startswith("error cifar10_cnn on torch") for line in lines)
+
+
+def test_a_model_that_fails_everywhere_has_its_errors_and_no_table(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = FakeExecutor(behaviours={"my_workload:build": lambda job: Outcome(exit_code=1)})
+    assert quick("my_workload:build", "--backend", "jax", executor=executor) == 1
+    lines = after_progress(capsys.readouterr().out)
+    assert lines[0].startswith("error my_workload:build on jax (")
+    assert lines[-2:] == ["", "report: results/latest/report.html"]
+    assert [line for line in lines if "time of a step" in line or "to decide" in line or "compare" in line] == []
 
 
 def test_caveats_of_the_comparison_stand_below_its_figures() -> None:

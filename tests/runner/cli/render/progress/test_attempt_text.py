@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keras_matrix.runner.cli.render.progress.attempt_text import CellNames
+from keras_matrix.records.schema import Status
+from keras_matrix.runner.cli.render.progress.attempt_text import CellNames, result
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.plan.plan import PlannedRepeat
+from tests.conftest import make_record
 
 MATRIX = """\
 version: 1
@@ -40,3 +42,9 @@ def test_comparison_is_named_without_the_backend() -> None:
         "lstm b32 threads=2",
         "mnist_mlp b32",
     }
+
+
+def test_a_long_reason_is_cut_where_it_shows() -> None:
+    found = result(make_record(None, status=Status.ERROR, reason="x" * 300))
+    assert found == f"error: {'x' * 197}..."
+    assert result(make_record(None, status=Status.ERROR, reason="x" * 200)) == f"error: {'x' * 200}"
