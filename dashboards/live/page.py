@@ -59,8 +59,9 @@ class RunCounts:
             return [empty()]
         if not self.without_findings:
             return []
+        verbs = "has no findings and appears" if self.without_findings == 1 else "have no findings and appear"
         return [
-            f"Of {plural(self.runs, 'run')} {self.without_findings:,} have no findings and appear only under failures, "
+            f"{self.without_findings:,} of {plural(self.runs, 'run')} {verbs} only under failures, "
             "machines and runs. Create findings with `runner report --run RUN`, then send them with `uploader push`."
         ]
 

@@ -7,7 +7,7 @@ runner was killed is shown, too, and shows it by the time when it was last heard
 
 The time left is the expected time of the repeats that are left, a cell's own mean once one of its repeats has ended,
 times the pace so far: the time since the runner began, per second that was expected. So it knows that repeats are
-interleaved, and how busy the machine is.
+interleaved, and how busy the machine is. It grows if the repeats that run take longer than expected.
 """
 
 from __future__ import annotations
@@ -161,10 +161,7 @@ def _cell(cell: PlannedCell, known: Progress, records: Sequence[Record]) -> Sess
 
 
 def left_s(known: Progress, ended: Ended, now_s: float) -> float | None:
-    """Return about how many seconds the planned repeats that have not ended take; None if nothing is known of them.
-
-    Negative if they take longer than was expected.
-    """
+    """Return about how many seconds the planned repeats that have not ended take; None if nothing is known of them."""
     weights = _weights(known, ended)
     if not weights:
         return None
@@ -177,8 +174,11 @@ def left_s(known: Progress, ended: Ended, now_s: float) -> float | None:
         newest_s = max([newest_s, *came])
         done_s += weights.get(key, usual_s) * len(came)
         rest_s += weights.get(key, usual_s) * max(0, cell.planned - len(ended.get(key, ())))
+    running_s = sum(weights.get((one.arm, one.cell_id), usual_s) for one in known.running)
     pace = (newest_s - begun_s) / done_s if done_s and newest_s > begun_s else 1.0
-    return rest_s * pace - max(0.0, now_s - newest_s)
+    if now_s > newest_s and running_s:
+        pace = max(pace, (now_s - begun_s) / (done_s + running_s))
+    return rest_s * pace - min(max(0.0, now_s - newest_s), running_s * pace)
 
 
 def _weights(known: Progress, ended: Ended) -> dict[Key, float]:
@@ -196,8 +196,6 @@ def left_text(seconds: float | None) -> str:
     """Return a time left as text; empty if unknown."""
     if seconds is None:
         return ""
-    if seconds < 0:
-        return "longer than expected"
     minutes = round(seconds / 60)
     if minutes < 1:
         return "less than a minute left"

@@ -78,14 +78,17 @@ class Application:
         choice = _narrowed(choice, edition)
         counts = self._run_counts(edition)
         shown = [question for name, question in questions().items() if name in OVERVIEW and counts.runs]
+        session = edition.session()
+        # The first run of a folder explains an empty page better than any advice.
+        about_runs = [] if session and not counts.runs else counts.notices(edition.empty)
         frame = Frame(
             "Dashboard",
             f"{edition.origin} Share the address of this page to share the selection.",
             _link(choice, edition),
-            notices=[*edition.notices, *counts.notices(edition.empty)],
+            notices=[*edition.notices, *about_runs],
             form=Form("/", *self._choices(edition), edition.since if edition.since != EARLIEST_DAY else ""),
             choice=choice,
-            session=edition.session(),
+            session=session,
             state=_state(edition),
         )
         return dashboard.render(self._panels(edition, shown, choice), frame)

@@ -127,7 +127,7 @@ def test_runs_without_findings_are_counted_in_a_notice(tmp_path: Path) -> None:
     warehouse = warehouse_of(results)
     assert dashboard.run_counts(warehouse) == RunCounts(3, 2)
     page = site.index(warehouse, set())
-    assert "Of 3 runs 2 have no findings" in page
+    assert "2 of 3 runs have no findings and appear only" in page
     assert '<section id="failures"' in page
 
 

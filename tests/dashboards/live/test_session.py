@@ -185,12 +185,18 @@ def test_session_at_one_machine_shows_its_cells_and_the_time_left(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("now_s", "left"), [(30, 48 * 30 / 12), (60, 48 * 30 / 12 - 30), (30 + 130, -10)], ids=["now", "later", "overdue"]
+    ("now_s", "left"),
+    [
+        (30, 48 * 2.5),  # the pace is 30 s for 12
+        (45, 48 * 2.5 - 15),  # the repeat that runs has taken 15 of the 20 s that its 8 become
+        (160, 48 * 8 - 64),  # it takes longer: the pace is now 160 s for 12 + 8, and the others will, too
+    ],
+    ids=["now", "later", "overdue"],
 )
-def test_time_left_runs_on_between_records(tmp_path: Path, now_s: float, left: float) -> None:
+def test_time_left_runs_on_between_records_and_grows_when_it_is_exceeded(now_s: float, left: float) -> None:
     stored = [(STARTED_S + 10.0 * n, make_record(0.01, n)) for n in (1, 2, 3)]
-    found = left_s(Progress(BEGUN, CELLS), {("", CELLS[0].cell_id): stored}, STARTED_S + now_s)
-    assert found == pytest.approx(left)
+    known = Progress(BEGUN, CELLS, [RunningRepeat("f" * 16, "", 0)])
+    assert left_s(known, {("", CELLS[0].cell_id): stored}, STARTED_S + now_s) == pytest.approx(left)
 
 
 def test_own_duration_of_a_cell_replaces_what_was_expected(tmp_path: Path) -> None:
@@ -214,7 +220,6 @@ def test_time_left_is_unknown_if_nothing_was_expected() -> None:
     ("seconds", "text"),
     [
         (None, ""),
-        (-1.0, "longer than expected"),
         (20.0, "less than a minute left"),
         (100.0, "about 2 min left"),
         (3700.0, "about 1 h 2 min left"),
@@ -244,6 +249,7 @@ def test_page_shows_a_session_at_one_machine_with_its_cells(tmp_path: Path) -> N
     assert "3 of 10 planned repeats have ended, about 2 min left." in page
     assert "<td>gru batch_size=16</td><td>torch</td><td>0 of 5</td><td>0</td><td>repeat 3 runs</td>" in page
     assert "machines of the session" not in page
+    assert "Nothing was measured yet" not in page
     assert HOSTILE not in page
 
 
