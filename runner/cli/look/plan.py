@@ -45,7 +45,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the plan."""
     gc.disable()  # there are no reference cycles, and for 100,000 cells the collector takes a sixth of the time
-    matrix, cells = cell_choice(args).load(largest=True)
+    choice = cell_choice(args)
+    matrix, cells = choice.load(largest=True)
+    choice.check_workloads(matrix, cells)
     estimated = estimates(args.results, cells)
     repeats = order(cells, args.order_seed)
     refused = refused_cells(cells, args.seams.preflight)

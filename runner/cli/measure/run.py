@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
 def measured(request: RunRequest, display: TerminalDisplay) -> Session:
     """Measure the chosen cells of a matrix, largest batch sizes included, and return the finished session."""
     matrix, cells = request.choice.load(largest=True)
+    request.choice.check_workloads(matrix, cells)
     wanted = session_request(request, cells, request.choice.about(matrix.left_out))
     wanted, found = with_largest(request, wanted, display)
     if found is not None:
