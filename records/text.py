@@ -9,7 +9,10 @@ It knows nothing of the markup of an output: a page, a console and Markdown esca
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
+
+LONGEST_NAME = 64  # of which a near one is looked for
 
 # ECMA-48 control sequences (CSI, OSC and two-byte escapes), and what else only moves a terminal's cursor or rings.
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x07\x08]")
@@ -50,6 +53,14 @@ def escaped(text: str, most: int | None = 120) -> str:
     """Return a text as it was received, for a message: one line of at most `most` characters, nothing removed."""
     safe = text if text.isprintable() else ascii(text)[1:-1]
     return safe if most is None or len(safe) <= most else safe[: most - 3] + "..."
+
+
+def near(word: str, names: Iterable[str]) -> str:
+    """Return `; did you mean NAME?`, or an empty text if no name is similar."""
+    import difflib  # only after a mistake: `--help` stays fast
+
+    found = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6) if len(word) <= LONGEST_NAME else []
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def printable_values(value: Any) -> Any:

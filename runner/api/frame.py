@@ -12,8 +12,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from keras_matrix.records.command_line import near
 from keras_matrix.records.names import PARAMS, value_as_text
+from keras_matrix.records.text import near
 from keras_matrix.runner.api.rows import SETTINGS, Cell
 from keras_matrix.runner.errors import UsageError
 

@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from keras_matrix.records.command_line import near
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.store import Run as StoredRun
+from keras_matrix.records.text import near
 from keras_matrix.runner.api.loading import as_runner_errors, of_stored
 from keras_matrix.runner.api.stored_run import Run, as_path
 from keras_matrix.runner.cli.measure.run import finished, measured

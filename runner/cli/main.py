@@ -13,15 +13,16 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 
-from keras_matrix.records.command_line import CommandParser, near
 from keras_matrix.records.host import orphans
 from keras_matrix.records.host.import_path import ignore_other_modules
 from keras_matrix.records.host.streams import discard, standard_streams
 from keras_matrix.records.store import StoreFailure
+from keras_matrix.records.text import near
 from keras_matrix.runner.cli.measure import service
 from keras_matrix.runner.errors import RunnerError, UsageError
 from keras_matrix.runner.interrupts import process_interruptible
 from keras_matrix.runner.measure.seams import Seams
+from keras_matrix.uploader.cli.command_parser import CommandParser
 
 # The name of each command: its module, and its line in `runner --help`.
 COMMANDS = {

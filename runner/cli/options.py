@@ -13,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.command_line import near
 from keras_matrix.records.host.addresses import without_user
 from keras_matrix.records.settings import Scalar
+from keras_matrix.records.text import near
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends

@@ -11,7 +11,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_matrix.records.command_line import near
+from keras_matrix.records.text import near
 from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.environments.rebuilt import LIMIT_S, CannotRebuild, failure
 from keras_matrix.runner.errors import UsageError

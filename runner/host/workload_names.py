@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from keras_matrix.records.command_line import near
+from keras_matrix.records.text import near
 from keras_matrix.runner.errors import MatrixError
 from keras_matrix.runner.matrix.reader import Cell, Matrix
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.command_line import near
 from keras_matrix.records.names import PARAMS
 from keras_matrix.records.settings import OWN_OPTIONS, Scalar
+from keras_matrix.records.text import near
 from keras_matrix.records.traces.request import Trace
 from keras_matrix.runner.matrix import grammar, stall_rules, trace_rules
 from keras_matrix.runner.matrix.catalog import Catalog, Workload, user_workload

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.command_line import near
 from keras_matrix.records.names import PARAMS
 from keras_matrix.records.settings import Scalar
-from keras_matrix.records.text import escaped
+from keras_matrix.records.text import escaped, near
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.conflicts import conflicts
 from keras_matrix.runner.matrix.entries import set_by_matrix

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.command_line import near
 from keras_matrix.records.settings import Scalar
+from keras_matrix.records.text import near
 from keras_matrix.runner.matrix.grammar import Axes, Rule
 from keras_matrix.runner.matrix.strict_yaml import REFUSED, Document, Path, Problem, note, say
 

@@ -115,11 +115,10 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
         if request.executors.contract.local_machine:
             display.problems(_not_installed(arms, session.pending))
         first = next(iter(session.runs.values()))
-        progress = display.progress(session.repeats, session.pending, expected_s)
         with (
             _guarded(request, session, display),
             _short_collections() as collect,
-            progress as shown,
+            display.progress(session.repeats, session.pending, expected_s) as shown,
             stored_progress(shown, first, planned_cells(session.repeats, expected_s), utc_now) as observer,
         ):
             context = MeasurementContext(

@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_matrix.records.command_line import near
 from keras_matrix.records.task import UPTIME, Compute, Goal, MetricSpec, Task
+from keras_matrix.records.text import near
 from keras_matrix.runner.errors import MatrixError
 from keras_matrix.runner.tasks.cfg_file import CfgSection, read_sections
 from keras_matrix.runner.tasks.rules import KEYS, MAX_WORD, METRIC_KEYS, NAME, pattern_problem

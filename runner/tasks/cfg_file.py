@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_matrix.records.command_line import near
+from keras_matrix.records.text import near
 from keras_matrix.runner.errors import MatrixError
 
 MAX_BYTES = 1 << 20

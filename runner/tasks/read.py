@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.records.command_line import near
 from keras_matrix.records.task import DEFINITION, UPTIME, Compute, Goal, MetricSpec, Task
+from keras_matrix.records.text import near
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import LIMITS, USER_PARAM, Axes
 from keras_matrix.runner.matrix.strict_yaml import REFUSED, Path, path_text, say

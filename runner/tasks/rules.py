@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from keras_matrix.records.command_line import near
 from keras_matrix.records.task import Compute, Goal
+from keras_matrix.records.text import near
 from keras_matrix.runner.matrix.grammar import LIMITS, SETTINGS, Rule
 
 # As in the files of other drivers, with blanks and capitals.

@@ -15,11 +15,11 @@ from pathlib import Path
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.analysis.whatif.search.families import Found
 from keras_matrix.analysis.whatif.search.trajectory import Strategy as SearchedStrategy
-from keras_matrix.records.command_line import near
 from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.names import PARAMS
 from keras_matrix.records.settings import OWN_OPTIONS, Scalar, Settings
+from keras_matrix.records.text import near
 from keras_matrix.runner.errors import InfrastructureError, MatrixError, UsageError
 from keras_matrix.runner.matrix import catalog, reader
 from keras_matrix.runner.matrix.grammar import SETTINGS, VERSION

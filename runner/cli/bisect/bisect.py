@@ -23,8 +23,8 @@ from pathlib import Path
 from keras_matrix.analysis.regression.bisection import THRESHOLD, Bisection, Outcome, search
 from keras_matrix.analysis.stats.sequential import PRECISION_TARGET
 from keras_matrix.records.backends import TABLE
-from keras_matrix.records.command_line import near
 from keras_matrix.records.packages import KERAS_HUB
+from keras_matrix.records.text import near
 from keras_matrix.runner.cli.bisect import text
 from keras_matrix.runner.cli.bisect.axes import Axis, Cache, CheckoutAxis, DateAxis, PackageAxis
 from keras_matrix.runner.cli.bisect.state import VERSION, State, Stored

@@ -18,9 +18,9 @@ from keras_matrix.analysis.regression.gate import Rule, sharing
 from keras_matrix.analysis.regression.regression_kinds import ALSO, TESTED
 from keras_matrix.dashboards.report import comparison_page
 from keras_matrix.dashboards.report import page as report
-from keras_matrix.records.command_line import near
 from keras_matrix.records.injected_faults import UnknownFault, counterpart, parse
 from keras_matrix.records.store import Results, Run
+from keras_matrix.records.text import near
 from keras_matrix.runner.cli.compare.histories import across_stored
 from keras_matrix.runner.cli.look import stored
 from keras_matrix.runner.cli.look.stored import newest_runs, write_report

@@ -16,11 +16,10 @@ from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.command_line import near
 from keras_matrix.records.fc import spec
 from keras_matrix.records.instruments.parity import ParityRecord
 from keras_matrix.records.settings import DATA, DISTRIBUTIONS, MODEL, Scalar
-from keras_matrix.records.text import printable
+from keras_matrix.records.text import near, printable
 from keras_matrix.runner.checks.parity import ParityRequest, compare_all, exit_code
 from keras_matrix.runner.checks.parity_processes import Subject
 from keras_matrix.runner.cli.options import add_results_option, check_backends, check_range

@@ -22,12 +22,12 @@ from keras_matrix.dashboards.report import roofline_page
 from keras_matrix.dashboards.report.roofline_page import Heading
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.command_line import near
 from keras_matrix.records.instruments import peaks as peak_files
 from keras_matrix.records.instruments.peaks import Peaks
 from keras_matrix.records.instruments.work import Target
 from keras_matrix.records.schema import Machine
 from keras_matrix.records.store import Results, Run
+from keras_matrix.records.text import near
 from keras_matrix.runner.checks import roofline as runs
 from keras_matrix.runner.checks import work
 from keras_matrix.runner.checks.peaks import Effort, Subject, measure, probe_settings

@@ -12,8 +12,8 @@ from keras_matrix.analysis.history.change_points import Assessment
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.appended import annotations as stored_notes
 from keras_matrix.records.appended.annotations import Annotation, NoteKind, checked_note, in_force
-from keras_matrix.records.command_line import near
 from keras_matrix.records.history_reader import Past, PastRun
+from keras_matrix.records.text import near
 from keras_matrix.runner.cli.compare import histories
 from keras_matrix.runner.cli.history.reading import read
 from keras_matrix.runner.errors import UsageError

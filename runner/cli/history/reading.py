@@ -8,9 +8,9 @@ from pathlib import Path
 
 from keras_matrix.records import history_reader
 from keras_matrix.records.appended import annotations as stored_notes
-from keras_matrix.records.command_line import near
 from keras_matrix.records.history_reader import Past, Wanted
 from keras_matrix.records.store import Problem, Results
+from keras_matrix.records.text import near
 from keras_matrix.runner.errors import UsageError
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from keras_matrix.records.command_line import near
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import PREFIX
+from keras_matrix.records.text import near
 from keras_matrix.runner.cli.render.format import settings_text
 from keras_matrix.runner.errors import UsageError
 

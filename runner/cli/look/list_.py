@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from keras_matrix.records.command_line import near
+from keras_matrix.records.text import near
 from keras_matrix.runner.cli.render.format import columns, count
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix import catalog

@@ -12,13 +12,12 @@ from keras_matrix.analysis.findings import run_findings
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records import findings, history_reader, left_out
-from keras_matrix.records.command_line import near
 from keras_matrix.records.instruments import shipped
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Problem, Results, Run, StoreFailure, latest_attempts
-from keras_matrix.records.text import printable
+from keras_matrix.records.text import near, printable
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import stored
 from keras_matrix.runner.cli.compare.histories import assessed

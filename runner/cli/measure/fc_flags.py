@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from keras_matrix.records.command_line import near
 from keras_matrix.records.fc.rules import memory_problem, problems_of
 from keras_matrix.records.fc.spec import MODES, PARTITIONS, WORKLOAD, FcProblem, gpu_aggr
 from keras_matrix.records.host.system import free_memory_bytes
+from keras_matrix.records.text import near
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import DEFAULTS

@@ -11,8 +11,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from keras_matrix.records.command_line import near
 from keras_matrix.records.store import latest_attempts
+from keras_matrix.records.text import near
 from keras_matrix.runner.cli.measure.run import conclude
 from keras_matrix.runner.cli.options import add_measuring_options, check_output, check_range, count_or_auto, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay

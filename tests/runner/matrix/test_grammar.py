@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 import yaml
 
-from keras_matrix.records.command_line import near
 from keras_matrix.records.settings import Settings
+from keras_matrix.records.text import near
 from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.matrix import catalog, json_schema
 from keras_matrix.runner.matrix.grammar import DEFAULTS, NAME, SETTINGS, Rule, workload_name_problem

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.analysis.comparison.merge import LeftOut, Merge, MergeCandidate, candidate, choose, shortened
-from keras_matrix.records.command_line import near
 from keras_matrix.records.history_reader import left_out
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Problem, Run, StoreFailure
-from keras_matrix.records.text import printable
+from keras_matrix.records.text import near, printable
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.plan.session import FINISHED
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.records.command_line import near
+from keras_matrix.records.text import near
 from keras_matrix.runner.cli.main import main as runner
 from keras_matrix.uploader.cli.main import main as uploader
 
@@ -19,9 +19,9 @@ from keras_matrix.uploader.cli.main import main as uploader
             "runner plan --backend jax",
         ),
         (
-            ["trace", "jax:lstm", "--html", "x"],
+            ["trace", "jax:lstm", "--htlm", "x"],
             "usage: runner trace ",
-            "runner trace: error: unrecognized arguments: --html x",
+            "runner trace: error: unrecognized arguments: --htlm x; did you mean --html?",
         ),
         (["--matrx", "m"], "usage: runner run ", "unrecognized arguments: --matrx m; did you mean --matrix?"),
         (["report", "--publihs=x"], "usage: runner report ", "--publihs=x; did you mean --publish?"),

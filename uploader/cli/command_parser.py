@@ -8,18 +8,10 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
-LONGEST_NAME = 64
-
-
-def near(word: str, names: Iterable[str]) -> str:
-    """Return `; did you mean NAME?`, or an empty text if no name is similar."""
-    import difflib  # only after a mistake: `--help` stays fast
-
-    found = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6) if len(word) <= LONGEST_NAME else []
-    return f"; did you mean {found[0]}?" if found else ""
+from keras_matrix.records.text import near
 
 
 class CommandParser(argparse.ArgumentParser):
