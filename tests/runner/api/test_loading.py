@@ -69,6 +69,17 @@ def test_status_names_every_other_ending_of_its_processes(folder: Path) -> None:
     assert (cell.status, cell.processes, cell.reasons) == ("unstable, timeout", 2, ("timeout: a reason",))
 
 
+def test_answer_is_the_sentence_that_begins_the_report(folder: Path, tmp_path: Path) -> None:
+    run = measured()
+    assert run.answer.fastest["tensorflow"] >= 1
+    assert run.answer.rows == len(run.comparisons) == 2
+    assert (
+        f'<p class="answer">{run.answer.text}.</p>'.replace("'", "&#39;")
+        in run.report(tmp_path / "page.html").read_text()
+    )
+    assert run.answer.text in repr(run)
+
+
 def test_comparisons_have_verdict_ratios_and_same_work_of_the_report(folder: Path) -> None:
     first, second = measured().comparisons
     assert (first.name, first.backends) == ("mnist_mlp batch_size=32", ("tensorflow", "jax", "torch"))

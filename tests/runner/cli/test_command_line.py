@@ -305,6 +305,11 @@ def test_with_json_nothing_else_is_printed(folder: Path, capsys: pytest.CaptureF
     document = json.loads(capsys.readouterr().out)
     assert document["statuses"] == {"ok": 30}
     assert [row["fastest"] for row in document["rows"]] == ["tensorflow", "tensorflow"]
+    assert document["answer"]["fastest"] == {"tensorflow": 2}
+    assert document["answer"]["text"].startswith(
+        "tensorflow is fastest in 2 of 2 rows; over all rows tensorflow takes "
+    )
+    assert [mean["against"] for mean in document["answer"]["means"]] == ["jax", "torch"]
 
 
 def test_show_prints_a_cell_in_detail(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
