@@ -8,6 +8,7 @@ machines are not aligned.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from keras_matrix.records.traces import neutral, programs, torch
 from keras_matrix.records.traces.categories import kinds
 from keras_matrix.records.traces.neutral import Flow, Head, Kind, Span
 from keras_matrix.records.traces.request import Names, TraceError
+from keras_matrix.records.traces.steps import is_part
 from keras_matrix.records.traces.xspace import reader, tracks
 
 XPLANE = ".xplane.pb"
@@ -138,8 +140,24 @@ def _read(path: Path, worker: int, names: Names) -> Part:
         part = Part(spans, flows, recording.clocks, recording.device, worker, recording.base_ns, notes=recording.notes)
         return replace(part, others=kinds(recording.others))
     profile = reader.read(path)
-    spans = tracks.spans(profile, worker, names)
-    return Part(spans, [], profile.clocks, profile.device, worker, warnings=profile.warnings, programs=profile.programs)
+    spans, notes = _finished(tracks.spans(profile, worker, names))
+    part = Part(spans, [], profile.clocks, profile.device, worker, warnings=profile.warnings, programs=profile.programs)
+    return replace(part, notes=notes)
+
+
+def _finished(spans: list[Span]) -> tuple[list[Span], list[str]]:
+    """Return the spans without the mark of a last step in which the profiler stopped, and what to say about it."""
+    marks = sorted((span for span in spans if span.track.kind is Kind.STEPS), key=lambda span: span.start_ns)
+    counts: dict[int | None, Counter[str]] = {mark.step: Counter() for mark in marks}
+    for span in spans:
+        if span.track.kind in neutral.WORKING and span.step in counts:
+            counts[span.step][span.name] += 1
+    if not is_part(list(counts.values())):
+        return spans, []
+    last = marks[-1]
+    length = f"{last.duration_ns / 1e6:.3f} ms"
+    text = f"{last.name}, the last one ({length}), is left out: the profiler stopped before it ended"
+    return [span for span in spans if span is not last], [text]
 
 
 def _shifts_ns(parts: Sequence[Part]) -> list[int]:

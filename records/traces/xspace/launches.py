@@ -59,7 +59,8 @@ class Launches(NamedTuple):
         """Return which work was launched before the profile began: it has a number, and no call of the file has it."""
         if (self.steps == NO_STEP).all():
             return np.zeros(correlations.size, np.bool_)
-        return (correlations != NO_CORRELATION) & ~np.isin(correlations, self.correlations)
+        before: Flags = (correlations != NO_CORRELATION) & ~np.isin(correlations, self.correlations)
+        return before
 
 
 NO_LAUNCHES = Launches(np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -1,9 +1,9 @@
 """Converts a recording of JAX or TensorFlow to spans: the track, phase, layer and step of each operation.
 
 The instructions of a step are those of its program runs: if the number of a program's runs is a multiple of the number
-of steps, the first runs belong to the first step. TensorFlow's operations end within the step that calls them. Events
-on the streams of a device belong to the step that launched them (`launches`); in a file without launches, instructions
-are divided like runs. In all other cases the step is unknown.
+of steps (without a last one during which nothing began), the first runs belong to the first step. TensorFlow's
+operations end within the step that calls them. Events on the streams of a device belong to the step that launched them
+(`launches`); in a file without launches, instructions are divided like runs. In all other cases the step is unknown.
 """
 
 from __future__ import annotations
@@ -163,6 +163,7 @@ class _Steps:
         self._ends = np.array([end for _, end, _ in steps], np.int64)
         self._numbers = [int(name.removeprefix(STEP)) for _, _, name in steps]
         self._launches = recording.launches
+        self._worked = len(self._numbers)  # how many of them have work: the profiler may have stopped in the last one
         # Operations without a program have the number 0.
         self._programs = _numbered(["", *(what.program for what in recording.whats)])[1:]
 
@@ -170,6 +171,8 @@ class _Steps:
         """Return the number of each operation's step, None if unknown; operations are in order."""
         found = np.zeros(worked.whats.size, np.int64)
         if self._numbers:
+            if self._worked > 1 and not (worked.start_ns >= self._begins[-1]).any():
+                self._worked -= 1
             of_run = worked.runs != NO_RUN
             its = np.flatnonzero(of_run)
             found[its] = self._of_runs(worked.start_ns[its], self._programs[worked.whats[its]], worked.runs[its])
@@ -196,7 +199,7 @@ class _Steps:
         keys = worked.devices[its] * len(self._programs) + worked.whats[its]
         for key in np.unique(keys):
             ran = its[keys == key]
-            times, rest = divmod(ran.size, len(self._numbers))
+            times, rest = divmod(ran.size, self._worked)
             if not rest:
                 steps[ran] = 1 + np.arange(ran.size) // times
         return steps
@@ -212,7 +215,7 @@ class _Steps:
         of_program = pairs[called] // max(1, each.size)
         for program in np.unique(of_program):
             its = called[of_program == program]
-            times, rest = divmod(its.size, len(self._numbers))
+            times, rest = divmod(its.size, self._worked)
             if not rest:
                 steps[its] = 1 + np.arange(its.size) // times
         return steps[pair]

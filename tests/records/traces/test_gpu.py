@@ -78,6 +78,18 @@ def test_work_after_the_last_step_that_no_step_launched_is_outside_the_window(pa
     assert found.computed_s == pytest.approx(2500e-6)
 
 
+def test_last_step_in_which_the_profiler_stopped_is_left_out_and_named(path: Path) -> None:
+    """Of its two kernels the second had not ended."""
+    host = plane(
+        "/host:CPU", {"main": [*gpu.marks(), *gpu.calls(), *(call(n + 20, (n - 0.4) * 100) for n in EACH_STEP)]}
+    )
+    second = [kernel(n + 20, DISPATCH_US + (n - 1) * KERNEL_US + 400, 50, name="add") for n in EACH_STEP[:-1]]
+    first = [kernel(n, DISPATCH_US + (n - 1) * KERNEL_US, 300) for n in EACH_STEP]
+    found = table(path, host, plane("/device:GPU:0", {STREAM: [*first, *second]}))
+    assert (found.steps, found.step_time_s) == (STEPS - 1, pytest.approx(500e-6))
+    assert found.notes == ["step 5, the last one (0.100 ms), is left out: the profiler stopped before it ended"]
+
+
 def test_work_that_was_launched_before_the_profile_is_left_out_and_named(path: Path) -> None:
     """Mutation: it counts for the step in which it happens to run."""
     streams = {STREAM: [*gpu.kernels(), kernel(99, 50, 50, name=NCCL)], COPIES: [kernel(98, 700, 30, name=NCCL)]}

@@ -154,12 +154,15 @@ def _check_steps(path: Path, marks: Sequence[Span]) -> None:
 
 
 def _runs(
-    path: Path, marks: Sequence[Span], work: Sequence[Span], programs: Sequence[str]
+    path: Path, marks: list[Span], work: Sequence[Span], programs: Sequence[str]
 ) -> tuple[dict[int, list[list[Run]]], list[str]]:
-    """Return the runs of each device in each step, and caveats. Raises `GraphError` if a step has no work."""
+    """Return the runs of each device in each step, and caveats. Raises `GraphError` if a step has no work.
+
+    A last step without work, in which the profiler stopped, is removed from the marks.
+    """
     places = {mark.step: at for at, mark in enumerate(marks)}
     counts: Counter[tuple[int, int, Identity]] = Counter()
-    runs: dict[int, list[list[Run]]] = defaultdict(lambda: [[] for _ in marks])
+    runs: dict[int, list[list[Run]]] = defaultdict(lambda: [[] for _ in places])
     outside: Counter[str] = Counter()
     for span, program in zip(work, programs, strict=True):
         if span.track.kind is Kind.OUTSIDE and marks[0].start_ns <= span.start_ns <= marks[-1].end_ns:
@@ -177,8 +180,16 @@ def _runs(
         occurrence = counts[span.track.worker, at, identity]
         counts[span.track.worker, at, identity] += 1
         runs[span.track.worker][at].append(Run(identity, occurrence, span.start_ns, span.end_ns))
-    for at, mark in enumerate(marks):
+    caveats = []
+    for at, mark in enumerate([*marks]):
         own = [run for steps in runs.values() for run in steps[at]]
+        if not own and 0 < at == len(marks) - 1 and not outside:
+            caveats.append(
+                f"step {at + 1} is left out: the profiler stopped before it ended, without an operation of it"
+            )
+            marks.pop()
+            runs = {device: steps[:-1] for device, steps in runs.items()}
+            break
         if not own:
             others = (
                 f" {len(outside)} operations belong to no step, such as {next(iter(outside))!r};" if outside else ""
@@ -189,7 +200,7 @@ def _runs(
                 f"{path}: the operations of {mark.name!r}, such as {own[0].identity.name!r}, have no duration;"
                 " record the trace again"
             )
-    return runs, _outside(path, outside, len(marks))
+    return runs, [*caveats, *_outside(path, outside, len(marks))]
 
 
 def _step_at(marks: Sequence[Span], at_ns: int) -> int | None:

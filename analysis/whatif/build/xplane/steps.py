@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from keras_matrix.analysis.whatif.build.matching import LEAST_SHARED
 from keras_matrix.analysis.whatif.build.xplane.reading import Profile
 from keras_matrix.analysis.whatif.graph import GraphError
+from keras_matrix.records.traces.steps import is_part
 
 
 def check_steps(workers: Mapping[int, Sequence[Profile]]) -> None:
@@ -35,26 +36,46 @@ def _steps(profiles: Sequence[Profile]) -> int:
 
 
 def leave_out_unusual(workers: Mapping[int, Sequence[Profile]]) -> list[str]:
-    """Leave out steps that share less than 80 % of their operations with the others; return what to say about them."""
-    unusual: set[int] = set()
+    """Leave out steps in which a profiler stopped, or that share less than 80 % of their operations with the others.
+
+    Returns what to say about them.
+    """
+    unfinished, unusual = set[int](), set[int]()
+    for profiles in workers.values():
+        first = 0
+        for profile in profiles:
+            first += len(profile.windows)
+            if is_part([Counter(run.identity for run in runs) for runs in _all_runs(profile)]):
+                unfinished.add(first - 1)
     for profiles in workers.values():
         counts = [Counter(run.identity for run in runs) for profile in profiles for runs in _all_runs(profile)]
-        usual = _usual(counts)
+        usual = _usual([own for step, own in enumerate(counts) if step not in unfinished])
         for step, own in enumerate(counts):
             if (usual & own).total() < LEAST_SHARED * max(own.total(), usual.total()):
                 unusual.add(step)
     total = _steps(next(iter(workers.values())))
-    if not unusual or len(unusual) == total:
-        return []
+    said = [
+        f"step {step + 1} is left out: the profiler stopped before it ended, with a part of its operations"
+        for step in sorted(unfinished)
+    ]
+    unusual -= unfinished
+    if len(unusual) + len(unfinished) == total:
+        unusual.clear()
+    if unusual:
+        numbers = ", ".join(str(step + 1) for step in sorted(unusual))
+        said.append(f"step {numbers} is left out: less than 80 % of its operations are those of the other steps")
+    _leave_out(workers, unusual | unfinished)
+    return said
+
+
+def _leave_out(workers: Mapping[int, Sequence[Profile]], steps: Collection[int]) -> None:
     for profiles in workers.values():
         first = 0
         for profile in profiles:
-            kept = [at for at in range(len(profile.windows)) if first + at not in unusual]
+            kept = [at for at in range(len(profile.windows)) if first + at not in steps]
             first += len(profile.windows)
             profile.windows = [profile.windows[at] for at in kept]
-            profile.runs = {device: [steps[at] for at in kept] for device, steps in profile.runs.items()}
-    numbers = ", ".join(str(step + 1) for step in sorted(unusual))
-    return [f"step {numbers} is left out: less than 80 % of its operations are those of the other steps"]
+            profile.runs = {device: [runs[at] for at in kept] for device, runs in profile.runs.items()}
 
 
 def _all_runs(profile: Profile) -> list[list[Any]]:

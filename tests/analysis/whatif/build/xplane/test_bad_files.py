@@ -59,7 +59,8 @@ def test_a_damaged_program_is_named(path: Path) -> None:
 
 def test_a_device_without_an_operation_of_each_step_is_named(path: Path) -> None:
     """Mutation: `graph_of` does not check that each device has a return."""
-    write_jax(path, MARKS, [*OPS, Op("dot.1", 0, 0, device=1)])
+    third = [Op("dot.1", 81, 89, 3), Op("dot.1", 0, 0, device=1)]
+    write_jax(path, [*MARKS, step(3, 80, 120)], [*OPS, *third])
     assert message_of(path) == f"{path}: a device ran no operation that each step has; record the trace again"
 
 
@@ -75,8 +76,8 @@ def test_a_file_without_steps_says_how_to_mark_them(path: Path) -> None:
 
 
 def test_a_step_without_operations_is_named(path: Path) -> None:
-    write(path, MARKS, [node("a/MatMul:MatMul", 1, 9)])
-    assert message_of(path) == f"{path}: 'step 2' contains no operation; record the trace again"
+    write(path, MARKS, [node("a/MatMul:MatMul", 41, 49)])
+    assert message_of(path) == f"{path}: 'step 1' contains no operation; record the trace again"
 
 
 def test_operations_without_durations_are_named(path: Path) -> None:

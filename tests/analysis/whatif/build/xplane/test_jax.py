@@ -139,6 +139,18 @@ def test_an_operation_in_few_steps_is_left_out_and_reported(path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("done", [0, 1, 5])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_last_step_in_which_the_profiler_stopped_is_left_out_and_named(path: Path, steps: int, done: int) -> None:
+    """Of the last step a part of the operations was recorded. Mutation: with two steps it is the usual one."""
+    marks = [step(one + 1, 30 * one, 30 * one + 30) for one in range(steps + 1)]
+    ops = [Op(f"dot.{at}", 30 * one + at, 30 * one + at + 1, one) for one in range(steps) for at in range(1, 10)]
+    ops += [Op(f"dot.{at}", 30 * steps + at, 30 * steps + at + 1, steps) for at in range(1, 1 + done)]
+    made = graph(write_jax(path, marks, ops))
+    assert [round(one * 1e6, 6) for one in made.header.step_times_s] == [30] * steps
+    assert any(f"step {steps + 1} is left out: the profiler stopped" in text for text in made.header.caveats)
+
+
 def test_a_step_that_does_something_else_is_left_out(path: Path) -> None:
     marks = [step(one, 30 * one - 30, 30 * one) for one in (1, 2, 3)]
     ops = [Op(f"start.{at}", at, at + 2, 1) for at in range(3, 20, 3)]
