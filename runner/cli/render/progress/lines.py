@@ -14,6 +14,7 @@ from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.format import duration
 from keras_matrix.runner.cli.render.progress.attempt_text import CellNames, OutcomeText
+from keras_matrix.runner.cli.render.progress.long_states import LongStates, printing
 from keras_matrix.runner.cli.render.progress.time_left import TimeLeft
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer
@@ -49,24 +50,33 @@ class Lines(Silent):
         self._left = left
         self._outcomes = outcomes
         self._machines: dict[tuple[str, str, int], str] = {}
+        self.states = LongStates()
 
     def begun(self, planned: PlannedRepeat) -> None:
         """Count the time from now on."""
         self._left.begun(planned)
+        self.states.enter(f"preparing {self._names.label(planned)}")
+
+    def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
+        """Remember what is measured."""
+        self.states.enter(f"measuring {', '.join(map(self._names.label, repeats))}")
 
     def placed(self, repeats: Sequence[PlannedRepeat], machine: str) -> None:
         """Remember where repeats are measured."""
         for planned in repeats:
             self._left.begun(planned)
+        self.states.enter(f"measuring {self._names.label(repeats[0])} at {machine}")
         self._machines.update((planned.key, f" at {machine}") for planned in repeats)
 
     def calibrating(self, cell: Cell) -> None:
         """Print which cell is being calibrated."""
         self._left.runs(cell)
+        self.states.enter(f"calibrating {self._names.of(cell)}")
         _say(f"        calibrating {self._names.of(cell)}")
 
     def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Print how an attempt ended."""
+        self.states.enter("")
         counted = self._left.ended(planned, record.status)
         if self._outcomes.is_known(record):
             return
@@ -107,7 +117,9 @@ def progress(
         return
     names = CellNames(repeats)
     if not sys.stdout.isatty():
-        yield Lines(len(repeats), done, left, OutcomeText(printed), names)
+        lines = Lines(len(repeats), done, left, OutcomeText(printed), names)
+        with printing(lines.states, _say):
+            yield lines
     else:
         from keras_matrix.runner.cli.render.progress.live import live
 
