@@ -67,6 +67,18 @@ def titles_of(works: Sequence[tuple[str, Labels]], usual: Usual) -> list[Title]:
     ]
 
 
+def differences(texts: Sequence[str], works: Sequence[Settings]) -> list[str]:
+    """Return for each work whose text others have, too, what differs between them; empty for other works."""
+    alike: dict[str, list[int]] = {}
+    for place, text in enumerate(texts):
+        alike.setdefault(text, []).append(place)
+    found = [""] * len(texts)
+    for places in alike.values():
+        for place, title in zip(places, titled([works[place] for place in places], {}), strict=True):
+            found[place] = title.differing
+    return found
+
+
 def _shown(values: Labels, varying: Collection[str], usual: Labels) -> list[str]:
     """Return the keys that the title of a work names, in the order of its values."""
     return [key for key in values if key in varying or (key in usual and not _equal(usual[key], values[key]))]

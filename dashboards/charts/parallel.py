@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
 from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.analysis.comparison.titles import differences
 from keras_matrix.analysis.fc.parallel import DataVersusModel, FcFigure, data_versus_model, figures
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
@@ -83,8 +84,8 @@ def pictures(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> Pictu
     found = sorted(figures(cells.values(), run_context.shares), key=_order)
     spent, left_out = [figure for figure in found if figure.spent], list[str]()
     return Pictures(
-        most([_panel(group) for group in _gaining(found)], "scaling", left_out),
-        most([_grid(group) for group in _paired(data_versus_model(found, cells))], "crossing", left_out),
+        most(_panels(_gaining(found)), "scaling", left_out),
+        most(_grids(_paired(data_versus_model(found, cells))), "crossing", left_out),
         most([_step(group) for group in _grouped(spent, lambda f: size_of(f.task))], "time", left_out),
         left_out,
     )
@@ -129,11 +130,22 @@ def _without(figure: FcFigure, *names: str) -> dict[str, bool | int | float | st
     return {name: value for name, value in figure.settings.params.items() if name not in names}
 
 
-def _panel(group: Sequence[FcFigure]) -> Panel:
+def _panels(groups: Sequence[Sequence[FcFigure]]) -> list[Panel]:
+    """Return a panel for each work; those of one mode and size name what else differs."""
+    texts = [f"{group[0].task.mode}, {size_of(group[0].task)}" for group in groups]
+    works = [replace(group[0].settings, params=_without(group[0], "workers")) for group in groups]
+    return [_panel(group, other) for group, other in zip(groups, differences(texts, works), strict=True)]
+
+
+def _panel(group: Sequence[FcFigure], other: str) -> Panel:
     task = group[0].task
     by_backend = {slot_of(f.settings.backend): f.settings.backend for f in group if f.efficiency}
     gains = {backend: _gains(group, backend) for _, backend in sorted(by_backend.items())}
-    return panel(task.mode, size_of(task), gains, "worker")
+    return panel(task.mode, _joined(size_of(task), other), gains, "worker")
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
 
 
 def _gains(group: Sequence[FcFigure], backend: str) -> Gains:
@@ -157,6 +169,15 @@ def _paired(found: Sequence[DataVersusModel]) -> list[list[DataVersusModel]]:
         return canonical(replace(pair.data.settings, batch_size=1, samples=1, params=params))
 
     return sorted(_grouped(found, key), key=lambda group: _kind_order(group[0].data))
+
+
+def _grids(groups: Sequence[Sequence[DataVersusModel]]) -> list[Grid]:
+    """Return a grid for each group; those of one title name what else differs."""
+    plain = [_grid(group) for group in groups]
+    first = [group[0].data for group in groups]
+    works = [replace(one.settings, batch_size=1, samples=1, params=_without(one, "weight_size")) for one in first]
+    others = differences([f"{one.title}, {one.details}" for one in plain], works)
+    return [replace(one, details=_joined(one.details, other)) for one, other in zip(plain, others, strict=True)]
 
 
 def _grid(group: Sequence[DataVersusModel]) -> Grid:
@@ -239,13 +260,17 @@ def _step(group: Sequence[FcFigure]) -> Picture:
     times = [seconds for f in group if f.spent for seconds in (f.spent.step_time_s, f.step_time_s)]
     unit = unit_for(times)
     axis = axes.from_zero(times, f"time of a step, {unit.name}", unit)
-    return Picture(size_of(group[0].task), "", axis, [_bar(figure, axis) for figure in sorted(group, key=_kind_order)])
+    ordered = sorted(group, key=_kind_order)
+    names = [f"{one.task.mode} ×{one.task.workers}" for one in ordered]
+    texts = [f"{name} on {one.settings.backend}" for name, one in zip(names, ordered, strict=True)]
+    others = differences(texts, [one.settings for one in ordered])
+    named = zip(ordered, map(_joined, names, others), strict=True)
+    return Picture(size_of(group[0].task), "", axis, [_bar(figure, name, axis) for figure, name in named])
 
 
-def _bar(figure: FcFigure, axis: Axis) -> Strip:
-    spent = figure.spent
+def _bar(figure: FcFigure, name: str, axis: Axis) -> Strip:
+    spent, backend = figure.spent, figure.settings.backend
     assert spent is not None
-    name, backend = f"{figure.task.mode} ×{figure.task.workers}", figure.settings.backend
     part = min(1.0, max(0.0, spent.share))
     start, end = axis.share(0.0), axis.share(spent.step_time_s)
     middle = axis.share(spent.step_time_s * (1 - part))

@@ -234,6 +234,11 @@ def stored_problem(settings: Settings) -> str | None:
     return "workers: must be above 0, got 0" if problem.workers == 0 else None
 
 
+def network_of(settings: Settings) -> object:
+    """Return the network of a cell's workers; a parameter of another workload may have the name, too."""
+    return settings.params.get("network", LOCAL) if settings.workload == WORKLOAD else LOCAL
+
+
 def is_native(settings: Settings) -> bool:
     """Return whether a cell runs a program of `models.fc` rather than Keras's own `fit`."""
     return settings.workload == WORKLOAD and MODES[problem_of(settings).mode].native

@@ -23,7 +23,7 @@ from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.identity import DEFAULTS, LATER
 from keras_matrix.records.identity import cell_id as identity
 from keras_matrix.records.left_out import LeftOut
-from keras_matrix.records.names import PARAMS
+from keras_matrix.records.names import PARAMS, parameter_key
 from keras_matrix.records.replicas import rules as replica_rules
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import Task
@@ -201,7 +201,8 @@ def _check_count(matrix: Matrix, limit: int) -> None:
     if (total := sum(counts)) > limit:
         entry = matrix.entries[counts.index(max(counts))]
         most, all_cells = (str(number) if number < 10**15 else "more than 10^15" for number in (max(counts), total))
-        axes = {**entry.axes, **entry.params, "backends": entry.backends}
+        params = {parameter_key(name): values for name, values in entry.params.items()}
+        axes = {**entry.axes, **params, "backends": entry.backends}
         longest = max(axes, key=lambda key: len(axes[key]))
         text = f"must define at most {limit} cells in total, got {most} of {all_cells} here"
         advice = f"; its longest axis is {longest} with {len(axes[longest])} values"

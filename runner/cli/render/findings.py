@@ -27,6 +27,7 @@ from keras_matrix.analysis.warm_caches import warm_caches
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
+from keras_matrix.records.names import PARAMS
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.store import Run
 from keras_matrix.records.task import DEFINITION, TaskRun
@@ -37,6 +38,7 @@ from keras_matrix.runner.cli.render.format import columns, count, document, seco
 from keras_matrix.runner.cli.render.verdicts import interval, table_lines
 
 WARNINGS_SHOWN = 12
+OF_A_COMMAND = ("task", "compared", "command")  # what is shown of a command besides its parameters
 CELLS_NAMED = 3  # of a warning
 COUNTS_FROM = 100_000  # larger integers are counts, and shown with thousands separators
 UNREAD_SHOWN = 20
@@ -264,6 +266,7 @@ def cell_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str
 def _command_settings(record: Record, task: TaskRun) -> dict[str, Any]:
     """Return the settings that an external command was given; the others have their defaults."""
     params = {name: value for name, value in record.settings.params.items() if name != DEFINITION}
+    params = {f"{PARAMS}{name}" if name in OF_A_COMMAND else name: value for name, value in params.items()}
     return {"task": task.name, "compared": record.settings.backend, **params, "command": shlex.join(task.command)}
 
 

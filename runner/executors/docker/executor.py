@@ -347,7 +347,7 @@ def _refused(settings: Settings) -> str | None:
             "checkpoint_path: a cell's container writes to no folder of this machine, so that the model would be lost; "
             "omit it, or measure with --executor process"
         )
-    if settings.params.get("network", fc.LOCAL) != fc.LOCAL:
+    if fc.network_of(settings) != fc.LOCAL:
         return "network: a cell's container has no network; measure on networks of ci/netns with --executor process"
     if settings.device == "tpu":
         return "device: tpu: not available in a cell's container; run the service jax-tpu of compose.yaml"

@@ -58,7 +58,7 @@ def cell_environment(
     found |= {"KERAS_BACKEND": settings.backend, "TF_CPP_MIN_LOG_LEVEL": LOG_LEVELS[settings.device], MARK: mark}
     found |= device_environment(settings.device, gpus)
     # Only if the cell's settings request it: the network of its workers is part of the cell's identity.
-    if settings.params.get("network", spec.LOCAL) != spec.LOCAL and network.VARIABLE in caller:
+    if spec.network_of(settings) != spec.LOCAL and network.VARIABLE in caller:
         found[network.VARIABLE] = caller[network.VARIABLE]
     if settings.freed_memory == "kept":
         found |= KEEP_FREED

@@ -109,3 +109,9 @@ def test_programs_of_two_sources_are_not_compared(tmp_path: Path) -> None:
     base = folder(tmp_path / "base")
     new = folder(tmp_path / "new", ProgramSummary("graph of the step", 1, {"MatMul": 7}))
     assert differing_facts(cell({}), cell({}), (base, new), (100, 100)) == []
+
+
+def test_parameter_is_told_from_the_setting_of_its_name() -> None:
+    base, new = (make_record(settings=make_settings(params={"feed": a}, feed=b)) for a, b in ((1, "x"), ("1", "y")))
+    found = [(one.name, one.base, one.new) for one in facts([base], [new]) if one.topic == "settings"]
+    assert found == [("feed", "x", "y"), ("params.feed", "1", '"1"')]

@@ -175,3 +175,16 @@ def test_fc_network_of_keras_on_several_devices_has_the_rows_of_both() -> None:
     context = RunContext(shares={cell.cell_id: PeakShare(**share | {"share_of_own_gemm": 0.5})})
     [block] = [one for one in results.table(rows, context) if "devices=2" in one.title]
     assert {"share of own product", "speed-up over one device"} <= {line.name for line in block.lines}
+
+
+def test_parameter_named_devices_stays_in_the_title_of_the_divided_work() -> None:
+    """Both works have one device and two; the parameter says something else."""
+    records = [
+        record
+        for value, time_s in ((1, 0.1), (2, 0.3))
+        for count in (1, 2)
+        for record in device_records(count, [time_s / count], workload="m:build", params={"devices": value})
+    ]
+    found = pictures(records)
+    assert [one.title for one in found.panels] == ["m:build params.devices=1", "m:build params.devices=2"]
+    assert [len(texts) for _, texts in found.lines] == [1, 1]

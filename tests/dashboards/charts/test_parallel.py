@@ -173,3 +173,14 @@ def test_hostile_network_is_escaped(hostile_name: str) -> None:
     watched = Communication(Method.TIMED, [0.1], [0.05])
     records += fc_records(task.changed(workers=4), "torch", [0.1], watched)
     assert hostile_name not in report.render(records, table(records), {})
+
+
+def test_works_of_one_mode_and_size_name_what_else_differs() -> None:
+    spent = Communication(Method.TIMED, [0.1], [0.08])
+    problems = [FcProblem("fc_data", workers, overlap=overlap) for overlap in ("on", "off") for workers in (1, 2)]
+    shown = pictures([record for one in problems for record in fc_records(one, "jax", [0.1, 0.11], spent)])
+    assert {one.details.rpartition(", ")[2] for one in shown.scaling} == {"overlap=on", "overlap=off"}
+    [steps] = shown.steps
+    names = [strip.backend for strip in steps.strips]
+    assert len(set(names)) == len(names)
+    assert {name.rpartition(", ")[2] for name in names} == {"overlap=on", "overlap=off"}

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 import keras_matrix as km
+from keras_matrix.analysis.comparison.context import NO_CONTEXT
+from keras_matrix.analysis.comparison.table import table
+from keras_matrix.records.task import Metric, TaskRun
 from keras_matrix.runner.api import frame
+from keras_matrix.runner.api.rows import cells_of
+from tests.conftest import make_record, make_settings
 from tests.runner.api.conftest import measured
 
 
@@ -86,3 +91,19 @@ def test_unknown_and_missing_libraries_are_refused(folder: Path, monkeypatch: py
         run.to_frame("panda")
     with pytest.raises(km.UsageError, match=r"polars cannot be imported .*pip install polars"):
         run.to_frame("polars")
+
+
+def test_metric_named_like_a_column_has_one_of_its_own() -> None:
+    """A command names its metrics itself."""
+    metrics = [Metric("speed", 4.0, "x/s"), Metric("seed", 7.0), Metric("work", 8.0), Metric("params.lr", 9.0)]
+    task = TaskRun("t", ["true"], "speed", metrics)
+    settings = make_settings(workload="task t", params={"lr": 1})
+    found = frame.columns(cells_of(table([make_record(None, task=task, settings=settings)]), NO_CONTEXT))
+    assert (found["seed"], found["work"], found["params.lr"]) == ([0], ["task t"], [1])
+    assert [found[f"statistics.{name}"] for name in ("seed", "work", "params.lr")] == [[7.0], [8.0], [9.0]]
+
+
+def test_text_that_looks_like_a_number_stays_apart_from_it_in_a_column_of_texts() -> None:
+    works = [make_settings(workload="m:build", params={"x": value}) for value in ("1", 1, "a")]
+    found = frame.columns(cells_of(table([make_record(settings=one) for one in works]), NO_CONTEXT))
+    assert sorted(found["params.x"]) == ['"1"', "1", "a"]

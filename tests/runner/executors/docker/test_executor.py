@@ -724,3 +724,8 @@ def test_flags_of_containers_need_containers(
 ) -> None:
     assert main(arguments, Seams(engine=FakeEngine())) == 2
     assert message in capsys.readouterr().err
+
+
+def test_parameter_of_a_users_workload_named_network_is_no_network(tmp_path: Path) -> None:
+    settings = {"workload": "m:build", "params": {"network": "resnet"}}
+    assert "keras_matrix.runner.cell.entry" in started(tmp_path, settings=settings).command

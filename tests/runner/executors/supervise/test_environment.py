@@ -91,6 +91,8 @@ def test_only_a_cell_that_requests_a_network_has_one() -> None:
     assert network.VARIABLE not in cell_environment(asking, "m", {})
     for params in ({}, {"network": "local"}):
         assert network.VARIABLE not in cell_environment(make_settings(workload="fc", params=params), "m", caller)
+    own = make_settings(workload="m:build", params={"network": "200mbit"})  # a parameter of another workload
+    assert network.VARIABLE not in cell_environment(own, "m", caller)
 
 
 def test_pinned_cpus_set_the_cpus_and_threads_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
