@@ -21,6 +21,7 @@ from keras_matrix.dashboards.report import page as report
 from keras_matrix.uploader.errors import UploadError
 from keras_matrix.uploader.outbox import Outbox
 from keras_matrix.uploader.schema import CELLS
+from keras_matrix.uploader.sql import with_views
 from keras_matrix.uploader.warehouse import outbox_folder
 
 SELF = "'self'"
@@ -29,6 +30,14 @@ RUN_COUNTS = """
 SELECT COUNT(*) AS runs, SUM(IF(f.run_id IS NULL, 1, 0)) AS without_findings
 FROM (SELECT DISTINCT run_id FROM cells WHERE source IS NULL AND day >= CAST(@since AS DATE)) AS c
 LEFT JOIN (SELECT DISTINCT run_id FROM findings WHERE day >= CAST(@since AS DATE)) AS f ON f.run_id = c.run_id
+"""
+# The newest title of a cell's work, in which settings tell it from the other works of its run; a trend has none.
+CELL_WORK = """
+SELECT f.work, f.backend
+FROM latest_findings AS f
+WHERE f.kind = 'figure' AND f.cell_id = @cell AND f.day >= CAST(@since AS DATE)
+ORDER BY f.run_id DESC, f.work
+LIMIT 1
 """
 EMPTY = (
     "Nothing was measured yet, or nothing was pushed here. Measure with `runner --matrix matrix.yaml`, then send the "
@@ -139,20 +148,22 @@ def render(shown: Sequence[Panel], frame: Frame) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CellPage:
-    """The answer about one cell over time, from which the name of its page and its newest run follow."""
+    """The answer about one cell over time; `heading` is its work and backend, as `gru batch_size=64 on jax`."""
 
     cell_id: str
     panel: Panel
-
-    @property
-    def heading(self) -> str:
-        """Its work and backend, as in `mnist_mlp on jax`; its identifier if it has no session."""
-        return next((one.series.title for one in self.panel.series), f"Cell {self.cell_id}")
+    heading: str
 
     @property
     def newest_run(self) -> str:
         """The newest run that measured it; empty if there is none."""
         return max((point.run_id for one in self.panel.series for point in one.series.points), default="")
+
+
+def cell_heading(warehouse: Reader, cell_id: str, since: str = EARLIEST_DAY) -> str:
+    """Return the name of a cell: its work and backend; its identifier without a figure. Raises `UploadError`."""
+    rows = warehouse.query(with_views(CELL_WORK), {"cell": cell_id, "since": since}).rows
+    return next((f"{work} on {backend}" for work, backend in rows), f"Cell {cell_id}")
 
 
 def _script(frame: Frame) -> str:

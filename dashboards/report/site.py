@@ -80,7 +80,7 @@ def index(
 def cell_page(warehouse: Warehouse, cell_id: str, runs: Collection[str] = ()) -> str:
     """Return the page of one cell over time, with a way back to its newest run if that is one of `runs`."""
     panel = dashboard.panel_of(warehouse, questions()["trend"], Choice(cell=cell_id))
-    page = CellPage(cell_id, panel)
+    page = CellPage(cell_id, panel, dashboard.cell_heading(warehouse, cell_id))
     lead = f"Cell {cell_id}. One dot a session, with its interval between processes; a vertical stroke where the level "
     path = [("All runs", "../index.html")]
     if page.newest_run in runs:

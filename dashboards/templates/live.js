@@ -11,5 +11,5 @@
       // The server was stopped: the page stays as it is.
     }
   };
-  setInterval(follow, 3000);
+  setInterval(follow, 2000);
 }

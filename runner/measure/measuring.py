@@ -114,12 +114,11 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
         arms = {name: _arm(request, session.runs[name], arm, preflight, roots) for name, arm in wanted.arms.items()}
         if request.executors.contract.local_machine:
             display.problems(_not_installed(arms, session.pending))
-        first = next(iter(session.runs.values()))
         with (
             _guarded(request, session, display),
             _short_collections() as collect,
             display.progress(session.repeats, session.pending, expected_s) as shown,
-            stored_progress(shown, first, planned_cells(session.repeats, expected_s), utc_now) as observer,
+            stored_progress(shown, session.first, planned_cells(session.repeats, expected_s), utc_now) as observer,
         ):
             context = MeasurementContext(
                 arms=arms,
@@ -139,7 +138,7 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
 
                 display.say(places.about())
                 display.problems(f"{name}: {warning}" for name, warning in places.warnings().items())
-                context = replace(context, observer=StoredPlacements(observer, first, wanted.cells, utc_now))
+                context = replace(context, observer=StoredPlacements(observer, session.first, wanted.cells, utc_now))
                 concurrent.measure(context, session.pending, places, adaptive.more)
         session.finish(adaptive.why(), utc_now())
         return session

@@ -86,6 +86,11 @@ class Session:
     repeats: list[PlannedRepeat]
     pending: list[PlannedRepeat]
 
+    @property
+    def first(self) -> Run:
+        """The run that has the files of all arms."""
+        return next(iter(self.runs.values()))
+
     def records(self, arm: str) -> list[Record]:
         """Return the records that an arm has published."""
         return self.runs[arm].load()[0]

@@ -27,6 +27,7 @@ from keras_matrix.dashboards.live.panels import Panel
 from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, Question, checked, questions
 from keras_matrix.records.identity import CELL_ID
 from keras_matrix.uploader.errors import UploadError
+from keras_matrix.uploader.sql import with_views
 
 MOST_CACHED = 200
 LONGEST_CHOICE = 200
@@ -97,7 +98,8 @@ class Application:
         choice = _narrowed(Choice(cell=choice.cell, since=choice.since), edition)
         self._run_counts(edition)
         shown = self._panels(edition, [questions()["trend"]], choice)
-        page = CellPage(choice.cell, shown[0])
+        ask = partial(dashboard.cell_heading, edition.reader, choice.cell, choice.since)
+        page = CellPage(choice.cell, shown[0], self._answer(edition, ("heading", choice), ask))
         command = f" The report of its newest run: `runner report --run {page.newest_run}`." if page.newest_run else ""
         lead = (
             f"Cell {choice.cell}. One dot a session, with its interval between processes; a vertical stroke where the "
@@ -152,7 +154,7 @@ class Application:
 
 def statements() -> list[str]:
     """Return every statement that the application sends to a source."""
-    return [*(one.sql for one in questions().values()), dashboard.RUN_COUNTS, CHOICES]
+    return [*(one.sql for one in questions().values()), dashboard.RUN_COUNTS, with_views(dashboard.CELL_WORK), CHOICES]
 
 
 def _state(edition: Edition) -> str:

@@ -23,7 +23,7 @@ from keras_matrix.uploader.errors import UploadError
 from keras_matrix.uploader.warehouse import Warehouse
 
 FRESH_S = 30.0  # between two queries of a warehouse into which others may have sent rows
-LOOK_S = 2.0  # between two looks at the files of a results folder
+LOOK_S = 1.0  # between two looks at the files of a results folder
 
 
 @dataclass(frozen=True, slots=True)

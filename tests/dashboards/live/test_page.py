@@ -20,11 +20,14 @@ from keras_matrix.dashboards.live.app.source import Live
 from keras_matrix.dashboards.live.page import Frame, RunCounts
 from keras_matrix.dashboards.live.questions import Choice, questions
 from keras_matrix.dashboards.report import site
-from keras_matrix.records.store import Results
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.store import Results, Run
+from keras_matrix.runner.cli.look.stored import update_findings
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from tests.conftest import make_record, make_settings
 from tests.dashboards.boards import HOSTILE, NIGHTS, cell_of, plain_pages, stored, warehouse_of
 from tests.fakes.warehouse import FakeWarehouse
-from tests.sessions import run_name
+from tests.sessions import run_name, store_session
 
 
 class Elements(HTMLParser):
@@ -199,6 +202,19 @@ def test_page_of_a_cell_keeps_the_chosen_days_on_the_way_back(ask: Callable[...,
     _, page = ask("/cell", f"id={cell_of('jax')}&since=2026-01-12")
     assert '<a href="/?since=2026-01-12">All questions</a>' in page
     assert "the query, 1 row<" in page
+
+
+def test_cells_of_one_workload_have_pages_with_different_names(tmp_path: Path) -> None:
+    records = [
+        make_record(0.01 * size, r, settings=make_settings(batch_size=size)) for size in (1, 2) for r in range(5)
+    ]
+    update_findings(Run(store_session(tmp_path, run_name(0), records)))
+    warehouse = warehouse_of(Results(tmp_path))
+    names = [
+        dashboard.cell_heading(warehouse, cell_id(make_settings(batch_size=size))).rpartition(" on ")[0]
+        for size in (1, 2)
+    ]
+    assert names == ["mnist_mlp batch_size=1", "mnist_mlp batch_size=2"]
 
 
 def test_cell_without_a_session_is_named_by_its_identifier(ask: Callable[..., tuple[str, str]]) -> None:

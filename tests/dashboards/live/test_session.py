@@ -134,7 +134,7 @@ def test_page_shows_the_session_before_anything_was_sent(tmp_path: Path) -> None
     assert "Being measured" not in without.decode()
 
 
-def test_files_of_the_session_are_read_at_most_every_two_seconds(tmp_path: Path) -> None:
+def test_files_of_the_session_are_read_at_most_every_second(tmp_path: Path) -> None:
     empty = LocalWarehouse(tmp_path)
     empty.create()
     asked, now = [0], [0.0]
@@ -143,7 +143,7 @@ def test_files_of_the_session_are_read_at_most_every_two_seconds(tmp_path: Path)
         asked[0] += 1
 
     application = Application(Live(empty, clock=lambda: now[0], session=current))
-    for seconds, times in ((0.0, 1), (1.0, 1), (2.0, 2), (3.9, 2), (31.0, 3)):
+    for seconds, times in ((0.0, 1), (0.9, 1), (1.0, 2), (1.9, 2), (31.0, 3)):
         now[0] = seconds
         application({"PATH_INFO": "/"}, lambda status, headers: None)
         assert asked[0] == times
