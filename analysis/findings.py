@@ -138,7 +138,8 @@ def _figures(base: Finding, cell: CellSummary) -> Iterator[Finding]:
     measured, count = values(cell), len(cell.measured)
     for one in STATISTICS:
         if (value := measured.get(one.metric)) is not None:
-            yield _made(base, Kind.FIGURE, one.metric, one.method, estimate=value, unit=one.unit, count=count)
+            over = {"estimate": value, "count": count, **_interval(one.interval(cell))}
+            yield _made(base, Kind.FIGURE, one.metric, one.method, unit=one.unit, **over)
 
 
 def _facts(cell: CellSummary) -> dict[str, str]:

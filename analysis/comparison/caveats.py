@@ -6,10 +6,12 @@ Guarantee: caveats change no figure. They do not state causes; they name what to
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from keras_matrix.analysis.comparison.machines import without_levels
+from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.epochs import Drift, EpochSummary, summarise_epochs
+from keras_matrix.analysis.stats.memory_growth import WARNING, device_growth, growth_text, host_growth
 from keras_matrix.analysis.stats.processes import modes
 from keras_matrix.analysis.surroundings.disturbance import percent
 from keras_matrix.analysis.surroundings.neighbours import NEIGHBOUR_LIMIT
@@ -24,7 +26,8 @@ def measurement_caveats(records: Sequence[Record]) -> tuple[str, ...]:
     timed = [record for record in measured if record.times.step_time_s]
     figures = without_levels(timed, [record.times.step_time_s or 0.0 for record in timed])
     compiled = (_recompiles(measured), _graph_breaks(measured))
-    around = (_busy_neighbours(measured), _busy_while_waiting(measured))
+    growing = (_grows(measured, "host", host_growth), _grows(measured, "device", device_growth))
+    around = (*growing, _busy_neighbours(measured), _busy_while_waiting(measured))
     return tuple(line for line in (*_drifts(epochs), _outliers(epochs), _modes(figures), *compiled, *around) if line)
 
 
@@ -94,6 +97,16 @@ def _graph_breaks(measured: Sequence[Record]) -> str | None:
         f"graph breaks: torch.compile cut the step's program in {most} places{meanwhile}; "
         "TORCH_LOGS=graph_breaks names them"
     )
+
+
+def _grows(measured: Sequence[Record], what: str, of: Callable[[Sequence[Record]], Estimate | None]) -> str | None:
+    """Return the caveat that processes keep memory with each step, with its interval over all of them."""
+    text = f"{WARNING}: {what} memory grows"
+    count = sum(any(warning.startswith(text) for warning in record.warnings) for record in measured)
+    estimate = of(measured)
+    if not count or estimate is None:
+        return None
+    return f"{text} by {growth_text(estimate)}, in {count} of {len(measured)} processes: longer training runs out of it"
 
 
 def _busy_neighbours(measured: Sequence[Record]) -> str | None:

@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, epoch_quantiles
 from keras_matrix.analysis.comparison.table import CellSummary
 from keras_matrix.analysis.generation import arithmetic_share, dequantisation_share, median_of
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.analysis.stats.memory_growth import device_growth, host_growth
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import Record
 
 STEP_TIME_NAME = "times.step_time_s"
 MEDIAN, LARGEST, P95 = "median over processes", "largest of the processes", "95th percentile over processes"
 GEOMETRIC = "geometric mean over processes"
+MEAN = "mean over processes"
 SEPARATE = "one process, if separate from 0"
 MILLISECOND, MEBIBYTE, PERCENT = ("ms", 1e-3), ("MiB", 2.0**20), ("%", 0.01)
 
@@ -41,6 +44,7 @@ class Statistic:
     `metric` names it in findings and warehouse, `label` and `meaning` explain it to readers. `of` returns it in `unit`,
     the base unit; tables show it in `shown_in`, a unit with its size in base units (None: the base unit).
     `hidden` returns whether noise hides a value that was measured, and the upper end of its interval if there is one.
+    `interval` is its estimate over the processes, of a statistic that has an interval.
     `version` belongs to the method and grows when equal records would give another figure. `in_tables` is False for
     statistics that tables show in their own form, `always` is True for those shown even if no cell has a value.
     """
@@ -56,6 +60,7 @@ class Statistic:
     in_tables: bool = True
     always: bool = False
     hidden: Callable[[CellSummary], Hidden | None] = lambda cell: None
+    interval: Callable[[CellSummary], Estimate | None] = lambda cell: None
 
     @property
     def scale(self) -> tuple[str, float]:
@@ -85,6 +90,11 @@ def over_processes(
         return combine(found) if found else None
 
     return of
+
+
+def centre_of(estimate: Estimate | None) -> float | None:
+    """Return the centre of an estimate, if there is one."""
+    return None if estimate is None else estimate.centre
 
 
 def _generation(value: Callable[[Generation], float | None]) -> Callable[[CellSummary], float | None]:
@@ -193,6 +203,15 @@ STATISTICS = (
     Statistic("usage.host_anonymous.peak_bytes", "peak anonymous memory", "B",
               "Peak of the host memory that no file backs.",
               over_processes(_anonymous_bytes, max), MEBIBYTE, LARGEST, in_tables=False),
+    Statistic("usage.host_growth_bytes_per_step", "host memory growth", "B/step",
+              "Anonymous host memory that a process keeps with each step of its measured epochs: the median slope of "
+              "the lower edge of its memory. 0 if it settles; not stated below eight readings.",
+              lambda cell: centre_of(host_growth(cell.measured)), ("MiB/step", 2.0**20), MEAN,
+              interval=lambda cell: host_growth(cell.measured)),
+    Statistic("usage.device_growth_bytes_per_step", "device memory growth", "B/step",
+              "Likewise memory in use by the framework’s allocator on the device, read between epochs: seven measured "
+              "epochs or more.", lambda cell: centre_of(device_growth(cell.measured)), ("MiB/step", 2.0**20), MEAN,
+              interval=lambda cell: device_growth(cell.measured)),
     Statistic("usage.device_average_power_w", "device power", "W",
               "Energy of the GPU over the time of the measured epochs. Of the GPU alone: CPU, memory and fans are not "
               "in it.", over_processes(lambda record: record.usage.device_average_power_w if record.usage else None)),

@@ -66,6 +66,13 @@ class Usage:
         "proportional set size of the tree after each measured epoch, at rest: shared pages are divided",
         default_factory=list,
     )
+    host_growth_bytes_per_step: float | None = about(
+        "anonymous host memory that the process keeps with each step of the measured epochs; null below eight readings",
+        default=None,
+    )
+    device_growth_bytes_per_step: float | None = about(
+        "likewise memory in use by the framework's allocator, read between the measured epochs", default=None
+    )
     device_memory: MemoryUse | None = about(
         "memory reserved on the device by all processes, as its driver reports it, preallocation included", default=None
     )

@@ -28,6 +28,7 @@ class Outcome:
     its record. Times in seconds, memory in bytes. `oom_kills` counts the cell's own processes if it was in a
     `container`, else the machine's. `watched` is what the machine did in each measured epoch, None if it was not
     watched; `task` the observation of an external command; `usage` and `usage_series` what the process used over time;
+    `memory_readings` are the epochs done and its anonymous memory at readings in and around the measured epochs;
     `gpu_lost` NVML's message about a lost GPU. `machine` ran the process, None for the runner's own machine;
     `gpu_place` are the GPUs of its place, if the session uses several at the same time.
     """
@@ -51,6 +52,7 @@ class Outcome:
     task: TaskObservation | None = None
     usage: Usage | None = None
     usage_series: UsageSeries | None = None
+    memory_readings: tuple[tuple[float, int], ...] = ()
     gpu_lost: str | None = None
     machine: Machine | None = None
     gpu_place: GpuPlace | None = None

@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.analysis.stats.memory_growth import WARNING, Growth, growth, growth_text
 from keras_matrix.records import files, schema
 from keras_matrix.records.instruments.usage import Usage, usage_series_name
 from keras_matrix.records.schema import CellResult, Evidence, Learning, Machine, Memory, Record, Status, Times
@@ -20,6 +22,8 @@ from keras_matrix.runner.tasks.verdict import judge_task
 
 OUTPUT_TAIL_CHARACTERS = 8000
 MOST_NAMED = 3
+Growths = tuple[Growth | None, Growth | None]
+"""Those of the host's and of the device's memory."""
 
 
 def record_of(run_id: str, machine: Machine, job: Job, ended: tuple[Outcome, datetime]) -> Record:
@@ -38,6 +42,7 @@ def build_record(
 ) -> Record:
     """Return the record of an attempt from its evidence, result and verdict. Pure."""
     (result, problem, verdict), (run_id, machine, started_at) = judged, context
+    growths = _growths(outcome, result)
     peaks = (result.memory.peak_host_memory_bytes if result else None, outcome.peak_tree_memory_bytes)
     return Record(
         schema_version=schema.SCHEMA_VERSION,
@@ -47,7 +52,9 @@ def build_record(
         attempt=job.attempt,
         status=verdict.status,
         reason=None if verdict.reason is None else printable(verdict.reason),
-        warnings=list(dict.fromkeys(map(printable, [*outcome.warnings, *verdict.warnings]))),
+        warnings=list(
+            dict.fromkeys(map(printable, [*outcome.warnings, *verdict.warnings, *_growth_warnings(growths)]))
+        ),
         started_at=started_at.isoformat(timespec="seconds"),
         settings=job.settings,
         resolved=result.resolved if result else None,
@@ -72,7 +79,7 @@ def build_record(
         replicas=result.replicas if result else None,
         generation=result.generation if result else None,
         gpu_place=outcome.gpu_place,
-        usage=_usage(job, outcome, result.times if result else Times()),
+        usage=_usage(job, outcome, result.times if result else Times(), growths),
     )
 
 
@@ -86,8 +93,27 @@ def with_changes(record: Record, changed: Sequence[Problem]) -> Record:
     return replace(record, warnings=[*record.warnings, f"results_changed: while it ran, {names}{more}; {advice}"])
 
 
-def _usage(job: Job, outcome: Outcome, times: Times) -> Usage | None:
-    """Return the resource usage, with the file of its time series and the samples per joule."""
+def _growths(outcome: Outcome, result: CellResult | None) -> Growths:
+    """Return how much host and device memory a process that completed its epochs keeps with each step."""
+    if result is None or result.resolved is None or result.exception is not None:
+        return None, None
+    epochs = (stretch for stretch in result.work.stretches if stretch.name == "epochs") if result.work else ()
+    steps = next((stretch.steps for stretch in epochs), result.resolved.steps_per_epoch)  # with those of a lead-in
+    device = [(float(epoch), size) for epoch, size in enumerate(result.memory.epoch_device_memory_bytes)]
+    return growth(outcome.memory_readings, steps), growth(device, steps)
+
+
+def _growth_warnings(growths: Growths) -> list[str]:
+    return [
+        f"{WARNING}: {what} memory grows by {growth_text(Estimate(found.bytes_per_step, None, None, 1))}; look for "
+        "tensors, histories or functions that are kept from step to step"
+        for what, found in zip(("host", "device"), growths, strict=True)
+        if found is not None and found.matters
+    ]
+
+
+def _usage(job: Job, outcome: Outcome, times: Times, growths: Growths) -> Usage | None:
+    """Return the resource usage, with the file of its series, the samples per joule and the growth of memory."""
     found = outcome.usage
     if found is None:
         return None
@@ -95,7 +121,14 @@ def _usage(job: Job, outcome: Outcome, times: Times) -> Usage | None:
     samples_per_j = None
     if found.device_energy_j and times.samples_per_s is not None:
         samples_per_j = times.samples_per_s * sum(times.epoch_times_s) / found.device_energy_j
-    return replace(found, course=file, samples_per_j=samples_per_j)
+    host, device = (one.bytes_per_step if one else None for one in growths)
+    return replace(
+        found,
+        course=file,
+        samples_per_j=samples_per_j,
+        host_growth_bytes_per_step=host,
+        device_growth_bytes_per_step=device,
+    )
 
 
 def _evidence(outcome: Outcome, result: CellResult | None, problem: str | None, verdict: StatusVerdict) -> Evidence:

@@ -119,6 +119,21 @@ def replaced_reductions(**_: Any) -> Any:
     return _model(), *_data()
 
 
+def keeping(mib: int = 8, **_: Any) -> Any:
+    """Keep so much memory with each step."""
+    import keras
+
+    kept = []
+
+    class Keep(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            kept.append(np.ones(mib << 17))
+
+    return _with_fit(
+        lambda model, fit, source, named: fit(source, **named | {"callbacks": [*named["callbacks"], Keep()]})
+    )
+
+
 def forking(**_: Any) -> Any:
     """Let two processes return from here."""
     os.fork()

@@ -362,11 +362,17 @@ def _statistics(cell: CellSummary) -> dict[str, str]:
     found = {}
     for one in STATISTICS:
         if one.in_tables and one.metric in measured:
-            found[one.label] = _amount(measured[one.metric], one)
+            found[one.label] = _amount(measured[one.metric], one) + _bounds(one.interval(cell), one)
         elif one.in_tables and one.metric in noisy:
             upper = noisy[one.metric].upper
             found[one.label] = "not resolved" if upper is None else f"not resolved, below {_amount(upper, one)}"
     return found
+
+
+def _bounds(estimate: Estimate | None, one: Statistic) -> str:
+    """Return the interval of a statistic that has one, in its table's unit."""
+    ends = estimate.bounds if estimate else None
+    return f" [{' '.join(significant(end / one.scale[1]) for end in ends)}]" if ends else ""
 
 
 def _amount(value: float, one: Statistic) -> str:

@@ -30,6 +30,8 @@ from keras_matrix.runner.host.tree_memory import GroupMemory, TreeMemory
 SAMPLE_S = 0.1
 PSS_SHARE = 0.005
 UTILISATION_PERIOD_S = 1.0
+# Readings of memory in the measured epochs that are stored; beyond this every second one is dropped.
+MOST_READINGS = 1024
 Number = int | float
 U = TypeVar("U", ShareUse, PowerUse)
 
@@ -153,6 +155,43 @@ class Thinned:
         return UsageSeries(times_s, epochs_s=[[round(x, 3) for x in ends] for ends in epochs_s], **known)
 
 
+class EpochMemory:
+    """The anonymous memory in and around the stretches that count, by the stretches done so far.
+
+    A reading within a stretch is placed by its share of the stretch's time. Those around stretches are made while the
+    process rests. Their number is bounded, however long the process runs.
+    """
+
+    def __init__(self) -> None:
+        self._done: list[tuple[float, int]] = []
+        self._within: list[tuple[float, int]] = []
+        self._stretches = 0
+
+    def rest(self, size_bytes: int | None) -> None:
+        """Note a reading at rest, before the first stretch or after one."""
+        if size_bytes is not None:
+            self._done.append((float(self._stretches), size_bytes))
+
+    def within(self, at_s: float, size_bytes: int | None) -> None:
+        """Note a reading in the current stretch."""
+        if size_bytes is not None:
+            self._within.append((at_s, size_bytes))
+        if len(self._within) > MOST_READINGS:
+            self._within = self._within[::2]
+
+    def end(self, begun_s: float, ended_s: float) -> None:
+        """Note the end of the current stretch."""
+        if (length_s := ended_s - begun_s) > 0:
+            self._done += [(self._stretches + (at_s - begun_s) / length_s, size) for at_s, size in self._within]
+        self._within, self._stretches = [], self._stretches + 1
+        if len(self._done) > MOST_READINGS:
+            self._done = self._done[::2]
+
+    def readings(self) -> tuple[tuple[float, int], ...]:
+        """Return the readings in the order of time."""
+        return tuple(self._done)
+
+
 class Sampling:
     """Samples what one process tree and its GPUs use."""
 
@@ -170,6 +209,7 @@ class Sampling:
         self._thinned = Thinned()
         self._in_stretch, self._records = False, True
         self._epochs_s: list[tuple[float, float]] = []
+        self._epoch_memory = EpochMemory()
         self._begun_s = self._last_s = self._pss_cost_s = 0.0
         self._sampled_since = False
         self._proportional: list[int | None] = []
@@ -185,10 +225,9 @@ class Sampling:
 
     def sample(self, at_s: float) -> None:
         """Take one sample; `at_s` is how long the process has worked so far."""
-        host = self._tree.read()
-        anonymous, resident = (host.anonymous_bytes, host.resident_bytes) if host else (None, None)
-        if self._group:
-            anonymous = self._group.anonymous_bytes()
+        anonymous, resident = self._host()
+        if self._in_stretch:
+            self._epoch_memory.within(at_s, anonymous)
         gpus = [gpu.use(self._tree.pids) for gpu in self._gpus]
         samples = [(anonymous, resident, *astuple(gpu)) for gpu in gpus or [GpuUse()]]
         if self._records:
@@ -200,7 +239,9 @@ class Sampling:
         self._last_s, self._sampled_since = at_s, True
 
     def begin(self, at_s: float) -> None:
-        """Begin a stretch that counts."""
+        """Begin a stretch that counts; the process still rests."""
+        if not self._epochs_s:
+            self._epoch_memory.rest(self._host()[0])
         self._in_stretch, self._begun_s, self._sampled_since = True, at_s, False
         self._energies_before, self._energy_begun_s = self._energies_j()
 
@@ -214,7 +255,9 @@ class Sampling:
         self._in_stretch = False
         self._last_s = at_s
         self._epochs_s.append((self._begun_s, at_s))
+        self._epoch_memory.end(self._begun_s, at_s)
         if resting:
+            self._epoch_memory.rest(self._host()[0])
             self._proportional.append(self._proportional_bytes(at_s))
 
     def over(self) -> None:
@@ -247,6 +290,10 @@ class Sampling:
             devices_memory=self._device_total.memory() if len(self._gpus) > 1 else None,
         )
 
+    def memory_readings(self) -> tuple[tuple[float, int], ...]:
+        """Return the anonymous memory at readings in and around the stretches that count, by the stretches done."""
+        return self._epoch_memory.readings()
+
     def series(self) -> UsageSeries | None:
         """Return the usage over time; None without a sample."""
         return self._thinned.series(self._epochs_s)
@@ -256,6 +303,12 @@ class Sampling:
         self._tree.close()
         if self._group:
             self._group.close()
+
+    def _host(self) -> tuple[int | None, int | None]:
+        """Return the anonymous and the resident memory of the tree now."""
+        host = self._tree.read()
+        anonymous, resident = (host.anonymous_bytes, host.resident_bytes) if host else (None, None)
+        return (self._group.anonymous_bytes() if self._group else anonymous), resident
 
     def _add(self, samples: Sequence[tuple[Number | None, ...]], at_s: float) -> None:
         """Add the host's values once, and those of each GPU."""

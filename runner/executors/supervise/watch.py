@@ -178,6 +178,7 @@ class ProcessWatch:
             container=self._parent.container,
             usage=self._use.usage(),
             usage_series=self._use.series(),
+            memory_readings=self._use.memory_readings(),
             gpu_lost=self._epochs.gpus.lost,
         )
 

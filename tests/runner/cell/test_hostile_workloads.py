@@ -359,3 +359,26 @@ def test_types_and_bytes_are_those_of_real_arrays(
     text = "layers of the workload have the dtype policy float64, though precision is float32"
     text = f"{text}: it was used, with weights stored as {dtype}"
     assert any(text in warning for warning in record.warnings)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_memory_kept_at_each_step_is_a_warning_with_its_size(
+    executor: ProcessExecutor, tmp_path: Path, backend: str
+) -> None:
+    record = measured(executor, tmp_path, "keeping", backend=backend, epochs=9)
+    assert record.usage is not None, record.reason
+    assert record.usage.host_growth_bytes_per_step == pytest.approx(8 << 20, rel=0.1)
+    (warning,) = [text for text in record.warnings if text.startswith("memory_grows")]
+    assert warning.startswith("memory_grows: host memory grows by ")
+    assert " MiB a step; look for tensors" in warning
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("phase", ["fit", "predict"])
+def test_process_that_keeps_nothing_has_no_warning_about_its_memory(
+    executor: ProcessExecutor, tmp_path: Path, backend: str, phase: str
+) -> None:
+    record = measured(executor, tmp_path, "honest", backend=backend, epochs=9, phase=phase)
+    assert record.usage is not None, record.reason
+    assert (record.usage.host_growth_bytes_per_step or 0.0) < 1 << 20
+    assert not any(text.startswith("memory_grows") for text in record.warnings)
