@@ -10,6 +10,9 @@
   unstable processes              more blocks in which new alone was still warming up after the discard (status
                                   `unstable`) than base alone, by the exact sign test over them (McNemar, Psychometrika
                                   12 (1947)), a discovery like the figures below
+  memory growth                   the memory that a process keeps with each step (`analysis.stats.memory_growth`), host
+                                  or device: the paired difference new - base, over a process's measured steps together
+                                  beyond `LEAST_GROWTH_BYTES`
 
 Each of the two figures with an interval has a rule like the gate's: the interval is beyond the tolerance, and the
 comparison is a discovery at the rule's level, among the run's comparisons in the same figure (Benjamini and Hochberg),
@@ -19,6 +22,10 @@ scatter within processes the signs are those of the blocks' log ratios. For the 
 of (s - mean s) * d, with s the sum and d the difference of a block's two log step times: Pitman's and Morgan's idea
 (Biometrika 31 (1939)) that the covariance of sum and difference is the difference of the variances. It has little
 power if the means differ much: it is meant for a change of the scatter alone.
+
+Differences of memory have the same rule, as a family with the error budget `MEMORY_LEVEL` of its own: judging them
+takes nothing from the level of the times, and with `--also memory` a run fails for them with at most that probability
+in addition.
 
 The cause is not known. Two sessions have no blocks: only their recompiles are compared.
 """
@@ -37,11 +44,13 @@ from keras_matrix.analysis.stats.blocks import (
     MIN_BLOCKS,
     Estimate,
     adjusted_p_values,
+    arithmetic,
     of_logs,
     paired_logs,
     signed_rank_p,
     spread,
 )
+from keras_matrix.analysis.stats.memory_growth import LEAST_GROWTH_BYTES, growth_text
 from keras_matrix.analysis.stats.processes import scatter_ratio
 from keras_matrix.records.schema import Record, Status
 
@@ -49,6 +58,10 @@ FIRST_EPOCH_TOLERANCE = 0.10
 SCATTER_TOLERANCE = 0.25
 # Scatter below this does not matter, whatever its ratio to the base.
 LEAST_SCATTER = 0.02
+MEMORY_LEVEL = 0.01
+
+# The fields of a record's usage.
+HOST, DEVICE = "host_growth_bytes_per_step", "device_growth_bytes_per_step"
 
 Key = TypeVar("Key", bound=Hashable)
 ByRepeat = Mapping[int, Record]
@@ -62,6 +75,7 @@ class RegressionKind(StrEnum):
     STEPS = "slower steps"
     FIRST_EPOCH = "slower first epoch"
     SCATTER = "more scatter"
+    MEMORY = "memory growth"
 
 
 # The kinds that a gate can also fail on, in addition to slower steps.
@@ -70,9 +84,10 @@ ALSO = {
     "scatter": RegressionKind.SCATTER,
     "unstable": RegressionKind.UNSTABLE,
     "recompiles": RegressionKind.RECOMPILES,
+    "memory": RegressionKind.MEMORY,
 }
 
-# Those of them that can be false alarms; the count of recompiles cannot.
+# Those of them that share the run's level; the count of recompiles is no false alarm, memory has a level of its own.
 TESTED = frozenset({RegressionKind.FIRST_EPOCH, RegressionKind.SCATTER, RegressionKind.UNSTABLE})
 
 
@@ -89,9 +104,14 @@ class Counts:
         return self.new is not None and self.new > (self.base or 0)
 
 
+NOT_MEASURED = Verdict(Outcome.NOT_MEASURED, None, None)
+
+
 @dataclass(frozen=True, slots=True)
 class Facets:
     """One comparison apart from its step time. Ratios are new / base; `scatter` is the ratio of standard deviations.
+
+    `host_memory` and `device_memory` are differences new - base, in bytes that a process keeps with each step.
 
     `recompiles` and `unstable_processes` sum over the repeats that both sides have, `forward_flops` is of one batch.
     `said` is the text of all kinds; empty if nothing got worse.
@@ -104,6 +124,8 @@ class Facets:
     unstable_processes: Counts
     recompiles: Counts
     forward_flops: Counts
+    host_memory: Verdict = NOT_MEASURED
+    device_memory: Verdict = NOT_MEASURED
     kinds: tuple[RegressionKind, ...] = ()
     said: str = ""
 
@@ -136,6 +158,8 @@ def facets(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Facets]:
     kinds = (_scatter_between, _scatter_within)
     scatter = _judged({(n, of): of(p, rule) for n, p in pairs.items() for of in kinds}, rule)
     unstable = _instability(pairs, rule)
+    of_memory = replace(rule, level=MEMORY_LEVEL)
+    memory = _judged({(n, of): _growth(p, of, of_memory) for n, p in pairs.items() for of in (HOST, DEVICE)}, of_memory)
     found = {}
     for name, pair in pairs.items():
         flops = (next(iter(_known(side.values(), "forward_flops")), None) for side in (pair.base, pair.new))
@@ -147,6 +171,8 @@ def facets(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Facets]:
             unstable_processes=_unstable(pair),
             recompiles=_recompiles(pair),
             forward_flops=Counts(*flops),
+            host_memory=memory[name, HOST],
+            device_memory=memory[name, DEVICE],
         )
         named = replace(plain, kinds=_kinds(plain, pair.steps))
         found[name] = replace(named, said=_said(named, pair.steps))
@@ -189,6 +215,33 @@ def _scatter_between(pair: RecordPair, rule: Rule) -> _Claim:
     differences = [math.log(new_s) - math.log(base_s) for new_s, base_s in times]
     products = [(total - middle) * difference for total, difference in zip(sums, differences, strict=True)]
     return _Claim(estimate, spent_p(products, replace(rule, threshold=0.0)), SCATTER_TOLERANCE)
+
+
+def _growth(pair: RecordPair, field: str, rule: Rule) -> _Claim:
+    """Return the claim that new keeps more memory with each step than base."""
+
+    def kept(record: Record) -> float | None:
+        value: float | None = getattr(record.usage, field, None)
+        return value
+
+    new, base = _by_growth(pair.new, kept), _by_growth(pair.base, kept)
+    differences = [size - base[repeat] for repeat, size in new.items() if repeat in base]
+    steps = [count for repeat in new if repeat in base if (count := _measured_steps(pair.new[repeat]))]
+    if not pair.paired or not differences or not steps:
+        return _Claim(None)
+    tolerance_bytes = LEAST_GROWTH_BYTES / statistics.median(steps)
+    estimate = arithmetic(differences, rule.looks.confidence(len(differences)))
+    p = spent(signed_rank_p(differences, tolerance_bytes), len(differences), rule)
+    return _Claim(estimate, p, tolerance_bytes - 1)  # a verdict compares with 1 + tolerance, as of a ratio
+
+
+def _by_growth(side: ByRepeat, value: Callable[[Record], float | None]) -> dict[int, float]:
+    """Return the sizes by repeat; unlike a time, 0 is one."""
+    return {repeat: found for repeat, record in side.items() if (found := value(record)) is not None}
+
+
+def _measured_steps(record: Record) -> int:
+    return record.resolved.steps_per_epoch * len(record.times.epoch_times_s) if record.resolved else 0
 
 
 def _judged(claims: Mapping[Key, _Claim], rule: Rule) -> dict[Key, Verdict]:
@@ -246,6 +299,7 @@ def _kinds(found: Facets, steps: Verdict) -> tuple[RegressionKind, ...]:
         RegressionKind.STEPS: slower,
         RegressionKind.FIRST_EPOCH: first,
         RegressionKind.SCATTER: Outcome.REGRESSED in (found.scatter.outcome, found.scatter_within.outcome),
+        RegressionKind.MEMORY: Outcome.REGRESSED in (found.host_memory.outcome, found.device_memory.outcome),
     }
     return tuple(kind for kind, so in worse.items() if so)
 
@@ -264,6 +318,7 @@ def _said(found: Facets, steps: Verdict) -> str:
         RegressionKind.STEPS: _steps_said(found, steps),
         RegressionKind.FIRST_EPOCH: _changed(found.first_epoch.estimate),
         RegressionKind.SCATTER: _scatter_said(found),
+        RegressionKind.MEMORY: _memory_said(found),
     }
     lone = len(found.kinds) == 1 and found.kinds[0] in (RegressionKind.FIRST_EPOCH, RegressionKind.SCATTER)
     return "; ".join(f"{kind}{' only' if lone else ''}: {texts[kind]}" for kind in found.kinds)
@@ -287,6 +342,15 @@ def _scatter_said(found: Facets) -> str:
         if verdict.outcome is Outcome.REGRESSED and one:
             texts.append(f"{one.centre:.1f} times ({one.low:.1f} to {one.high:.1f}) {where}")
     return ", ".join(texts)
+
+
+def _memory_said(found: Facets) -> str:
+    """Return by how much more memory new keeps with each step: "host memory, 8.0 MiB a step [7.9 8.1] more"."""
+    return ", ".join(
+        f"{what} memory, {growth_text(verdict.estimate)} more"
+        for what, verdict in (("host", found.host_memory), ("device", found.device_memory))
+        if verdict.outcome is Outcome.REGRESSED and verdict.estimate
+    )
 
 
 def _changed(ratio: Estimate | None) -> str:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.analysis.stats.memory_growth import WARNING, Growth, growth, growth_text
+from keras_matrix.analysis.stats.memory_growth import Growth, growth, growth_text
 from keras_matrix.records import files, schema
 from keras_matrix.records.instruments.usage import Usage, usage_series_name
 from keras_matrix.records.schema import CellResult, Evidence, Learning, Machine, Memory, Record, Status, Times
@@ -105,7 +105,7 @@ def _growths(outcome: Outcome, result: CellResult | None) -> Growths:
 
 def _growth_warnings(growths: Growths) -> list[str]:
     return [
-        f"{WARNING}: {what} memory grows by {growth_text(Estimate(found.bytes_per_step, None, None, 1))}; look for "
+        f"memory_grows: {what} memory grows by {growth_text(Estimate(found.bytes_per_step, None, None, 1))}; look for "
         "tensors, histories or functions that are kept from step to step"
         for what, found in zip(("host", "device"), growths, strict=True)
         if found is not None and found.matters

@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--also",
         metavar="NAMES",
         default="",
-        help="also fail on these, separated by commas: first-epoch, scatter, unstable, recompiles",
+        help="also fail on these, separated by commas: first-epoch, scatter, unstable, recompiles, memory",
     )
     parser.set_defaults(repeats="auto")
 

@@ -12,8 +12,9 @@ import pytest
 
 from keras_matrix.analysis.comparison.versus import Comparison, Versus, versus
 from keras_matrix.analysis.regression.gate import Outcome, Rule, sharing
-from keras_matrix.analysis.regression.regression_kinds import ALSO, RegressionKind
+from keras_matrix.analysis.regression.regression_kinds import ALSO, TESTED, RegressionKind
 from keras_matrix.analysis.stats.sequential import FIXED
+from keras_matrix.records.instruments.usage import Usage
 from keras_matrix.records.schema import Record, Resolved, Status, Times
 from tests.conftest import make_record, make_settings
 
@@ -59,6 +60,16 @@ def unstable(records: list[Record], repeats: Collection[int]) -> list[Record]:
         if record.repeat in repeats
         else record
         for record in records
+    ]
+
+
+def keeping(mib_a_step: float, seed: int, records: list[Record] | None = None) -> list[Record]:
+    """Return processes that keep so much memory with each step, a thousandth more or less, over 150 steps."""
+    rng, plain = random.Random(seed), side(seed=seed) if records is None else records
+    kept = [mib_a_step * rng.uniform(0.999, 1.001) * 2**20 for _ in plain]
+    return [
+        replace(record, usage=Usage(1.0, 0.1, "processes", host_growth_bytes_per_step=size))
+        for record, size in zip(plain, kept, strict=True)
     ]
 
 
@@ -269,8 +280,9 @@ def test_gate_fails_only_on_the_requested_kinds(name: str) -> None:
         "scatter": side(within=always(0.1), seed=1),
         "unstable": unstable(side(seed=1), range(12)),
         "recompiles": side(seed=1, recompiles_timed=1),
+        "memory": keeping(8.0, 1),
     }
-    base = side(within=always(0.01))
+    base = keeping(0.0, 0, side(within=always(0.01)))
     outcomes = {also: compared(base, sides[name], sharing(RULE, [kind], 1)).outcome for also, kind in ALSO.items()}
     assert outcomes == {also: Outcome.REGRESSED if also == name else Outcome.NO_WORSE for also in ALSO}
     assert compared(base, sides[name]).outcome is Outcome.NO_WORSE
@@ -305,3 +317,42 @@ def test_equal_sides_with_wide_scatter_are_rarely_called_worse() -> None:
         found = compared(run(2 * number), run(2 * number + 1))
         alarms += any(one.facets and one.facets.kinds for one in found.comparisons)
     assert alarms <= 8
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "kinds"),
+    [
+        (0.0, 8.0, (RegressionKind.MEMORY,)),
+        (8.0, 8.0, ()),
+        (8.0, 0.0, ()),
+        (8.0, 16.0, (RegressionKind.MEMORY,)),
+        (0.0, 0.001, ()),
+    ],
+)
+def test_more_memory_kept_at_each_step_is_a_kind(base: float, new: float, kinds: tuple[RegressionKind, ...]) -> None:
+    found, text = said(keeping(base, 0), keeping(new, 1))
+    assert found == kinds
+    assert text == ("memory growth: host memory, 8.0 MiB a step [8.0 8.0] more" if kinds else "")
+
+
+def test_memory_has_a_level_of_its_own() -> None:
+    """It takes nothing from the level of the times, and does not become stricter when they share theirs."""
+    strict = replace(RULE, level=1e-9)
+    assert said(keeping(0.0, 0), keeping(8.0, 1), strict)[0] == (RegressionKind.MEMORY,)
+    assert RegressionKind.MEMORY not in TESTED
+    assert ALSO["memory"] is RegressionKind.MEMORY
+
+
+def test_equal_memory_is_called_growth_in_at_most_one_of_a_hundred_runs() -> None:
+    """Slopes of either side from the same wide distribution: one process in four keeps up to 16 MiB a step."""
+    rng = random.Random(0)
+
+    def of(seed: int) -> list[Record]:
+        kept = [rng.choice([0.0, 0.0, 0.0, rng.uniform(0, 16)]) * 2**20 for _ in range(12)]
+        return [
+            replace(record, usage=Usage(1.0, 0.1, "processes", host_growth_bytes_per_step=size))
+            for record, size in zip(side(seed=seed), kept, strict=True)
+        ]
+
+    alarms = sum(RegressionKind.MEMORY in said(of(seed), of(seed + 1000))[0] for seed in range(200))
+    assert alarms <= 4, alarms
