@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 
+from keras_matrix.dashboards.report.page import templates
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job, result_of, write_result
@@ -65,6 +67,14 @@ def test_exception_with_such_a_text_is_a_record_a_line_and_a_page(
     page = (folder / "results" / "latest" / "report.html").read_text(encoding="utf-8")
     assert_printable(page)
     assert SHOWN in page
+
+
+def test_every_value_of_a_page_is_printable_whether_text_or_markup() -> None:
+    values = {"text": f"<b>{HOSTILE}", "markup": Markup(f"<b>{HOSTILE}</b>"), "number": 1.5}
+    shown = templates().from_string("{{ text }}|{{ markup }}|{{ number }}|{{ text ~ markup }}").render(values)
+    assert_printable(shown)
+    text, markup, number, _ = shown.split("|")
+    assert (text, markup, number) == (f"&lt;b&gt;{SHOWN}", f"<b>{SHOWN}</b>", "1.5")
 
 
 @pytest.mark.process
