@@ -402,6 +402,7 @@ def test_second_runner_is_refused_until_the_first_was_killed(
     first = slow_runner()
     assert first.stdout is not None
     first.stdout.readline()
+    first.send_signal(signal.SIGSTOP)  # on a busy machine it would end before the second one has started
     second = slow_runner()
     _, errors = second.communicate()
     assert second.returncode == 3
