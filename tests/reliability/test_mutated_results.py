@@ -27,7 +27,7 @@ from tests.sessions import run_name
 
 LEAST = 300
 DAILY = 20  # folders of the daily tests; all of them every night
-PATIENCE_S = 60  # what waits does so for ever; on a quiet machine each command takes less than a second
+PATIENCE_S = 120  # what waits does so for ever; on a quiet machine each command takes less than a second
 MOST_CPU_S = 10
 CELL, RUN = "mnist_mlp", run_name(300)
 

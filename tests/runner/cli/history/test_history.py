@@ -36,11 +36,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
     assert main(["history", *arguments]) == code
     captured = capsys.readouterr()
-    return captured.err if code else captured.out
+    return captured.err if code > 1 else captured.out
 
 
 def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    return json.loads(printed(capsys, *arguments, "--json"))
+    code = main(["history", *arguments, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == (1 if found.get("skipped") else 0)
+    return found
 
 
 def test_without_a_cell_each_cell_and_machine_has_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +160,7 @@ def test_damaged_records_and_notes_are_skipped_with_a_remark(folder: Path, capsy
     found = document(capsys, "mnist_mlp")
     assert [one["path"].rpartition("/")[2] for one in found["skipped"]] == [path.name, FILE]
     assert found["histories"][0]["sessions"][3]["step_time"]["count"] == 2
-    assert f"skipped: results/{run_name(3)}/records/{path.name}: not JSON" in printed(capsys, "mnist_mlp")
+    assert f"skipped: results/{run_name(3)}/records/{path.name}: not JSON" in printed(capsys, "mnist_mlp", code=1)
 
 
 def test_folder_with_only_damaged_records_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,7 +254,7 @@ def test_many_remarks_of_a_kind_are_counted_and_json_lists_all(
 ) -> None:
     for number in range(8):
         (folder / "results" / run_name(number) / "records" / "notes.txt").write_text("")
-    assert "and 3 more of these; --json lists them" in printed(capsys)
+    assert "and 3 more of these; --json lists them" in printed(capsys, code=1)
     assert len(document(capsys)["skipped"]) == 8
 
 
