@@ -99,6 +99,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "runner/host/process_tree.py": (3, KERNEL),
     "runner/host/surroundings/counters.py": (1, KERNEL),
     "runner/host/tree_memory.py": (1, KERNEL),
+    "runner/host/workload_names.py": (1, "the module of a workload, which the user names"),
     "runner/matrix/catalog.py": (1, OWN),
     "runner/matrix/reader.py": (1, NAMED),
     "runner/notify/places.py": (1, NAMED),
