@@ -11,5 +11,5 @@
       // The server was stopped: the page stays as it is.
     }
   };
-  setInterval(follow, 2000);
+  if (location.protocol !== "file:") setInterval(follow, 2000);  // a saved page has no server
 }

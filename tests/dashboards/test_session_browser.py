@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
 
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.source import Live
 from keras_matrix.dashboards.live.session import SessionReader
-from keras_matrix.records.instruments import placements
+from keras_matrix.records.instruments import placements, progress
 from keras_matrix.records.instruments.placements import Placement, Placements
+from keras_matrix.records.instruments.progress import Progress, RunningRepeat
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.dashboards.boards import HOSTILE, stored, warehouse_of
 from tests.dashboards.chromium import serious_faults, smallest_letters
-from tests.dashboards.live.test_session import BEGUN, A, B, begun, records
+from tests.dashboards.live.test_session import BEGUN, CELLS, A, B, at, at_one_machine, begun, records
 from tests.dashboards.test_browser import look
 
 pytestmark = pytest.mark.browser
+
+
+class Quiet(WSGIRequestHandler):
+    """A handler that logs no requests."""
+
+    def log_message(self, *message: object) -> None:
+        """Drop it."""
+
+
 WORK = "mnist_mlp batch_size=128 image_size=96 #12: tensorflow, jax, torch"
 
 
@@ -49,3 +62,22 @@ def test_machines_of_a_session_fit_the_screen_and_are_accessible(
     rows = browser.execute_script("return [...document.querySelectorAll('#session tbody tr')].map(e => e.innerText)")
     assert len(rows) == 3
     assert any("gpu-node-1.example.org" in row and WORK in row for row in rows)
+
+
+def test_open_page_loads_itself_anew_when_the_session_goes_on(browser: Any, tmp_path: Path) -> None:
+    run = at_one_machine(tmp_path / "results")
+    empty = LocalWarehouse(tmp_path / "warehouse")
+    empty.create()
+    application = Application(Live(empty, session=SessionReader(tmp_path / "results", at(30)).current))
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    with make_server("127.0.0.1", 0, application, handler_class=Quiet) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            browser.get(f"http://127.0.0.1:{server.server_port}/")
+            assert "repeat 3 runs" not in browser.page_source
+            progress.keep(run, Progress(BEGUN, CELLS, [RunningRepeat("f" * 16, "", 2)]))
+            WebDriverWait(browser, 20).until(lambda shown: "repeat 3 runs" in shown.page_source)
+            assert browser.get_log("browser") == []
+        finally:
+            server.shutdown()
