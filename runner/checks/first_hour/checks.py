@@ -109,7 +109,7 @@ def twice_the_steps(hour: Hour) -> Found:
     """Measure a cell with two numbers of steps in one block; compare the shortest epochs of all blocks."""
     count = hour.of(STEPS)
     for record in _measured_products(hour).records:
-        steps = record.resolved.steps_per_epoch if record.resolved else 0
+        steps = int(record.settings.steps_per_epoch)  # a number in both cells
         hour.epoch_times_s.setdefault(steps, []).append(_epoch_time_s(record))
     return judgements.doubled(min(hour.epoch_times_s[count]), min(hour.epoch_times_s[2 * count]))
 

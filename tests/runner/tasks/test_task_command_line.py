@@ -259,7 +259,7 @@ def test_plan_lists_commands_like_cells(folder: Path, capsys: pytest.CaptureFixt
     assert main(["plan", "--filter", "workload=task train"]) == 0
     printed = capsys.readouterr().out
     assert "4 cells, 20 processes" in printed
-    assert "task train batch_size=32" in printed
+    assert "task train params.batch_size=32" in printed
     assert "definition" not in printed
 
 

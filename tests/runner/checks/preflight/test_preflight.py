@@ -81,7 +81,7 @@ def test_missing_driver_is_explained_once_and_each_cell_names_it(
     assert {reason for _, reason in found.values()} == {f"gpu_missing: {NO_DRIVER}"}
     assert printed.err.count("no NVIDIA driver is loaded") == 1
     assert "no NVIDIA driver is loaded" not in printed.out
-    assert printed.out.count(" #0: device_mismatch: gpu_missing ") == 3
+    assert printed.out.count(" #0: device_mismatch: gpu_missing") == 3
     assert printed.out.split().count("gpu_missing") == 6  # a line when it ends, and one below the table
     assert "calibrating" not in printed.out
 
