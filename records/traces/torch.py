@@ -291,9 +291,11 @@ def _leave_out_unfinished(recording: Recording) -> str | None:
         missing = [0] * len(marks)
         for seen in sorted(events, key=lambda seen: seen.start_ns) if len(marks) > 1 else ():
             at = bisect_right(marks, seen.start_ns, key=lambda mark: mark.start_ns) - 1
-            if at >= 0 and seen.category in OPERATORS:
+            if at < 0 or seen.start_ns >= marks[at].start_ns + marks[at].duration_ns:
+                continue
+            if seen.category in OPERATORS:
                 operations[at].append(seen.name)
-            elif at >= 0 and launched and "LaunchKernel" in seen.name:
+            elif launched and "LaunchKernel" in seen.name:
                 missing[at] += seen.correlation not in launched
         if is_unfinished(operations) or (missing and missing[-1] and not any(missing[:-1])):
             last = marks[-1]

@@ -92,6 +92,13 @@ def test_the_profilers_last_mark_without_a_step_is_left_out_and_named(tmp_path: 
     assert found.notes == ["ProfilerStep#2, the last one (0.050 ms), is left out: the profiler stopped before it ended"]
 
 
+def test_launch_without_a_kernel_after_the_last_step_leaves_the_step_as_it_is(tmp_path: Path) -> None:
+    """Mutation: what follows the last mark counts for it."""
+    later = event("cudaLaunchKernel", 31_500, 5, "cuda_runtime", correlation=99)
+    found = table_of(tmp_path, [*behind(), later, event("aten::add", 31_400, 300)])
+    assert (found.steps, found.notes) == (3, [])
+
+
 def test_file_without_steps_lasts_as_long_as_its_program(tmp_path: Path) -> None:
     """As the replay of such a file says, not only from the first to the last of the device's work."""
     events = [event("aten::mm", 0, 2_000), event("cudaLaunchKernel", 500, 5, "cuda_runtime", correlation=1)]
