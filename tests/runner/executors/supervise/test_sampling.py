@@ -17,7 +17,7 @@ from keras_matrix.records.instruments.usage import MOST_POINTS, PowerUse, ShareU
 from keras_matrix.records.schema import Times
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.executors.supervise.sampling import Pace, Sampling, Thinned
+from keras_matrix.runner.executors.supervise.sampling import MOST_READINGS, EpochMemory, Pace, Sampling, Thinned
 from keras_matrix.runner.host.gpus.readings import GpuUse, Unreadable
 from keras_matrix.runner.measure.judge import judge
 from keras_matrix.runner.measure.record_builder import build_record
@@ -249,3 +249,27 @@ def test_samples_per_joule_cover_the_measured_epochs(tmp_path: Any) -> None:
     without = build_record(job, outcome, (None, None, verdict), ("20260101T000000Z-abcdef", MACHINE, utc_now()))
     assert without.usage is not None
     assert without.usage.samples_per_j is None
+
+
+def test_memory_in_and_around_the_epochs_is_placed_by_the_epochs_done() -> None:
+    memory = EpochMemory()
+    memory.rest(100)
+    for begun_s in (5.0, 20.0):
+        memory.within(begun_s + 1.0, 110)
+        memory.within(begun_s + 3.0, None)  # not read
+        memory.end(begun_s, begun_s + 4.0)
+        memory.rest(105)
+    assert memory.readings() == ((0.0, 100), (0.25, 110), (1.0, 105), (1.25, 110), (2.0, 105))
+
+
+def test_readings_of_memory_are_bounded_and_span_every_epoch() -> None:
+    memory = EpochMemory()
+    for epoch in range(50):
+        for sample in range(400):
+            memory.within(epoch + sample / 400, sample)
+        memory.end(epoch, epoch + 1.0)
+        memory.rest(epoch)
+    found = memory.readings()
+    assert len(found) <= MOST_READINGS + 400
+    assert [at for at, _ in found] == sorted(at for at, _ in found)
+    assert (found[0][0] < 1.0, found[-1]) == (True, (50.0, 49))
