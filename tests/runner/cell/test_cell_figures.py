@@ -13,7 +13,7 @@ pytestmark = pytest.mark.process
 FIGURES = """
 import numpy as np, types
 from dataclasses import replace
-from keras_matrix.runner.cell.phases import short_epoch_steps, summarise
+from keras_matrix.runner.cell.phases import epoch_work, summarise
 from keras_matrix.runner.cell.batches import make_batches
 from keras_matrix.runner.cell.loop import EpochClock, Stretch, call_epochs, fit_epochs, step_time_by_doubling
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
@@ -30,8 +30,8 @@ assert abs(t.fixed_time_per_epoch_s - (0.4 - 5 * 0.6 / 35)) < 1e-12
 assert summarise([9.0, 1.0, 1.0, 1.0], [], s, 32).suite_total_time_s == 3.0
 assert summarise([9.0, 1.0, 1.0, 1.0], [], s, 33).suite_total_time_s is None
 
-assert [short_epoch_steps(s, n) for n in (1, 7, 8, 32, 63, 64)] == [None, None, 1, 4, 7, 32]
-assert short_epoch_steps(replace(s, steps_per_execution=10), 640) == 80
+assert [epoch_work(s, n).short_steps for n in (1, 7, 8, 32, 63, 64)] == [None, None, 1, 4, 7, 32]
+assert epoch_work(replace(s, steps_per_execution=10), 640).short_steps == 80
 
 samples = lambda count, seed: (np.arange(count), np.arange(count))
 built = types.SimpleNamespace(samples=samples, pipeline=None)
