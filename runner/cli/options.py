@@ -76,13 +76,10 @@ def add_matrix_options(parser: argparse.ArgumentParser, *, workload: bool = Fals
     """Add the flags that choose the cells; with `workload` also the one that replaces a matrix file."""
     group = parser.add_argument_group("which cells")
     add_several = partial(group.add_argument, action="append", default=[])
-    source = group.add_mutually_exclusive_group()
-    source.add_argument("--matrix", type=Path, default=MATRIX, metavar="FILE", help="default: matrix.yaml")
+    group.add_argument("--matrix", type=Path, default=MATRIX, metavar="FILE", help="default: matrix.yaml")
     if workload:
-        meaning = (
-            "instead of a matrix, one workload (a name of runner list, or module:function) on the installed backends"
-        )
-        source.add_argument("--workload", metavar="NAME", help=meaning)
+        meaning = "one workload (a name of runner list, or module:function) on the installed backends"
+        parser.add_argument_group("instead of a matrix").add_argument("--workload", metavar="NAME", help=meaning)
     add_several("--backend", metavar="NAME", help="only this backend; may be repeated")
     matching = "only cells whose setting or parameter matches, as in workload=mnist*; several must all match"
     add_several("--filter", metavar="KEY=PATTERN", help=matching)
@@ -188,6 +185,8 @@ def cell_choice(args: argparse.Namespace) -> CellChoice:
         repeats=getattr(args, "repeats", None),
     )
     if (workload := getattr(args, "workload", None)) is not None:
+        if args.matrix is not MATRIX:
+            raise UsageError(f"--workload: replaces a matrix file, but --matrix {args.matrix} was given: leave one out")
         return workload_choice("--workload", workload, overrides, args.service)
     return CellChoice(getattr(args, "matrix", None) or MATRIX, overrides, args.service)
 
