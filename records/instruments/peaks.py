@@ -166,7 +166,7 @@ def read_others(results: Path, name: str) -> list[Peaks]:
 
 def in_file(path: Path) -> Peaks:
     """Return the peaks in a file. Raises OSError, and `CodecError` also for another version or without a rate."""
-    found = decode(Peaks, read_json(path, below=path.absolute().parent.parent), "peaks")
+    found = decode(Peaks, read_json(path.absolute(), below=path.absolute().parent.parent), "peaks")
     if found.version != PEAKS_VERSION:
         raise CodecError(f"version must be {PEAKS_VERSION}, got {found.version}")
     for timed in (*(one.flop_per_s for one in found.gemms), *(one.byte_per_s for one in found.streams)):
