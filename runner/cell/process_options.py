@@ -57,10 +57,13 @@ def check_backend(backend: str) -> None:
 
 
 def layer_policies(model: Any) -> list[str]:
-    """Return the names of the dtype policies of the model's layers that have weights of their own."""
+    """Return the names of the dtype policies of the model's layers that have weights of their own.
+
+    A map of policies, as quantised models of KerasHub have, is a policy without a name.
+    """
     layers = model._flatten_layers(include_self=True)
     own = (layer for layer in layers if layer._trainable_variables or layer._non_trainable_variables)
-    return sorted({layer.dtype_policy.name for layer in own})
+    return sorted({layer.dtype_policy.name or type(layer.dtype_policy).__name__ for layer in own})
 
 
 def weight_dtypes(model: Any) -> list[str]:
