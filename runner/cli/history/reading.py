@@ -23,7 +23,9 @@ def read(roots: Sequence[Path], cell: str | None) -> tuple[Past, list[Problem]]:
     found = history_reader.read(roots, _choice(cell, names))
     if not any(run.attempts for run in found.runs):
         if cell is not None and names:
-            raise UsageError(f"CELL: no stored cell is named {cell!r}{near(cell, names)}; there are {_some(names)}")
+            message = f"CELL: no stored cell is named {cell!r}{near(cell, names)}; there are {_some(names)}"
+            skipped = (f"skipped: {problem.path}: {problem.reason}" for problem in found.problems)
+            raise UsageError("\n".join([message, *skipped]))
         reasons = [*(f"{problem.path}: {problem.reason}" for problem in found.problems), *found.caveats]
         kind = "readable record" if found.problems else "run for a history"
         raise UsageError(f"--results: {named} contains no {kind}{''.join(f': {reason}' for reason in reasons[:1])}")

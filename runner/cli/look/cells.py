@@ -35,13 +35,12 @@ def ask(text: str, found: Sequence[str], there: Mapping[str, Settings]) -> None:
     raise UsageError("\n".join([f"CELL: {text!r} names {len(found)} cells; name one by its id:", *lines]))
 
 
-def refuse(text: str, there: Mapping[str, Settings], where: str) -> NoReturn:
-    """Raise `UsageError` for a text that names no cell."""
+def refuse(text: str, there: Mapping[str, Settings], where: str, unread: Sequence[str] = ()) -> NoReturn:
+    """Raise `UsageError` for a text that names no cell; `unread` are lines about files that may have it."""
     names = sorted({f"{settings.backend}:{settings.workload}" for settings in there.values()})
     known = {name for settings in there.values() for name in _names(settings)}
-    raise UsageError(
-        f"CELL: no cell of {where} is named {text!r}{near(text, sorted(known))}; there are {', '.join(names)}"
-    )
+    message = f"CELL: no cell of {where} is named {text!r}{near(text, sorted(known))}; there are {', '.join(names)}"
+    raise UsageError("\n".join([message, *unread]))
 
 
 def _names(settings: Settings) -> set[str]:

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+from keras_matrix.analysis.comparison.context import UnreadFile
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run
@@ -29,10 +30,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the named cell."""
     newest = chosen_run(args.results, args.run)
     runs = [newest] if args.run else list(reversed(Results(args.results).runs()))
-    store = _with_cell(runs, args.cell)
+    store, passed = _with_cell(runs, args.cell)
     records, problems = store.load()
     there = {record.cell_id: record.settings for record in records}
-    stray = unread_runs(args.results, args.run)
+    stray = [*passed, *unread_runs(args.results, args.run)]
     if args.json:
         wanted = cells.matching(args.cell, there)
         print(json.dumps([to_json(r) for r in records if r.cell_id in wanted], indent=1, allow_nan=False))
@@ -43,19 +44,26 @@ def run(args: argparse.Namespace) -> int:
     found = findings_of(store)
     shown = [(cell, row) for row in found.rows for cell in row.cells.values() if cell.cell_id == name]
     if store.run_id != newest.run_id:
-        print(f"the newest run, {newest.run_id}, has no such cell; this is of the newest that has it, {store.run_id}")
+        missing = "no such cell that can be read" if passed else "no such cell"
+        print(f"the newest run, {newest.run_id}, has {missing}; this is of the newest that has it, {store.run_id}")
     unread = [*found.run_context.unread, *stray]
     print("\n".join([*cell_lines(*shown[0], found.run_context), *unread_lines(unread)]))
     return 1 if unread else 0
 
 
-def _with_cell(runs: Sequence[Run], name: str) -> Run:
-    """Return the first of these runs that has the named cell. Raises `UsageError`."""
+def _with_cell(runs: Sequence[Run], name: str) -> tuple[Run, list[UnreadFile]]:
+    """Return the first of these runs that has the named cell, and the files of those before it that cannot be read.
+
+    Raises `UsageError`.
+    """
     seen: dict[str, Settings] = {}
+    unread: list[UnreadFile] = []
     for run in runs:
-        settings = {record.cell_id: record.settings for record in run.load()[0]}
+        records, problems = run.load()
+        settings = {record.cell_id: record.settings for record in records}
         if cells.matching(name, settings):
-            return run
+            return run, unread
         seen = settings | seen
+        unread += [unread_file(run.folder.parent, problem) for problem in problems]
     where = f"run {runs[0].run_id}" if len(runs) == 1 else f"the {len(runs)} runs of {runs[0].folder.parent}"
-    return cells.refuse(name, seen, where)
+    return cells.refuse(name, seen, where, unread_lines(unread))

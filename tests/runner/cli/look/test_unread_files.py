@@ -65,6 +65,36 @@ def test_json_of_a_report_lists_what_was_not_read(run: Run, capsys: pytest.Captu
     assert found["unread"][0]["reason"].startswith("not strict JSON: ")
 
 
+def test_show_names_unreadable_files_of_newer_runs_that_it_passes_over(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The newest run may have the cell in such a file: an older figure is not shown as the newest."""
+    newer = list(processes(0.03, settings=make_settings(backend="jax")))
+    cell_id = newer[0].cell_id
+    newest = Run(store_session(run.folder.parent, run_name(1), newer, planned=3))
+    for path in (newest.folder / "records").iterdir():
+        os.truncate(path, path.stat().st_size - 40)
+    assert called(run, "show", cell_id) == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"the newest run, {newest.run_id}, has no such cell that can be read; ")
+    assert f"{len(newer)} files cannot be read" in printed
+    assert f"  {newest.run_id}/records/{cell_id}.0.0.json: not strict JSON: " in printed
+
+
+@pytest.mark.parametrize(("command", "line"), [("show", "cannot be read"), ("history", "skipped: ")])
+def test_cell_whose_records_cannot_be_read_is_refused_with_their_names(
+    run: Run, command: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell_id = run.load()[0][0].cell_id
+    for path in (run.folder / "records").glob(f"{cell_id}.*"):
+        os.truncate(path, path.stat().st_size - 40)
+    assert called(run, command, cell_id) == 2
+    message = capsys.readouterr().err
+    assert f"is named '{cell_id}'" in message
+    assert line in message
+    assert f"records/{cell_id}.0.0.json: not " in message
+
+
 @pytest.mark.parametrize(
     "command",
     [("show", "jax"), ("show", "jax", "--json"), ("history",), ("history", "--json"), ("report", "--merge")],
