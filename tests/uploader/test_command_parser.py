@@ -53,3 +53,14 @@ def test_uploader_names_a_near_command_and_a_near_option(capsys: pytest.CaptureF
 def test_name_that_is_similar_to_none_gets_no_advice() -> None:
     assert near("zebra", ["matrix", "results"]) == ""
     assert near("x" * 100, ["x" * 99]) == ""
+
+
+@pytest.mark.parametrize("words", [("--upload", "{}"), ("--upload={}",), ("--to", "{}")])
+def test_refused_argument_does_not_show_a_password(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """`plan` sends nothing, so that it has no such option."""
+    with pytest.raises(SystemExit):
+        runner(["plan", *(word.format("bigquery://me:PASS=WORD@host.data") for word in words)])
+    message = capsys.readouterr().err
+    assert f"unrecognized arguments: {words[0].partition('=')[0]}" in message
+    assert "(an address with a user or a password)" in message
+    assert "WORD" not in message

@@ -7,11 +7,14 @@ says nothing of the command.
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from keras_matrix.records.text import near
+
+_SECRET = re.compile(r"[^\s=]*:\S*@\S*")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -25,6 +28,10 @@ class CommandParser(argparse.ArgumentParser):
         if unknown:
             self._refuse(unknown, list(args or ()))
         return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with the usage and a message, in which an address does not show its password."""
+        super().error(_SECRET.sub("(an address with a user or a password)", message))
 
     def _refuse(self, unknown: Sequence[str], given: Sequence[str]) -> NoReturn:
         """End the program: an option gets a near name, a command that is not the first word the right order."""
