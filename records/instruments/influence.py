@@ -72,6 +72,8 @@ def keep(results: Path, measured: Sequence[Influence]) -> None:
 
 def _read(path: Path) -> list[Influence]:
     try:
-        return decode(Influences, read_json(path.absolute(), below=path.absolute().parent.parent), "influences").measured
+        return decode(
+            Influences, read_json(path.absolute(), below=path.absolute().parent.parent), "influences"
+        ).measured
     except (OSError, CodecError):
         return []
