@@ -75,7 +75,7 @@ def test_option_that_is_added_to_push_is_an_option_of_the_runner(
 
 
 def test_every_option_of_push_is_an_option_of_the_runner() -> None:
-    place = {"--help", "--to", "--from", "--results", "--quiet"}
+    place = {"--help", "--to", "--from", "--results", "--quiet", "--forget"}  # --forget names a run of the past
     command_line = re.findall(r"--[a-z-]+", help_of(push.configure))
     assert {f"--upload-{one[2:]}" for one in set(command_line) - place} <= set(
         re.findall(r"--[a-z-]+", help_of(run.configure))

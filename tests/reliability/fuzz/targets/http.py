@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hypothesis import strategies as st
-from waitress import create_server
 
 from keras_matrix.dashboards.live.app.application import Application
+from keras_matrix.dashboards.live.app.channels import server_of
 from keras_matrix.dashboards.live.app.guard import Guard
 from keras_matrix.dashboards.live.app.hosts import ListenAddress
-from keras_matrix.dashboards.live.app.serve import THREADS, port_of
+from keras_matrix.dashboards.live.app.serve import port_of
 from keras_matrix.dashboards.live.app.source import Live
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.old_results import BEFORE, DATA
@@ -180,7 +180,7 @@ def served(warehouse: Path) -> Iterator[int]:
     """Serve the dashboard of a warehouse as `runner dashboard` does; yield its port."""
     source = Live(LocalWarehouse(warehouse), clock=lambda: 0.0)  # answers are computed once for each choice
     application = Guard(Application(source), ListenAddress("127.0.0.1", 0))
-    server = create_server(application, host="127.0.0.1", port=0, threads=THREADS, ident=None)
+    server = server_of(application, "127.0.0.1", 0)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

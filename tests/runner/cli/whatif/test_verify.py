@@ -71,14 +71,18 @@ def test_predictions_are_verified_by_interleaved_measurements(folder: Path, caps
     assert '<th scope="row">tensor_fusion=4,</th>' in page
 
 
-def test_the_report_of_a_run_without_a_readable_verification_has_no_predictions(folder: Path) -> None:
+def test_report_names_a_verification_that_cannot_be_read_and_has_no_predictions(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert runner("replay", "torch:fc", *WHAT_IFS, "--verify") == 0
     newest = Results(folder / "results").latest()
     assert newest is not None
     assert verification_file.stored(newest) is not None
     (newest.folder / "whatif.json").write_text('{"version": 1, "verification": {"rounds": 3}}')
     assert verification_file.stored(newest) is None
-    assert runner("report", "--run", newest.run_id) == 0
+    capsys.readouterr()
+    assert runner("report", "--run", newest.run_id) == 1
+    assert "/whatif.json: whatif.json.rounds: must be list, got 3\n" in capsys.readouterr().out
     assert 'id="predictions"' not in (newest.folder / "report.html").read_text()
 
 
