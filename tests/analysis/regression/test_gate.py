@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -12,6 +13,7 @@ from keras_matrix.analysis.regression.gate import (
     EARLY_LEVEL,
     Outcome,
     Rule,
+    early_p,
     early_spending,
     judge,
     overall,
@@ -170,6 +172,15 @@ def test_looks_never_spend_more_than_the_early_level() -> None:
     shares = [early_spending(count, Rule()) for count in LOOKS.blocks]
     assert shares == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 32]
     assert early_spending(5, Rule(looks=FIXED)) == 1
+
+
+def test_p_value_of_an_early_call_is_one_sided_and_divided_by_the_share_of_its_look() -> None:
+    """Student's distribution with four degrees of freedom has a closed form. Of 5 blocks the share is a half."""
+    mean, deviation = statistics.fmean(SIX_TIMES), statistics.stdev(SIX_TIMES)
+    t = (mean - math.log(1.25)) / (deviation / math.sqrt(5))
+    w = 1 + t * t / 4
+    one_sided = 1 / 2 - 3 / 8 * t / math.sqrt(w) * (1 - t * t / (12 * w))
+    assert early_p(SIX_TIMES, Rule(threshold=0.25)) == pytest.approx(2 * one_sided, rel=1e-6)
 
 
 def test_rule_without_an_early_level_calls_nothing_early() -> None:

@@ -200,3 +200,25 @@ def test_verdict_fails_the_job_by_the_gates_exit_code(
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == ended
     assert done.stdout.startswith(annotation)
+
+
+@pytest.mark.parametrize("name", ["environments", "measure", "verdict"])
+def test_step_gives_its_script_every_variable_that_it_reads(name: str) -> None:
+    """A script ends at a variable that is not set. Mutation: the step of the verdict does not pass BEYOND."""
+    text = (ROOT / "ci" / "action" / name).read_text(encoding="utf-8")
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    read_there = set(re.findall(r"\$\{?#?([A-Z][A-Z_]+)", code))
+    of_the_runner = {
+        variable for variable in read_there if variable.startswith(("GITHUB_", "RUNNER_", "BASH_", "HOME", "PATH"))
+    }
+    [env] = [set(step["env"]) for step in steps("action.yml") if step.get("run", "").endswith(f'ci/action/{name}"')]
+    assert read_there - of_the_runner == env
+
+
+def test_outputs_that_the_action_uses_are_written_by_its_scripts() -> None:
+    used = re.findall(
+        r"steps\.(environments|measure)\.outputs\.([\w-]+)", (ROOT / "action.yml").read_text(encoding="utf-8")
+    )
+    assert len(used) >= 10
+    for step, name in used:
+        assert f"output {name} " in (ROOT / "ci" / "action" / step).read_text(encoding="utf-8")
