@@ -126,6 +126,21 @@ def test_comparison_with_a_truncated_record_does_not_pass(
     assert (found["incomplete"], any(" skipped, first " in note for note in found["notes"])) == (True, True)
 
 
+@pytest.mark.parametrize("command", ["compare", "gate"])
+def test_comparison_that_would_pass_fails_by_a_file_that_cannot_be_read(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A further repeat of unknown content: the figures, and with them the verdict, are as without it."""
+    names = nights(tmp_path / "results", [0.01] * 12)
+    run = Run(tmp_path / "results" / names[0])
+    assert called(run, command, *names[:2], "--json") == 0
+    before = json.loads(capsys.readouterr().out)
+    (run.folder / "records" / f"{run.load()[0][0].cell_id}.9.0.json").write_text("{")
+    assert called(run, command, *names[:2], "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["outcome"], found["comparisons"]) == (before["outcome"], before["comparisons"])
+
+
 def test_python_api_lists_what_was_not_read(run: Run) -> None:
     assert load(run.folder).unread == {}
     name = truncated(run)
