@@ -61,6 +61,8 @@ def test_cell_is_shown_with_what_applies_to_it_and_numbers_with_units() -> None:
     assert not [line for line in lines if "not measured" in line or line.endswith("[]")]
     assert "tf32" not in texts
     assert not [line for line in lines if "peak device memory" in line]
+    between = ("spread between processes", "smallest difference")  # which one process does not have
+    assert not [line for line in lines if line.strip().startswith(between)]
 
 
 def test_tracing_and_compiling_are_shown_if_the_backend_reports_them() -> None:
