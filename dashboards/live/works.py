@@ -56,7 +56,7 @@ def _described(warehouse: Reader, works: Mapping[Identity, Row], choice: Choice)
 
 
 def _identity(row: Row) -> Identity:
-    """Return the identity of a row's work; without it, of its cell, and the backend that tells it from others."""
+    """Return the identity of a row's work; if the row has none, that of its cell, and the backend."""
     work = row.get("work_id")
     return (f"work {work}", "") if work else (f"cell {row['cell_id']}", str(row["backend"]))
 

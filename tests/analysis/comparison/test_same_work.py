@@ -167,10 +167,10 @@ def test_constant_loss_next_to_a_falling_one_is_a_caveat() -> None:
     assert "in epoch 3 jax is at 2.3 and torch at 0.9" in caveat
 
 
-@pytest.mark.parametrize(("second", "doubted"), [(0.74, False), (0.77, True)])
-def test_losses_may_differ_by_a_quarter_of_the_smaller_first_loss(second: float, doubted: bool) -> None:
+@pytest.mark.parametrize(("second", "has_caveat"), [(0.74, False), (0.77, True)])
+def test_losses_may_differ_by_a_quarter_of_the_smaller_first_loss(second: float, has_caveat: bool) -> None:
     found = losses_apart(cells(on("jax", [1.0, 0.5]), on("torch", [1.2, second])))
-    assert (found is not None) is doubted
+    assert (found is not None) is has_caveat
 
 
 def test_losses_of_two_sides_of_one_backend_are_compared() -> None:
@@ -197,11 +197,11 @@ def calibrated(backend: str, loss: list[float], steps: int) -> Record:
     return replace(on(backend, [*loss]), times=Times(calibration_time_s=2.0), work=work)
 
 
-@pytest.mark.parametrize(("steps", "doubted"), [(3, True), (500, False)])
-def test_losses_are_compared_after_equal_numbers_of_steps(steps: int, doubted: bool) -> None:
+@pytest.mark.parametrize(("steps", "has_caveat"), [(3, True), (500, False)])
+def test_losses_are_compared_after_equal_numbers_of_steps(steps: int, has_caveat: bool) -> None:
     """With one process each, all have calibrated: a fast backend has trained far more steps before its first epoch."""
     found = losses_apart(cells(calibrated("jax", [4.0, 2.0], 3), calibrated("torch", [1.0, 0.5], steps)))
-    assert (found is not None) is doubted
+    assert (found is not None) is has_caveat
 
 
 def test_loss_without_scale_or_value_is_not_compared() -> None:

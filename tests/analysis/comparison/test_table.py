@@ -189,7 +189,7 @@ def test_title_names_settings_that_vary_within_the_workload() -> None:
     ]
 
 
-def test_title_tells_a_parameter_from_the_setting_of_its_name() -> None:
+def test_title_distinguishes_a_parameter_from_the_setting_of_its_name() -> None:
     parameters = [make_settings(workload="m:build", params={"feed": value}) for value in ("a", "b")]
     assert titles(parameters, {}) == ["m:build feed=a", "m:build feed=b"]
     both = [

@@ -111,7 +111,7 @@ def test_programs_of_two_sources_are_not_compared(tmp_path: Path) -> None:
     assert differing_facts(cell({}), cell({}), (base, new), (100, 100)) == []
 
 
-def test_parameter_is_told_from_the_setting_of_its_name() -> None:
+def test_parameter_and_setting_of_one_name_are_separate_facts() -> None:
     base, new = (make_record(settings=make_settings(params={"feed": a}, feed=b)) for a, b in ((1, "x"), ("1", "y")))
     found = [(one.name, one.base, one.new) for one in facts([base], [new]) if one.topic == "settings"]
     assert found == [("feed", "x", "y"), ("params.feed", "1", '"1"')]

@@ -54,7 +54,7 @@ def test_works_with_one_title_in_their_runs_are_named_by_what_differs(tmp_path: 
     assert {title: [f"{figure}\u00a0ms"] for title, figure in blocks.items()} == heat
 
 
-def test_works_that_differ_in_a_setting_and_works_of_other_backends_are_told_apart(tmp_path: Path) -> None:
+def test_works_that_differ_in_a_setting_or_a_backend_have_different_titles(tmp_path: Path) -> None:
     works = [make_settings(workload=WORKLOAD, batch_size=8), make_settings(workload=WORKLOAD, backend="torch")]
     titles = [row.title for row in asked(pushed(tmp_path, works), "matrix").heat]
     assert sorted(titles) == [f"{WORKLOAD} batch_size=32", f"{WORKLOAD} batch_size=8"]

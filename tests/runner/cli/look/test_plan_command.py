@@ -147,7 +147,7 @@ def test_a_plan_is_a_table_of_cells_below_what_they_share(folder: Path, capsys: 
     assert max(map(len, lines)) <= 80
 
 
-def test_a_parameter_named_like_a_setting_is_told_from_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parameter_named_like_a_setting_is_shown_under_params(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "matrix.yaml").write_text(
         "version: 1\ndefaults: {epochs: 2}\nbackends: [jax, torch]\n"
         "cells: [{workload: 'my_workload:build', params: {epochs: 7}}]\n"
