@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
         in_service=args.in_service,
         seams=args.seams,
     )
-    cells = request.choice.load()[1]
+    matrix, cells = request.choice.load()
+    request.choice.check_workloads(matrix, cells)
     decided_by = quick.deciding(args.model, args.assignments, args.backend, args.results)
     display = _Display(args.json)
     display.say(_beforehand(args.model, cells, quick.expected(args.results, cells)))

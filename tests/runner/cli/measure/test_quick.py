@@ -109,6 +109,17 @@ def test_the_command_that_decides_measures_the_same_work_in_five_processes(
     assert {key for _, key, _ in works(first)} == {"{'image_size': 16}"}
 
 
+def test_misspelt_function_of_ones_own_module_is_refused_before_anything_is_measured(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "my_workload.py").write_text("def build(width=8): ...\n")
+    executor = FakeExecutor()
+    assert quick("my_workload:biuld", executor=executor) == 2
+    assert executor.jobs == []
+    message = f"must name a function of {folder / 'my_workload.py'}, got 'my_workload:biuld'; did you mean build?"
+    assert message in capsys.readouterr().err
+
+
 def test_ones_own_model_gets_its_arguments_and_says_beforehand_how_long_it_may_take(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
