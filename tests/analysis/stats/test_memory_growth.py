@@ -70,6 +70,16 @@ def test_kept_memory_under_a_sawtooth_is_a_growth() -> None:
     assert np.mean([process.bytes_per_step for process in processes]) == pytest.approx(8 * MIB, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("mib", "level_mib", "matters"),
+    [(4, 100, True), (3.9, 100, False), (9, 1000, False), (10, 1000, True), (4, 400, True)],
+)
+def test_growth_matters_from_4_mib_and_one_hundredth_of_the_memory_on(
+    mib: float, level_mib: float, matters: bool
+) -> None:
+    assert Growth(mib * MIB / STEPS, STEPS, level_mib * MIB).matters is matters
+
+
 def test_fewer_than_eight_readings_state_nothing() -> None:
     readings = [(epoch / 2, int(epoch * 100 * MIB)) for epoch in range(8)]
     assert growth(readings[:7], STEPS) is None

@@ -133,6 +133,17 @@ def test_thread_that_runs_ahead_does_not_shorten_the_steps(tmp_path: Path) -> No
     assert made.header.coverage > 0.99
 
 
+def test_time_in_which_the_device_waits_belongs_to_the_step(tmp_path: Path) -> None:
+    """The thread marks steps of 5 ms; in each of its 10 ms the device waits for 2 ms before it works."""
+    found = []
+    for number in range(4):
+        begin = 5_000 * number
+        found += [event(f"ProfilerStep#{number}", begin, 5_000, "user_annotation"), operator("aten::mm", begin, 4_900)]
+        found += [call("cudaLaunchKernel", begin + 10, 5, number)]
+        found += [kernel("gemm", 10_000 * number + 2_000, 8_000, number)]
+    assert graph_in(tmp_path, found).header.step_times_s[1:] == pytest.approx([0.01] * 3)
+
+
 def test_one_step_of_a_device_that_lags_takes_the_devices_time(tmp_path: Path) -> None:
     assert replay(graph_in(tmp_path, behind(steps=1))).step_time_s == pytest.approx(0.01)
 
