@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 @dataclass(slots=True)
 class PushSummary:
     """Summary of a push. `left_out` are runs and files that cannot be read, with the reason, `conflicts` runs of which
-    the warehouse has other values.
+    the warehouse has other values, `uncompared` tables whose rows could not be compared with those that it had.
 
     `without_findings` are runs without a findings file; `expired` are runs that are older than the warehouse's
     retention and are not sent.
@@ -43,6 +43,7 @@ class PushSummary:
     known: int = 0
     dead: int = 0
     conflicts: list[str] = field(default_factory=list)
+    uncompared: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     without_findings: list[str] = field(default_factory=list)
     expired: list[str] = field(default_factory=list)
@@ -157,8 +158,9 @@ class _Sender:
         """Set aside a row of each run of which the warehouse has other values: those of another host, for example."""
         try:
             stored = self.warehouse.row_hashes(batch.table, batch.contents().days)
-        except WarehouseFailure as error:  # the rows have arrived; `uploader verify` compares them too
-            self.say(f"{batch.table.name}: not compared with the rows that are already there: {error}")
+        except WarehouseFailure as error:  # the rows have arrived
+            reason = f"not compared with the rows that were already there: {error}; compare them with: uploader verify"
+            self.done.uncompared.append(f"{batch.table.name}: {reason}")
             return
         differing: dict[str, list[tuple[str, str]]] = {}
         for line, values in zip(batch.lines(), batch.values(), strict=True):

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.store import Results
+from keras_matrix.uploader.errors import QuotaExceeded
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.sessions import run_name
 from tests.uploader.stored import results_with, store_run, uploader
 
@@ -39,6 +41,46 @@ def test_run_of_the_same_name_with_other_values_is_named(
     assert push(first, "--to", address) == 0
     assert uploader(first, "verify", "--from", address) == 0
     assert uploader(other, "verify", "--from", address) == 1
+
+
+@pytest.mark.google_client
+@pytest.mark.parametrize("mode", [(), ("--append-only",)], ids=["with DML", "append-only"])
+def test_run_of_the_same_name_with_other_values_in_a_dataset_is_named(
+    tmp_path: Path, emulated: str, mode: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutation: `_merge` does not compare, or the hashes are read under other types than those of the keys."""
+    first, copy = results_with(tmp_path / "a", runs=2), results_with(tmp_path / "b", runs=1)
+    second = Results(tmp_path / "c")
+    _store_other(second)
+    assert uploader(first, "init", "--to", emulated, *mode) == 0
+    assert push(first, "--to", emulated) == 0
+    assert push(copy, "--to", emulated) == 0
+    capsys.readouterr()
+    for _ in range(2):
+        assert push(second, "--to", emulated) == 1
+        assert "rows are set aside" in capsys.readouterr().out
+    assert uploader(second, "status", "--to", emulated) == 1
+    assert f"rows of run {run_name(0)} have other values in the warehouse" in capsys.readouterr().out
+    assert push(first, "--to", emulated) == 0
+    assert uploader(first, "verify", "--from", emulated) == 0
+    assert uploader(second, "verify", "--from", emulated) == 1
+
+
+def test_rows_that_cannot_be_compared_are_named(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*arguments: object) -> object:
+        raise QuotaExceeded("more than 10 GiB would be read")
+
+    assert push(results_with(tmp_path / "a", runs=1), "--to", address) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(LocalWarehouse, "row_hashes", fails)
+    assert push(results_with(tmp_path / "b", runs=1), "--to", address, "--quiet") == 1
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == (
+        "runs: not compared with the rows that were already there: more than 10 GiB would be read; compare them with: "
+        "uploader verify"
+    )
 
 
 def _store_other(results: Results) -> None:

@@ -76,9 +76,11 @@ def run(args: argparse.Namespace) -> int:
     print(f"{done.new:,} new rows, {done.known:,} already present")
     if not is_local(args.to) and (note := _days_of_views(found, args.to)):
         print(note)
+    for line in done.conflicts + done.uncompared:
+        print(line)
     if done.dead:
         print(f"{done.dead} rows are set aside: uploader status lists the reasons")
-    return 1 if done.dead else _print_problems(found)
+    return 1 if done.dead or done.uncompared else _print_problems(found)
 
 
 def _days_of_views(found: ImportedRows, address: str) -> str | None:

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def push(target: options.Target, *, retry_dead: bool, repair: bool, quiet: bool) -> int:
-    """Push; return 1 if rows were set aside, skipped or lost, or still differ after a repair."""
+    """Push; return 1 if rows were set aside, skipped, lost or not compared, or still differ after a repair."""
     from keras_matrix.records.store import Results
     from keras_matrix.uploader import push as pushing
     from keras_matrix.uploader.local.warehouse import LocalWarehouse
@@ -87,12 +87,13 @@ def push(target: options.Target, *, retry_dead: bool, repair: bool, quiet: bool)
     say(f"{done.new:,} new rows, {done.known:,} already present")
     for line in [*_problems(done), *(repair_summary.lines(repaired, target.address) if repaired else [])]:
         print(line)
-    return 1 if done.dead or done.left_out or lost or (repaired and repair_summary.differs(repaired)) else 0
+    failed = done.dead or done.left_out or done.uncompared or lost
+    return 1 if failed or (repaired and repair_summary.differs(repaired)) else 0
 
 
 def _problems(done: PushSummary) -> list[str]:
     """Return a line for each problem of a push."""
-    lines = [f"skipped: {line}" for line in done.left_out] + done.conflicts
+    lines = [f"skipped: {line}" for line in done.left_out] + done.conflicts + done.uncompared
     if done.dead:
         lines.append(f"{done.dead} rows are set aside: uploader status lists the reasons")
     if done.expired:
