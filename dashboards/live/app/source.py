@@ -14,16 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.live import page
 from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Reader
 from keras_matrix.dashboards.live.session import FINISHED, MeasuredSession
 from keras_matrix.records import findings
-from keras_matrix.records.store import Results, StoreFailure
+from keras_matrix.records.store import Problem, Results, Run, StoreFailure
+from keras_matrix.records.text import printable
 from keras_matrix.uploader.errors import UploadError
 from keras_matrix.uploader.warehouse import Warehouse
 
 FRESH_S = 30.0  # between two queries of a warehouse into which others may have sent rows
 LOOK_S = 1.0  # between two looks at the files of a results folder
+RUNS_READ = 50  # newest runs whose files are read, to name those that cannot be: as many as a site has pages of
+LINES_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +88,56 @@ class EndedRuns:
 
 
 @dataclass(slots=True)
+class UnreadFiles:
+    """Lists what cannot be read in a results folder: what has the name of a run and is none, and the records and
+    findings of its newest runs. A run is read once, and again when one of these files is new or has changed."""
+
+    results: Path
+    _read: dict[str, tuple[frozenset[tuple[str, int, int]], tuple[str, ...]]] = field(default_factory=dict)
+
+    def __call__(self) -> tuple[str, ...]:
+        """Return a line for each, by its path in the folder. Raises `StoreFailure` for a folder that is not listed."""
+        results = Results(self.results)
+        lines = [self._line(problem) for problem in results.left_out()]
+        read = {}
+        for run in results.runs()[-RUNS_READ:]:
+            state, known = _files_of(run), self._read.get(run.run_id)
+            read[run.run_id] = known if known is not None and known[0] == state else (state, self._lines(run))
+            lines += read[run.run_id][1]
+        self._read = read
+        more = [f"and {plural(len(lines) - LINES_SHOWN, 'other file')}"] if len(lines) > LINES_SHOWN else []
+        return (*lines[:LINES_SHOWN], *more)
+
+    def _lines(self, run: Run) -> tuple[str, ...]:
+        try:
+            lines = [self._line(problem) for problem in run.load()[1]]
+            findings.load(run)
+        except StoreFailure as error:
+            return (printable(str(error).removeprefix(f"{self.results}/"), " "),)
+        return tuple(lines)
+
+    def _line(self, problem: Problem) -> str:
+        return printable(f"{problem.path.relative_to(self.results).as_posix()}: {problem.reason}", " ")
+
+
+def _files_of(run: Run) -> frozenset[tuple[str, int, int]]:
+    """Return the name, size and time of change of each record and of the findings."""
+    paths = [*(run.folder / "records").glob("*.json"), run.folder / findings.FILE]
+    found = set()
+    for path in paths:
+        with contextlib.suppress(OSError):
+            state = path.lstat()
+            found.add((path.name, state.st_size, state.st_mtime_ns))
+    return frozenset(found)
+
+
+@dataclass(slots=True)
 class Live:
     """A warehouse that is queried directly, at most once in `FRESH_S` for the same question.
 
     At most once in `LOOK_S`, while there are visitors, `update` sends it the runs that have ended, and says whether
-    there were any: then every question is asked anew. `session` is read as often.
+    there were any: then every question is asked anew. `session` is read as often. With each new number, `unread` lists
+    the files that cannot be read.
     """
 
     warehouse: Warehouse
@@ -97,12 +146,14 @@ class Live:
     clock: Callable[[], float] = time.monotonic
     session: Callable[[], MeasuredSession | None] = lambda: None
     update: Callable[[], bool] = lambda: False
+    unread: Callable[[], tuple[str, ...]] = tuple
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _number: int = 0
     _began_s: float | None = None
     _looked_s: float | None = None
     _session: MeasuredSession | None = None
     _notices: tuple[str, ...] = ()
+    _not_read: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -119,7 +170,8 @@ class Live:
                 self._session = self.session()
             if sent or self._began_s is None or now_s - self._began_s >= FRESH_S:
                 self._began_s, self._number = now_s, self._number + 1
-            number, session, notices = self._number, self._session, self._notices
+                self._not_read = self._listed()
+            number, session, notices = self._number, self._session, (*self._notices, *self._not_read)
         origin = f"Read from {self.address}."
         return Edition(self.warehouse, number, origin, self.since, notices, self.empty, lambda: session)
 
@@ -132,6 +184,13 @@ class Live:
             return False
         self._notices = ()
         return sent
+
+    def _listed(self) -> tuple[str, ...]:
+        """Return a notice for each file that cannot be read."""
+        try:
+            return tuple(f"Not read: {line}" for line in self.unread())
+        except (StoreFailure, OSError) as error:
+            return (f"Not read: {error}",)
 
     def peek(self) -> Edition:
         """Return the current edition: queries are free."""

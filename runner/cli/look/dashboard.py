@@ -19,7 +19,7 @@ from keras_matrix.dashboards.live.app import hosts, serve
 from keras_matrix.dashboards.live.app.application import statements
 from keras_matrix.dashboards.live.app.needed import needed
 from keras_matrix.dashboards.live.app.refreshed import Clocks, Refreshed, RefreshPolicy
-from keras_matrix.dashboards.live.app.source import EndedRuns, Live, Source
+from keras_matrix.dashboards.live.app.source import EndedRuns, Live, Source, UnreadFiles
 from keras_matrix.dashboards.live.page import empty_notice
 from keras_matrix.dashboards.live.questions import EARLIEST_DAY
 from keras_matrix.dashboards.live.session import SessionReader
@@ -89,7 +89,8 @@ def _source(target: options.Target, since: str | None, refresh_min: float) -> So
         empty, session = partial(empty_notice, target.address, target.results), SessionReader(target.results, utc_now)
         update = EndedRuns(target.results, partial(sending.send, sending.Upload(LOCAL), target.results))
         update()
-        return Live(warehouse, since or EARLIEST_DAY, empty, session=session.current, update=update)
+        unread = UnreadFiles(target.results)
+        return Live(warehouse, since or EARLIEST_DAY, empty, session=session.current, update=update, unread=unread)
     return Refreshed(warehouse, needed(statements()), RefreshPolicy(60 * refresh_min, since), Clocks(utc_now))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.dashboards.live.app.application import Application
-from keras_matrix.dashboards.live.app.source import EndedRuns, Live
+from keras_matrix.dashboards.live.app.source import FRESH_S, EndedRuns, Live, UnreadFiles
 from keras_matrix.dashboards.live.session import MeasuredSession, SessionReader, left_s, left_text
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.identity import cell_id
@@ -309,3 +310,42 @@ def test_failure_to_send_is_a_notice_and_is_tried_again(tmp_path: Path) -> None:
     assert live.edition().notices == ("Runs that have ended since cannot be shown: the disk is full",)
     now[0] = 2.0
     assert (live.edition().notices, live.edition().number) == ((), 2)
+
+
+def test_page_lists_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """Mutation: a run that was read is never read again."""
+    results = stored(tmp_path / "results", nights=2)
+    first, second = results.runs()
+    (results.root / "20260231T000000Z-ffffff").mkdir()
+    (results.root / "20260231T000000Z-ffffff" / "run.json").write_text("{}")
+    [name, *_] = first.record_names()
+    os.truncate(first.folder / "records" / name, 100)
+    (second.folder / "records" / "<script>.json").symlink_to("/dev/zero")
+    warehouse = LocalWarehouse(tmp_path / "warehouse")
+    warehouse.create()
+    now = [0.0]
+    application = Application(Live(warehouse, clock=lambda: now[0], unread=UnreadFiles(results.root)))
+
+    def notices() -> list[str]:
+        now[0] += FRESH_S
+        [body] = application({"PATH_INFO": "/"}, lambda status, headers: None)
+        return re.findall('<p class="lead notice">(Not read: .*?)</p>', body.decode())
+
+    lines = notices()
+    assert [line.partition(": ")[2].rpartition(": ")[0].partition(":")[0] for line in lines] == [
+        "20260231T000000Z-ffffff",
+        f"{first.run_id}/records/{name}",
+        f"{second.run_id}/records/&lt;script&gt;.json",
+    ]
+    assert notices() == lines
+    [other, *_] = second.record_names()[1:]
+    os.truncate(second.folder / "records" / other, 100)
+    assert [f"{second.run_id}/records/{other}: not strict JSON" in line for line in notices()].count(True) == 1
+
+
+def test_many_files_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    results = stored(tmp_path / "results", nights=1)
+    for number in range(25):
+        (results.runs()[0].folder / "records" / f"{number:02}.json").write_text("{}")
+    lines = UnreadFiles(results.root)()
+    assert (len(lines), lines[-1]) == (21, "and 5 other files")
