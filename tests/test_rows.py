@@ -12,7 +12,7 @@ import json
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -20,30 +20,41 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.comparison.context import NO_CONTEXT
+from keras_matrix.analysis.comparison.primary_metric import figure_of
 from keras_matrix.analysis.comparison.table import Row, table, work_key
 from keras_matrix.analysis.comparison.titles import titles
 from keras_matrix.analysis.comparison.versus import versus
 from keras_matrix.analysis.regression.gate import Rule
+from keras_matrix.analysis.regression.reproduction import judge
+from keras_matrix.analysis.stalls.analysis import reports
 from keras_matrix.dashboards.live.page import panel_of
 from keras_matrix.dashboards.live.questions import Choice, questions
 from keras_matrix.dashboards.report import page
 from keras_matrix.records.identity import cell_id
-from keras_matrix.records.schema import Record
+from keras_matrix.records.instruments.stall_arms import arms_of, base_of
+from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.api.frame import columns
 from keras_matrix.runner.api.rows import cells_of
 from keras_matrix.runner.cli.compare.histories import assessed
 from keras_matrix.runner.cli.history.reading import read
+from keras_matrix.runner.cli.look import cells as choice
+from keras_matrix.runner.cli.look.named_cells import stored_cell
 from keras_matrix.runner.cli.look.stored import Findings, update_findings
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.cli.render import history_lines
+from keras_matrix.runner.cli.measure.largest import cell_name, tried_line
+from keras_matrix.runner.cli.render import history_lines, reproduction_text
 from keras_matrix.runner.cli.render import versus as versus_text
 from keras_matrix.runner.cli.render.findings import as_document
 from keras_matrix.runner.cli.render.format import settings_text, significant, title_defaults
 from keras_matrix.runner.cli.render.progress.attempt_text import CellNames
+from keras_matrix.runner.cli.render.stall_text import report_lines
 from keras_matrix.runner.cli.render.verdicts import table_lines
+from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.tensorboard.writer import folder_of
+from keras_matrix.runner.plan.largest_batch import Try
 from keras_matrix.runner.plan.plan import PlannedRepeat, comparisons
 from tests.conftest import make_record, make_settings
 from tests.dashboards.boards import warehouse_of
@@ -262,6 +273,72 @@ def test_plan_and_progress_name_each_cell_apart() -> None:
         assert len({names.of(cell) for cell in cells}) == len(cells)
         assert len(comparisons(cells)) == len({work_key(each) for each in one.cells})
         assert len({(settings_text(each), each.backend) for each in one.cells}) == len(one.cells)
+
+
+def test_folders_of_tensorboard_differ_by_cell() -> None:
+    """Mutation: a part of the cell_id is left out; names of workloads are cut and cleaned."""
+    for one, _ in tables():
+        assert len({folder_of(record) for record in one.records}) == len(one.cells)
+    record = runs()[0].records[0]
+    other = replace(record, cell_id=f"{record.cell_id[:8]}{record.cell_id[8:][::-1]}")
+    assert folder_of(record) != folder_of(other)
+
+
+def test_search_of_the_largest_batch_names_each_cell_apart() -> None:
+    """Mutation: a line has the workload alone."""
+    for one, _ in tables():
+        cells = [Cell(replace(each, batch_size=8), cell_id(each), 1, 1.0, None) for each in one.cells]
+        works = {cell_id(cell.settings) for cell in cells}
+        for texts in ({cell_name(c) for c in cells}, {tried_line(c, Try(8, Status.OK)) for c in cells}):
+            assert len(texts) == len(works)
+
+
+def test_stall_analyses_show_each_cell_its_own_figure() -> None:
+    """Mutation: the analyses are grouped by their workload."""
+    for one, _ in tables():
+        bases = {cell_id(base_of(each)): each for each in one.cells if ":" in each.workload}
+        times_s = {name: one.times_s[cell_id(each)] for name, each in bases.items()}
+        records = [
+            make_record(times_s[name], repeat, settings=arm)
+            for name, each in bases.items()
+            for arm in arms_of(base_of(each), cold=False)
+            for repeat in range(3)
+        ]
+        found = {report.cell_id: report_lines(report) for report in reports(records, {})}
+        assert found.keys() == times_s.keys()
+        assert len({lines[0] for lines in found.values()}) == len(found)
+        for name, lines in found.items():
+            [step] = [line for line in lines if line.startswith("step ")]
+            assert figure(times_s[name]) in step
+
+
+def test_selection_by_id_takes_the_cell_with_its_own_settings() -> None:
+    """As `bisect`, `reproduce`, `explain` and `stalls` find a cell; of one workload they ask, with different titles."""
+    for one, _ in tables():
+        there = {cell_id(each): each for each in one.cells}
+        for name, settings in there.items():
+            assert choice.one_of(name, there, "run R") == name
+            stored = stored_cell([record for record in one.records if record.cell_id == name], 5)
+            assert (stored.cell_id, cell_id(stored.settings)) == (name, name)
+            assert stored.settings == settings
+        with pytest.raises(UsageError) as refused:
+            choice.one_of("my_models:build", there, "run R")
+        lines = [line for line in str(refused.value).splitlines() if any(name in line for name in there)]
+        texts = [re.sub("[0-9a-f]{16}", "", line) for line in lines]
+        assert len(set(texts)) == len(lines)
+
+
+def test_reproduction_names_the_cell_and_shows_its_figures() -> None:
+    for one, _ in tables():
+        shown = {}
+        for record in one.records:
+            lines = reproduction_text.lines(
+                judge([record], [record], None, 0.05), figure_of([record]), [record], [record]
+            )
+            assert f"cell {record.cell_id}" in lines[0]
+            assert all(figure(one.times_s[record.cell_id]) in line for line in lines[1:3])
+            shown[record.cell_id] = lines[0].partition(", cell ")[0]
+        assert len(set(shown.values())) == len(one.cells)
 
 
 def test_warehouse_and_history_show_each_cell_its_own_figure(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from dataclasses import replace
 from statistics import median, stdev
 
 from keras_matrix.analysis.whatif.graph import Collective, Graph, GraphError, LinkCalibration
-from keras_matrix.records.fc import buckets, network
+from keras_matrix.records.fc import buckets, network, spec
 
 # An operation on N ranks: the steps of its ring, and the bytes that each rank sends, as a share of the array.
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send")
@@ -190,7 +190,7 @@ def of_trace(graph: Graph) -> LinkCalibration:
     source = f"collectives of {graph.header.source}"
     operation, ranks = Counter((one.operation, len(one.ranks)) for one, _ in found).most_common(1)[0][0]
     points = [(one.bytes, time) for one, time in found if (one.operation, len(one.ranks)) == (operation, ranks)]
-    rate = network.bits_per_s(str(graph.header.settings.get("network", "")))
+    rate = network.bits_per_s(str(spec.parameter(graph.header.settings, "network", "")))
     sizes = [size for size, _ in points]
     if max(sizes) >= DIFFERENT * min(sizes):
         return fit(points, ranks=ranks, source=source, operation=operation, rate_bits_per_s=rate)

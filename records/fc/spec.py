@@ -10,7 +10,7 @@ and which are the same work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -25,6 +25,14 @@ LEARNING_RATE = 1e-6
 # The value of `network` without separate links: the workers' processes use this machine's loopback interface.
 LOCAL = "local"
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
+
+
+def parameter(settings: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    """Return a parameter of a cell of `fc` by its settings, as `records.names.named` has them.
+
+    `default` for another workload, whose own parameter `workers` may mean anything, such as who reads its input.
+    """
+    return settings.get(name, default) if settings.get("workload", WORKLOAD) == WORKLOAD else default
 
 
 class Kind(StrEnum):

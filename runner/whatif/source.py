@@ -162,7 +162,7 @@ def _with_record(graph: Graph, record: Record) -> Graph:
 
 def _with_sleeps(nodes: Sequence[Node], settings: Mapping[str, Scalar]) -> tuple[Node, ...]:
     """Return the nodes; layers that sleep, in a callback of JAX or TensorFlow, keep no core busy."""
-    if not (settings.get("forward_sleep_ms") or settings.get("backward_sleep_ms")):
+    if not any(spec.parameter(settings, name) for name in ("forward_sleep_ms", "backward_sleep_ms")):
         return tuple(nodes)
     return tuple(replace(node, cores=0.0) if CALLBACK.search(node.name) else node for node in nodes)
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Node
+from keras_matrix.records.fc import spec
+from keras_matrix.records.names import SETTINGS
 
 Scalar = bool | int | float | str
 # Seconds of an operation that no trace has, such as a cost model predicts; None if it does not know.
@@ -85,5 +87,6 @@ def of_fc(graph: Graph, parameter: str, settings: Mapping[str, Scalar]) -> Reali
 
 
 def setting(graph: Graph, name: str, default: Any = None) -> Any:
-    """Return a setting or parameter of the traced cell, `default` if it is unknown."""
-    return graph.header.settings.get(name, default)
+    """Return a setting of the traced cell, or a parameter of the workload `fc`; `default` if it is unknown."""
+    settings = graph.header.settings
+    return settings.get(name, default) if name in SETTINGS else spec.parameter(settings, name, default)

@@ -18,6 +18,7 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc import spec
 from keras_matrix.records.instruments.parity import ParityRecord
+from keras_matrix.records.names import PARAMS
 from keras_matrix.records.settings import DATA, DISTRIBUTIONS, MODEL, Scalar
 from keras_matrix.records.text import near, printable
 from keras_matrix.runner.checks.parity import ParityRequest, compare_all, exit_code
@@ -93,7 +94,8 @@ def _request(args: argparse.Namespace) -> ParityRequest:
     several = args.devices if args.devices is not None and args.distribution != MODEL else 1
     if args.batch_size is not None and args.batch_size % several:
         raise UsageError(f"--devices: must divide --batch-size ({args.batch_size}), got {several}")
-    assigned = dict(map(parse_assignment, args.assignments))
+    # Each key is a parameter: `params.feed` is one, as in other commands, and so is `feed`.
+    assigned = {key.removeprefix(PARAMS): value for key, value in map(parse_assignment, args.assignments)}
     # Of the FC modes, Keras trains one, which several devices can divide.
     of_keras: dict[str, Scalar] = {"mode": "fc_keras"} if args.devices is not None else {}
     return ParityRequest(

@@ -8,13 +8,12 @@ for a stored analysis, whose arms are not measured again. docs/inputs.md"""
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from keras_matrix.analysis.stalls.report import StallReport
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
-from keras_matrix.records.codec import to_json
+from keras_matrix.records.codec import canonical, to_json
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.input_probe import InputProbe
 from keras_matrix.records.instruments.stall_arms import arms_of, base_of
@@ -205,7 +204,7 @@ def _probes(work: Work, chosen: Mapping[str, Cell]) -> dict[str, InputProbe]:
     for name, base in chosen.items():
         if not (path := dataset(base.settings)):
             continue
-        data = json.dumps({**base.settings.params, "batch_size": base.settings.batch_size}, sort_keys=True)
+        data = canonical([base.settings.params, base.settings.batch_size])
         if data not in by_data:
             work.display.say(f"probing {path}")
             by_data[data] = work.tools.probe(base.settings, work.folders)

@@ -99,7 +99,7 @@ def _trials(work: Work, report: StallReport, base: Cell, most: int) -> list[Tria
             found.append(trial)
             continue
         why = f"not applied: {trial}"
-        work.display.say(f"{advice.change}: {why}")
+        work.display.say(f"{base.settings.backend}: {advice.change}: {why}")
         found.append(Verified(advice.change, advice.text, "", advice.speed_up, None, Verdict.UNDECIDED, why))
     return found
 

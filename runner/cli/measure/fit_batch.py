@@ -10,7 +10,7 @@ import argparse
 
 from keras_matrix.records.schema import Status
 from keras_matrix.runner.cli.look import cells
-from keras_matrix.runner.cli.measure.largest import line
+from keras_matrix.runner.cli.measure.largest import cell_name, line
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document
@@ -35,8 +35,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(document({"cells": [_row(*one) for one in found]}))
     else:
-        names = {cell.cell_id: f"{cell.settings.backend:<10}  {cell.settings.workload}" for cell, _ in found}
-        print("\n".join(line(names[cell.cell_id], one, display.known_problems) for cell, one in found))
+        print("\n".join(line(cell_name(cell), one, display.known_problems) for cell, one in found))
     return max(_exit_code(one) for _, one in found)
 
 

@@ -16,8 +16,7 @@ def lines(largest: LargestFound, printed: Collection[str] = ()) -> list[str]:
     by_cell = {one.planned: one for one in largest.found}
     earlier = ", as found by the run that is continued" if largest.by_earlier_start else ""
     heading = f"largest batch that fits{earlier}:"
-    names = [(cell, f"{cell.settings.backend:<10}  {settings_text(cell.settings)}") for cell in largest.cells]
-    return [heading, *(line(name, by_cell[cell.cell_id], printed) for cell, name in names)]
+    return [heading, *(line(cell_name(cell), by_cell[cell.cell_id], printed) for cell in largest.cells)]
 
 
 def line(name: str, found: Found, printed: Collection[str] = ()) -> str:
@@ -33,7 +32,16 @@ def line(name: str, found: Found, printed: Collection[str] = ()) -> str:
     return f"{name}  fits {found.largest}  too large {beyond}  peak memory {memory}  tries {found.tries}"
 
 
+def cell_name(cell: Cell) -> str:
+    """Return the backend and the cell, without its batch size, which is searched."""
+    return f"{cell.settings.backend:<10}  {_cell_text(cell)}"
+
+
 def tried_line(cell: Cell, tried: Try) -> str:
     """Return how a try of a batch size ended."""
     ended = f"fits, peak memory {size(tried.peak_memory_bytes)}" if tried.fits else f"{tried.status}"
-    return f"trying {cell.settings.backend} {cell.settings.workload} batch {tried.batch_size}: {ended}"
+    return f"trying {cell.settings.backend} {_cell_text(cell)} batch {tried.batch_size}: {ended}"
+
+
+def _cell_text(cell: Cell) -> str:
+    return settings_text(cell.settings, {"batch_size": None})

@@ -57,7 +57,7 @@ def folder_of(record: Record) -> str:
     """Return an attempt's folder relative to the log folder, with names that every file system accepts."""
     settings = record.settings
     cell = UNFIT.sub("_", f"{settings.backend}-{settings.workload}")[:NAME_CHARACTERS].strip(".")
-    return f"{record.run_id}/{cell}-{record.cell_id[:8]}/{record.repeat}.{record.attempt}"
+    return f"{record.run_id}/{cell}-{record.cell_id}/{record.repeat}.{record.attempt}"
 
 
 def written(attempt: AttemptToWrite, log_dir: Path) -> Record:

@@ -78,9 +78,9 @@ def test_tries_are_not_runs_of_the_results_folder(folder: Path) -> None:
 def test_run_prints_and_stores_the_search_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner()
     printed = capsys.readouterr()
-    assert "jax         mnist_mlp batch_size=largest" in printed.out
-    assert "fits 5  too large 6  peak memory -  tries 6" in printed.out
-    assert "trying jax mnist_mlp batch 8: oom_device" in printed.err
+    cell = "mnist_mlp epochs=3 steps_per_epoch=20 device=gpu"
+    assert f"jax         {cell}  fits 5  too large 6  peak memory -  tries 6" in printed.out
+    assert f"trying jax {cell} batch 8: oom_device" in printed.err
     run = Results(folder / "results").latest()
     assert run is not None
     found = run.about()["largest_batch"]["cells"]

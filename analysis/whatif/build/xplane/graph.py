@@ -20,6 +20,7 @@ from keras_matrix.analysis.whatif.build.xplane.rank import Rank, fill, mark_grad
 from keras_matrix.analysis.whatif.build.xplane.reading import Profile, read
 from keras_matrix.analysis.whatif.build.xplane.steps import check_steps, leave_out_unusual
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, checked
+from keras_matrix.records.fc import spec
 
 OPERATIONS, SEGMENTS = "operations", "segments"
 SEQUENCE = (
@@ -103,7 +104,7 @@ def _ranks(workers: Mapping[int, list[Profile]], facts: Facts) -> list[Rank]:
                 raise same_rank(rank, devices[rank][0][0].path, workers[worker][0].path)
             devices[rank] = workers[worker], device
     settings: Mapping[str, Any] = facts.get("settings", {})
-    known = settings.get("workers", 1)
+    known = spec.parameter(settings, "workers", 1)
     world = max(max(devices) + 1, known if isinstance(known, int) else 1)
     cores = facts.get("cores")
     own_cores = cores / world if cores else float(facts.get("threads", 1))

@@ -61,7 +61,7 @@ def test_each_backend_has_its_own_largest_batch(capsys: pytest.CaptureFixture[st
 
 def test_table_has_a_line_per_backend(capsys: pytest.CaptureFixture[str]) -> None:
     assert fit_batch("jax:mnist_mlp", behaviour=device_of({"jax": 5})) == 0
-    assert "jax         mnist_mlp  fits 5  too large 6" in capsys.readouterr().out
+    assert "jax         mnist_mlp device=gpu  fits 5  too large 6" in capsys.readouterr().out
 
 
 def test_another_error_stops_the_search_with_its_reason_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:

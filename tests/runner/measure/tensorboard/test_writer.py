@@ -107,7 +107,7 @@ def test_scalars_graph_and_profile_are_in_the_folder_of_the_attempt(job: Job, tm
     assert found.tensorboard == TensorBoardOutput(folder_of(RECORD), ["scalars", "graph", "profile"])
     assert found.warnings == []
     folder = tmp_path / "logs" / folder_of(RECORD)
-    assert folder_of(RECORD) == f"{RECORD.run_id}/jax-mnist_mlp-{RECORD.cell_id[:8]}/0.0"
+    assert folder_of(RECORD) == f"{RECORD.run_id}/jax-mnist_mlp-{RECORD.cell_id}/0.0"
     assert scalars(folder)["epoch/loss"] == [(0, 3.0), (2, 1.0)]
     assert events(folder / writer.EVENTS)[0].file_version == "brain.Event:2"
     (profile,) = folder.glob("plugins/profile/*/*.xplane.pb")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.whatif.graph import Graph, NodeKind
+from keras_matrix.analysis.whatif.what_ifs.what_if import setting
 from tests.analysis.whatif.build.xplane.profiles import before, find, graph, host, names, node, step, us, write
 from tests.records.traces.synthetic import Made
 
@@ -122,6 +123,19 @@ def test_a_collective_ends_when_the_device_begins_to_work_again(tmp_path: Path) 
     made = graph(write(tmp_path / "epoch2.worker0.xplane.pb", marks(200), events), settings={"workers": 2})
     assert us(find(made, "CollectiveReduceV2").durations_ns) == [180, 180, 180]
     assert us(find(made, "kbm.phase.update/Apply").gaps_ns) == [0, 0, 0]
+
+
+def test_parameter_of_another_workload_named_like_one_of_fc_has_no_effect(tmp_path: Path) -> None:
+    """`workers` may be those that read its input: as ranks, three of four would be missing."""
+    events = [node(FORWARD.format(""), at + 1, at + 5) for at in (0, 40, 80)]
+    files = write(tmp_path / "epoch2.worker0.xplane.pb", marks(40), events)
+    settings = {"workload": "my_models:build", "workers": 4, "network": "1gbit", "overlap": "off"}
+    made = graph(files, settings=settings, cores=2)
+    assert (made.header.world_size, made.header.missing_ranks) == (1, ())
+    assert {one.cores for one in made.nodes} == {one.cores for one in graph(files, cores=2).nodes}
+    assert [setting(made, name) for name in ("workers", "network", "overlap")] == [None, None, None]
+    fc = graph(files, settings={**settings, "workload": "fc", "workers": 2}, cores=2)
+    assert (fc.header.world_size, fc.header.missing_ranks) == (2, (1,))
 
 
 def test_the_update_waits_for_a_collective_that_other_work_hides(tmp_path: Path) -> None:
