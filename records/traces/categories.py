@@ -25,6 +25,7 @@ RENAMED = {
 ANNOTATED = (MARK, "ProfilerStep#", "Optimizer.", "enumerate(DataLoader)#", "DistributedDataParallel.", "## ")
 # What a category of an accelerator begins with; events of its runtime are on the host.
 ACCELERATORS = ("mtia_", "hpu_", "privateuse1_", "glow_", "npu_")
+OF_HOST = ": the times are those of its host"
 ON_HOST = ("_runtime", "_driver")
 MOST_NAMED = 5
 
@@ -42,14 +43,17 @@ def is_unread_work(category: str) -> bool:
     return category.startswith(ACCELERATORS) and not category.endswith(ON_HOST)
 
 
-def unread(others: Counter[str]) -> str:
-    """Return a sentence about the work of an accelerator that is not read, given the number of events by category."""
+def unread(others: Counter[str], *, has_device: bool) -> str:
+    """Return a sentence about the work of an accelerator that is not read, given the number of events by category.
+
+    With work of a device that is read, the times are not those of the host.
+    """
     counts = {category: count for category, count in others.items() if is_unread_work(category)}
     if not counts:
         return ""
     return (
         f"{sum(counts.values()):,} events of an accelerator ({', '.join(sorted(counts))}) are left out, because this"
-        " program does not know what they mean: the times are those of its host"
+        f" program does not know what they mean{'' if has_device else OF_HOST}"
     )
 
 

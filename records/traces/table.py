@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from keras_matrix.records.traces.categories import OF_HOST
+
 
 @dataclass(frozen=True, slots=True)
 class TimeShare:
@@ -63,6 +65,12 @@ class Table:
     gap_time_s: float = 0.0
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def place(self) -> str:
+        """Return where the operations ran: the host, if the work of its accelerator is not read."""
+        is_host = self.device == "cpu" and any(text.endswith(OF_HOST) for text in self.notes)
+        return "host" if is_host else f"device ({self.device})"
 
     @property
     def step_time_s(self) -> float | None:

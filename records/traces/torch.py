@@ -307,7 +307,7 @@ def _leave_out_unfinished(recording: Recording) -> str | None:
 
 def _notes(recording: Recording) -> Iterator[str]:
     """Yield sentences about what the file does not say, or what this program does not read."""
-    if text := unread(recording.others):
+    if text := unread(recording.others, has_device=recording.device != "cpu"):
         yield text
     names = {seen.name for events in recording.threads.values() for seen in events}
     libraries = {name.partition(":")[0] for name in names if name.startswith(LAUNCHED)}

@@ -26,7 +26,7 @@ def heading(table: Table, measured_step_s: float | None) -> list[str]:
         first = f"{seconds(table.window_s)}{workers}; no step was marked"
     busy = "not known" if table.busy_share is None else f"{table.busy_share:.1%} of the time"
     idle = f"{plural(table.gap_count, 'gap')}, {seconds(table.gap_time_s)} in all"
-    lines = [first, f"device ({table.device}) busy {busy}; {idle}"]
+    lines = [first, f"{table.place} busy {busy}; {idle}"]
     if table.overlap_share is not None:
         lines.append(f"communication overlapped by compute: {table.overlap_share:.1%} of its time")
     lines += [f"warning: the profiler reports: {text}" for text in table.warnings]

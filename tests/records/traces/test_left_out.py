@@ -12,6 +12,7 @@ from keras_matrix.records.traces import conversion, torch
 from keras_matrix.records.traces.neutral import Kind, Span
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.records.traces.table import Table
+from keras_matrix.runner.cli.render.trace_text import heading
 from tests.records.traces.synthetic import chrome, event, mark
 
 
@@ -137,10 +138,13 @@ def test_work_of_an_accelerator_that_is_not_read_is_named(tmp_path: Path) -> Non
     events = [annotation("ProfilerStep#1", 0, 100), event("aten::mm", 10, 20)]
     events += [event("dma_request", ts, 5, "mtia_ccp_events", pid=9) for ts in (20, 30)]
     events += [event("runFunction", 15, 5, "mtia_runtime")]
-    assert table_of(tmp_path, events).notes == [
-        "2 events of an accelerator (mtia_ccp_events) are left out, because this program does not know what they mean:"
-        " the times are those of its host"
-    ]
+    text = "2 events of an accelerator (mtia_ccp_events) are left out, because this program does not know what they mean"
+    found = table_of(tmp_path, events)
+    assert found.notes == [f"{text}: the times are those of its host"]
+    assert heading(found, None)[1] == "host busy 20.0% of the time; 2 gaps, 80.0 us in all"
+    with_device = table_of(tmp_path, [*behind(), *events[1:]])
+    assert with_device.notes[0] == text
+    assert heading(with_device, None)[1].startswith("device (gpu) busy ")
 
 
 def test_file_with_other_events_only_names_their_categories(tmp_path: Path) -> None:
