@@ -138,7 +138,9 @@ def test_work_of_an_accelerator_that_is_not_read_is_named(tmp_path: Path) -> Non
     events = [annotation("ProfilerStep#1", 0, 100), event("aten::mm", 10, 20)]
     events += [event("dma_request", ts, 5, "mtia_ccp_events", pid=9) for ts in (20, 30)]
     events += [event("runFunction", 15, 5, "mtia_runtime")]
-    text = "2 events of an accelerator (mtia_ccp_events) are left out, because this program does not know what they mean"
+    text = (
+        "2 events of an accelerator (mtia_ccp_events) are left out, because this program does not know what they mean"
+    )
     found = table_of(tmp_path, events)
     assert found.notes == [f"{text}: the times are those of its host"]
     assert heading(found, None)[1] == "host busy 20.0% of the time; 2 gaps, 80.0 us in all"
