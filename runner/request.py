@@ -20,7 +20,7 @@ from keras_matrix.records.settings import Scalar
 from keras_matrix.runner.errors import UsageError, made_from_values
 from keras_matrix.runner.executors.registry import Executors
 from keras_matrix.runner.host.mounts import import_roots, missing
-from keras_matrix.runner.host.workload_names import check_workloads
+from keras_matrix.runner.host.workload_names import check_workloads, missing_function
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.entries import workload_named
 from keras_matrix.runner.matrix.grammar import DEFAULTS
@@ -58,9 +58,14 @@ class CellChoice:
         return matrix, cells
 
     def check_workloads(self, matrix: Matrix, cells: Sequence[Cell]) -> None:
-        """Refuse workloads whose module, in the user's folders, lacks their function. Raises `MatrixError`."""
-        with made_from_values() if self.matrix == OF_ONE_WORKLOAD else nullcontext():
-            check_workloads(matrix, cells, import_roots(self.matrix.resolve().parent))
+        """Refuse workloads whose module, in the user's folders, lacks their function. Raises `InputError`."""
+        roots = import_roots(self.matrix.resolve().parent)
+        if self.matrix != OF_ONE_WORKLOAD:
+            check_workloads(matrix, cells, roots)
+            return
+        for workload in {cell.settings.workload for cell in cells if ":" in cell.settings.workload}:
+            if problem := missing_function(workload, roots):
+                raise UsageError(f"the workload {problem}")
 
     def _read(self) -> Matrix:
         text = self.text

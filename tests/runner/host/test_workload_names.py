@@ -97,4 +97,4 @@ def test_plan_and_run_refuse_a_function_that_the_module_lacks(
     )
     assert executor.jobs == []
     assert main(["plan", "--workload", "my_workload:biuld"], Seams()) == 2
-    assert capsys.readouterr().err.startswith("runner: runner --workload: workload: must name a function of ")
+    assert capsys.readouterr().err.startswith("runner: the workload must name a function of ")
