@@ -83,9 +83,24 @@ def test_rows_that_cannot_be_compared_are_named(
     )
 
 
+def test_rows_that_are_new_do_not_hide_others_with_other_values(
+    tmp_path: Path, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other host's folder has a further run, whose rows arrive in the same batch."""
+    assert push(results_with(tmp_path / "a", runs=1), "--to", address) == 0
+    other = results_with(tmp_path / "d", runs=2)
+    _store_other(other)
+    capsys.readouterr()
+    assert push(other, "--to", address) == 1
+    printed = capsys.readouterr().out
+    assert f"rows of run {run_name(0)} have other values in the warehouse" in printed
+    assert run_name(1) not in printed.partition("other values")[2]
+
+
 def _store_other(results: Results) -> None:
     """Store the run of the same night with another peak of memory."""
-    for path in (store_run(results.root, 0).folder / "records").iterdir():
+    run = next(iter(results.runs()), None) or store_run(results.root, 0)
+    for path in (run.folder / "records").iterdir():
         path.write_text(path.read_text().replace(str(500 << 20), str(501 << 20)))
 
 
