@@ -78,10 +78,10 @@ def subject(rows: Sequence[Row]) -> str:
 
 def _means(rows: Sequence[Row]) -> tuple[MeanRatio, ...]:
     return tuple(
-        MeanRatio(one.league, one.against, backend, _inverse(found.estimate), len(found.workloads))
-        for one in suite(rows)
-        for backend, found in one.ratios.items()
-        if len(found.workloads) > 1
+        MeanRatio(league.league, league.against, backend, _inverse(ratio.estimate), len(ratio.workloads))
+        for league in suite(rows)
+        for backend, ratio in league.ratios.items()
+        if len(ratio.workloads) > 1
     )
 
 
@@ -93,7 +93,7 @@ def _inverse(estimate: Estimate) -> Estimate:
 def _counted(names: Sequence[str]) -> dict[str, int]:
     """Return how often each name occurs, the most frequent first, then in the order of backends."""
     counts = Counter(names)
-    return dict(sorted(((name, counts[name]) for name in in_order(counts)), key=lambda one: -one[1]))
+    return dict(sorted(((name, counts[name]) for name in in_order(counts)), key=lambda item: -item[1]))
 
 
 def _text(rows: Sequence[Row], counts: Answer) -> str:
@@ -125,12 +125,15 @@ def _lowest_text(counts: Answer) -> str:
     if not counts.undecided:
         return f"nothing to compare in {counts.rows} rows" if counts.nothing_to_compare == counts.rows else ""
     (name, count), *others = counts.lowest.items()
-    leading = ", ".join([f"{name} has the lowest figure in {count}", *(f"{other} in {one}" for other, one in others)])
+    leading = ", ".join(
+        [f"{name} has the lowest figure in {count}", *(f"{other} in {number}" for other, number in others)]
+    )
     return f"no backend is shown to be fastest in {counts.undecided} of {counts.rows} rows ({leading})"
 
 
 def _of_one_row(row: Row) -> str:
-    """Return the verdict of the only row, without a comparison the time of a step, without an interval the lowest."""
+    """Return the verdict of the only row, with the time of a step if there is nothing to compare, and with the lowest
+    backend if its ratios have no interval."""
     measured = {name: cell.step_time.centre for name, cell in row.cells.items() if cell.step_time}
     if row.lowest is not None and any(ratio.estimate.low is None for ratio in row.ratios):
         return f"{row.verdict}; {row.lowest} has the lowest figure"

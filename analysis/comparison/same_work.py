@@ -193,9 +193,10 @@ def _for_losses(records: Sequence[Record]) -> Sequence[Record]:
 
 
 def _steps_before(records: Sequence[Record]) -> set[int]:
-    """Return how many steps the processes whose losses count had trained for the calibration: on a fast backend more.
+    """Return how many steps had trained the model before its first epoch, in the processes whose losses count.
 
-    Losses are not compared after different numbers of steps. Records before `work` do not say it: the set is empty.
+    The calibration takes them, more on a fast backend; losses are not compared after different numbers of steps. The
+    set is empty for records of older versions, which have no `work`.
     """
     stretches = [record.work.stretches for record in _for_losses(records) if record.work]
     return {sum(part.steps * part.epochs for part in parts if part.name == "calibration") for parts in stretches}

@@ -92,7 +92,7 @@ def _text(key: str, value: Scalar | None, shown: Collection[str]) -> str:
 
 
 def _equal(one: Scalar, other: Scalar) -> bool:
-    """Return whether two values are the same one; 1, 1.0, true and "1" are four."""
+    """Return whether two values are equal and of one type: 1, 1.0, true and "1" are four different values."""
     return canonical(one) == canonical(other)
 
 

@@ -72,16 +72,18 @@ def _wanted(row: Row) -> tuple[int, float] | None:
 
 
 def _filters(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:
-    """Return by key the filters that select a work: its workload, and what other works of it have otherwise."""
+    """Return, for each row's key, the filters that select its work: the workload, and each value that differs
+    between the works of that workload."""
     works = {row.key: next(iter(row.cells.values())).settings for row in rows}
     labels = {key: work_labels(settings) for key, settings in works.items()}
-    found = {}
-    for key, own in labels.items():
+    filters = {}
+    for key, values in labels.items():
         workload = works[key].workload
-        varying = varying_keys([labels[other] for other, one in works.items() if one.workload == workload])
+        varying = varying_keys([labels[other] for other, work in works.items() if work.workload == workload])
         varying -= set(NO_AXES)
-        found[key] = (f"workload={workload}", *(f"{name}={_pattern(own[name])}" for name in own if name in varying))
-    return found
+        chosen = (f"{name}={_pattern(value)}" for name, value in values.items() if name in varying)
+        filters[key] = (f"workload={workload}", *chosen)
+    return filters
 
 
 def _pattern(value: Scalar) -> str:

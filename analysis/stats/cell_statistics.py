@@ -113,7 +113,7 @@ def _variation(record: Record) -> float | None:
 
 
 def _of_calls(value: Callable[[Record], float | None]) -> Callable[[CellSummary], float | None]:
-    """Return the median over the processes of a percentile of their calls; None of a single call."""
+    """Return the median over the processes of a percentile of their calls; None for a single call."""
 
     def of_several(record: Record) -> float | None:
         calls = (record.resolved.steps_per_epoch or 0) * len(record.times.epoch_times_s) if record.resolved else 0

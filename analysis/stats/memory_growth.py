@@ -34,7 +34,7 @@ UNITS = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 WARNING = "memory_grows"
 
 Reading = tuple[float, int]
-"""The epochs done so far, a fraction within an epoch, and the bytes in use then."""
+"""A reading of memory: when, as the number of epochs done (1.5 is the middle of the second), and the bytes in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ def _slope(first: tuple[float, float], last: tuple[float, float]) -> float:
 
 def host_growth(records: Sequence[Record]) -> Estimate | None:
     """Return the mean of a cell's processes of the host memory kept with each step, with its interval, in bytes."""
-    found = [r.usage.host_growth_bytes_per_step for r in records if r.status in MEASURED and r.usage]
-    return arithmetic([value for value in found if value is not None])
+    slopes = [r.usage.host_growth_bytes_per_step for r in records if r.status in MEASURED and r.usage]
+    return arithmetic([slope for slope in slopes if slope is not None])
 
 
 def device_growth(records: Sequence[Record]) -> Estimate | None:
     """Return likewise the device memory kept with each step."""
-    found = [r.usage.device_growth_bytes_per_step for r in records if r.status in MEASURED and r.usage]
-    return arithmetic([value for value in found if value is not None])
+    slopes = [r.usage.device_growth_bytes_per_step for r in records if r.status in MEASURED and r.usage]
+    return arithmetic([slope for slope in slopes if slope is not None])
 
 
 def growth_text(estimate: Estimate) -> str:

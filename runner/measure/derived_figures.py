@@ -56,9 +56,9 @@ def work_of(resolved: Resolved, settings: Settings) -> EpochWork:
     )
 
 
-def _disagreements(result: CellResult, settings: Settings, own: tuple[EpochWork, Times]) -> Iterator[str]:
+def _disagreements(result: CellResult, settings: Settings, computed: tuple[EpochWork, Times]) -> Iterator[str]:
     """Yield how the cell's figures disagree with the runner's own."""
-    work, times = own
+    work, times = computed
     for field in fields(Times):
         stated, value = getattr(result.times, field.name), getattr(times, field.name)
         if isinstance(stated, float | int) and not _equal(stated, value):
@@ -153,7 +153,7 @@ def _a_step(counts: Sequence[int | None], steps: int) -> float | None:
     return sum(known) / (len(known) * steps) if known and len(known) == len(counts) else None
 
 
-def _own_loop(found: Generation) -> Iterator[str]:
+def _own_loop(generation: Generation) -> Iterator[str]:
     """Yield which parts of a language model's figures are larger than their wholes."""
     for part, whole in (
         ("own_prefill_time_s", "own_time_to_first_token_s"),
@@ -161,23 +161,23 @@ def _own_loop(found: Generation) -> Iterator[str]:
         ("read_weight_bytes", "weight_bytes"),
         ("prompt_length", "max_length"),
     ):
-        smaller, larger = getattr(found, part), getattr(found, whole)
+        smaller, larger = getattr(generation, part), getattr(generation, whole)
         if smaller is not None and larger is not None and smaller > larger * (1 + TOLERANCE):
             yield f"generation.{part} is {smaller:.6g}, more than {whole}, {larger:.6g}"
-    mean_s, p50_s = found.own_token_time_mean_s, found.own_token_time_p50_s
+    mean_s, p50_s = generation.own_token_time_mean_s, generation.own_token_time_p50_s
     if mean_s is not None and p50_s is not None and p50_s > 2 * mean_s * (1 + TOLERANCE):
         yield f"generation.own_token_time_p50_s is {p50_s:.6g}, but the mean is {mean_s:.6g}"
 
 
-def _parallel(found: spec.Parallel, settings: Settings) -> Iterator[str]:
+def _parallel(parallel: spec.Parallel, settings: Settings) -> Iterator[str]:
     """Yield which figures of an FC cell differ from their formulas."""
     problem = spec.problem_of(settings)
     formula_bytes = spec.traffic_per_step(problem).sent_bytes(problem.workers)
     expected = (
-        ("workers", found.workers, problem.workers),
-        ("flops_per_step", found.flops_per_step, spec.flops_per_step(problem)),
-        ("formula_bytes_per_step", found.formula_bytes_per_step, formula_bytes),
-        ("counted_bytes_per_step", found.counted_bytes_per_step, found.traffic.sent_bytes(problem.workers)),
+        ("workers", parallel.workers, problem.workers),
+        ("flops_per_step", parallel.flops_per_step, spec.flops_per_step(problem)),
+        ("formula_bytes_per_step", parallel.formula_bytes_per_step, formula_bytes),
+        ("counted_bytes_per_step", parallel.counted_bytes_per_step, parallel.traffic.sent_bytes(problem.workers)),
     )
     for name, stated, value in expected:
         if stated != value:

@@ -33,7 +33,10 @@ IMPORT_TIME_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """How long it takes, in seconds; `least` says that the model's own time is not known. It is `limit_s` at most."""
+    """How long a quick look takes: about `seconds`, and `limit_s` at most, after which its processes are ended.
+
+    With `least` it takes longer than `seconds`: the time to build and compile the model is not known.
+    """
 
     seconds: float
     limit_s: float

@@ -21,19 +21,21 @@ def set_periods(traces: Sequence[RankTrace], kept: Sequence[int]) -> None:
     """Set the periods of the steps of all ranks; `kept` are the positions of the steps that are not left out."""
     by_device = [_of_device(trace, kept) for trace in traces]
     counted = range(min(1, len(kept) - 1), len(kept))
-    marked_ns = max(sum(trace.windows[kept[at]].time_ns for at in counted) for trace in traces)
-    device_ns = max((sum(own[at].time_ns for at in counted) for own in by_device if own), default=marked_ns)
+    marked_ns = max(sum(trace.windows[kept[index]].time_ns for index in counted) for trace in traces)
+    device_ns = max(
+        (sum(periods[index].time_ns for index in counted) for periods in by_device if periods), default=marked_ns
+    )
     if abs(device_ns - marked_ns) <= EQUAL * marked_ns:
         return
-    for trace, own in zip(traces, by_device, strict=True):
-        if own:
-            for at, period in zip(kept, own, strict=True):
-                trace.periods[at] = period
+    for trace, periods in zip(traces, by_device, strict=True):
+        if periods:
+            for step, period in zip(kept, periods, strict=True):
+                trace.periods[step] = period
 
 
 def _of_device(trace: RankTrace, kept: Sequence[int]) -> list[Window]:
     """Return the steps by the device's clock; nothing if one of them has no work of a device."""
-    found: list[Window] = []
+    periods: list[Window] = []
     ends: list[int | None] = []
     for step in range(len(trace.windows)):
         pieces = [piece for lane in trace.streams for piece in trace.lanes[lane][step]]
@@ -45,5 +47,5 @@ def _of_device(trace: RankTrace, kept: Sequence[int]) -> list[Window]:
         begin_ns = ends[step - 1] if step else None
         if begin_ns is None:  # nothing is known of the step before: no shorter than its mark and its own work
             begin_ns = min(end_ns - trace.windows[step].time_ns, *(piece.start_ns for piece in pieces))
-        found.append(Window(min(begin_ns, end_ns - 1), end_ns))
-    return found
+        periods.append(Window(min(begin_ns, end_ns - 1), end_ns))
+    return periods

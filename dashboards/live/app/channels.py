@@ -28,13 +28,11 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     def __init__(self, server: Any, *arguments: Any, **named: Any) -> None:
         """Accept the connection, and close another one of its address if there are too many."""
         super().__init__(server, *arguments, **named)
-        others = [
-            one for one in list(server.active_channels.values()) if one is not self and one.addr[0] == self.addr[0]
-        ]
-        open_ones = [one for one in others if not one.will_close]
-        if len(open_ones) >= MOST_PER_ADDRESS:
-            waiting = [one for one in open_ones if not one.requests]
-            min(waiting, key=lambda one: one.creation_time, default=self).will_close = True
+        channels = [other for other in list(server.active_channels.values()) if other is not self]
+        same_address = [other for other in channels if other.addr[0] == self.addr[0] and not other.will_close]
+        if len(same_address) >= MOST_PER_ADDRESS:
+            waiting = [other for other in same_address if not other.requests]
+            min(waiting, key=lambda other: other.creation_time, default=self).will_close = True
 
     def received(self, data: bytes) -> bool:
         """Take bytes of a request; close the connection if the request takes too long."""
@@ -62,7 +60,7 @@ def server_of(application: Any, host: str, port: int) -> Any:
         asyncore_use_poll=True,  # select() has a limit of 1,024 open files
     )
     listening = [server, *getattr(server, "map", {}).values()]  # a name with two addresses has two sockets
-    for one in listening:
-        if isinstance(one, BaseWSGIServer):
-            one.channel_class = Channel
+    for part in listening:
+        if isinstance(part, BaseWSGIServer):
+            part.channel_class = Channel
     return server
