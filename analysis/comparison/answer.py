@@ -158,7 +158,8 @@ def _mean_texts(counts: Answer) -> list[str]:
 def _league_text(means: Sequence[MeanRatio], rows: int, *, named: bool) -> str:
     texts, over = [], 0
     for mean in means:
-        amount = f"{bracketed(mean.ratio)} of {mean.against}'s"
+        interval = "" if mean.ratio.bounds else " (no interval)"
+        amount = f"{bracketed(mean.ratio)}{interval} of {mean.against}'s"
         which = f"over {'all' if mean.rows == rows else mean.rows} rows{f' of league {mean.league}' if named else ''}"
         texts.append(amount if mean.rows == over else f"{which} {mean.backend} takes {amount} time")
         over = mean.rows

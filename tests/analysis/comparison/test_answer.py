@@ -50,7 +50,7 @@ def test_too_few_repeats_name_no_fastest() -> None:
     assert (found.fastest, found.undecided, found.lowest) == ({}, 3, {"jax": 2, "tensorflow": 1})
     assert found.text == (
         "no backend is shown to be fastest in 3 of 3 rows (jax has the lowest figure in 2, tensorflow in 1); over all "
-        "rows jax takes 0.81x of tensorflow's time"
+        "rows jax takes 0.81x (no interval) of tensorflow's time"
     )
     [row] = rows_of(JAX_LEADS, repeats=1)
     assert answer([row]).text == ("not separable: fewer than 5 repeats give no interval; jax has the lowest figure")
