@@ -110,7 +110,8 @@ def load(run: Run) -> Findings | None:
     except FileNotFoundError:
         return None
     except (OSError, CodecError) as error:
-        raise StoreFailure(f"{path}: cannot be used: {error}; write it again with: runner report") from error
+        advice = f"write it again with: runner report --run {run.run_id}"
+        raise StoreFailure(f"{path}: cannot be used: {error}; {advice}") from error
 
 
 def keep(run: Run, found: Iterable[Finding]) -> Findings:

@@ -42,7 +42,7 @@ def test_finding_id_depends_on_the_subject_and_not_on_the_figure(run: Run) -> No
 
 def test_damaged_findings_are_reported_and_replaced(run: Run) -> None:
     (run.folder / findings.FILE).write_text("{")
-    with pytest.raises(StoreFailure, match="write it again with: runner report"):
+    with pytest.raises(StoreFailure, match=f"write it again with: runner report --run {run.run_id}"):
         findings.load(run)
     assert findings.keep(run, [ONE]).revision == 1
 

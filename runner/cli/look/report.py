@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.report import site
 from keras_matrix.records import findings
 from keras_matrix.records.store import Results, Run, StoreFailure
@@ -98,7 +99,7 @@ def _publish(folder: Path, site_folder: Path, last: int) -> int:
         _with_findings(Results(folder).runs()[-last:])
         sending.send(sending.Upload("local"), folder)
         pages = site.publish(site_folder, folder, _rendered(Results(folder).runs()[-last:], problems), problems)
-    print(f"{pages} pages: {site_folder / 'index.html'}")
+    print(f"{plural(pages, 'page')}: {site_folder / 'index.html'}")
     for problem in problems:
         print(f"left out: {printable(problem, ' ')}")
     return 1 if problems else 0
