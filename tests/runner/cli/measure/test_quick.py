@@ -116,7 +116,9 @@ def test_misspelt_function_of_ones_own_module_is_refused_before_anything_is_meas
     executor = FakeExecutor()
     assert quick("my_workload:biuld", executor=executor) == 2
     assert executor.jobs == []
-    message = f"runner: the workload must name a function of {folder / 'my_workload.py'}, got 'my_workload:biuld'; did you mean build?"
+    where = folder / "my_workload.py"
+    advice = "got 'my_workload:biuld'; did you mean build?"
+    message = f"runner: the workload must name a function of {where}, {advice}"
     assert message in capsys.readouterr().err
 
 
