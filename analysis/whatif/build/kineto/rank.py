@@ -35,7 +35,7 @@ def trace_of(recording: Recording, rank: int) -> RankTrace:
     if not windows:
         windows, main = _whole(recording)
         caveats.append(f"rank {rank}: no step is marked, so that the whole file counts as one step")
-    if text := unread(recording.others):
+    if text := unread(recording.others, has_device=recording.on_device):
         caveats.append(f"rank {rank}: {text}")
     recording.threads.setdefault(main, [])
     lanes = _lanes(recording, main)
