@@ -98,6 +98,13 @@ def test_agreeing_parity_processes_are_reported_and_stored(tmp_path: Path, capsy
     assert [line.split()[-1] for line in out.splitlines()[1:]] == ["agrees"] * 3
 
 
+@pytest.mark.parametrize("name", ["feed", "params.feed"])
+def test_parameter_named_like_a_setting_is_set_by_both_of_its_names(tmp_path: Path, name: str) -> None:
+    """Mutation: `params.feed`, as other commands and titles call it, is another parameter."""
+    ran = Ran(tmp_path, "--set", f"{name}=2", workload="my_models:build")
+    assert ran.record().params == {"feed": 2}
+
+
 def test_weights_are_made_once_and_every_backend_trains_them_at_both_precisions(tmp_path: Path) -> None:
     ran = Ran(tmp_path)
     expected = [
