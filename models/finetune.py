@@ -154,6 +154,8 @@ def _features(request: Request, inputs: Any) -> Any:
         pretrained.load_published(network, base, size, request.dataset_dir)
     elif request.text(weights) != "none":
         pretrained.load_weights(network, found_path(request, weights))
+    else:
+        pretrained.scale_depthwise(network)
     if request.text("preprocess") == "device":
         scaling = base.scaling
         inputs = pretrained.ChannelScaling(scaling.scale, scaling.shift, scaling.reverses)(inputs)

@@ -148,6 +148,24 @@ def checkpoint(folder: str) -> dict:
     }
 
 
+def random_base(folder: str) -> dict:
+    """Train three steps on a base with random weights: which weights change, and how large its features are."""
+    found = {}
+    for base in ("mobilenet", "mobilenet_v2", "mobilenet_v3_small"):
+        one = built(folder, base=base, image_size=64)
+        x, y = one.samples(12, 0)
+        before = [keras.ops.convert_to_numpy(weight) for weight in one.model.trainable_weights]
+        one.model.fit(x, y, batch_size=4, verbose=0)
+        after = [keras.ops.convert_to_numpy(weight) for weight in one.model.trainable_weights]
+        pooled = next(layer for layer in one.model.layers if "pooling" in layer.name).output
+        features = keras.Model(one.model.inputs, pooled).predict(x, verbose=0)
+        found[base] = {
+            "changed": [bool((old != new).any()) for old, new in zip(before, after, strict=True)],
+            "size": float(np.sqrt((features**2).mean())),
+        }
+    return found
+
+
 if __name__ == "__main__":
     print(json.dumps(globals()[sys.argv[1]](sys.argv[2])), flush=True)
     os._exit(0)

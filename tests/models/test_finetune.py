@@ -72,6 +72,15 @@ def test_weights_that_cannot_be_downloaded_are_named_with_their_place(tmp_path: 
 
 @pytest.mark.process
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_every_trainable_weight_changes_on_a_base_with_random_weights(backend: str, tmp_path: Path) -> None:
+    """Mutation: the kernels of depthwise convolutions stay as Keras initialises them: the first of four does not."""
+    for name, found in ran("random_base", tmp_path, backend).items():
+        assert found["changed"] == [True] * 4, name
+        assert 1e-6 < found["size"] < 1e3, name
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_checkpoint_is_the_trained_model_and_can_be_fine_tuned_again(backend: str, tmp_path: Path) -> None:
     found = ran("checkpoint", tmp_path, backend)
     assert found == {"file": f"{backend}.keras", "equal": True, "base": True, "trained": 4}
