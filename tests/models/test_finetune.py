@@ -35,6 +35,7 @@ def ran(check: str, folder: Path, backend: str = "torch") -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_pixels_are_those_of_keras_applications_on_host_and_device(backend: str, tmp_path: Path) -> None:
@@ -70,6 +71,7 @@ def test_weights_that_cannot_be_downloaded_are_named_with_their_place(tmp_path: 
     assert message.endswith("or use base_model: none")
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_every_trainable_weight_changes_on_a_base_with_random_weights(backend: str, tmp_path: Path) -> None:

@@ -161,6 +161,7 @@ def printed(script: str, *arguments: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_probes_find_float32_on_a_cpu(backend: str) -> None:
