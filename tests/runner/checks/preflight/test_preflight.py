@@ -95,7 +95,7 @@ def test_search_of_the_largest_batch_explains_a_missing_driver_once(
     printed = capsys.readouterr()
     assert printed.err.count("no NVIDIA driver is loaded") == 1
     if not arguments:
-        stopped = "mnist_mlp  stopped at batch 1: device_mismatch: gpu_missing"
+        stopped = "mnist_mlp device=gpu  stopped at batch 1: device_mismatch: gpu_missing"
         assert [line.partition("  ")[2].strip() for line in printed.out.splitlines()] == [stopped] * 3
 
 
