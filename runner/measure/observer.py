@@ -117,16 +117,25 @@ class StoredPlacements:
         placements.keep(self._run, placements.Placements(list(self._machines.values())))
 
 
+# The file names every cell: a session of many stores it less often, so that storing takes a bounded share of it.
+CELLS_STORED_AT_ONCE, CELLS_STORED_PER_S = 50, 100
+
+
 class StoredProgress:
-    """Stores how far a session is, for displays, and passes every event on. Not safe for threads either."""
+    """Stores how far a session is, for displays, and passes every event on. Not safe for threads either.
+
+    A session of up to 50 cells stores every event; of more, at most one in as many seconds as it has hundreds of cells.
+    """
 
     def __init__(self, observer: Observer, run: Run, cells: Sequence[PlannedCell], now: Callable[[], datetime]) -> None:
         """Store in the first run of the session, with nothing running at first."""
         self._observer, self._run = observer, run
-        self._started = now().isoformat(timespec="seconds")
+        self._now, self._stored = now, now()
+        self._started = self._stored.isoformat(timespec="seconds")
+        self._pause_s = len(cells) / CELLS_STORED_PER_S if len(cells) > CELLS_STORED_AT_ONCE else 0.0
         self._cells = {(cell.arm, cell.cell_id): cell for cell in cells}
         self._running: dict[tuple[str, str, int], RunningRepeat] = {}
-        self._store()
+        self._keep()
 
     def calibrating(self, cell: Cell) -> None:
         """Pass it on."""
@@ -161,6 +170,11 @@ class StoredProgress:
         self._store()
 
     def _store(self) -> None:
+        if abs((self._now() - self._stored).total_seconds()) >= self._pause_s:  # also after the clock was set back
+            self._keep()
+
+    def _keep(self) -> None:
+        self._stored = self._now()
         progress.keep(self._run, Progress(self._started, list(self._cells.values()), list(self._running.values())))
 
 

@@ -222,7 +222,7 @@ def peak_kib() -> int:
 @pytest.mark.fault("F10", mutation="escape sequences are stored as they are")
 def test_stored_output_is_readable(forking: ProcessExecutor, tmp_path: Path) -> None:
     record = run(forking, make_job(tmp_path, "garbage"))
-    assert "\ufffd\ufffdred done" in record.evidence.output_tail
+    assert "\ufffd\ufffd\\u0000red done" in record.evidence.output_tail
     assert "\x1b" not in record.evidence.output_tail
     assert "\x00" not in record.evidence.output_tail
 
