@@ -124,6 +124,14 @@ def _unfit(error: OSError) -> Exception:
     return UnfitFile(NOT_REGULAR) if error.errno in (errno.ENXIO, errno.EISDIR) else error
 
 
+def show(path: Path, text: str) -> None:
+    """Replace a file that only displays read: a full disk is ignored, and a measurement does not wait for the disk."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with suppress(OSError):
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        temporary.replace(path)
+
+
 def publish(path: Path, text: str) -> None:
     """Write a new file. Raises OSError, `FileExistsError` if `path` exists."""
     with _temporary(path) as temporary:

@@ -7,7 +7,7 @@ show that setting, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.records.codec import canonical
@@ -53,10 +53,7 @@ def titled(works: Sequence[Settings], usual: Usual) -> list[Title]:
 
 def titles_of(works: Sequence[tuple[str, Labels]], usual: Usual) -> list[Title]:
     """Return the title of each work, given as its workload and its values."""
-    seen: dict[str, list[Labels]] = {}
-    for workload, values in works:
-        seen.setdefault(workload, []).append(values)
-    varying = {workload: varying_keys(several) for workload, several in seen.items()}
+    varying = varying_by_workload(works)
     keys = [_shown(values, varying[name], usual.get(name, {})) for name, values in works]
     of_workload: dict[str, set[str]] = {}
     for (workload, _), own in zip(works, keys, strict=True):
@@ -107,6 +104,14 @@ def varying_keys(several: Sequence[Labels]) -> set[str]:
     """Return the keys whose values differ between these settings."""
     texts = [{key: canonical(value) for key, value in values.items()} for values in several]
     return {key for key in set().union(*several) if len({own.get(key) for own in texts}) > 1}
+
+
+def varying_by_workload(works: Iterable[tuple[str, Labels]]) -> dict[str, set[str]]:
+    """Return for each workload the keys whose values differ between its works."""
+    of_workload: dict[str, list[Labels]] = {}
+    for workload, values in works:
+        of_workload.setdefault(workload, []).append(values)
+    return {workload: varying_keys(several) for workload, several in of_workload.items()}
 
 
 def work_labels(settings: Settings) -> dict[str, Scalar]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.run_summary import NOTABLE
 from keras_matrix.analysis.comparison.table import Row
-from keras_matrix.analysis.comparison.titles import Labels, varying_keys, work_labels
+from keras_matrix.analysis.comparison.titles import varying_by_workload, work_labels
 from keras_matrix.analysis.stats.blocks import blocks_needed, minimum_detectable_effect
 from keras_matrix.analysis.stats.sequential import LOOKS
 from keras_matrix.analysis.surroundings.disturbance import percent
@@ -76,14 +76,12 @@ def _filters(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:
     between the works of that workload."""
     works = {row.key: next(iter(row.cells.values())).settings for row in rows}
     labels = {key: work_labels(settings) for key, settings in works.items()}
-    of_workload: dict[str, list[Labels]] = {}
-    for key, work in works.items():
-        of_workload.setdefault(work.workload, []).append(labels[key])
-    varying = {workload: varying_keys(several) - set(NO_AXES) for workload, several in of_workload.items()}
+    varying = varying_by_workload((work.workload, labels[key]) for key, work in works.items())
     filters = {}
     for key, values in labels.items():
         workload = works[key].workload
-        chosen = (f"{name}={_pattern(value)}" for name, value in values.items() if name in varying[workload])
+        axes = varying[workload] - set(NO_AXES)
+        chosen = (f"{name}={_pattern(value)}" for name, value in values.items() if name in axes)
         filters[key] = (f"workload={workload}", *chosen)
     return filters
 

@@ -10,10 +10,10 @@ the one before; as it need not survive a crash of the machine, a measurement doe
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass, field
 
 from keras_matrix.records.codec import CodecError, about, decode, dumps
+from keras_matrix.records.files import show
 from keras_matrix.records.store import Run
 
 FILE = "progress.json"
@@ -51,11 +51,7 @@ class Progress:
 
 def keep(run: Run, progress: Progress) -> None:
     """Store the progress of a session in its first run. A display must not end a run: a full disk is ignored."""
-    path = run.folder / FILE
-    temporary = path.with_name(f".{FILE}.{os.getpid()}.tmp")
-    with contextlib.suppress(OSError):
-        temporary.write_text(dumps(progress), encoding="utf-8", errors="backslashreplace")
-        temporary.replace(path)
+    show(run.folder / FILE, dumps(progress))
 
 
 def remove(run: Run) -> None:
