@@ -108,7 +108,11 @@ def hold_to_one_cpu(worker: str) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a mark of ci/process on a test that ci/process would not select: `ci/unit` would run it."""
+    """Start with the groups of tests that one worker runs, since another one would wait for the last of them to end.
+
+    Refuse a mark of ci/process on a test that ci/process would not select: `ci/unit` would run it.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
     for item in items:
         if item.get_closest_marker("google_client"):
             for warning in CLIENT_WARNINGS:

@@ -89,6 +89,7 @@ def test_slow_version_is_found_among_wheels_of_a_folder(wheels: Path, capsys: py
     assert len(environments) == 5  # 1.0, 1.1, 1.2, 1.6, and the attempt at 1.3
 
 
+@pytest.mark.nightly(why="two whole searches")
 def test_wheels_that_were_built_again_are_searched_anew(wheels: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Mutations: `identity` leaves out the wheels; the environments of the cache are named by versions alone."""
     assert bisected("1.0", "1.6") == 0
