@@ -23,22 +23,13 @@ from keras_matrix.analysis.comparison.table import CellSummary, work_id
 from keras_matrix.analysis.generation import median_of, read_rate
 from keras_matrix.analysis.hardware import gpu_peaks
 from keras_matrix.analysis.hardware.datasheet import datasheet
+from keras_matrix.records.dtypes import COMPUTED_IN, ELEMENT_BYTES, variable_bytes
 from keras_matrix.records.fc import spec
 from keras_matrix.records.instruments.peaks import Gemm, Peaks, Stream
 from keras_matrix.records.instruments.work import Work, work_key
 from keras_matrix.records.settings import DATA, GENERATE, Settings
 
 TRAINING_PER_FORWARD = 3
-# The precision that a dtype policy computes in, and the size of its variables in bytes an element.
-COMPUTED_IN = {
-    "float32": "float32",
-    "float64": "float64",
-    "bfloat16": "bfloat16",
-    "mixed_bfloat16": "bfloat16",
-    "mixed_float16": "float16",
-}
-ELEMENT_BYTES = {"float64": 8, "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
-MIXED_VARIABLE_BYTES = 4
 ABOVE_PEAK = 1.02
 QUIET_SHARE = 0.05  # of all CPU time, by others: above it a note says that the peaks may be too low
 
@@ -211,14 +202,14 @@ def bytes_per_step(settings: Settings, work: Work | None) -> int | None:
         return None
     copies = settings.devices if settings.distribution == DATA else 1
     computed = ELEMENT_BYTES[COMPUTED_IN[settings.precision]]
-    variable_bytes = MIXED_VARIABLE_BYTES if settings.precision.startswith("mixed_") else computed
+    of_variables = variable_bytes(settings.precision)
     batch = settings.batch_size * work.input_elements_per_sample * computed
     if settings.phase != "fit":
-        return variable_bytes * (work.weight_elements - (work.lookup_elements or 0)) + batch
+        return of_variables * (work.weight_elements - (work.lookup_elements or 0)) + batch
     if work.trainable_elements is None or work.slot_elements is None or work.kept_elements_per_sample is None:
         return None
     arrays = 2 * work.weight_elements + 2 * work.trainable_elements + 2 * work.slot_elements
-    return copies * variable_bytes * arrays + batch + 2 * settings.batch_size * work.kept_elements_per_sample * computed
+    return copies * of_variables * arrays + batch + 2 * settings.batch_size * work.kept_elements_per_sample * computed
 
 
 def _as_ran(cell: CellSummary) -> Settings:

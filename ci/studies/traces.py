@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from keras_matrix.records.protobuf import encoded_piece, fields
 from keras_matrix.records.traces import conversion, neutral
 from keras_matrix.records.traces.neutral import WORKING, covered
 from keras_matrix.records.traces.request import NATIVE_NAME, TRACE_NAME
 from keras_matrix.records.traces.torch import PROFILER_STEP
 from keras_matrix.records.traces.xspace import xplane
-from keras_matrix.records.traces.xspace.wire import fields
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 NODE = re.compile(r"^[^:]+:_?[A-Z]\w*$")
@@ -160,14 +160,8 @@ def large_xplane(source: Path, target: Path, size_bytes: int) -> None:
     with target.open("wb") as file:
         while file.tell() < size_bytes:
             for plane in [*once, *again]:
-                file.write(b"\x0a" + varint(len(plane)) + plane)
+                file.write(encoded_piece(1, plane))
             once = []
-
-
-def varint(value: int) -> bytes:
-    """Return a number as protocol buffers write it."""
-    low, rest = value & 127, value >> 7
-    return bytes([low | 128]) + varint(rest) if rest else bytes([low])
 
 
 def speed(source: Path, size_bytes: int) -> None:

@@ -24,9 +24,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from keras_matrix.records.dtypes import ELEMENT_BYTES
 from keras_matrix.records.fc.traffic import Traffic
 
-BYTES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "pred": 1}
+TYPES = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16", "s32": "int32", "u32": "uint32",
+         "pred": "bool"}  # fmt: skip
 ARRAY = re.compile(r"\b(\w+)\[([\d,]*)\]")
 COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.-]+) \(.*\{\s*$")
 COLLECTIVE = re.compile(
@@ -148,9 +150,9 @@ def _bytes(shape: str) -> int:
     """Return the size of an array, or of all arrays of a tuple. Raises `ValueError` for an unknown element type."""
     size = 0
     for kind, lengths in ARRAY.findall(shape):
-        if kind not in BYTES:
-            raise ValueError(f"element type {kind} of {shape} cannot be counted; known are {', '.join(BYTES)}")
-        size += BYTES[kind] * math.prod(int(length) for length in lengths.split(",") if length)
+        if kind not in TYPES:
+            raise ValueError(f"element type {kind} of {shape} cannot be counted; known are {', '.join(TYPES)}")
+        size += ELEMENT_BYTES[TYPES[kind]] * math.prod(int(length) for length in lengths.split(",") if length)
     return size
 
 

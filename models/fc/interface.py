@@ -16,7 +16,7 @@ from typing import Any
 from keras import ops
 from keras.backend import standardize_dtype
 
-from keras_matrix.records.fc.spec import ITEM_BYTES
+from keras_matrix.records.dtypes import ELEMENT_BYTES
 from keras_matrix.records.fc.traffic import Traffic
 
 Tensor = Any
@@ -32,7 +32,7 @@ class Axis(StrEnum):
 
 def bytes_of(x: Tensor) -> int:
     """Return the size of an array."""
-    return int(math.prod(x.shape)) * ITEM_BYTES[standardize_dtype(x.dtype)]
+    return int(math.prod(x.shape)) * ELEMENT_BYTES[standardize_dtype(x.dtype)]
 
 
 class Worker(ABC):

@@ -15,10 +15,10 @@ from keras_matrix.records.fc import layer_groups
 from keras_matrix.records.fc.network import normal_rate
 from keras_matrix.records.fc.spec import (
     DIVIDERS,
-    ITEM_BYTES,
     LOCAL,
     MODES,
     OVERLAPPING,
+    PRECISIONS,
     FcProblem,
     Kind,
     is_native,
@@ -142,8 +142,8 @@ def problems_of(problem: FcProblem) -> list[str]:
     mode, n = MODES[problem.mode], problem.workers
     if mode.kind is Kind.SINGLE and n != 1:
         found.append(f"workers: must be 1 for {problem.mode}, got {n}")
-    if mode.native and problem.precision not in ITEM_BYTES:
-        found.append(f"precision: must be {', '.join(ITEM_BYTES)} for {problem.mode}, got {problem.precision}")
+    if mode.native and problem.precision not in PRECISIONS:
+        found.append(f"precision: must be {', '.join(PRECISIONS)} for {problem.mode}, got {problem.precision}")
     if mode.kind in CUT_BATCH and problem.batch_size % n:
         found.append(f"workers: must divide batch_size ({problem.batch_size}), got {n}")
     if problem.mode in CUT_WEIGHTS and problem.weight_size % n:

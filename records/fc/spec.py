@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from keras_matrix.records.backends import TABLE
+from keras_matrix.records.dtypes import ELEMENT_BYTES, variable_bytes
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.settings import Settings
@@ -24,7 +25,7 @@ WORKLOAD = "fc"
 LEARNING_RATE = 1e-6
 # The value of `network` without separate links: the workers' processes use this machine's loopback interface.
 LOCAL = "local"
-ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
+PRECISIONS = ("float64", "float32", "bfloat16")  # of the modes of a backend itself
 
 
 def parameter(settings: Mapping[str, Any], name: str, default: Any = None) -> Any:
@@ -269,7 +270,7 @@ def traffic_per_step(problem: FcProblem) -> Traffic:
     """Return the traffic of each worker in one step; none for a single worker. `calls` stays 0."""
     if problem.workers == 1:
         return Traffic()
-    item = ITEM_BYTES[problem.precision]
+    item = ELEMENT_BYTES[problem.precision]
     first = problem.weight_size**2 * item
     square, last = problem.level * first, problem.weight_size * item
     if problem.partition == "named_sharding":
@@ -301,7 +302,7 @@ def least_memory_bytes(problem: FcProblem) -> int:
     if problem.kind in (Kind.DATA, Kind.HYBRID):
         weights *= problem.data_size
     inputs = problem.batch_size * problem.weight_size * (problem.level + 1 if MODES[problem.mode].trains else 2)
-    return (arrays * weights + inputs) * problem.copies * ITEM_BYTES.get(problem.precision, 4)
+    return (arrays * weights + inputs) * problem.copies * variable_bytes(problem.precision)
 
 
 def expected_shapes(problem: FcProblem, rank: int) -> tuple[list[list[int]], list[int], list[int]]:

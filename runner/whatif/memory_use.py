@@ -5,6 +5,7 @@ from __future__ import annotations
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.analysis.whatif.search.memory import MemoryUse
 from keras_matrix.analysis.whatif.what_ifs.layers import layers_of
+from keras_matrix.records.dtypes import variable_bytes
 from keras_matrix.records.fc import spec
 from keras_matrix.records.schema import Record
 
@@ -22,5 +23,5 @@ def memory_use(record: Record | None, graph: Graph) -> MemoryUse | None:
     if peak is None or len(layers) != len(problem.shapes):
         return None
     rows = problem.batch_size // problem.data_size if on_device else problem.batch_size
-    item = spec.ITEM_BYTES.get(problem.precision, 4)
+    item = variable_bytes(problem.precision)
     return MemoryUse(peak, {name: rows * shape[0] * item for name, shape in zip(layers, problem.shapes, strict=True)})

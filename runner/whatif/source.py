@@ -17,6 +17,7 @@ from keras_matrix.analysis.whatif.collectives import MOST_CORRECTION, measured_r
 from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration, Node
 from keras_matrix.analysis.whatif.replay import held_out
+from keras_matrix.records.dtypes import variable_bytes
 from keras_matrix.records.fc import calibration, spec
 from keras_matrix.records.names import named
 from keras_matrix.records.schema import Record
@@ -102,7 +103,7 @@ def facts_of(record: Record) -> Facts:
         problem = spec.problem_of(settings)
         if resolved and resolved.cpus:
             threads = max(1, resolved.cpus // problem.workers)
-        item = spec.ITEM_BYTES.get(problem.precision, 4)
+        item = variable_bytes(problem.precision)
         sizes = [rows * columns * item for rows, columns in problem.shapes]
         facts["gradient_bytes"] = {f"layer_{number}": size for number, size in enumerate(sizes)}
     if threads:

@@ -15,9 +15,9 @@ from statistics import median
 from keras_matrix.analysis.whatif.cost.kinds import OperationKind, kind_of
 from keras_matrix.analysis.whatif.cost.roofline import OBSERVED, DevicePeaks, ideal_s, precision_of
 from keras_matrix.analysis.whatif.graph import Graph, Header, Node, NodeKind
+from keras_matrix.records.dtypes import ELEMENT_BYTES
 
 NS = 1e-9
-ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 # What a regressor sees of an operation. Logarithms are to the base 2; a value that is not known is -1.
 FEATURES = (
     "log_flops",

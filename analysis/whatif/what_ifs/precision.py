@@ -16,9 +16,10 @@ from keras_matrix.analysis.whatif.what_ifs.layers import as_text, layers_of
 from keras_matrix.analysis.whatif.what_ifs.rewriting import scaled
 from keras_matrix.analysis.whatif.what_ifs.time_ratios import Part, belongs, layers_in, multiplied
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict, Realised, WhatIf, WhatIfError, setting
+from keras_matrix.records.dtypes import ELEMENT_BYTES
 
 NAME = "precision"
-DTYPE, ITEM_BYTES = "bfloat16", {"float64": 8, "float32": 4}
+DTYPE, WIDER = "bfloat16", ("float64", "float32")
 
 
 def change(graph: Graph, parts: Sequence[Part], predict: Predict | None = None) -> Graph:
@@ -41,9 +42,9 @@ def change(graph: Graph, parts: Sequence[Part], predict: Predict | None = None) 
 
 def _ratio(node: Node, predict: Predict | None) -> float | None:
     """Return the predicted time of a node in bfloat16 by that in its own type; None if it is not known."""
-    if predict is None or node.dtype not in ITEM_BYTES:
+    if predict is None or node.dtype not in WIDER:
         return None
-    size = node.bytes and node.bytes * 2 // ITEM_BYTES[node.dtype]
+    size = node.bytes and node.bytes * ELEMENT_BYTES[DTYPE] // ELEMENT_BYTES[node.dtype]
     before, after = predict(node), predict(replace(node, dtype=DTYPE, bytes=size))
     return after / before if before and after else None
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from keras_matrix.models.fc.interface import Tensor
+from keras_matrix.records.dtypes import ELEMENT_BYTES
 from keras_matrix.records.fc import buckets, layer_groups
-from keras_matrix.records.fc.spec import ITEM_BYTES, FcProblem
+from keras_matrix.records.fc.spec import FcProblem
 
 
 class LayerSleep(torch.autograd.Function):  # type: ignore[misc]
@@ -57,7 +58,7 @@ def grouping(problem: FcProblem) -> dict[str, Any]:
         return {"bucket_cap_mb": problem.bucket_cap_mb}
     if not problem.buckets:
         return {}
-    item = ITEM_BYTES[problem.precision]
+    item = ELEMENT_BYTES[problem.precision]
     sizes = [rows * columns * item for rows, columns in reversed(problem.shapes)]
     capacities = buckets.capacities_of(layer_groups.counts(problem.buckets), sizes)
     return {"bucket_cap_mb_list": [capacity / buckets.MIB for capacity in capacities]}

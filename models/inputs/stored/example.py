@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from keras_matrix.models.inputs.stored.sample import Sample
-from keras_matrix.records.traces.xspace.wire import Malformed, fields, piece, varint
+from keras_matrix.records.protobuf import (
+    Malformed,
+    encoded_piece,
+    encoded_varint,
+    fields,
+    opening,
+    piece,
+    varint,
+)
 
 TEXT, FILE = "image/class/text", "image/filename"
 BYTES_LIST, INT64_LIST = 1, 3
@@ -41,14 +49,14 @@ def encoded(sample: Sample, text: str, file: str) -> bytes:
 
 def before_image(sample: Sample, text: str, file: str) -> bytes:
     """Return the part of the Example before the image, which is its end, so that the image need not be copied."""
-    small = _class_entries(sample.label, text) + _entry(FILE.encode(), BYTES_LIST, _tagged(1, os.fsencode(file)))
+    small = _class_entries(sample.label, text) + _entry(FILE.encode(), BYTES_LIST, encoded_piece(1, os.fsencode(file)))
     size = len(sample.data)
     # From the inside out: the list's value, the list, the entry with its key, the map.
-    opening = b"\x0a" + _varint(size)
-    opening = b"\x0a" + _varint(len(opening) + size) + opening
-    opening = IMAGE_KEY + b"\x12" + _varint(len(opening) + size) + opening
-    opening = b"\x0a" + _varint(len(opening) + size) + opening
-    return b"\x0a" + _varint(len(small) + len(opening) + size) + small + opening
+    before = opening(1, size)
+    before = opening(1, len(before) + size) + before
+    before = IMAGE_KEY + opening(2, len(before) + size) + before
+    before = opening(1, len(before) + size) + before
+    return opening(1, len(small) + len(before) + size) + small + before
 
 
 def decoded(payload: bytes | memoryview, names: Features) -> Sample:
@@ -124,25 +132,12 @@ def _values(feature: memoryview, kind: int) -> Sequence[int | memoryview]:
 
 @lru_cache(1024)
 def _class_entries(label: int, text: str) -> bytes:
-    entry = _entry(b"image/class/label", INT64_LIST, _tagged(1, _varint(label)))
-    return entry + _entry(TEXT.encode(), BYTES_LIST, _tagged(1, os.fsencode(text)))
+    entry = _entry(b"image/class/label", INT64_LIST, encoded_piece(1, encoded_varint(label)))
+    return entry + _entry(TEXT.encode(), BYTES_LIST, encoded_piece(1, os.fsencode(text)))
 
 
 def _entry(name: bytes, kind: int, values: bytes) -> bytes:
-    return _tagged(1, _tagged(1, name) + _tagged(2, _tagged(kind, values)))
+    return encoded_piece(1, encoded_piece(1, name) + encoded_piece(2, encoded_piece(kind, values)))
 
 
-def _tagged(field: int, data: bytes) -> bytes:
-    return bytes((field << 3 | 2,)) + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    parts = bytearray()
-    while value > 127:
-        parts.append(value & 127 | 128)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
-
-
-IMAGE_KEY = _tagged(1, b"image/encoded")
+IMAGE_KEY = encoded_piece(1, b"image/encoded")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_matrix.records.traces.xspace.wire import FIXED_BYTES, MOST_BITS, Malformed
+from keras_matrix.records.protobuf import FIXED_BYTES, MOST_BITS, Malformed
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int64]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from keras_matrix.records.traces.xspace.wire import fields, piece, text
+from keras_matrix.records.protobuf import fields, piece, text
 
 STAT = "Hlo Proto"
 

@@ -14,15 +14,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from keras_matrix.records.traces.xspace.wire import Value, fields, number, piece, signed, text, varint
+from keras_matrix.records.dtypes import BITS
+from keras_matrix.records.protobuf import Value, fields, number, piece, signed, text, varint
 
-# Of PrimitiveType in xla_data.proto: name and bits.
+# Of PrimitiveType in xla_data.proto.
 TYPES = {
-    1: ("bool", 8), 2: ("int8", 8), 3: ("int16", 16), 4: ("int32", 32), 5: ("int64", 64),
-    6: ("uint8", 8), 7: ("uint16", 16), 8: ("uint32", 32), 9: ("uint64", 64),
-    10: ("float16", 16), 11: ("float32", 32), 12: ("float64", 64), 16: ("bfloat16", 16),
-    15: ("complex64", 64), 18: ("complex128", 128), 19: ("float8_e5m2", 8), 20: ("float8_e4m3fn", 8),
-    21: ("int4", 4), 22: ("uint4", 4),
+    1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64",
+    6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
+    10: "float16", 11: "float32", 12: "float64", 16: "bfloat16",
+    15: "complex64", 18: "complex128", 19: "float8_e5m2", 20: "float8_e4m3fn",
+    21: "int4", 22: "uint4",
 }  # fmt: skip
 # Operations without arithmetic: they move, name or rearrange data.
 # fmt: off
@@ -238,8 +239,8 @@ def _shape(data: memoryview) -> Shape:
             dimensions += numbers([value])
         elif key == 4:
             parts.append(_shape(piece(value)))
-    dtype, bits = TYPES.get(kind, (None, 0))
-    return Shape(dtype, tuple(dimensions), bits, tuple(parts))
+    dtype = TYPES.get(kind)
+    return Shape(dtype, tuple(dimensions), BITS[dtype] if dtype else 0, tuple(parts))
 
 
 def numbers(values: Iterator[Value] | list[Value] | tuple[Value, ...]) -> Iterator[int]:

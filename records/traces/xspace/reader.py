@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_matrix.records.files import UnfitFile, read_plain
+from keras_matrix.records.protobuf import Malformed
 from keras_matrix.records.traces.names import NOT_WORK, copy_of
 from keras_matrix.records.traces.neutral import Phase
 from keras_matrix.records.traces.request import CLOCK, MARK, PHASE, STEP, WORKER_SCOPE, TraceError
@@ -45,7 +46,6 @@ from keras_matrix.records.traces.xspace.operations import (
     OperationColumns,
     OperationTable,
 )
-from keras_matrix.records.traces.xspace.wire import Malformed
 from keras_matrix.records.traces.xspace.xplane import UNTOLD, Event, Events, Line, Plane
 
 DEVICE_PLANE = "/device:"

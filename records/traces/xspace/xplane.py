@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from keras_matrix.records.protobuf import Malformed, fields, number, passed, piece, real, signed, text, varint
 from keras_matrix.records.traces.xspace import columns
 from keras_matrix.records.traces.xspace.columns import Bytes, Places
-from keras_matrix.records.traces.xspace.wire import Malformed, fields, number, passed, piece, real, signed, text, varint
 
 ERRORS, WARNINGS = 2, 3  # fields of XSpace
 METADATA_PLANE = "/host:metadata"

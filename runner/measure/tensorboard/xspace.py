@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from keras_matrix.records.protobuf import encoded_number, encoded_piece
 from keras_matrix.records.text import printable
 from keras_matrix.records.traces.request import STEP, TRAIN
 
 HOST = "/host:CPU"
 ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 US_IN_NS, US_IN_PS = 1000, 1_000_000
-VARINT, BYTES = 0, 2
 
 # Of a step, by which XProf's pages group events: its number, and that it is the root of its group.
 STEP_NUMBER, ROOT = (1, "step_num"), (2, "_r")
@@ -37,7 +37,7 @@ def xspace(events: Iterable[Mapping[str, Any]]) -> bytes:
         planes.setdefault(plane, {}).setdefault(line, []).append((begun_us, took_us, str(event.get("name", ""))))
     begun_us = min((one[0] for plane in planes.values() for line in plane.values() for one in line), default=0.0)
     return b"".join(
-        _message(1, _plane(number, name, plane, begun_us))
+        encoded_piece(1, _plane(number, name, plane, begun_us))
         for number, (name, plane) in enumerate(sorted(planes.items()), start=1)
     )
 
@@ -54,18 +54,18 @@ def _plane(number: int, name: str, plane: Plane, begun_us: float) -> bytes:
     shown = {_shown(one[2])[0] for x in plane.values() for one in x}
     names = {text: index for index, text in enumerate(sorted(shown), 1)}
     lines = (
-        _message(3, _line(index, line, sorted(events), names, begun_us))
+        encoded_piece(3, _line(index, line, sorted(events), names, begun_us))
         for index, (line, events) in enumerate(sorted(plane.items()), start=1)
     )
     metadata = (
-        _message(4, _number(1, index) + _message(2, _number(1, index) + _text(2, text)))
+        encoded_piece(4, encoded_number(1, index) + encoded_piece(2, encoded_number(1, index) + _text(2, text)))
         for text, index in names.items()
     )
     statistics = (
-        _message(5, _number(1, index) + _message(2, _number(1, index) + _text(2, text)))
+        encoded_piece(5, encoded_number(1, index) + encoded_piece(2, encoded_number(1, index) + _text(2, text)))
         for index, text in (STEP_NUMBER, ROOT)
     )
-    return b"".join([_number(1, number), _text(2, name), *lines, *metadata, *statistics])
+    return b"".join([encoded_number(1, number), _text(2, name), *lines, *metadata, *statistics])
 
 
 def _shown(name: str) -> tuple[str, bytes]:
@@ -74,38 +74,23 @@ def _shown(name: str) -> tuple[str, bytes]:
     if number == name or not (number.isascii() and number.isdigit()):
         return name, b""
     values = ((STEP_NUMBER[0], int(number)), (ROOT[0], 1))
-    return TRAIN, b"".join(_message(4, _number(1, index) + _number(4, value)) for index, value in values)
+    return TRAIN, b"".join(
+        encoded_piece(4, encoded_number(1, index) + encoded_number(4, value)) for index, value in values
+    )
 
 
 def _line(
     number: int, name: str, events: list[tuple[float, float, str]], names: Mapping[str, int], begun_us: float
 ) -> bytes:
     begins_ns = round((events[0][0] - begun_us) * US_IN_NS)
-    parts = [_number(1, number), _text(2, name), _number(3, begins_ns)]
+    parts = [encoded_number(1, number), _text(2, name), encoded_number(3, begins_ns)]
     for event_us, took_us, text in events:
         offset_ps = max(0, round((event_us - begun_us) * US_IN_PS) - begins_ns * 1000)
         shown, statistics = _shown(text)
-        times = _number(2, offset_ps) + _number(3, round(took_us * US_IN_PS))
-        parts.append(_message(4, _number(1, names[shown]) + times + statistics))
+        times = encoded_number(2, offset_ps) + encoded_number(3, round(took_us * US_IN_PS))
+        parts.append(encoded_piece(4, encoded_number(1, names[shown]) + times + statistics))
     return b"".join(parts)
 
 
-def _number(place: int, value: int) -> bytes:
-    return _varint(place << 3 | VARINT) + _varint(value)
-
-
-def _text(place: int, value: str) -> bytes:
-    return _message(place, printable(value, " ").encode())
-
-
-def _message(place: int, content: bytes) -> bytes:
-    return _varint(place << 3 | BYTES) + _varint(len(content)) + content
-
-
-def _varint(value: int) -> bytes:
-    """Return a number of at least 0 in groups of seven bits, the lowest first, each but the last marked."""
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
+def _text(field: int, value: str) -> bytes:
+    return encoded_piece(field, printable(value, " ").encode())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.codec import decode, to_json
+from keras_matrix.records.dtypes import ELEMENT_BYTES
 from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.fc.spec import FcProblem, Parallel, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
@@ -220,13 +221,13 @@ def test_mesh_has_its_weights_once_per_row() -> None:
         ({"mode": "fc_model_ff"}, 136 + 2 * 32),
     ],
 )
-@pytest.mark.parametrize("precision", spec.ITEM_BYTES)
+@pytest.mark.parametrize("precision", spec.PRECISIONS)
 def test_required_memory_covers_the_arrays_of_all_workers(
     changes: dict[str, Any], numbers: int, precision: str
 ) -> None:
     problem = TINY.changed(**{"workers": 2, "precision": precision, **changes})
     needed = spec.least_memory_bytes(problem)
-    assert needed == numbers * spec.ITEM_BYTES[precision]
+    assert needed == numbers * ELEMENT_BYTES[precision]
     assert (rules.memory_problem(problem, needed), rules.memory_problem(problem, needed - 1) is None) == (None, False)
 
 

@@ -14,9 +14,10 @@ from math import prod
 
 from keras_matrix.analysis.whatif.build.kineto.host import ACCUMULATE, Launch
 from keras_matrix.analysis.whatif.build.kineto.reading import GLOO, NO_NUMBER, Event, Message, Place, Recording
-from keras_matrix.analysis.whatif.build.kineto.shapes import ITEM_BYTES, dtype_of
+from keras_matrix.analysis.whatif.build.kineto.shapes import dtype_of
 from keras_matrix.analysis.whatif.build.pieces import Call, Piece
 from keras_matrix.analysis.whatif.graph import NodeKind
+from keras_matrix.records.dtypes import ELEMENT_BYTES
 from keras_matrix.records.traces.neutral import Phase
 from keras_matrix.records.traces.torch import BACKWARD
 
@@ -147,7 +148,7 @@ def call_of(message: Message | None, name: str, recording: Recording) -> Call:
     dtype = dtype_of(message.dtype)
     elements = max(message.elements_in, message.elements_out)
     ranks = message.ranks or recording.groups.get(message.group) or tuple(range(recording.world_size or 1))
-    return Call(operation, message.group or "0", ranks, elements * (dtype[1] if dtype else 1), dtype and dtype[0])
+    return Call(operation, message.group or "0", ranks, elements * (ELEMENT_BYTES[dtype] if dtype else 1), dtype)
 
 
 def number(steps: Sequence[Sequence[Piece]]) -> None:
@@ -189,7 +190,7 @@ def fill_buckets(calls: Sequence[Piece], gradients: Sequence[Piece], copies: Seq
 def size_of(piece: Piece) -> int:
     """Return the bytes of a piece's first input, or those that it copies; 0 if unknown."""
     if piece.shape is not None:
-        return prod(piece.shape) * ITEM_BYTES.get(piece.dtype or "", 0)
+        return prod(piece.shape) * ELEMENT_BYTES.get(piece.dtype or "", 0)
     return piece.bytes or 0
 
 

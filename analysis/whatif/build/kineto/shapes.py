@@ -9,26 +9,27 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+from keras_matrix.records.dtypes import ELEMENT_BYTES
+
 # By the names of C++ types, and by those that c10d gives to collectives.
-DTYPES: Mapping[str, tuple[str, int]] = {
-    "float": ("float32", 4),
-    "double": ("float64", 8),
-    "c10::half": ("float16", 2),
-    "half": ("float16", 2),
-    "c10::bfloat16": ("bfloat16", 2),
-    "bfloat16": ("bfloat16", 2),
-    "long int": ("int64", 8),
-    "long": ("int64", 8),
-    "int": ("int32", 4),
-    "short int": ("int16", 2),
-    "short": ("int16", 2),
-    "signed char": ("int8", 1),
-    "char": ("int8", 1),
-    "unsigned char": ("uint8", 1),
-    "byte": ("uint8", 1),
-    "bool": ("bool", 1),
+DTYPES: Mapping[str, str] = {
+    "float": "float32",
+    "double": "float64",
+    "c10::half": "float16",
+    "half": "float16",
+    "c10::bfloat16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "long int": "int64",
+    "long": "int64",
+    "int": "int32",
+    "short int": "int16",
+    "short": "int16",
+    "signed char": "int8",
+    "char": "int8",
+    "unsigned char": "uint8",
+    "byte": "uint8",
+    "bool": "bool",
 }
-ITEM_BYTES = dict(DTYPES.values())
 
 Shape = tuple[int, ...]
 
@@ -45,8 +46,8 @@ class Operands(NamedTuple):
 NOTHING = Operands()
 
 
-def dtype_of(name: str) -> tuple[str, int] | None:
-    """Return the dtype and its bytes, None if unknown."""
+def dtype_of(name: str) -> str | None:
+    """Return the dtype, None if unknown."""
     return DTYPES.get(name.lower())
 
 
@@ -56,19 +57,19 @@ def operands_of(name: str, args: Mapping[str, Any]) -> Operands:
     if not isinstance(dims, list) or not isinstance(types, list):
         return NOTHING
     tensors = [
-        (tuple(shape), kind)
+        (tuple(shape), dtype)
         for shape, text in zip(dims, types, strict=False)
-        if (kind := dtype_of(text) if isinstance(text, str) else None) and _is_shape(shape)
+        if (dtype := dtype_of(text) if isinstance(text, str) else None) and _is_shape(shape)
     ]
     if not tensors:
         return NOTHING
-    size = sum(prod(shape) * kind[1] for shape, kind in tensors)
+    size = sum(prod(shape) * ELEMENT_BYTES[dtype] for shape, dtype in tensors)
     count = FLOPS.get(name)
     try:
         flops = count([tuple(shape) if _is_shape(shape) else () for shape in dims], args) if count else None
     except (LookupError, ValueError, TypeError, ZeroDivisionError):
         flops = None
-    return Operands(size, tensors[0][1][0], tensors[0][0], flops)
+    return Operands(size, tensors[0][1], tensors[0][0], flops)
 
 
 def _is_shape(value: Any) -> bool:

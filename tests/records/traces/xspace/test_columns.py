@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_matrix.records.traces.xspace import columns, wire
-from keras_matrix.records.traces.xspace.wire import Malformed
+from keras_matrix.records import protobuf
+from keras_matrix.records.protobuf import Malformed
+from keras_matrix.records.traces.xspace import columns
 from tests.records.traces.synthetic import varint
 
 KINDS = (0, 1, 2, 5)
@@ -24,7 +25,7 @@ def piece(chance: random.Random) -> bytes:
     if kind == 2:
         size = chance.choice((0, 1, 127, 128, 300))
         return key + varint(size) + b"\xff" * size
-    return key + chance.randbytes(wire.FIXED_BYTES[kind])
+    return key + chance.randbytes(protobuf.FIXED_BYTES[kind])
 
 
 def joined(messages: list[bytes]) -> tuple[columns.Bytes, columns.Places, columns.Places]:
@@ -46,9 +47,9 @@ def at_once(messages: list[bytes]) -> list[list[tuple[int, Any]]]:
 
 def alone(message: bytes) -> list[tuple[int, Any]]:
     found = []
-    for (key, value), kind in zip(wire.fields(memoryview(message)), kinds(message), strict=True):
+    for (key, value), kind in zip(protobuf.fields(memoryview(message)), kinds(message), strict=True):
         if isinstance(value, int):
-            found.append((key, value if kind == 0 else value.to_bytes(wire.FIXED_BYTES[kind], "little")))
+            found.append((key, value if kind == 0 else value.to_bytes(protobuf.FIXED_BYTES[kind], "little")))
         else:
             found.append((key, bytes(value)))
     return found
@@ -57,8 +58,8 @@ def alone(message: bytes) -> list[tuple[int, Any]]:
 def kinds(message: bytes) -> list[int]:
     found, at = [], 0
     while at < len(message):
-        found.append(wire.varint(message, at)[0] & 7)
-        at = wire.passed(message, at)
+        found.append(protobuf.varint(message, at)[0] & 7)
+        at = protobuf.passed(message, at)
     return found
 
 

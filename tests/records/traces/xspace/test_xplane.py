@@ -7,8 +7,8 @@ import struct
 import numpy as np
 import pytest
 
+from keras_matrix.records.protobuf import Malformed, fields
 from keras_matrix.records.traces.xspace import hlo
-from keras_matrix.records.traces.xspace.wire import Malformed, fields
 from keras_matrix.records.traces.xspace.xplane import UNTOLD, Events, planes
 from tests.records.traces.synthetic import message, named, varint
 

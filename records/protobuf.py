@@ -1,7 +1,8 @@
-"""Reads the fields of a protocol buffer message without its definition.
+"""Reads and writes the fields of a protocol buffer message without its definition.
 
-Supports the kinds of fields in profilers' files: numbers of variable length, byte strings ("pieces"), and numbers of
-four or eight bytes. A truncated message raises `IndexError` or `Malformed`, which the reader of the file reports.
+Supports the kinds of fields in profilers' files and in records of images: numbers of variable length, byte strings
+("pieces"), and, to read, numbers of four or eight bytes. A truncated message raises `IndexError` or `Malformed`, which
+the reader of the file reports.
 """
 
 from __future__ import annotations
@@ -105,3 +106,28 @@ def number(value: Value) -> int:
     if isinstance(value, int):
         return value
     raise Malformed("a message has a piece instead of a number")
+
+
+def encoded_varint(value: int) -> bytes:
+    """Return a number of at least 0 in groups of seven bits, the lowest first, each but the last marked."""
+    groups = bytearray()
+    while value > 127:
+        groups.append(value & 127 | 128)
+        value >>= 7
+    groups.append(value)
+    return bytes(groups)
+
+
+def encoded_number(field: int, value: int) -> bytes:
+    """Return a field with a number of at least 0."""
+    return encoded_varint(field << 3) + encoded_varint(value)
+
+
+def encoded_piece(field: int, data: bytes) -> bytes:
+    """Return a field with a byte string, a text or a message."""
+    return opening(field, len(data)) + data
+
+
+def opening(field: int, size: int) -> bytes:
+    """Return what stands before the bytes of a piece of that size, so that a large one need not be copied."""
+    return encoded_varint(field << 3 | 2) + encoded_varint(size)
