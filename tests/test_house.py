@@ -132,6 +132,42 @@ def test_folders_that_are_no_packages_do_not_hide_libraries_of_their_name() -> N
         assert not (ROOT / folder / "__init__.py").exists()
 
 
+# What starts the processes of a session: the scheduler, and the request by which a session is begun or continued.
+ONLY_FOR_EXPERIMENTS = {
+    "runner.measure.scheduler.measure",
+    "runner.measure.scheduler.MeasurementContext",
+    "runner.measure.machines.concurrent.measure",
+    "runner.plan.adaptive.Adaptive",
+    "runner.plan.adaptive.Goal",
+    "runner.plan.session.SessionRequest",
+    "runner.plan.session.begin",
+}
+EXPERIMENT = "runner.measure.experiment"
+MAKES_MACHINES = "runner.measure.machines.concurrent"  # measures with the context that it receives
+
+
+def measuring_faults(module: str, text: str) -> list[str]:
+    """Return what a module imports to measure a session otherwise than by `measured`."""
+    if module in (EXPERIMENT, MAKES_MACHINES):
+        return []
+    return [f"{module} imports {name}" for name in imports(ast.parse(text)) if name in ONLY_FOR_EXPERIMENTS]
+
+
+def test_only_an_experiment_is_measured() -> None:
+    texts = {name: path.read_text() for name, path in modules()}
+    measuring = [name for name, text in texts.items() if f"{EXPERIMENT}.measured" in set(imports(ast.parse(text)))]
+    used = set(imports(ast.parse(texts[EXPERIMENT]))) | {"runner.measure.machines.concurrent.measure"}
+    assert used >= ONLY_FOR_EXPERIMENTS
+    assert (len(texts) > 500, len(measuring) > 10) == (True, True)
+    assert [fault for name, text in texts.items() for fault in measuring_faults(name, text)] == []
+
+
+@pytest.mark.parametrize("name", sorted(ONLY_FOR_EXPERIMENTS))
+def test_the_scan_finds_a_session_that_is_measured_elsewhere(name: str) -> None:
+    folder, _, imported = name.rpartition(".")
+    assert measuring_faults("runner.cli.measure.run", f"from keras_matrix.{folder} import {imported}") != []
+
+
 # What reads the wall clock, which may be set at any moment: functions, by the type or module that has them.
 WALL_CLOCK = {
     "time": {"time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime", "clock_gettime"},
@@ -362,7 +398,7 @@ def test_parsed_flags_become_values_where_a_command_begins() -> None:
     ("module", "text"),
     [
         ("runner.plan.session", "import argparse"),
-        ("runner.measure.measuring", "def f():\n    from argparse import Namespace"),
+        ("runner.measure.experiment", "def f():\n    from argparse import Namespace"),
         ("runner.cli.measure.run", "def _measure(args: argparse.Namespace) -> None: ..."),
         ("runner.cli.look.merge.table", "def merge(args: argparse.Namespace) -> int: ..."),
         ("uploader.cli.push", "def push(*, args: Namespace | None): ..."),

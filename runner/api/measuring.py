@@ -13,7 +13,7 @@ from keras_matrix.records.store import Run as StoredRun
 from keras_matrix.records.text import near
 from keras_matrix.runner.api.loading import as_runner_errors, of_stored
 from keras_matrix.runner.api.stored_run import Run, as_path
-from keras_matrix.runner.cli.measure.run import finished, measured
+from keras_matrix.runner.cli.measure.run import finished, measured_matrix
 from keras_matrix.runner.cli.options import DEFAULT_RESULTS, check_backends, size_bytes
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import Interrupted, MatrixError, UsageError, made_from_values
@@ -68,7 +68,7 @@ def measure(matrix: str | Path | Mapping[str, Any], options: RunOptions, seams: 
     try:
         values = made_from_values() if isinstance(matrix, Mapping) else nullcontext()
         with as_runner_errors(), values:
-            done = finished(measured(_request(matrix, options, seams), display))
+            done = finished(measured_matrix(_request(matrix, options, seams), display))
     except Interrupted as stopped:  # a loop that goes on after a `RunnerError` must not go on after Ctrl-C
         raise KeyboardInterrupt(str(stopped)) from stopped
     return of_stored(StoredRun(done.run.folder.resolve()), done.found)  # also found from another working folder

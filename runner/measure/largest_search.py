@@ -15,12 +15,11 @@ from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results, StoreFailure, latest_attempts
 from keras_matrix.runner.host import machine
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.measuring import Display, measure_session, session_request
+from keras_matrix.runner.measure.experiment import Display, Experiment, measured
 from keras_matrix.runner.plan import largest_cells
-from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.plan.largest_batch import Try, search
 from keras_matrix.runner.plan.largest_cells import Found
-from keras_matrix.runner.plan.session import SessionRequest, resume, writing
+from keras_matrix.runner.plan.session import resume, writing
 from keras_matrix.runner.request import RunRequest
 
 FOLDER = "fit-batch"
@@ -40,40 +39,39 @@ def find(request: RunRequest, cell: Cell, display: Display) -> Found:
     return largest_cells.found_of(cell, search(lambda size: _try(request, cell, size, display)))
 
 
-def with_largest(
-    request: RunRequest, wanted: SessionRequest, display: Display
-) -> tuple[SessionRequest, LargestFound | None]:
-    """Return the request with a number in place of each `batch_size: largest`, and the search results."""
-    cells = [cell for cell in wanted.cells if cell.uses_largest_batch]
-    if not cells:
-        return wanted, None
+def with_largest(request: RunRequest, experiment: Experiment, display: Display) -> tuple[Experiment, LargestFound]:
+    """Return the experiment with a number in place of each `batch_size: largest`, and the search results."""
+    cells = [cell for cell in experiment.cells if cell.uses_largest_batch]
     largest_cells.check_limit(cells, request.memory_bytes, "batch_size: largest")
     with writing(request.results) as results:
-        earlier = None if request.new else _of_earlier_start(request, results, wanted)
+        earlier = None if request.new else _of_earlier_start(request, results, experiment)
         found = earlier or [find(request, cell, display) for cell in cells]
-    return _numbered(request, wanted, found), LargestFound(cells, found, earlier is not None)
+    return _numbered(request, experiment, found), LargestFound(cells, found, earlier is not None)
 
 
-def _numbered(request: RunRequest, wanted: SessionRequest, found: Sequence[Found]) -> SessionRequest:
-    about = {**wanted.about, largest_cells.KEY: largest_cells.about(found, request.memory_bytes)}
-    return replace(wanted, cells=largest_cells.resolved(wanted.cells, found), about=about)
+def _numbered(request: RunRequest, experiment: Experiment, found: Sequence[Found]) -> Experiment:
+    about = {**experiment.about, largest_cells.KEY: largest_cells.about(found, request.memory_bytes)}
+    return replace(experiment, cells=largest_cells.resolved(experiment.cells, found), about=about)
 
 
-def _of_earlier_start(request: RunRequest, results: Results, wanted: SessionRequest) -> list[Found] | None:
+def _of_earlier_start(request: RunRequest, results: Results, experiment: Experiment) -> list[Found] | None:
     """Return the search results of the run that this command will continue; None if it continues no run."""
     for run in reversed(results.runs()):
         try:
-            found = largest_cells.stored_results(run.about(), wanted.cells, request.memory_bytes)
+            found = largest_cells.stored_results(run.about(), experiment.cells, request.memory_bytes)
         except StoreFailure:
             continue  # reported by `resume`
-        if found and resume(results, _numbered(request, wanted, found), machine.detect(), say=lambda text: None):
+        if not found:
+            continue
+        wanted = _numbered(request, experiment, found).session(request)
+        if resume(results, wanted, machine.detect(), say=lambda text: None):
             return found
     return None
 
 
 def _try(request: RunRequest, cell: Cell, size: int, display: Display) -> Try:
     """Train a few steps at a batch size in a separate process."""
-    record = _measured(request, largest_cells.trial(cell, size), display)
+    record = _latest(request, largest_cells.trial(cell, size), display)
     memory = record.memory
     peak = memory.peak_host_memory_bytes if cell.settings.device == "cpu" else memory.peak_device_memory_bytes
     tried = Try(size, record.status, record.reason, peak)
@@ -81,11 +79,11 @@ def _try(request: RunRequest, cell: Cell, size: int, display: Display) -> Try:
     return tried
 
 
-def _measured(request: RunRequest, cell: Cell, display: Display) -> Record:
+def _latest(request: RunRequest, cell: Cell, display: Display) -> Record:
     text = json.dumps({"settings": to_json(cell.settings)}, indent=1)
     own = replace(request, results=request.results / FOLDER, new=True, log_dir=None)
-    wanted = session_request(own, [cell], {"matrix_path": "a try of a batch size", "matrix_text": text})
-    store = measure_session(own, wanted, Goal(None), display.of_a_try()).runs[""]
+    experiment = Experiment([cell], {"matrix_path": "a try of a batch size", "matrix_text": text})
+    store = measured(own, experiment, display.of_a_try()).runs[""]
     store.clear_leftovers()
     (record,) = latest_attempts(store.load()[0])
     return record

@@ -16,8 +16,8 @@ from pathlib import Path
 from keras_matrix.records.history_reader import QUICK
 from keras_matrix.records.settings import Scalar
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.measuring import Display, measure_session, session_request
-from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.measure.experiment import Display, Experiment
+from keras_matrix.runner.measure.experiment import measured as measured_session
 from keras_matrix.runner.plan.estimates import estimates
 from keras_matrix.runner.plan.session import Session
 from keras_matrix.runner.request import RunRequest
@@ -63,5 +63,4 @@ def deciding(workload: str, assignments: Sequence[str], backends: Sequence[str],
 def measured(request: RunRequest, cells: Sequence[Cell], decided_by: str, display: Display) -> Session:
     """Measure each cell once and return the finished session, which no command continues."""
     about = request.choice.about() | {"matrix_path": NAME, DECIDED_BY: decided_by}
-    wanted = replace(session_request(request, cells, about), stopping=QUICK)
-    return measure_session(replace(request, new=True, again=False), wanted, Goal(None), display)
+    return measured_session(replace(request, new=True, again=False), Experiment(cells, about, stopping=QUICK), display)

@@ -75,8 +75,7 @@ def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
     from keras_matrix.runner.cli.render.display import TerminalDisplay
     from keras_matrix.runner.executors import registry
     from keras_matrix.runner.matrix.overrides import Overrides
-    from keras_matrix.runner.measure.measuring import measure_session, own_arm, session_request
-    from keras_matrix.runner.plan.adaptive import Goal
+    from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
     from keras_matrix.runner.request import CellChoice, RunRequest
 
     with tempfile.TemporaryDirectory() as temporary:
@@ -99,9 +98,9 @@ def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
             "same": own_arm(request, cells),
             "slower": own_arm(request, cells, PLANTED[backend]),
         }
-        asked = session_request(request, cells, request.choice.about(matrix.left_out), arms)
+        experiment = Experiment(cells, request.choice.about(matrix.left_out), arms)
         with load() if condition == "loaded" else contextlib.nullcontext():
-            measure_session(request, asked, Goal(None), TerminalDisplay(quiet=False))
+            measured(request, experiment, TerminalDisplay(quiet=False))
 
 
 @contextlib.contextmanager

@@ -25,8 +25,8 @@ from keras_matrix.runner.cli.render.format import duration
 from keras_matrix.runner.environments.rebuilt import CannotRebuild, NotNow
 from keras_matrix.runner.errors import InfrastructureError, RunnerError
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.measuring import Display, measure_session, session_request
-from keras_matrix.runner.plan.adaptive import Goal, Question, numbers, step_times, weights_of
+from keras_matrix.runner.measure.experiment import Display, Experiment, measured
+from keras_matrix.runner.plan.adaptive import Question, numbers, step_times, weights_of
 from keras_matrix.runner.plan.session import ArmRequest, Session
 from keras_matrix.runner.request import RunRequest
 
@@ -134,9 +134,8 @@ class Trials:
         text = json.dumps(to_json(self.cell.settings), indent=1)
         versions = {name: self.axis.labels[position] for name, position in trial.arms.items()}
         about = {"matrix_path": "runner bisect", "matrix_text": text, "bisects": self.axis.subject, **versions}
-        wanted = session_request(self.request, [self.cell], about, arms, to_decide=True)
         request = replace(self.request, new=True) if anew else self.request
-        return measure_session(request, wanted, Goal(None, question=question), self.display)
+        return measured(request, Experiment([self.cell], about, arms, question=question), self.display)
 
     def _failures(self, session: Session, trial: Trial) -> dict[str, str]:
         """Return why the arms without a figure have none. Raises `InfrastructureError` if that is the machine.

@@ -31,8 +31,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.measuring import measure_session, own_arm, session_request
-from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.request import RunRequest
@@ -183,8 +182,7 @@ def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
     matrix, cells = request.choice.load()
     arms = arms_of(sides, environments, cells)
     about = request.choice.about(matrix.left_out)
-    wanted = session_request(request, cells, about, arms, to_decide=rule is not None)
-    session = measure_session(request, wanted, Goal(request.budget_of(matrix), rule), sides.display)
+    session = measured(request, Experiment(cells, about, arms, request.budget_of(matrix), rule), sides.display)
     for run in session.runs.values():
         write_report(run)
     return session.runs[BASE], session.runs[NEW]

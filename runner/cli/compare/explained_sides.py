@@ -28,9 +28,8 @@ from keras_matrix.runner.cli.render.format import settings_text
 from keras_matrix.runner.environments.rebuilt import installable
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.measuring import measure_session, session_request
+from keras_matrix.runner.measure.experiment import Experiment, measured
 from keras_matrix.runner.measure.traces import stored_traces
-from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.plan.largest_cells import refuse
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.request import MATRIX
@@ -187,7 +186,7 @@ def _of_cells(wanted: Wanted) -> tuple[CellSide, CellSide]:
         raise UsageError("--stored: no stored run has traces of both cells; without --stored they are traced now")
     named = {BASE: _cell(wanted, str(wanted.sides.base)), NEW: _cell(wanted, str(wanted.sides.new))}
     _check_different(*(cell.cell_id for cell in named.values()))
-    return _measured(wanted, _together({name: _traced(wanted, cell) for name, cell in named.items()}), None)
+    return _measured(wanted, _together({name: _traced(wanted, cell) for name, cell in named.items()}), {})
 
 
 def _in_a_run(wanted: Wanted) -> tuple[CellSide, CellSide] | None:
@@ -248,15 +247,13 @@ def _together(named: Mapping[str, Cell]) -> dict[str, Cell]:
     return {side: replace(cell, together=name, change=side) for side, cell in named.items()}
 
 
-def _measured(
-    wanted: Wanted, named: Mapping[str, Cell], arms: Mapping[str, ArmRequest] | None
-) -> tuple[CellSide, CellSide]:
+def _measured(wanted: Wanted, named: Mapping[str, Cell], arms: Mapping[str, ArmRequest]) -> tuple[CellSide, CellSide]:
     """Measure both sides in one session, and trace their first processes."""
     request = wanted.sides.request
     unique = list({cell.cell_id: cell for cell in named.values()}.values())
     text = json.dumps({name: to_json(cell.settings) for name, cell in named.items()}, indent=1)
     about = {"matrix_path": "runner explain", "matrix_text": text}
-    session = measure_session(request, session_request(request, unique, about, arms), Goal(None), wanted.sides.display)
+    session = measured(request, Experiment(unique, about, arms), wanted.sides.display)
     for run in session.runs.values():
         run.clear_leftovers()
         write_report(run)

@@ -18,8 +18,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.others_busy import half_of_cpus, other_devices
 from keras_matrix.runner.host.gpus.present import present_gpus
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.measuring import measure_session, own_arm, session_request
-from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
 from keras_matrix.runner.request import RunRequest
 
 # The runs are in a folder of their own: they are no figures of the backends.
@@ -43,8 +42,8 @@ def _measured(request: RunRequest, display: TerminalDisplay) -> tuple[Sequence[I
     cells, count = _on_one_device(cells)
     own = replace(request, results=request.results / FOLDER)
     arms = {ALONE: own_arm(own, cells), BUSY: replace(own_arm(own, cells), others_busy=True)}
-    wanted = session_request(own, cells, request.choice.about(matrix.left_out), arms)
-    session = measure_session(own, wanted, Goal(own.budget_of(matrix)), display)
+    experiment = Experiment(cells, request.choice.about(matrix.left_out), arms, own.budget_of(matrix))
+    session = measured(own, experiment, display)
     for run in session.runs.values():
         run.clear_leftovers()
     found = influences(session.records(ALONE), session.records(BUSY), count)

@@ -39,8 +39,7 @@ from keras_matrix.runner.executors import registry
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.measuring import measure_session, own_arm, session_request
-from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.request import RunRequest
 
@@ -149,8 +148,7 @@ def _measured(stored: Stored, request: RunRequest, args: argparse.Namespace, dis
         arm = _same_image(stored, request, cell)
     text = json.dumps(to_json(cell.settings), indent=1)
     about = {"matrix_path": "runner reproduce", "matrix_text": text, "reproduces": stored.run.run_id}
-    wanted = session_request(request, [cell], about, {"": arm})
-    return finished(measure_session(request, wanted, Goal(None), display))
+    return finished(measured(request, Experiment([cell], about, {"": arm}), display))
 
 
 def _arm_of(folder: Path, flag: str) -> ArmRequest:

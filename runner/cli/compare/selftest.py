@@ -30,8 +30,7 @@ from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.supervise.timing_cost import cost_of_timing
-from keras_matrix.runner.measure.measuring import measure_session, own_arm, session_request
-from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
 from keras_matrix.runner.request import RunRequest
 
 LABELS = ("base", "new")
@@ -83,8 +82,8 @@ def _measure(request: RunRequest, fault: str | None, display: TerminalDisplay) -
     matrix, cells = request.choice.load()
     faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
     arms = {label: own_arm(request, cells, planted) for label, planted in faults.items()}
-    wanted = session_request(request, cells, request.choice.about(matrix.left_out), arms)
-    session = measure_session(request, wanted, Goal(request.budget_of(matrix)), display)
+    experiment = Experiment(cells, request.choice.about(matrix.left_out), arms, request.budget_of(matrix))
+    session = measured(request, experiment, display)
     for run in session.runs.values():
         write_report(run)
 

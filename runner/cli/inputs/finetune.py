@@ -23,8 +23,7 @@ from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, MAX_TEXT, Rule
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import expand, parse
-from keras_matrix.runner.measure.measuring import dataset_dir, measure_session, session_request
-from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.measure.experiment import Experiment, dataset_dir, measured
 from keras_matrix.runner.request import CellChoice
 
 WORKLOAD = "finetune"
@@ -76,9 +75,9 @@ def run(args: argparse.Namespace) -> int:
     text = json.dumps(_matrix(args, params), indent=1)
     with made_from_values():
         cells = expand(parse(Path(COMMAND), text.encode()))
-    wanted = session_request(request, cells, {"matrix_path": COMMAND, "matrix_text": text})
     display = TerminalDisplay(args.json)
-    return conclude(request, measure_session(request, wanted, Goal(None), display), display)
+    experiment = Experiment(cells, {"matrix_path": COMMAND, "matrix_text": text})
+    return conclude(request, measured(request, experiment, display), display)
 
 
 def _params() -> Mapping[str, Rule]:

@@ -35,10 +35,9 @@ from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.stall_rules import together
+from keras_matrix.runner.measure.experiment import Experiment, dataset_dir, measured
 from keras_matrix.runner.measure.input_tools import ChildProcesses
-from keras_matrix.runner.measure.measuring import dataset_dir, measure_session, session_request
 from keras_matrix.runner.measure.stalls import store_probes, store_verified, stored_probes
-from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.plan.largest_cells import refuse
 from keras_matrix.runner.request import MATRIX, RunRequest
 
@@ -181,8 +180,7 @@ def _folders(request: RunRequest) -> DataFolders:
 def _measured(work: Work, chosen: Mapping[str, Cell], *, cold: bool) -> Finished:
     """Measure the arms of each analysis interleaved, then probe the data sets."""
     wanted = [arm for base in chosen.values() for arm in _arms(base, cold=cold)]
-    asked = session_request(work.request, wanted, about(wanted))
-    session = measure_session(work.request, asked, Goal(None), work.display)
+    session = measured(work.request, Experiment(wanted, about(wanted)), work.display)
     store_probes(session.runs[""], _probes(work, chosen))
     return finished(session)
 

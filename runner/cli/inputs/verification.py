@@ -19,9 +19,8 @@ from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.host.data_folders import DataFolders
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.stall_rules import together
+from keras_matrix.runner.measure.experiment import Experiment, measured
 from keras_matrix.runner.measure.input_tools import InputTools
-from keras_matrix.runner.measure.measuring import measure_session, session_request
-from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.request import RunRequest
 
 DATASET = "dataset_path"
@@ -63,9 +62,8 @@ def verify(
     if not trials:
         work.display.say("no advice can be applied")
         return {name: [one for one in own if isinstance(one, Verified)] for name, own in results.items()}, 0
-    wanted = {cell.cell_id: cell for trial in trials for cell in (trial.unchanged, trial.changed)}
-    asked = session_request(work.request, list(wanted.values()), about(list(wanted.values())))
-    done = finished(measure_session(work.request, asked, Goal(None), work.display))
+    cells = list({cell.cell_id: cell for trial in trials for cell in (trial.unchanged, trial.changed)}.values())
+    done = finished(measured(work.request, Experiment(cells, about(cells)), work.display))
     return {name: [_result(one, done.latest) for one in own] for name, own in results.items()}, done.exit_code
 
 

@@ -18,7 +18,7 @@ from keras_matrix.dashboards.live.app.hosts import address
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.options import add_results_option, log_folder
 from keras_matrix.runner.errors import InfrastructureError, UsageError
-from keras_matrix.runner.measure.measuring import LOG_DIR_NAME
+from keras_matrix.runner.measure.experiment import LOG_DIR_NAME
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

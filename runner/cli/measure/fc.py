@@ -43,9 +43,8 @@ from keras_matrix.runner.cli.render.format import document, size
 from keras_matrix.runner.errors import MatrixError, UsageError
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
-from keras_matrix.runner.measure.measuring import measure_session, session_request
+from keras_matrix.runner.measure.experiment import Experiment, measured
 from keras_matrix.runner.measure.traces import write_uncompressed
-from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.request import CellChoice, RunRequest
 
 
@@ -88,8 +87,8 @@ def _measure(request: RunRequest, flags: FcFlags, display: TerminalDisplay) -> i
     text, cells = _cells(flags)
     if request.executors.contract.local_machine:
         refuse_too_large(problem_of(cell.settings) for cell in cells if cell.settings.device == "cpu")
-    wanted = session_request(request, cells, {"matrix_path": "runner fc", "matrix_text": text})
-    done = finished(measure_session(request, wanted, Goal(None), display))
+    experiment = Experiment(cells, {"matrix_path": "runner fc", "matrix_text": text})
+    done = finished(measured(request, experiment, display))
     figures = _figures(done.found)
     if display.quiet:
         print(document({"cells": _cell_rows(done.latest, figures)}))

@@ -15,13 +15,11 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import HARMLESS, Record, Status
 from keras_matrix.records.store import Run, latest_attempts
 from keras_matrix.runner.cli.look.stored import Findings, write_report
-from keras_matrix.runner.cli.measure import largest, sending
+from keras_matrix.runner.cli.measure import sending
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
 from keras_matrix.runner.cli.render import findings
 from keras_matrix.runner.cli.render.display import TerminalDisplay
-from keras_matrix.runner.measure.largest_search import with_largest
-from keras_matrix.runner.measure.measuring import measure_session, session_request
-from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.measure.experiment import Experiment, measured
 from keras_matrix.runner.plan.session import Session
 from keras_matrix.runner.request import RunRequest
 
@@ -38,22 +36,32 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print the table and upload. Returns the exit code."""
     request, upload = run_request(args), sending.upload_of(args)
     display = TerminalDisplay(args.json)
-    session = measured(request, display)
+    session = measured_matrix(request, display)
     code = conclude(request, session, display)
     if upload is not None:
         sending.after_run(upload, request.results)
     return code
 
 
-def measured(request: RunRequest, display: TerminalDisplay) -> Session:
+def measured_matrix(request: RunRequest, display: TerminalDisplay) -> Session:
     """Measure the chosen cells of a matrix, largest batch sizes included, and return the finished session."""
     matrix, cells = request.choice.load(largest=True)
     request.choice.check_workloads(matrix, cells)
-    wanted = session_request(request, cells, request.choice.about(matrix.left_out))
-    wanted, found = with_largest(request, wanted, display)
-    if found is not None:
-        display.say("\n".join(largest.lines(found, display.known_problems)))
-    return measure_session(request, wanted, Goal(request.budget_of(matrix)), display)
+    about = request.choice.about(matrix.left_out)
+    experiment = Experiment(cells, about, budget_s=request.budget_of(matrix))
+    if any(cell.uses_largest_batch for cell in cells):
+        experiment = _with_largest(request, experiment, display)
+    return measured(request, experiment, display)
+
+
+def _with_largest(request: RunRequest, experiment: Experiment, display: TerminalDisplay) -> Experiment:
+    """Return the experiment with a number in place of each `batch_size: largest`, and print the results."""
+    from keras_matrix.runner.cli.measure.largest import lines  # only such a matrix needs it
+    from keras_matrix.runner.measure.largest_search import with_largest
+
+    experiment, largest = with_largest(request, experiment, display)
+    display.say("\n".join(lines(largest, display.known_problems)))
+    return experiment
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Matrix, load
 from keras_matrix.runner.matrix.service_selection import command_backends
-from keras_matrix.runner.measure.measuring import measure_session, session_request
-from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.measure.experiment import Experiment, measured
 from keras_matrix.runner.request import MATRIX, CellChoice, RunRequest
 from keras_matrix.runner.tasks import result_file
 from keras_matrix.runner.tasks.cfg import Filled, flags_without_place, read_cfg, unused_keys
@@ -79,8 +78,8 @@ def _measured(request: RunRequest, matrix: Matrix, display: TerminalDisplay, out
     """Measure the only task of a matrix, write its figures and print them."""
     matrix, cells = request.choice.cells_of(matrix)
     output.unlink(missing_ok=True)  # the file of an earlier run is not the result of this one
-    wanted = session_request(request, cells, request.choice.about(matrix.left_out))
-    session = measure_session(request, wanted, Goal(request.budget_of(matrix)), display)
+    about = request.choice.about(matrix.left_out)
+    session = measured(request, Experiment(cells, about, budget_s=request.budget_of(matrix)), display)
     figures = result_file.document(latest_attempts(session.records("")), labels)
     if figures:  # before printing, which ends early if the reader closes the pipe
         output.write_text(result_file.text(figures), encoding="utf-8")

@@ -35,9 +35,8 @@ from keras_matrix.runner.cli.render.trace_text import heading, start_lines, tabl
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.trace_rules import request_problem
-from keras_matrix.runner.measure.measuring import measure_session, session_request
+from keras_matrix.runner.measure.experiment import Experiment, measured
 from keras_matrix.runner.measure.traces import stored_traces, table_of
-from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.plan.largest_cells import refuse
 from keras_matrix.runner.request import MATRIX, RunRequest
 
@@ -139,8 +138,7 @@ def _wanted(epochs: list[int] | None, steps: int | None) -> Trace:
 def _recorded(request: RunRequest, cell: Cell, output: _Output) -> int:
     text = json.dumps({"settings": to_json(cell.settings), "trace": to_json(cell.trace)}, indent=1)
     about = {"matrix_path": "runner trace", "matrix_text": text}
-    wanted = session_request(request, [cell], about)
-    done = finished(measure_session(request, wanted, Goal(None), TerminalDisplay(output.as_json)))
+    done = finished(measured(request, Experiment([cell], about), TerminalDisplay(output.as_json)))
     for found in _traces(done.run):
         if found.record in done.latest:
             return _show(found, output) or done.exit_code

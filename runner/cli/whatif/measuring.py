@@ -12,8 +12,8 @@ from keras_matrix.runner.cli.look.stored import Findings
 from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.measuring import measure_session, session_request
-from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.measure.experiment import Experiment
+from keras_matrix.runner.measure.experiment import measured as measured_session
 from keras_matrix.runner.request import RunRequest
 from keras_matrix.runner.whatif.measurement import Measured, measured
 
@@ -32,6 +32,6 @@ def measure(request: RunRequest, display: TerminalDisplay, cells: Mapping[str, C
     """Measure the cells, by the names of their settings, equal ones once; `command` is stored as their origin."""
     text = json.dumps({name: to_json(cell.settings) for name, cell in cells.items()}, indent=1)
     unique = list({cell.cell_id: cell for cell in cells.values()}.values())
-    wanted = session_request(request, unique, {"matrix_path": command, "matrix_text": text})
-    done = finished(measure_session(request, wanted, Goal(None), display))
+    experiment = Experiment(unique, {"matrix_path": command, "matrix_text": text})
+    done = finished(measured_session(request, experiment, display))
     return Session(done.run, measured(cells, done.latest), done.found, done.exit_code)

@@ -29,7 +29,7 @@ from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.executors import Outcome, registry
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, load
-from keras_matrix.runner.measure.measuring import measure_session, session_request
+from keras_matrix.runner.measure.experiment import Experiment, measured
 from keras_matrix.runner.plan.adaptive import Adaptive, Goal, Question, numbers, series, step_times, widest
 from keras_matrix.runner.plan.plan import order
 from keras_matrix.runner.plan.session import ArmRequest
@@ -468,9 +468,9 @@ def asked(
     )
     request = replace(request, seams=Seams(executor=executor))
     arms = {name: ArmRequest(name, None, {"arm": name}) for name in "abc"}
-    wanted = session_request(request, [cell], {"matrix_path": "", "matrix_text": ""}, arms, to_decide=True)
-    goal = Goal(None, question=Question(tuple(contrasts), answered, looks))
-    session = measure_session(request, wanted, goal, TerminalDisplay(quiet=True))
+    question = Question(tuple(contrasts), answered, looks)
+    experiment = Experiment([cell], {"matrix_path": "", "matrix_text": ""}, arms, question=question)
+    session = measured(request, experiment, TerminalDisplay(quiet=True))
     return {arm: len(latest_attempts(session.records(arm))) for arm in arms}, seen
 
 

@@ -1,7 +1,6 @@
-"""Measures a session: begins or continues it, checks it with the preflight, and reports its progress.
+"""An experiment, and the one function that measures it: every command that measures calls `measured`.
 
-A measuring command builds a `SessionRequest` from its request and cells (`session_request`) and measures it with
-`measure_session`. A `Display` shows the progress.
+It begins or continues the session, checks it with the preflight, and reports its progress on a `Display`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,7 +27,7 @@ from keras_matrix.runner.interrupts import deferring_interrupts
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer, StoredPlacements, planned_cells, stored_progress
 from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, measure, utc_now
-from keras_matrix.runner.plan.adaptive import Adaptive, Goal
+from keras_matrix.runner.plan.adaptive import Adaptive, Goal, Question
 from keras_matrix.runner.plan.estimates import estimates
 from keras_matrix.runner.plan.plan import PlannedRepeat
 from keras_matrix.runner.plan.session import ArmRequest, Session, SessionRequest, begin, resume, writing
@@ -36,6 +35,7 @@ from keras_matrix.runner.plan.stopping import stopping
 from keras_matrix.runner.request import RunRequest
 
 if TYPE_CHECKING:
+    from keras_matrix.analysis.regression.gate import Rule
     from keras_matrix.runner.checks.preflight.cells import Preflight
     from keras_matrix.runner.executors.places import Places
     from keras_matrix.runner.plan.largest_batch import Try
@@ -65,26 +65,39 @@ class Display(Protocol):
         """Return the display for a try of a batch size, which shows problems only."""
 
 
-def session_request(
-    request: RunRequest,
-    cells: Sequence[Cell],
-    about: Mapping[str, Any],
-    arms: Mapping[str, ArmRequest] | None = None,
-    *,
-    to_decide: bool = False,
-) -> SessionRequest:
-    """Return the request for a session; with `to_decide`, a gate decides when to stop.
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What is measured, until when, and where it comes from.
 
-    `about` describes the origin of the cells for `run.json`. By default the only arm is this Python or these images.
+    `about` describes the origin of the cells for `run.json`. Without `arms` there is one, this Python or these images.
+    Of cells with `repeats: auto`, repeats are added for at most `budget_s`, until a gate with the `rule` has decided or
+    the `question` is answered; with neither, until the intervals are narrow enough. `stopping`, if given, is the name
+    of another way to stop, which keeps other commands from continuing the session.
     """
-    return SessionRequest(
-        cells,
-        arms or {"": own_arm(request, cells)},
-        request.executors.started,
-        request.order_seed,
-        {"command": list(request.command), **about},
-        stopping(cells, to_decide=to_decide),
-    )
+
+    cells: Sequence[Cell]
+    about: Mapping[str, Any]
+    arms: Mapping[str, ArmRequest] = field(default_factory=dict)
+    budget_s: float | None = None
+    rule: Rule | None = None
+    question: Question | None = None
+    stopping: str | None = None
+
+    @property
+    def goal(self) -> Goal:
+        """The rule by which repeats are added."""
+        return Goal(self.budget_s, self.rule, self.question)
+
+    def session(self, request: RunRequest) -> SessionRequest:
+        """Return the session that measures it, by which an unfinished one is found."""
+        return SessionRequest(
+            self.cells,
+            self.arms or {"": own_arm(request, self.cells)},
+            request.executors.started,
+            request.order_seed,
+            {"command": list(request.command), **self.about},
+            self.stopping or stopping(self.cells, to_decide=bool(self.rule or self.question)),
+        )
 
 
 def own_arm(request: RunRequest, cells: Sequence[Cell], fault: str | None = None) -> ArmRequest:
@@ -92,8 +105,9 @@ def own_arm(request: RunRequest, cells: Sequence[Cell], fault: str | None = None
     return ArmRequest(None, fault, request.executors.software(cells))
 
 
-def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, display: Display) -> Session:
-    """Measure a session, continuing an unfinished earlier one if there is one, and return it."""
+def measured(request: RunRequest, experiment: Experiment, display: Display) -> Session:
+    """Measure an experiment, continuing an unfinished session of it if there is one, and return the session."""
+    wanted = experiment.session(request)
     if request.executors.contract.local_machine:
         pinning.check(cell.settings for cell in wanted.cells)
         _check_gpus(wanted.cells)
@@ -108,7 +122,7 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
             for run in session.runs.values():
                 run.store_object(LOG_DIR_NAME, {"log_dir": str(log_dir)})
         preflight = _preflight(request, session, display)
-        adaptive = Adaptive(session, wanted.cells, goal)
+        adaptive = Adaptive(session, wanted.cells, experiment.goal)
         expected_s = estimates(request.results, wanted.cells).within_limit_s
         roots = import_roots(request.choice.matrix.resolve().parent)
         arms = {name: _arm(request, session.runs[name], arm, preflight, roots) for name, arm in wanted.arms.items()}
