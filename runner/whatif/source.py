@@ -39,12 +39,14 @@ _EPOCH = re.compile(r"epoch(\d+)\.worker(\d+)\.")
 class TraceFiles:
     """The files of one trace, one per rank or process, and the record of the traced cell if it is stored.
 
-    `step_times_s` are those of all measured processes of the cell in that run, the traced one included.
+    `step_times_s` are those of all measured processes of the cell in that run, the traced one included. `exit_code` is
+    1 if files that cannot be read may have had a newer trace.
     """
 
     paths: tuple[Path, ...]
     record: Record | None = None
     step_times_s: tuple[float, ...] = ()
+    exit_code: int = 0
 
 
 def files_of(given: Sequence[Path]) -> list[Path]:

@@ -65,10 +65,10 @@ def run(args: argparse.Namespace) -> int:
     ratio = _ratio(args.results, base, new)
     if base.is_task or new.is_task:
         print(explain_text.of_commands(names, base.records, new.records, ratio, as_json=args.json))
-        return 0
+        return base.exit_code or new.exit_code
     found = explanation(base, new, ratio)
     print(explain_text.as_json(names, found) if args.json else "\n".join(explain_text.lines(names, found)))
-    return 0
+    return base.exit_code or new.exit_code
 
 
 def explanation(base: CellSide, new: CellSide, ratio: Estimate) -> Explanation:

@@ -23,7 +23,7 @@ from keras_matrix.runner.cli.compare.compare import BASE, NEW, Sides, arms_of, e
 from keras_matrix.runner.cli.compare.reproduce import rebuilt_arm
 from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.look.named_cells import named_cells, searched, stored_cell
-from keras_matrix.runner.cli.look.stored import chosen_run, write_report
+from keras_matrix.runner.cli.look.stored import chosen_run, passed_over, write_report
 from keras_matrix.runner.cli.render.format import settings_text
 from keras_matrix.runner.environments.rebuilt import installable
 from keras_matrix.runner.errors import UsageError
@@ -40,11 +40,15 @@ MOST_NAMED = 10
 
 @dataclass(frozen=True, slots=True)
 class CellSide:
-    """A cell of a run: the latest attempts at its repeats, and its trace with the record that has it, if stored."""
+    """A cell of a run: the latest attempts at its repeats, and its trace with the record that has it, if stored.
+
+    `exit_code` is 1 if files that cannot be read may belong to it.
+    """
 
     run: Run
     records: list[Record]
     traced: tuple[Record, Path] | None
+    exit_code: int = 0
 
     @property
     def is_task(self) -> bool:
@@ -193,14 +197,17 @@ def _in_a_run(wanted: Wanted) -> tuple[CellSide, CellSide] | None:
     """Return the cells of the newest run, or of the named one, that has traces of both; None without one."""
     results, names = wanted.sides.request.results, (str(wanted.sides.base), str(wanted.sides.new))
     runs = [chosen_run(results, wanted.run)] if wanted.run else reversed(Results(results).runs())
+    exit_code = 0
     for run in runs:
-        there = {record.cell_id: record.settings for record in run.load()[0]}
-        if not wanted.run and not all(cells.matching(name, there) for name in names):
-            continue
-        found = _side_named(run, names[0]), _side_named(run, names[1])
-        _check_different(*(side.records[0].cell_id for side in found))
-        if all(side.traced or side.is_task for side in found):
-            return found
+        records, problems = run.load()
+        there = {record.cell_id: record.settings for record in records}
+        if wanted.run or all(cells.matching(name, there) for name in names):
+            base, new = _side_named(run, names[0]), _side_named(run, names[1])
+            _check_different(base.records[0].cell_id, new.records[0].cell_id)
+            if all(side.traced or side.is_task for side in (base, new)):
+                return replace(base, exit_code=exit_code | base.exit_code), new
+        else:
+            exit_code |= passed_over(run, problems)
     return None
 
 
@@ -223,9 +230,10 @@ def _cell(wanted: Wanted, name: str) -> Cell:
 
 def _side_named(run: Run, name: str) -> CellSide:
     """Return the cell of a run that a text names. Raises `UsageError`."""
-    records, _ = run.load()
+    records, problems = run.load()
     there: dict[str, Settings] = {record.cell_id: record.settings for record in records}
-    return _side(run, cells.one_of(name, there, f"run {run.run_id}"))
+    side = _side(run, cells.one_of(name, there, f"run {run.run_id}"))
+    return replace(side, exit_code=passed_over(run, problems))
 
 
 def _side(run: Run, cell: str) -> CellSide:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,6 +104,17 @@ def unread_file(results: Path, problem: Problem) -> UnreadFile:
     """Return a problem with the path in the results folder, as text that every output can show."""
     path = problem.path.relative_to(results) if problem.path.is_relative_to(results) else problem.path
     return UnreadFile(printable(path.as_posix(), " "), printable(problem.reason, " "))
+
+
+def passed_over(run: Run, problems: Sequence[Problem]) -> int:
+    """Name on stderr the files of a run that cannot be read: they may belong to what is sought. Return 1 if any.
+
+    For a command that looks through the runs, the newest first; the number is its exit code.
+    """
+    for problem in problems:
+        unread = unread_file(run.folder.parent, problem)
+        print(f"runner: {unread}; skipped, although it may belong to this cell", file=sys.stderr)
+    return 1 if problems else 0
 
 
 def unread_runs(results: Path, name: str | None) -> tuple[UnreadFile, ...]:

@@ -26,7 +26,7 @@ from keras_matrix.records.traces.request import TRACE_NAME, Trace, TraceError, u
 from keras_matrix.records.traces.table import Table
 from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.look.named_cells import named_cells, searched
-from keras_matrix.runner.cli.look.stored import chosen_run
+from keras_matrix.runner.cli.look.stored import chosen_run, passed_over
 from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.options import add_measuring_options, check_output, check_range, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     request = run_request(args)
     found = None if args.new or args.steps or args.epochs else _stored(request.results, args.cell, args.run)
     if found:
-        return _show(found, output)
+        return _show(found, output) or found.exit_code
     in_matrix = args.matrix is not None or MATRIX.is_file()
     return _recorded(request, replace(_cell(request, args.cell, in_matrix=in_matrix), trace=wanted), output)
 
@@ -99,16 +99,19 @@ class _Found:
     run: Run
     record: Record
     path: Path
+    exit_code: int = 0  # 1 if files that cannot be read may have had a newer trace
 
 
 def _stored(results: Path, name: str, run: str | None) -> _Found | None:
     """Return the newest trace of the cell, or None. Raises `UsageError` if `run` is given and has no trace of it."""
     runs = [chosen_run(results, run)] if run else Results(results).runs()
+    exit_code = 0
     for one in reversed(runs):
         traces = {found.record.cell_id: found for found in _traces(one)}
+        exit_code |= passed_over(one, one.load()[1])
         there = {cell: found.record.settings for cell, found in traces.items()}
         if cells.matching(name, there):
-            return traces[cells.one_of(name, there, one.run_id)]
+            return replace(traces[cells.one_of(name, there, one.run_id)], exit_code=exit_code)
         if run:
             names = ", ".join(sorted({f"{own.backend}:{own.workload}" for own in there.values()})) or "none"
             raise UsageError(

@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         print(document({**search.document(gains), **commands, **own}))
     elif result is not None:
         print("\n".join(map(printable, verified_lines(result))))
-    return 0 if result is None else result.session.exit_code
+    return (result.session.exit_code if result else 0) or trace.exit_code
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from keras_matrix.records.store import Results, Run, latest_attempts
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import peaks_of
 from keras_matrix.runner.cli.look import cells
-from keras_matrix.runner.cli.look.stored import chosen_run
+from keras_matrix.runner.cli.look.stored import chosen_run, passed_over
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.whatif import cost_data, cost_file, links
 from keras_matrix.runner.whatif.cost_file import Applied
@@ -103,14 +103,16 @@ def _stored_peaks(results: Path, record: Record | None) -> Peaks | None:
 def _of_cell(name: str, results: Path, run: str | None) -> TraceFiles:
     """Return the files of the newest trace of a cell."""
     runs = [chosen_run(results, run)] if run else Results(results).runs()
+    exit_code = 0
     for one in reversed(runs):
-        records = one.load()[0]
+        records, problems = one.load()
+        exit_code |= passed_over(one, problems)
         traced = _traced(one, records)
         settings = {cell: record.settings for cell, (record, _) in traced.items()}
         if cells.matching(name, settings):
             record, folder = traced[cells.one_of(name, settings, one.run_id)]
             try:
-                return TraceFiles(tuple(files_of([folder])), record, _step_times_s(records, record.cell_id))
+                return TraceFiles(tuple(files_of([folder])), record, _step_times_s(records, record.cell_id), exit_code)
             except GraphError as error:
                 raise InfrastructureError(
                     f"{error}; record it again with: runner trace {record.cell_id} --new"

@@ -140,6 +140,22 @@ def test_stored_traces_are_explained_without_measuring(capsys: pytest.CaptureFix
     assert len(executor.jobs) == 4
 
 
+def test_unreadable_file_of_a_newer_run_is_named_with_the_explanation_of_an_older_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Mutation: `_in_a_run` drops the problems of `load`."""
+    base, new = ids()
+    first = explained(capsys, base, new, "--repeats", "1")
+    explained(capsys, base, new, "--new", "--repeats", "2")
+    newest = max(Path("results").glob("2*"))
+    for path in (newest / "records").iterdir():
+        path.write_text("{")
+    assert main(["explain", base, new, "--stored"], Seams(executor=tracing())) == 1
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == first
+    assert f"runner: {newest.name}/records/" in printed.err
+
+
 def test_stored_without_traces_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no stored run has traces of both cells" in refused(capsys, *measured(), "--stored")
 

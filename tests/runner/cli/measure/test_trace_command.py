@@ -234,6 +234,24 @@ def test_of_several_runs_with_a_trace_of_the_cell_the_newest_is_shown(
     assert "3 steps: " in capsys.readouterr().out
 
 
+def test_unreadable_file_of_a_newer_run_is_named_with_the_trace_of_an_older_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutation: `_stored` drops the problems of `load`."""
+    for steps in ("3", "7"):
+        assert runner("trace", "jax:gru", "--steps", steps) == 0
+    older, newer = sorted((folder / "results").glob("2*"))
+    (path,) = (newer / "records").iterdir()
+    path.write_text("{")
+    capsys.readouterr()
+    assert runner("trace", "jax:gru") == 1
+    printed = capsys.readouterr()
+    assert "3 steps: " in printed.out
+    assert f"runner: {newer.name}/records/{path.name}: not strict JSON" in printed.err
+    assert runner("trace", "jax:gru", "--run", older.name) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_json_prints_one_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("trace", "jax:gru", "--json") == 0
     found = json.loads(capsys.readouterr().out)

@@ -30,6 +30,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return tmp_path
 
 
+@pytest.mark.parametrize("command", ["optimize", "replay"])
+def test_unreadable_file_of_a_newer_run_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """Mutation: `_of_cell` drops the problems of `load`."""
+    assert runner(command, "fc") == 0
+    assert "skipped" not in capsys.readouterr().err
+    assert runner("--matrix", "matrix.yaml") == 0
+    newest = max((folder / "results").glob("2*"))
+    (path,) = (newest / "records").glob("*.json")
+    path.write_text("{")
+    capsys.readouterr()
+    assert runner(command, "fc") == 1
+    assert f"runner: {newest.name}/records/{path.name}: not strict JSON" in capsys.readouterr().err
+
+
 def test_a_search_prints_its_trajectory_and_the_best_settings(capsys: pytest.CaptureFixture[str]) -> None:
     fake = executor()
     assert runner("optimize", "torch:fc", "--search", "tensor_fusion", fake=fake) == 0
