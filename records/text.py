@@ -34,7 +34,7 @@ def printable(text: str, newline: str = "\n") -> str:
     `\ud800` is half of a surrogate pair, `\u202e` a change of direction, `\xe9` a byte of a file name that is not
     UTF-8. All but the last are the same value in a JSON document.
     """
-    if newline == "\n" and not _UNPRINTABLE.search(text):
+    if text.isprintable() or (newline == "\n" and not _UNPRINTABLE.search(text)):
         return text
     plain = _SEQUENCE.sub("", text)
     plain = _LINE_END.sub("\n", plain) if newline == "\n" else _ANY_LINE_END.sub(newline, plain).replace("\t", " ")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,9 @@ def needs_keras_hub(name: str) -> bool:
     return found is not None and found.family in FAMILIES_OF_KERAS_HUB
 
 
+@cache
 def load(path: Path = CATALOG_PATH) -> Catalog:
-    """Read the catalog. Raises `InfrastructureError` when the installation's file is missing or broken."""
+    """Read the catalog, once. Raises `InfrastructureError` when the installation's file is missing or broken."""
     try:
         return parse(loads(path.read_bytes()))
     except OSError as error:

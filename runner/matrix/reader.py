@@ -133,18 +133,8 @@ def expand_entries(matrix: Matrix, limit: int = MAX_CELLS, *, merged: bool = Fal
     impossible: list[str] = []
     normalised: set[str] = set()
     for entry in matrix.entries:
-        for point in _cells(entry):
-            is_fc = entry.workload.name == spec.WORKLOAD
-            settings = rules.normalised_settings(point.settings) if is_fc else point.settings  # no unused parameters
-            settings = replica_rules.normalised(settings)
-            changed = settings is not point.settings
-            cell = replace(point, settings=settings, cell_id=identity(settings)) if changed else point
-            if (is_fc or point.settings.devices > 1) and len(impossible) < strict_yaml.MAX_PROBLEMS:
-                found = rules.settings_problems(point.settings) if is_fc else []
-                found += replica_rules.problems(point.settings)
-                impossible += [f"{matrix.name}:{point.line}: {entry.where}: {problem}" for problem in found]
-            if changed:
-                normalised.add(cell.cell_id)
+        points = _normalised(matrix, entry, normalised, impossible) if _is_divided(entry) else _cells(entry)
+        for cell in points:
             first = cells.setdefault(cell.cell_id, cell)
             if first is not cell and not merged and cell.cell_id not in normalised:
                 size = LARGEST if cell.uses_largest_batch else cell.settings.batch_size
@@ -158,6 +148,31 @@ def expand_entries(matrix: Matrix, limit: int = MAX_CELLS, *, merged: bool = Fal
     if not cells:
         raise MatrixError([f"{matrix.name}:{e.line}: {e.where}: exclude leaves 0 cells" for e in matrix.entries])
     return list(cells.values())
+
+
+def _is_divided(entry: Entry) -> bool:
+    """Return whether the work of an entry's cells may be divided, among the workers of `fc` or among devices."""
+    return entry.workload.name == spec.WORKLOAD or any(
+        entry.axes.get(key, (DEFAULTS[key],)) != (DEFAULTS[key],) for key in ("devices", "distribution")
+    )
+
+
+def _normalised(matrix: Matrix, entry: Entry, changed: set[str], impossible: list[str]) -> Iterator[Cell]:
+    """Yield the cells of an entry without parameters that have no effect on them; add those that differ by it to
+    `changed`, and add what is impossible."""
+    is_fc = entry.workload.name == spec.WORKLOAD
+    for point in _cells(entry):
+        settings = rules.normalised_settings(point.settings) if is_fc else point.settings
+        settings = replica_rules.normalised(settings)
+        is_changed = settings is not point.settings
+        cell = replace(point, settings=settings, cell_id=identity(settings)) if is_changed else point
+        if len(impossible) < strict_yaml.MAX_PROBLEMS:
+            problems = rules.settings_problems(point.settings) if is_fc else []
+            problems += replica_rules.problems(point.settings)
+            impossible += [f"{matrix.name}:{point.line}: {entry.where}: {problem}" for problem in problems]
+        if is_changed:
+            changed.add(cell.cell_id)
+        yield cell
 
 
 def makes_cells(entry: Entry) -> bool:
@@ -245,28 +260,26 @@ def _cells(entry: Entry) -> Iterator[Cell]:
     excludes = _excludes(entry, axes, varying)
     if excludes is None:
         return
-    order, first = [f.name for f in fields(Settings)], {axis.name: axis.values[0] for axis in axes}
-    arguments, places = [first[name] for name in order], [order.index(axis.name) for axis in varying]
+    names = [axis.name for axis in axes]
+    arguments_of = itemgetter(*(names.index(field.name) for field in fields(Settings)))
     write = _writer(axes, varying)
     repeats, precision_target = _repeats(entry)
     limits = repeats, float(entry.limits["timeout_s"]), entry.line, precision_target
     placement = placement_of(entry.limits)
     points = zip(
-        product(*(axis.values for axis in varying)),
+        map(arguments_of, product(*(axis.values for axis in axes))),
         product(*(axis.texts for axis in varying)),
         product(*(range(len(axis.values)) for axis in varying)),
         strict=True,
     )
-    for values, texts, numbers in points:
+    for arguments, texts, numbers in points:
         if excludes and any(all(numbers[i] in hits for i, hits in exclude) for exclude in excludes):
             continue
-        for place, value in zip(places, values, strict=True):
-            arguments[place] = value
         cell_id = hashlib.sha256(write(texts)).hexdigest()[:16]
         settings = Settings(*arguments)
         together = stall_rules.together(settings) if entry.stalls else ""
         task = entry.task.of(settings) if entry.task else None
-        trace = None if untraceable(settings.implementation) else entry.trace
+        trace = None if entry.trace is None or untraceable(settings.implementation) else entry.trace
         yield Cell(settings, cell_id, *limits, task, trace, together=together, placement=placement)
 
 

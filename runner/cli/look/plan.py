@@ -19,11 +19,10 @@ from keras_matrix.records.names import assignment
 from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
 from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
 from keras_matrix.runner.cli.render.format import (
-    columns,
+    aligned,
     document,
     duration,
-    settings_text,
-    shared_settings,
+    settings_texts,
     work,
 )
 from keras_matrix.runner.cli.render.progress.attempt_text import distinguishing
@@ -49,10 +48,10 @@ def run(args: argparse.Namespace) -> int:
     matrix, cells = choice.load(largest=True)
     choice.check_workloads(matrix, cells)
     estimated = estimates(args.results, cells)
-    repeats = order(cells, args.order_seed)
     refused = refused_cells(cells, args.seams.preflight)
-    measured = [planned for planned in repeats if planned.cell.cell_id not in refused]
+    repeats = order(cells, args.order_seed) if args.json or args.verbose else []
     if args.json:
+        measured = [planned for planned in repeats if planned.cell.cell_id not in refused]
         fields = _fields(plan_id(cells), repeats, estimated) | {
             "estimated_s": estimated.total_s(measured),
             left_out.KEY: to_json(matrix.left_out),
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         }
         print(document(fields))
     else:
-        head = _head(cells, measured, estimated)
+        head = _head(cells, [cell for cell in cells if cell.cell_id not in refused], estimated)
         lines = [head, *left_out.lines(matrix.left_out), *refused_lines(refused), "", *_table(cells, estimated)]
         print("\n".join([*lines, *(_blocks(repeats, args.order_seed) if args.verbose else ())]))
     return 0
@@ -68,15 +67,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _table(cells: Sequence[Cell], estimated: Estimates) -> list[str]:
     """Return a line for each cell, below the settings that all cells share."""
-    shared = shared_settings([cell.settings for cell in cells])
-    rows = [["cell", "backend", "estimate", "work"]]
-    for cell in cells:
-        cap = _cap(estimated, cell)
-        text = settings_text(cell.settings, shared)
-        estimate = f"{cell.repeats} x {estimated.within_limit_s[cell.cell_id]:.1f} s"
-        rows.append([cell.cell_id, cell.settings.backend, estimate, f"{text}{cap and f'  {cap}'}"])
+    shared, texts = settings_texts([cell.settings for cell in cells])
+    table = aligned(
+        [
+            ["cell", *(cell.cell_id for cell in cells)],
+            ["backend", *(cell.settings.backend for cell in cells)],
+            ["estimate", *(f"{cell.repeats} x {estimated.within_limit_s[cell.cell_id]:.1f} s" for cell in cells)],
+            ["work", *(text + _cap(estimated, cell) for cell, text in zip(cells, texts, strict=True))],
+        ]
+    )
     values = " ".join(assignment(key, value) for key, value in shared.items())
-    return [*([f"in every cell: {values}", ""] if shared else []), *columns(rows)]
+    return [*([f"in every cell: {values}", ""] if shared else []), *table]
 
 
 def _blocks(repeats: Sequence[PlannedRepeat], seed: int) -> list[str]:
@@ -93,18 +94,19 @@ def _blocks(repeats: Sequence[PlannedRepeat], seed: int) -> list[str]:
     return lines
 
 
-def _head(cells: Sequence[Cell], repeats: Sequence[PlannedRepeat], estimated: Estimates) -> str:
-    """Return the summary of the plan; `repeats` are those that start a process."""
-    counts = f"{plural(len(cells), 'cell')}, {plural(len(repeats), 'process', 'processes')}"
-    head = f"{counts}, about {duration(estimated.total_s(repeats))}"
+def _head(cells: Sequence[Cell], measured: Sequence[Cell], estimated: Estimates) -> str:
+    """Return the summary of the plan; `measured` are the cells whose repeats start a process."""
+    processes = sum(cell.repeats for cell in measured)
+    total_s = sum(cell.repeats * estimated.within_limit_s[cell.cell_id] for cell in measured)
+    head = f"{plural(len(cells), 'cell')}, {plural(processes, 'process', 'processes')}, about {duration(total_s)}"
     if any(cell.auto for cell in cells):
         head += " at least: repeats are added to auto cells"
     if count := sum(cell.uses_largest_batch for cell in cells):
         found = "1 cell has" if count == 1 else f"{count} cells have"
         head += f"\n{found} batch_size largest: found when the run begins, which takes more time"
-    if not (capped := len(estimated.over_limit_s.keys() & {planned.cell.cell_id for planned in repeats})):
+    if not (capped := sum(cell.cell_id in estimated.over_limit_s for cell in measured)):
         return head
-    unlimited = duration(sum(estimated.without_limit_s(planned.cell.cell_id) for planned in repeats))
+    unlimited = duration(sum(cell.repeats * estimated.without_limit_s(cell.cell_id) for cell in measured))
     subject = f"{capped} cells are" if capped > 1 else "1 cell is"
     return (
         f"{head}\n{subject} likely to be ended by the time limit (timeout_s), without which the plan takes about "
@@ -133,8 +135,8 @@ def _fields(name: str, repeats: Sequence[PlannedRepeat], estimated: Estimates) -
 
 
 def _cap(estimated: Estimates, cell: Cell) -> str:
-    """Return the note on an estimate capped by the time limit, empty for others."""
+    """Return the note after the work of a cell whose estimate is capped by the time limit, empty for others."""
     if cell.cell_id not in estimated.over_limit_s:
         return ""
     took = "the newest run took {}" if cell.cell_id in estimated.earlier else "about {} without it"
-    return f"capped by timeout_s ({took.format(duration(estimated.over_limit_s[cell.cell_id]))})"
+    return f"  capped by timeout_s ({took.format(duration(estimated.over_limit_s[cell.cell_id]))})"
