@@ -17,7 +17,8 @@ from enum import StrEnum
 from keras_matrix.records.codec import CodecError, about, canonical, decode, to_json
 from keras_matrix.records.files import read_json
 from keras_matrix.records.identity import CELL_ID, RUN_ID
-from keras_matrix.records.store import Run, StoreFailure
+from keras_matrix.records.store import Run
+from keras_matrix.records.store_failure import StoreFailure
 
 FILE = "findings.json"
 FINDINGS_VERSION = 1

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from keras_matrix.records import findings
 from keras_matrix.records.files import UnfitFile, read_range
-from keras_matrix.records.store import RECORD_NAME, Results, Run, StoreFailure
+from keras_matrix.records.store import RECORD_NAME, Results, Run
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.uploader import rows
 from keras_matrix.uploader.batch_sender import PushSummary, Say, send
 from keras_matrix.uploader.outbox import Outbox, seal_all

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from keras_matrix.records.store import Results, StoreFailure
+from keras_matrix.records.store import Results
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.uploader import rows
 from keras_matrix.uploader.batch_sender import PushSummary, Say, send
 from keras_matrix.uploader.outbox import Outbox, seal_all

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_matrix.records import findings
-from keras_matrix.records.store import Results, Run, StoreFailure
+from keras_matrix.records.store import Results, Run
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.uploader import rows
 from keras_matrix.uploader.rows import Row
 from keras_matrix.uploader.schema import BY_NAME, FINDINGS, MEASUREMENTS, RUNS, TABLES, Table

@@ -24,7 +24,8 @@ from keras_matrix.records.instruments import placements, progress
 from keras_matrix.records.instruments.placements import Placement
 from keras_matrix.records.instruments.progress import PlannedCell, Progress
 from keras_matrix.records.schema import MEASURED, Machine, Record, Status
-from keras_matrix.records.store import Results, Run, StoreFailure, latest_attempts
+from keras_matrix.records.store import Results, Run, latest_attempts
+from keras_matrix.records.store_failure import StoreFailure
 
 FINISHED = "finished.json"
 SHOWN_CHARACTERS = 8

@@ -17,7 +17,8 @@ from typing import TypeVar
 
 from keras_matrix.records.codec import CodecError, decode, loads, may_have_surrogates, to_json, without_surrogates
 from keras_matrix.records.files import UnfitFile, open_lock, read_plain
-from keras_matrix.records.store import Problem, StoreFailure
+from keras_matrix.records.store import Problem
+from keras_matrix.records.store_failure import StoreFailure
 
 T = TypeVar("T")
 

@@ -20,7 +20,8 @@ from keras_matrix.records.codec import CodecError, canonical, decode, dumps
 from keras_matrix.records.files import read_json
 from keras_matrix.records.schema import DeviceProof, Machine
 from keras_matrix.records.settings import Settings
-from keras_matrix.records.store import StoreFailure, put
+from keras_matrix.records.store import put
+from keras_matrix.records.store_failure import StoreFailure
 
 PEAKS_VERSION = 1
 # Libraries whose kernels are timed. Keras is not among them: matrix products bypass it.

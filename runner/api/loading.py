@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from keras_matrix.records.store import Run as StoredRun
-from keras_matrix.records.store import StoreFailure
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.runner.api.stored_run import Run, Source, as_path
 from keras_matrix.runner.cli.look.merge import table as merging
 from keras_matrix.runner.cli.look.merge.choice import MergeRequest

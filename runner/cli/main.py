@@ -12,17 +12,19 @@ import errno
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from keras_matrix.records.host import orphans
 from keras_matrix.records.host.import_path import ignore_other_modules
 from keras_matrix.records.host.streams import discard, standard_streams
-from keras_matrix.records.store import StoreFailure
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import near
 from keras_matrix.runner.cli.measure import service
 from keras_matrix.runner.errors import RunnerError, UsageError
 from keras_matrix.runner.interrupts import process_interruptible
-from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.uploader.cli.command_parser import CommandParser
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.measure.seams import Seams
 
 # The name of each command: its module, and its line in `runner --help`.
 COMMANDS = {
@@ -104,12 +106,15 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
 def _called(given: list[str], seams: Seams | None, own_process: bool) -> int:
     """Run a command; return its exit code, or that of its error, whose message is printed."""
     try:
-        with _own_process() if own_process else contextlib.nullcontext():
+        with process_interruptible() if own_process else contextlib.nullcontext():
             args = parse(given)
+            from keras_matrix.runner.measure.seams import Seams  # help has ended the program
+
             args.seams = seams or Seams()
             args.given = given
             service.pin(args)
-            return int(args.main(args))
+            with _own_children() if own_process else contextlib.nullcontext():
+                return int(args.main(args))
     except RunnerError as error:
         return _complain(str(error), error.exit_code)
     except StoreFailure as error:
@@ -126,20 +131,21 @@ def _called(given: list[str], seams: Seams | None, own_process: bool) -> int:
 
 
 @contextlib.contextmanager
-def _own_process() -> Iterator[None]:
-    """Within, signals stop the command of this process; at its end no process is left that it started.
+def _own_children() -> Iterator[None]:
+    """Leave no process that the command of this process has started.
 
     A cell can end the server that would end what the cell has left: then this process is the parent. Children from
     before its program was started, as after `exec` in a shell, are not its own: then it ends none.
     """
+    from keras_matrix.records.host import orphans
+
     had_children = bool(orphans.children())
     orphans.adopt_orphans()
-    with process_interruptible():
-        try:
-            yield
-        finally:
-            if not had_children:
-                orphans.end_children()
+    try:
+        yield
+    finally:
+        if not had_children:
+            orphans.end_children()
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record
-from keras_matrix.records.store import Results, StoreFailure, latest_attempts
+from keras_matrix.records.store import Results, latest_attempts
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.runner.host import machine
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Display, Experiment, measured

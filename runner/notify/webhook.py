@@ -24,7 +24,8 @@ from keras_matrix.dashboards.report import history_page
 from keras_matrix.records.appended import json_lines
 from keras_matrix.records.appended.json_lines import Lines
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.store import Problem, StoreFailure
+from keras_matrix.records.store import Problem
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import printable_values
 from keras_matrix.runner.notify.errors import NotifyError
 from keras_matrix.runner.notify.events import CLOSING, Event, Thread, history_key

@@ -18,8 +18,8 @@ from keras_matrix.dashboards.live.app.needed import needed
 from keras_matrix.dashboards.live.app.refreshed import Clocks, Refreshed, RefreshPolicy
 from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, answer, questions
 from keras_matrix.records.store import Results
-from keras_matrix.runner.cli.main import Seams
 from keras_matrix.runner.cli.main import main as runner
+from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.uploader.bigquery import ddl
 from keras_matrix.uploader.bigquery.client import connect
 from keras_matrix.uploader.bigquery.partition_pruning import push_down_day_filters

@@ -10,7 +10,8 @@ import pytest
 
 from keras_matrix.records import findings
 from keras_matrix.records.findings import Finding, Kind
-from keras_matrix.records.store import Results, Run, StoreFailure
+from keras_matrix.records.store import Results, Run
+from keras_matrix.records.store_failure import StoreFailure
 
 ONE = Finding(Kind.FIGURE, "times.step_time_s", "mlp", "a method", 1, cell_id="0" * 16, estimate=0.01)
 OTHER = Finding(Kind.FIGURE, "times.step_time_s", "mlp", "a method", 1, cell_id="1" * 16, estimate=0.02)

@@ -14,7 +14,8 @@ import pytest
 from keras_matrix.records import store
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.schema import Record
-from keras_matrix.records.store import RECORD_LIMIT_BYTES, Results, Run, StoreFailure
+from keras_matrix.records.store import RECORD_LIMIT_BYTES, Results, Run
+from keras_matrix.records.store_failure import StoreFailure
 from tests.conftest import make_record
 
 ALTERED = "it was altered after it was published"

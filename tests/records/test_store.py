@@ -21,7 +21,8 @@ from keras_matrix.records import store as store_module
 from keras_matrix.records.codec import dumps, to_json
 from keras_matrix.records.instruments.usage import MemoryUse, UsageSeries
 from keras_matrix.records.schema import SCHEMA_VERSION, Record
-from keras_matrix.records.store import Results, Run, StoreFailure, StoreInUse
+from keras_matrix.records.store import Results, Run
+from keras_matrix.records.store_failure import StoreFailure, StoreInUse
 from keras_matrix.records.task import TaskRun
 from tests.conftest import make_record
 

@@ -17,7 +17,7 @@ import pytest
 
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.source import Live
-from keras_matrix.records.store import StoreFailure
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.runner.cli.main import main
 from keras_matrix.uploader.cli.main import main as uploader
 from keras_matrix.uploader.errors import UploadError

@@ -16,8 +16,9 @@ import pytest
 
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.store import Results, Run
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
+from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan import plan
 from tests.conftest import make_record
 from tests.fakes.executor import FakeExecutor

@@ -21,7 +21,8 @@ from keras_matrix.records.appended import annotations
 from keras_matrix.records.fc import proof as fc_proof
 from keras_matrix.records.instruments import parity, peaks
 from keras_matrix.records.replicas import proof as replica_proof
-from keras_matrix.records.store import Run, StoreFailure
+from keras_matrix.records.store import Run
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.traces import neutral
 from keras_matrix.runner.checks.first_hour import report as first_hour
 from keras_matrix.runner.errors import MatrixError

@@ -28,8 +28,9 @@ from keras_matrix.records.instruments.parity import ParityRecord
 from keras_matrix.records.instruments.work import Work
 from keras_matrix.records.replicas import proof
 from keras_matrix.records.replicas.proof import ReplicaProof
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.matrix import grammar
+from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.measure.tensorboard import writer
 from keras_matrix.runner.tasks import rules
 from keras_matrix.uploader.bigquery import insert_statements

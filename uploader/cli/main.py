@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from keras_matrix.records.host.import_path import ignore_other_modules
 from keras_matrix.records.host.streams import discard, standard_streams
-from keras_matrix.records.store import StoreFailure
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import near
 from keras_matrix.uploader.cli import import_, init, migrate, push, query, schema, status, verify
 from keras_matrix.uploader.cli.command_parser import CommandParser

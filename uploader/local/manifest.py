@@ -14,7 +14,8 @@ from pathlib import Path
 
 from keras_matrix.records.codec import CodecError
 from keras_matrix.records.files import LINK, read_json
-from keras_matrix.records.store import StoreFailure, put
+from keras_matrix.records.store import put
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.uploader.errors import ManifestDamaged, WarehouseFailure
 from keras_matrix.uploader.schema import TABLES
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.report import site
 from keras_matrix.records import findings
-from keras_matrix.records.store import Results, Run, StoreFailure
+from keras_matrix.records.store import Results, Run
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.look.merge import table
 from keras_matrix.runner.cli.look.merge.choice import MergeRequest

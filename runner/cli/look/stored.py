@@ -17,7 +17,8 @@ from keras_matrix.records.instruments import shipped
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.schema import Record
-from keras_matrix.records.store import Problem, Results, Run, StoreFailure, latest_attempts
+from keras_matrix.records.store import Problem, Results, Run, latest_attempts
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import near, printable
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import stored

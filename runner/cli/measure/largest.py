@@ -44,4 +44,4 @@ def tried_line(cell: Cell, tried: Try) -> str:
 
 
 def _cell_text(cell: Cell) -> str:
-    return settings_text(cell.settings, {"batch_size": None})
+    return settings_text(cell.settings, without=("batch_size",))

@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_matrix.records.store import StoreFailure
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.uploader.cli import push
 from keras_matrix.uploader.errors import BadInput, UploadError

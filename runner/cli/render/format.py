@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
@@ -70,9 +70,12 @@ def size(value: int | None) -> str:
     return f"{significant(value / (1 << 20))} MiB"
 
 
-def settings_text(settings: Settings) -> str:
-    """Return a cell's workload, and every parameter and setting that is not the default; an FC mode in any case."""
-    return printable(settings.workload + _assignments(differing(settings)))
+def settings_text(settings: Settings, without: Collection[str] = ()) -> str:
+    """Return a cell's workload, and every parameter and setting that is not the default; an FC mode in any case.
+
+    Settings in `without` are left out.
+    """
+    return printable(settings.workload + _assignments(pair for pair in differing(settings) if pair[0] not in without))
 
 
 def settings_texts(cells: Sequence[Settings]) -> tuple[dict[str, Scalar], list[str]]:

@@ -16,7 +16,7 @@ from keras_matrix.records.appended.annotations import (
     in_force,
     load,
 )
-from keras_matrix.records.store import StoreFailure
+from keras_matrix.records.store_failure import StoreFailure
 
 KERAS = Annotation("20260101T000000Z-abcdef", ["a" * 16, "b" * 16], ["0" * 16], "keras 3.16", "jax:*")
 

@@ -13,7 +13,7 @@ from keras_matrix.records.instruments import peaks as peak_files
 from keras_matrix.records.instruments import work as work_files
 from keras_matrix.records.instruments.peaks import Timed, fingerprint
 from keras_matrix.records.instruments.work import Work, work_key
-from keras_matrix.records.store import StoreFailure
+from keras_matrix.records.store_failure import StoreFailure
 from tests.conftest import MACHINE
 from tests.synthetic_peaks import VERSIONS, make_peaks
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.records.store import RECORD_NAME, Results, Run, StoreFailure
+from keras_matrix.records.store import RECORD_NAME, Results, Run
+from keras_matrix.records.store_failure import StoreFailure
 from tests.reliability.failpoints.kinds import Kind
 
 FILES = (Kind.KILL, Kind.POWER, Kind.CACHE, Kind.ENOSPC, Kind.EIO, Kind.SIGNAL)

@@ -17,8 +17,9 @@ from keras_matrix.records.schema import DeviceProof
 from keras_matrix.runner.cell import backends, entry, fc
 from keras_matrix.runner.cell.checks.devices import prove
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
 from tests.sessions import newest_records
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.runner.cell.job import search_path
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.host.mounts import import_roots
 from keras_matrix.runner.measure.experiment import moved_roots
+from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.session import ArmRequest
 from tests.fakes.executor import FakeExecutor
 

@@ -25,8 +25,9 @@ from keras_matrix.runner.checks.first_hour.checks import copies_to_device, share
 from keras_matrix.runner.checks.first_hour.measured import MeasuredRun
 from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome, Step
 from keras_matrix.runner.cli.machine.first_hour import _run_all
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.errors import Interrupted
+from keras_matrix.runner.measure.seams import Seams
 from tests.conftest import make_record, make_settings
 
 OK, FAILED, NOT_RUN = Outcome.OK, Outcome.FAILED, Outcome.NOT_RUN

@@ -15,10 +15,11 @@ from keras_matrix.records.codec import dumps
 from keras_matrix.records.instruments import parity as parity_files
 from keras_matrix.records.instruments.parity import Facts, Operation, ParityOutput, Sketch, Weight
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.matrix.catalog import load
 from keras_matrix.runner.matrix.presets import SMALL
+from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor, crash
 
 SHA256 = "a" * 64

@@ -17,8 +17,9 @@ from keras_matrix.records.replicas import proof
 from keras_matrix.records.replicas.facts import Replica, Replicas
 from keras_matrix.records.replicas.proof import ReplicaProof
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor, crash
 
 PER_REPLICA = "batch normalisation uses the statistics of each replica's rows, not of the global batch"

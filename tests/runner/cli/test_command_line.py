@@ -21,9 +21,10 @@ from keras_matrix.records.codec import dumps
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.steps import TARGET_EPOCH_S
 from tests.fakes.executor import PRETENDED, FakeExecutor, crash, spoil
 from tests.sessions import newest_records
@@ -510,7 +511,7 @@ def slow_runner(folder: Path) -> Callable[[], subprocess.Popen[bytes]]:
     """Start a real runner process with slow cells."""
     script = (
         "import sys, time\n"
-        "from keras_matrix.runner.cli.main import Seams, main\n"
+        "from keras_matrix.runner.cli.main import main; from keras_matrix.runner.measure.seams import Seams\n"
         "from tests.fakes.executor import FakeExecutor\n"
         "class Slow(FakeExecutor):\n"
         "    def end(self, job):\n"

@@ -23,8 +23,9 @@ from keras_matrix.dashboards.live.app.hosts import ListenAddress
 from keras_matrix.dashboards.live.app.source import Source
 from keras_matrix.records import findings
 from keras_matrix.records.store import Results, Run
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.cli.measure import sending
+from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.uploader import process
 from keras_matrix.uploader.cli.main import main as uploader
 from keras_matrix.uploader.local.warehouse import LocalWarehouse

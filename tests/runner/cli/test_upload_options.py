@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.cli.measure import run
+from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.uploader.cli import push
 from keras_matrix.uploader.cli.flags import Flag, positive
 from keras_matrix.uploader.cli.main import main as uploader

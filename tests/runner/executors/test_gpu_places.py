@@ -17,7 +17,7 @@ from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome, Running
 from keras_matrix.runner.executors.gpu_places import GpuMachine, GpuPlaces
 from keras_matrix.runner.executors.places import Stopped
@@ -28,6 +28,7 @@ from keras_matrix.runner.matrix.entry import Placement
 from keras_matrix.runner.matrix.grammar import DEFAULTS
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.machines import concurrent
+from keras_matrix.runner.measure.seams import Seams
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor, FakeRunning
 from tests.fakes.pynvml import FakeGpu, FakePynvml

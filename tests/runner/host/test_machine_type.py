@@ -14,10 +14,11 @@ import pytest
 from keras_matrix.records.codec import decode, to_json
 from keras_matrix.records.instruments.peaks import fingerprint as peaks_fingerprint
 from keras_matrix.records.schema import Machine
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.host import machine, machine_type
 from keras_matrix.runner.host.machine_type import LIMIT_BYTES, Address, detect
+from keras_matrix.runner.measure.seams import Seams
 from tests.conftest import MACHINE
 from tests.fakes.executor import FakeExecutor
 from tests.sessions import newest_records

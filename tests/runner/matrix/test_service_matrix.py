@@ -12,7 +12,8 @@ import pytest
 from keras_matrix.records.left_out import LeftOut, read
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Results, Run
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor, crash
 from tests.sessions import newest_records
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
 
 MATRIX = """\

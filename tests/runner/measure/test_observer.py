@@ -13,11 +13,12 @@ from keras_matrix.records.instruments.placements import Placement
 from keras_matrix.records.instruments.progress import RunningRepeat
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Results, Run
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.cli.render.progress.lines import Silent
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.measure.machines import concurrent
 from keras_matrix.runner.measure.observer import OpenRepeats, StoredPlacements, planned_cells, stored_progress
+from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.plan import PlannedRepeat
 from tests.conftest import MACHINE, make_record
 from tests.fakes.executor import FakeExecutor

@@ -23,13 +23,14 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, latest_attempts
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.look.stored import findings_of
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.executors import Outcome, registry
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, load
 from keras_matrix.runner.measure.experiment import Experiment, measured
+from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.adaptive import Adaptive, Goal, Question, numbers, series, step_times, widest
 from keras_matrix.runner.plan.plan import order
 from keras_matrix.runner.plan.session import ArmRequest

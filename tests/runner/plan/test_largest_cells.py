@@ -12,10 +12,11 @@ from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.errors import Interrupted, MatrixError
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
+from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.largest_cells import FULL_PASS, Found, about, stored_results
 from tests.fakes.executor import FakeExecutor
 from tests.runner.cli.measure.test_fit_batch import device_of

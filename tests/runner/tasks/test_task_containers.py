@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.schema import Status
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors.docker.engine import Image
 from keras_matrix.runner.executors.docker.executor import ARCHITECTURES
+from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.container_engine import KILLED, End, FakeContainer, FakeEngine
 from tests.fakes.executor import FakeExecutor
 from tests.sessions import newest_records

@@ -10,7 +10,8 @@ from typing import Any
 from keras_matrix.analysis.comparison.merge import LeftOut, Merge, MergeCandidate, candidate, choose, shortened
 from keras_matrix.records.history_reader import left_out
 from keras_matrix.records.schema import Record
-from keras_matrix.records.store import Problem, Run, StoreFailure
+from keras_matrix.records.store import Problem, Run
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import near, printable
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.plan.session import FINISHED

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from keras_matrix.records import findings
 from keras_matrix.records.schema import Record
-from keras_matrix.records.store import RECORD_NAME, Results, Run, StoreFailure
+from keras_matrix.records.store import RECORD_NAME, Results, Run
+from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.runner.cli.main import main
 from tests.conftest import make_record
 from tests.fakes.executor import PRETENDED

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.records import history_reader
-from keras_matrix.records.store import Run, StoreFailure
+from keras_matrix.records.store import Run
+from keras_matrix.records.store_failure import StoreFailure
 from tests.old_results import BASE, BEFORE, BY_VERSION, TASK, raw_records
 from tests.reliability.fuzz import documents
 from tests.reliability.fuzz.target import Check, Target

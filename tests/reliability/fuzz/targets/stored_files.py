@@ -23,7 +23,8 @@ from keras_matrix.records.fc.calibration import TimedCollective
 from keras_matrix.records.instruments import influence, parity, peaks, placements
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.replicas import proof as replica_proof
-from keras_matrix.records.store import Results, Run, StoreFailure
+from keras_matrix.records.store import Results, Run
+from keras_matrix.records.store_failure import StoreFailure
 from tests.conftest import make_record
 from tests.old_results import BASE, BEFORE, DATA, NEW
 from tests.reliability.fuzz import documents

@@ -9,7 +9,8 @@ import pytest
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.records.store import Results
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.measure.seams import Seams
 
 ROOT = Path(__file__).parents[4]
 SHORT = ("epochs=2", "discard=1", "steps_per_epoch=1")

@@ -19,10 +19,11 @@ from keras_matrix.runner.checks.preflight import cells
 from keras_matrix.runner.checks.preflight.cells import NO_TOOLKIT, Preflight, preflight_of
 from keras_matrix.runner.checks.preflight.facts import GpuFacts, TpuFacts, read_gpus
 from keras_matrix.runner.checks.preflight.rules import NO_DRIVER
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.host.gpus.state import DRIVER_FILES
 from keras_matrix.runner.measure.lost_gpu import GPU_LOST, MOST_LOST
+from keras_matrix.runner.measure.seams import Seams
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.machine import write

@@ -19,9 +19,10 @@ from keras_matrix.records.traces.programs import write as write_programs
 from keras_matrix.records.traces.request import TRACE_NAME, Traced
 from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.cli.compare import explained_sides
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.matrix.reader import expand, load
+from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.session import ArmRequest
 from tests.analysis.explain.traced import Operation, steps
 from tests.fakes.executor import PRETENDED, FakeExecutor

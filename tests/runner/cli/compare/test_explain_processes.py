@@ -13,7 +13,8 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.store import Results
 from keras_matrix.records.traces.programs import stored_programs
 from keras_matrix.runner.cli.compare import explain
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.measure.traces import stored_traces
 
 pytestmark = pytest.mark.process

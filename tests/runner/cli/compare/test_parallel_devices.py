@@ -12,10 +12,11 @@ import pytest
 from keras_matrix.records.instruments import influence
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome, Running
 from keras_matrix.runner.executors.others_busy import EPOCHS
 from keras_matrix.runner.executors.supervise.watch import Never
+from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.pynvml import FakeGpu, FakePynvml
 

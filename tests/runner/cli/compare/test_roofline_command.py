@@ -20,9 +20,10 @@ from keras_matrix.runner.checks import roofline as runs
 from keras_matrix.runner.checks.peaks import MODULE as PEAKS
 from keras_matrix.runner.checks.peaks import Effort, order_for, probe_settings
 from keras_matrix.runner.checks.work import MODULE as FLOPS
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors.probe import ProbeFailed, ProcessProbe
 from keras_matrix.runner.host import machine
+from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
 
 MATRIX = """\

@@ -13,7 +13,8 @@ from keras_matrix.records.appended.annotations import FILE
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.task import Goal, Metric, TaskRun
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.measure.seams import Seams
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.fakes.executor import FakeExecutor
 from tests.sessions import nights, noisy, processes, run_name, store_session

@@ -10,7 +10,8 @@ import pytest
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.runner.cli.inputs import finetune as command
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
 from tests.models.inputs.pipelines import jpegs
 from tests.sessions import newest_records

@@ -15,8 +15,9 @@ from keras_matrix.dashboards.live.app.hosts import ListenAddress
 from keras_matrix.dashboards.live.app.source import Source
 from keras_matrix.dashboards.live.page import EMPTY, empty_notice
 from keras_matrix.dashboards.report import site
-from keras_matrix.runner.cli.main import Seams, main, parser
+from keras_matrix.runner.cli.main import main, parser
 from keras_matrix.runner.cli.measure import sending
+from keras_matrix.runner.measure.seams import Seams
 from tests.dashboards.boards import stored, warehouse_of
 
 ROOT = Path(__file__).parents[4]

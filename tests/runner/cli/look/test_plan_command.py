@@ -14,10 +14,11 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.checks.preflight.cells import Preflight
 from keras_matrix.runner.checks.preflight.facts import GpuFacts, read_gpus
 from keras_matrix.runner.checks.preflight.rules import NO_DRIVER
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.host.gpus.present import PresentGpus
 from keras_matrix.runner.host.gpus.state import DRIVER_FILES
+from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.machine import write
 from tests.fakes.pynvml import FakeGpu, FakePynvml

@@ -8,9 +8,10 @@ import pytest
 
 from keras_matrix.records.backends import BACKENDS, service_name
 from keras_matrix.runner.cli.machine import init
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.matrix.reader import expand, load
+from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
 from tests.sessions import newest_records
 

@@ -24,8 +24,9 @@ from keras_matrix.runner.checks.fc import PRECISIONS, ProofRequest, matrix_of
 from keras_matrix.runner.checks.preflight.cells import Preflight
 from keras_matrix.runner.checks.preflight.facts import GpuFacts
 from keras_matrix.runner.checks.preflight.rules import NO_DRIVER
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
 from tests.sessions import counted_records, newest_records
 

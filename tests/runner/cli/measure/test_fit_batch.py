@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.runner.cell.job import Job, write_result
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import Behaviour, FakeExecutor
 
 MATRIX = """\

@@ -16,8 +16,9 @@ from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import Head, Kind, Span, Track
 from keras_matrix.records.traces.request import NATIVE_NAME, TRACE_NAME, Traced
 from keras_matrix.runner.cell.job import Job, write_result
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.whatif import stored_graph
 from tests.fakes.executor import PRETENDED, FakeExecutor
 from tests.runner.whatif.graphs import data_parallel

@@ -18,7 +18,7 @@ from keras_matrix.models.inputs.stored import class_list
 from keras_matrix.records.schema import MEASURED, Status
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job, read_job
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.errors import ExecutorError, Interrupted
 from keras_matrix.runner.executors.docker.container_paths import (
     LABEL_LISTS,
@@ -46,6 +46,7 @@ from keras_matrix.runner.executors.docker.executor import DockerExecutor, Place,
 from keras_matrix.runner.executors.supervise import visible_gpus
 from keras_matrix.runner.interrupts import interruptible
 from keras_matrix.runner.measure.judge import judge
+from keras_matrix.runner.measure.seams import Seams
 from tests.conftest import make_settings
 from tests.fakes.container_engine import KILLED, End, FakeContainer, FakeEngine, ending, hang, here, succeed
 from tests.sessions import newest_records

@@ -18,7 +18,7 @@ from keras_matrix.records.host.gpu_list import GpuChoice
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Results, Run, latest_attempts
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors import Executor, Outcome, Running
 from keras_matrix.runner.executors.places import Fitting, Place, Stopped
@@ -26,6 +26,7 @@ from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.machines import concurrent
 from keras_matrix.runner.measure.machines.work_queue import WorkQueue
+from keras_matrix.runner.measure.seams import Seams
 from tests.conftest import MACHINE
 from tests.fakes.executor import FakeExecutor
 

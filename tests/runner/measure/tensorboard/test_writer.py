@@ -21,7 +21,8 @@ from keras_matrix.records.store import Results
 from keras_matrix.records.task import Metric, TaskRun
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.tracing.tensorboard import ENDED
-from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.measure.tensorboard import writer
 from keras_matrix.runner.measure.tensorboard.messages import Event, GraphDef
 from keras_matrix.runner.measure.tensorboard.scalars import points
@@ -290,7 +291,8 @@ def test_run_with_a_log_folder_writes_and_records_each_attempt(tmp_path: Path, m
 def imported(arguments: list[str], names: tuple[str, ...]) -> list[str]:
     """Return the modules with these prefixes that a separate runner process has imported after a measurement."""
     script = (
-        "import sys; from keras_matrix.runner.cli.main import Seams, main\n"
+        "import sys; from keras_matrix.runner.cli.main import main\n"
+        "from keras_matrix.runner.measure.seams import Seams\n"
         "from tests.fakes.executor import FakeExecutor\n"
         f"assert main(['--json', '--new', *{arguments}], Seams(executor=FakeExecutor())) == 0\n"
         f"print('imported', *[name for name in sys.modules if name.startswith({names})])\n"
