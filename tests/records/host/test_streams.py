@@ -80,10 +80,10 @@ def test_commands_with_closed_streams_end_as_with_open_ones(tmp_path: Path, comm
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     module, _, arguments = command.partition(" ")
     fake = "from tests.fakes.executor import FakeExecutor; from keras_matrix.runner.measure.seams import Seams; "
+    seams = "seams=Seams(executor=FakeExecutor())" if module == "runner" else ""
     program = (
-        f"{fake}import sys; import keras_matrix.{module}.cli.main as m; from functools import partial; "
-        "m.Seams = partial(Seams, executor=FakeExecutor()) if hasattr(m, 'Seams') else None; "
-        f"sys.argv[1:] = {arguments.split()!r}; sys.exit(m.main())"
+        f"{fake}import sys; import keras_matrix.{module}.cli.main as m; "
+        f"sys.argv[1:] = {arguments.split()!r}; sys.exit(m.main({seams}))"
     )
     ended = []
     for streams in ("", closed):
