@@ -71,6 +71,7 @@ def check_counts(backend: str, checks: list[FlopCheck]) -> None:
         assert [check.framework_train for check in checks] == [check.analytic_train for check in checks]
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_recurrent_layers_and_attention_count_the_same_in_the_form_a_gpu_runs(backend: str) -> None:

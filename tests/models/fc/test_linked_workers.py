@@ -38,6 +38,8 @@ CASES: dict[str, list[dict[str, Any]]] = {
     ],
     "tensorflow": [*COMMON, {"bytes_per_pack": 10000}],
 }
+# For every change the backend with more cases; both share the program of the workers, which other tests run on each.
+EVERY = ["jax", pytest.param("tensorflow", marks=pytest.mark.nightly)]
 
 
 @cache
@@ -57,7 +59,7 @@ def in_networks(backend: str, *arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("backend", CASES)
+@pytest.mark.parametrize("backend", EVERY)
 def test_workers_in_networks_compute_what_one_process_and_numpy_do(backend: str) -> None:
     for name, one in found(backend).items():
         assert one["loss"] == pytest.approx(one["loss_in_one_process"], rel=1e-5), name
@@ -66,12 +68,12 @@ def test_workers_in_networks_compute_what_one_process_and_numpy_do(backend: str)
             assert one["weight_error"] < 1e-5, name
 
 
-@pytest.mark.parametrize("backend", CASES)
+@pytest.mark.parametrize("backend", EVERY)
 def test_layers_in_bfloat16_change_the_gradients(backend: str) -> None:
     assert 1e-4 < found(backend)[json.dumps(AMP)]["gradient_error"] < 0.2
 
 
-@pytest.mark.parametrize("backend", CASES)
+@pytest.mark.parametrize("backend", EVERY)
 def test_each_worker_is_a_process_with_a_network_and_communicates_the_bytes_of_the_formula(backend: str) -> None:
     assert {one["processes"] for one in found(backend).values()} == {2}
     assert {name: one["layout_problem"] for name, one in found(backend).items() if one["layout_problem"]} == {}
@@ -89,7 +91,7 @@ def test_each_worker_records_a_profile_and_the_times_of_sums_over_the_link(backe
     assert least_s[1 << 20] == pytest.approx((1 << 20) * 8 / 200e6, rel=0.3)
 
 
-@pytest.mark.parametrize("backend", CASES)
+@pytest.mark.parametrize("backend", EVERY)
 def test_layers_sleep_in_every_part_of_the_batch_in_order_and_again_if_recomputed(backend: str) -> None:
     once_s = LAYERS * (SLEEPS["forward_sleep_ms"] + SLEEPS["backward_sleep_ms"]) / 1000
     plain, once, thrice, again = (found(backend)[json.dumps(case)]["step_s"] for case in COMMON[:4])

@@ -25,6 +25,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_prompts_are_continued_as_by_a_bare_call_and_by_our_own_loop(backend: str) -> None:
     """Mutations: our own step continues from the position of the new token, not from that of the last one;

@@ -73,6 +73,7 @@ def check_training(seen: dict[str, Any], names: Sequence[str]) -> None:
     )
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_native_code_generates_the_tokens_of_keras(backend: str) -> None:

@@ -293,6 +293,7 @@ def test_a_node_with_another_version_of_this_program_is_named(work: Path, cluste
     assert f"has keras-matrix 9.9.9, here is {own}; install the same on all nodes" in " ".join(printed.split())
 
 
+@pytest.mark.nightly  # as a full disk of this machine, in every process tier
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount the small disk of a node")
 def test_a_full_disk_of_a_node_is_infrastructure_and_the_other_nodes_measure(work: Path, cluster: LocalCluster) -> None:
     sleepers(work, 12, 0.5)
@@ -317,7 +318,10 @@ def test_a_full_disk_of_a_node_is_infrastructure_and_the_other_nodes_measure(wor
     ("address", "variables", "message"),
     [
         ("127.0.0.1:1", {}, "--address: no Ray cluster at 127.0.0.1:1: "),
-        (None, {"RAY_AUTH_TOKEN": "another token"}, "use the token with which the cluster was started"),
+        pytest.param(
+            *(None, {"RAY_AUTH_TOKEN": "another token"}, "use the token with which the cluster was started"),
+            marks=pytest.mark.nightly(why="Ray tries for a third of a minute"),
+        ),
         (None, {"RAY_AUTH_TOKEN": "", "RAY_AUTH_TOKEN_PATH": "/none"}, "RAY_AUTH_TOKEN: no token of the cluster in"),
         (None, {"RAY_AUTH_MODE": "disabled"}, "RAY_AUTH_MODE: must be token, got 'disabled'"),
     ],

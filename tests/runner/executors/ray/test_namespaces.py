@@ -128,6 +128,7 @@ def check_counted_once(work: Path, count: int) -> None:
     assert len({(record.cell_id, record.repeat) for record in found}) == count
 
 
+@pytest.mark.nightly  # as a killed node on this machine's own network, in every process tier
 def test_a_node_that_is_killed_midway_costs_one_cell(cluster: LocalCluster, tmp_path: Path) -> None:
     sleepers(tmp_path, 18, 1.3)
     process = started(tmp_path, cluster)
