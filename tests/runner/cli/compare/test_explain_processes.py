@@ -92,7 +92,10 @@ def test_layer_that_is_twice_as_slow_and_one_more_copy_are_the_first_lines(expla
 
 
 @pytest.mark.alone  # a step is a third slower without: less than what a test that runs at the same time may change
-@pytest.mark.parametrize(("backend", "base", "new"), [("jax", "True", "False"), ("tensorflow", "True", "False")])
+@pytest.mark.parametrize(
+    ("backend", "base", "new"),
+    [("jax", "True", "False"), pytest.param("tensorflow", "True", "False", marks=pytest.mark.nightly)],
+)
 def test_jit_that_is_off_is_the_first_line(explained: Explained, backend: str, base: str, new: str) -> None:
     """Mutation: `compile_mode.mode` returns "jit" for every step."""
     measure(backend, *(f"plain', jit: {jit.lower()}" for jit in (base, new)))
