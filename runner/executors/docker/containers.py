@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, ServerG
 from keras_matrix.runner.host import process_tree
 
 SOCKET = "socket"
+OOM_PAUSES_S = (0.05, 0.15, 0.3)
 LAST_SIGNAL = 64
 WORDS_CHARACTERS = 400
 
@@ -98,7 +100,7 @@ class CellContainer:
             code = engine.wait(started.container_id)
             ended: dict[str, Any] = {
                 "exited": wait_status(code),
-                "oom_kills": int(engine.oom_killed(started.container_id)),
+                "oom_kills": int(_oom_killed(engine, started.container_id, wait_status(code))),
             }
         except EngineGone as error:
             ended = {"gone": str(error)}
@@ -108,6 +110,20 @@ class CellContainer:
         with contextlib.suppress(OSError):  # there is no reader any more
             os.write(self._writer, json.dumps(ended).encode())
         os.close(self._writer)
+
+
+def _oom_killed(engine: Engine, container_id: str, status: int) -> bool:
+    """Return whether the kernel killed a process of an ended container for memory.
+
+    The engine learns of the kill and of the end by two events: on a busy machine it may report the end first.
+    """
+    killed = engine.oom_killed(container_id)
+    for pause_s in OOM_PAUSES_S if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else ():
+        if killed:
+            break
+        time.sleep(pause_s)
+        killed = engine.oom_killed(container_id)
+    return killed
 
 
 class ContainerServer(Server):
@@ -147,7 +163,7 @@ class ContainerServer(Server):
         try:
             engine.kill(container_id)
             engine.wait(container_id)
-            return int(engine.oom_killed(container_id))
+            return int(_oom_killed(engine, container_id, signal.SIGKILL))
         except EngineGone as error:
             raise ServerGone(str(error)) from error
 
