@@ -201,13 +201,12 @@ def _in_a_run(wanted: Wanted) -> tuple[CellSide, CellSide] | None:
     for run in runs:
         records, problems = run.load()
         there = {record.cell_id: record.settings for record in records}
+        exit_code |= passed_over(run, problems)
         if wanted.run or all(cells.matching(name, there) for name in names):
-            base, new = _side_named(run, names[0]), _side_named(run, names[1])
+            base, new = (_side(run, cells.one_of(name, there, f"run {run.run_id}")) for name in names)
             _check_different(base.records[0].cell_id, new.records[0].cell_id)
             if all(side.traced or side.is_task for side in (base, new)):
-                return replace(base, exit_code=exit_code | base.exit_code), new
-        else:
-            exit_code |= passed_over(run, problems)
+                return replace(base, exit_code=exit_code), new
     return None
 
 
