@@ -11,7 +11,7 @@ import argparse
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -107,8 +107,9 @@ def _stored(results: Path, name: str, run: str | None) -> _Found | None:
     runs = [chosen_run(results, run)] if run else Results(results).runs()
     exit_code = 0
     for one in reversed(runs):
-        traces = {found.record.cell_id: found for found in _traces(one)}
-        exit_code |= passed_over(one, one.load()[1])
+        records, problems = one.load()
+        traces = {found.record.cell_id: found for found in _traces(one, records)}
+        exit_code |= passed_over(one, problems)
         there = {cell: found.record.settings for cell, found in traces.items()}
         if cells.matching(name, there):
             return replace(traces[cells.one_of(name, there, one.run_id)], exit_code=exit_code)
@@ -121,8 +122,8 @@ def _stored(results: Path, name: str, run: str | None) -> _Found | None:
     return None
 
 
-def _traces(run: Run) -> Iterator[_Found]:
-    for record, path in stored_traces(run, run.load()[0]):
+def _traces(run: Run, records: Sequence[Record]) -> Iterator[_Found]:
+    for record, path in stored_traces(run, records):
         yield _Found(run, record, path)
 
 
@@ -142,7 +143,7 @@ def _recorded(request: RunRequest, cell: Cell, output: _Output) -> int:
     text = json.dumps({"settings": to_json(cell.settings), "trace": to_json(cell.trace)}, indent=1)
     about = {"matrix_path": "runner trace", "matrix_text": text}
     done = finished(measured(request, Experiment([cell], about), TerminalDisplay(output.as_json)))
-    for found in _traces(done.run):
+    for found in _traces(done.run, done.run.load()[0]):
         if found.record in done.latest:
             return _show(found, output) or done.exit_code
     for record in done.latest:
