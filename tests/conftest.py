@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +72,8 @@ SETTINGS = Settings(
 )
 REAL_FSYNC = os.fsync
 NIGHTLY = os.environ.get("NIGHTLY") == "1"
+HERE = Path(__file__).parent
+TIERS = {"process", "alone", "emulator", "browser", "docker", "gpu", "smoke"}
 # Google's client leaves its connections for the garbage collector to close.
 CLIENT_WARNINGS = (
     "ResourceWarning",
@@ -92,6 +96,33 @@ def pytest_configure() -> None:
         hold_to_one_cpu(os.environ.get("PYTEST_XDIST_WORKER", ""))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files without a mark that `-m` asks for: collecting all of them takes 12 s, for each stage."""
+    if collection_path.suffix != ".py":
+        return None
+    marks = marks_asked_for(config.option.markexpr)
+    return True if marks and not marks <= words_about(collection_path) else None
+
+
+def marks_asked_for(expression: str) -> set[str]:
+    """Return the marks of every test that an expression selects, if it is names joined with `and`, otherwise none."""
+    terms = [term.strip() for term in expression.split(" and ")]
+    if not all(re.fullmatch(r"(not )?[a-z_]+", term) for term in terms):
+        return set()
+    return {term for term in terms if not term.startswith("not ")}
+
+
+def words_about(file: Path) -> set[str]:
+    """Return the words of a file of tests and of the fixtures of its folders below this one, which can add marks."""
+    folders = [folder for folder in file.parents if HERE in folder.parents]
+    return set().union(*map(words, [file, *(folder / "conftest.py" for folder in folders)]))
+
+
+@functools.cache
+def words(path: Path) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z_]+", path.read_text())) if path.exists() else frozenset()
+
+
 def emulator_of(worker: str, hosts: Sequence[str]) -> str:
     """Return the BigQuery emulator of a pytest worker ("gw0", "gw1", ...)."""
     return hosts[int(worker.removeprefix("gw")) % len(hosts)]
@@ -110,7 +141,8 @@ def hold_to_one_cpu(worker: str) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the groups of tests that one worker runs, since another one would wait for the last of them to end.
 
-    Refuse a mark of ci/process on a test that ci/process would not select: `ci/unit` would run it.
+    Refuse a mark of ci/process on a test that ci/process would not select: `ci/unit` would run it. Refuse a mark that
+    neither the file of its test nor its fixtures name: the file is left out where `-m` asks for the mark.
     """
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
     for item in items:
@@ -122,6 +154,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = {mark.name for mark in item.iter_markers()}
         if "process" not in names and (without := names & {"smoke", "alone"}):
             raise pytest.UsageError(f"{item.nodeid}: marked {without.pop()} but not process; add @pytest.mark.process")
+        if unnamed := names & TIERS - words_about(item.path):
+            raise pytest.UsageError(f"{item.nodeid}: its file does not name its mark {unnamed.pop()}; write it there")
     for item, backend in [] if NIGHTLY else one_backend.left_to_the_night(items):
         item.add_marker(pytest.mark.skip(reason=f"this case runs on {backend} for every change: set NIGHTLY=1"))
 

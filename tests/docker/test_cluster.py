@@ -54,6 +54,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[P
         docker("rm", "--force", *containers_of(tmp_path))
 
 
+@pytest.mark.nightly(why="the cluster's containers take a minute")
 def test_a_runner_outside_measures_on_the_containers(project: tuple[Path, dict[str, str]]) -> None:
     folder, variables = project
     done = subprocess.run(

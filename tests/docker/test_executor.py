@@ -75,7 +75,7 @@ def one(folder: Path, workload: str, *arguments: str, service: str = SERVICE, **
     return found[0]
 
 
-@pytest.mark.parametrize("start", ["fresh", "warm"])
+@pytest.mark.parametrize("start", ["fresh", pytest.param("warm", marks=pytest.mark.nightly)])
 def test_every_backend_is_measured_in_its_image_from_a_host_without_one(tmp_path: Path, start: str) -> None:
     matrix(tmp_path, SERVICES, "mnist_mlp", "gru", steps_per_epoch="auto", samples=512, batch_size=32, repeats=2)
     done = run(tmp_path, "--start", start)

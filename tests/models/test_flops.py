@@ -36,6 +36,7 @@ def mlp_flops(inputs: int) -> int:
     return 2 * (inputs * 1024 + 3 * 1024 * 1024 + 1024 * 10)
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_workload_is_the_same_work_on_every_backend_and_every_count_agrees_or_says_why_not(backend: str) -> None:
@@ -107,6 +108,7 @@ def test_fused_attention_counts_both_products() -> None:
     assert attention_flops(query, key, value) == 2 * 2 * 4 * 16 * 24 * 64 + 2 * 2 * 4 * 16 * 24 * 32
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_convolution_counts_each_output_and_a_transposed_one_each_input(backend: str) -> None:

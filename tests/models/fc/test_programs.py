@@ -32,6 +32,7 @@ def answered(script: str, backend: str, *arguments: str) -> dict[str, Any]:
     return {key: value for line in done.stdout.splitlines() for key, value in json.loads(line).items()}
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
@@ -86,6 +87,7 @@ def test_jax_workers_take_more_steps_than_xla_keeps_in_flight() -> None:
     assert answered("far_ahead.py", "jax", *modes) == dict.fromkeys(modes, True)
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_single_worker_in_the_cells_process_computes_in_float64_on_request(backend: str) -> None:

@@ -39,6 +39,7 @@ def printed(script: Path, backend: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_implementation_trains_as_keras_does(backend: str) -> None:

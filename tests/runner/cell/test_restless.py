@@ -10,7 +10,7 @@ from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results, latest_attempts
 from keras_matrix.runner.cli.main import main
 
-pytestmark = [pytest.mark.process, pytest.mark.alone]  # its cells have two CPUs
+pytestmark = [pytest.mark.process, pytest.mark.alone, pytest.mark.nightly]  # its cells have two CPUs
 
 MATRIX = """\
 version: 1

@@ -44,13 +44,16 @@ def result(executor: ProcessExecutor, folder: Path, backend: str, **changes: Any
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
 def both(
-    request: pytest.FixtureRequest, executors: dict[str, ProcessExecutor], tmp_path_factory: pytest.TempPathFactory
+    backend: str, executors: dict[str, ProcessExecutor], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[CellResult, CellResult]:
     """The same cell on a backend, forked and fresh."""
-    forked, fresh = (
-        result(executors[start], tmp_path_factory.mktemp(start), request.param) for start in ("fork", "fresh")
-    )
+    forked, fresh = (result(executors[start], tmp_path_factory.mktemp(start), backend) for start in ("fork", "fresh"))
     return forked, fresh
 
 
@@ -65,6 +68,7 @@ def test_forked_cell_has_the_results_of_a_fresh_one(both: tuple[CellResult, Cell
     assert KERAS_HUB not in forked.versions  # installed, but not imported by this workload
 
 
+@pytest.mark.one_backend
 @pytest.mark.alone  # the memory of malloc depends on the scheduling of threads
 def test_memory_of_a_forked_cell_is_reported_like_that_of_a_fresh_one(both: tuple[CellResult, CellResult]) -> None:
     forked, fresh = both

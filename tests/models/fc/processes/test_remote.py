@@ -55,6 +55,7 @@ def test_workers_of_two_machines_compute_what_numpy_does(backend: str) -> None:
         pytest.xfail(f"{ABORTS}: {ended}")
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_worker_lost_on_another_machine_is_named_and_ends_the_others(backend: str) -> None:

@@ -1,0 +1,44 @@
+"""A stage that asks for a mark collects the files that can have tests with it, and only those."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from tests.conftest import HERE, marks_asked_for, pytest_ignore_collect, words_about
+
+
+@pytest.mark.parametrize(
+    ("expression", "marks"),
+    [
+        ("browser", {"browser"}),
+        ("process and alone", {"process", "alone"}),
+        ("process and not alone", {"process"}),
+        ("not process and not gpu", set()),
+        ("process or gpu", set()),
+        ("not (process and alone)", set()),
+        ("", set()),
+    ],
+)
+def test_marks_that_every_selected_test_has(expression: str, marks: set[str]) -> None:
+    assert marks_asked_for(expression) == marks
+
+
+def test_marks_of_a_folders_fixtures_count_for_its_files() -> None:
+    assert "emulator" in words_about(HERE / "uploader" / "bigquery" / "test_warehouse.py")
+    assert "unicorn" not in words_about(HERE / "uploader" / "bigquery" / "test_warehouse.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out"), [("test_one_backend.py", True), ("dashboards/test_browser.py", None), ("conftest", None)]
+)
+def test_a_file_without_the_mark_is_left_out_and_one_with_it_is_collected(name: str, left_out: bool | None) -> None:
+    config = SimpleNamespace(option=SimpleNamespace(markexpr="browser"))
+    assert pytest_ignore_collect(HERE / name, cast("pytest.Config", config)) is left_out
+
+
+def test_every_file_is_collected_where_no_mark_is_asked_for() -> None:
+    config = SimpleNamespace(option=SimpleNamespace(markexpr="not process and not browser"))
+    assert pytest_ignore_collect(HERE / "test_one_backend.py", cast("pytest.Config", config)) is None
