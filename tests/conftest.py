@@ -31,8 +31,8 @@ from keras_matrix.records.schema import (
     Times,
 )
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.checks.preflight.cells import installed
-from keras_matrix.runner.host import machine_type
+from keras_matrix.runner.executors.preflight import installed
+from keras_matrix.runner.machine import machine_type
 from tests import gpu_tier, one_backend
 from tests.dashboards import chromium
 from tests.golden import Golden

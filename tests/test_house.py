@@ -27,6 +27,20 @@ MAY_IMPORT = {
 }
 # The parts of `runner` that are on top of everything, and what may import them.
 ON_TOP = {"runner.cli": ("runner.cli", "runner.api", "runner.__main__"), "runner.api": ("runner.api",)}
+# The rooms of `runner` from the ground up: each imports only those before it. The host uses of `cell` its job alone.
+ROOMS = (
+    "errors",
+    "interrupts",
+    "matrix",
+    "environments",
+    "plan",
+    "machine",
+    "executors",
+    "measure",
+    "checks",
+    "whatif",
+)
+ROOMS += ("notify", "service", "cli", "api", "__main__")
 # The host and a cell speak through these; they import no backend.
 SHARED_WITH_HOST = ("runner.cell.job",)
 
@@ -105,6 +119,39 @@ def test_no_import_runs_upward() -> None:
 )
 def test_the_scan_finds_an_import_that_runs_upward(module: str, text: str) -> None:
     assert faults(module, text) != []
+
+
+def climbs(module: str, text: str) -> list[str]:
+    """Return what a module of `runner` imports of a room that is not below its own."""
+    room = module.split(".")[1]
+    used = {name for name in imports(ast.parse(text)) if name.startswith("runner.")} - {"runner.cell"}
+    rooms = {name: name.split(".")[1] for name in used}
+    return [
+        f"{module} imports {name}"
+        for name, other in sorted(rooms.items())
+        if other in ROOMS and other != room and ROOMS.index(other) > ROOMS.index(room)
+    ]
+
+
+def test_each_room_of_the_runner_imports_only_those_below_it() -> None:
+    texts = {name: path.read_text() for name, path in modules() if name.startswith("runner.")}
+    own = {name: text for name, text in texts.items() if not name.startswith("runner.cell")}
+    assert {name.split(".")[1] for name in own} == set(ROOMS)
+    assert sum("keras_matrix.runner." in text for text in own.values()) > 200
+    assert [climb for name, text in own.items() for climb in climbs(name, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("runner.machine.process_tree", "from keras_matrix.runner.executors.supervise import environment"),
+        ("runner.executors.registry", "def f():\n    from keras_matrix.runner.checks.peaks import measure"),
+        ("runner.matrix.reader", "import keras_matrix.runner.plan.plan"),
+        ("runner.measure.judge", "from keras_matrix.runner import checks"),
+    ],
+)
+def test_the_scan_finds_a_room_that_imports_one_above_it(module: str, text: str) -> None:
+    assert climbs(module, text) != []
 
 
 @pytest.mark.parametrize(

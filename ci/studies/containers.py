@@ -38,8 +38,8 @@ from keras_matrix.runner.executors.docker.engine import Limits, Seccomp, connect
 from keras_matrix.runner.executors.docker.executor import IMAGES, DockerExecutor, Place, image_name
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.process.interpreter import of_environment
-from keras_matrix.runner.host import machine
 from keras_matrix.runner.interrupts import interruptible
+from keras_matrix.runner.machine import machine
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, measure, utc_now

@@ -32,8 +32,8 @@ from typing import Any
 
 from ci.studies.usage import ActsBetweenEpochs, measured
 from keras_matrix.analysis.stats.blocks import of_logs
+from keras_matrix.records.host.inherited_environment import THREAD_VARIABLES
 from keras_matrix.runner.executors import Running, WaitingCell
-from keras_matrix.runner.executors.supervise.environment import THREAD_VARIABLES
 from keras_matrix.runner.measure.seams import Seams
 
 # Calls of an epoch, so that one lasts some tenths of a second with the size `tiny`.

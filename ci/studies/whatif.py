@@ -296,8 +296,8 @@ def _rate_rows(
 
 def speed(source: Path) -> None:
     """Print how fast a replay, a search over 100 gradients, and a replay of 500 MB of PyTorch's profile are."""
-    from keras_matrix.analysis.whatif.build.files import graph_of
     from keras_matrix.analysis.whatif.engine import STEPS, simulate
+    from keras_matrix.analysis.whatif.reconstruct.files import graph_of
     from keras_matrix.analysis.whatif.search import tensor_fusion
 
     graph = graph_of([source])

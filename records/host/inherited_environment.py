@@ -13,6 +13,10 @@ from pathlib import Path
 # They determine which libraries a backend loads, such as another cuDNN or CUDA than that of its own packages.
 RECORDED = ("CUDA_HOME", "LD_LIBRARY_PATH")
 CUDA_CACHE = "CUDA_CACHE_PATH"
+# The number of threads of the libraries that compute.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+# Marks every process of a cell with the folder it works for, so that what a killed runner left can be found.
+MARK = "KERAS_BENCHMARK_RESULTS"
 
 
 def recorded(environment: Mapping[str, str]) -> list[str]:

@@ -20,8 +20,8 @@ from keras_matrix.runner.errors import Interrupted, MatrixError, UsageError, mad
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.matrix.grammar import FILE_RULES
 from keras_matrix.runner.matrix.overrides import Overrides
+from keras_matrix.runner.measure.request import CellChoice, RunRequest
 from keras_matrix.runner.measure.seams import Seams
-from keras_matrix.runner.request import CellChoice, RunRequest
 
 
 class RunOptions(TypedDict, total=False):

@@ -10,8 +10,7 @@ from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder
 from keras_matrix.records.fc.spec import DIVIDERS, MODES, FcProblem, Kind
-from keras_matrix.runner.checks.peaks import probe_settings
-from keras_matrix.runner.executors.probe import Probe, ProbeFailed
+from keras_matrix.runner.executors.probe import Probe, ProbeFailed, probe_settings
 
 MODULE = "keras_matrix.models.fc.prove"
 # On GPUs every task with several PyTorch workers starts as many interpreters.

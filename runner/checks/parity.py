@@ -35,9 +35,9 @@ from keras_matrix.runner.cell.job import WEIGHTS_NAME, ParityWorker
 from keras_matrix.runner.checks.parity_processes import Key, ParityContext, ProcessSlot, Reply, Subject, process_slots
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
-from keras_matrix.runner.host import machine
-from keras_matrix.runner.host.mounts import import_roots
-from keras_matrix.runner.host.process_tree import end_leftovers
+from keras_matrix.runner.machine import machine
+from keras_matrix.runner.machine.mounts import import_roots
+from keras_matrix.runner.machine.process_tree import end_leftovers
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.plan.session import writing
 

@@ -22,8 +22,8 @@ from keras_matrix.records.instruments.parity import ParityOutput
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import DATA, Scalar, Settings
 from keras_matrix.runner.cell.job import ARRAYS_NAME, Job, ParityWorker
-from keras_matrix.runner.checks.peaks import probe_settings
 from keras_matrix.runner.executors import Executor, Running
+from keras_matrix.runner.executors.probe import probe_settings
 from keras_matrix.runner.measure.judge import ResultRefused, judge
 from keras_matrix.runner.measure.record_builder import read_bounded, read_result
 

@@ -21,12 +21,11 @@ from keras_matrix.records.instruments.peaks import Gemm, PeakAnswer, PeakOrder, 
 from keras_matrix.records.schema import Machine
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import InfrastructureError
-from keras_matrix.runner.executors.probe import Probe, ProbeFailed
+from keras_matrix.runner.executors.probe import Probe, ProbeFailed, probe_settings
 from keras_matrix.runner.executors.supervise.environment import allowed_cpus
-from keras_matrix.runner.host.gpus.identity import GpuIdentity
-from keras_matrix.runner.host.surroundings.counters import Sampler, since
-from keras_matrix.runner.host.surroundings.self_usage import ended_cpu_s
-from keras_matrix.runner.matrix.grammar import SETTINGS
+from keras_matrix.runner.machine.gpus.identity import GpuIdentity
+from keras_matrix.runner.machine.surroundings.counters import Sampler, since
+from keras_matrix.runner.machine.surroundings.self_usage import ended_cpu_s
 
 MODULE = "keras_matrix.runner.cell.peaks"
 HOST = "numpy"
@@ -123,13 +122,6 @@ def _rounds(probe: Probe, plan: tuple[list[PeakOrder], int, int], found: _Found,
             name = f"{order.settings.backend} on {order.settings.device}, threads {order.settings.threads}"
             report(f"round {turn + 1} of {rounds}, {number} of {len(orders)}: {name}")
             _ask(probe, replace(order, seed=seed + turn), found)
-
-
-def probe_settings(backend: str, device: str = "cpu", threads: int | str = "all") -> Settings:
-    """Return the settings of a cell with this backend, device and number of threads, and defaults for the rest."""
-    usual = {name: rule.default for name, rule in SETTINGS.items() if rule.default is not None}
-    own = {"backend": backend, "device": device, "threads": threads, "batch_size": 1, "samples": 1}
-    return Settings(workload="peaks", params={}, **(usual | own))  # type: ignore[arg-type]
 
 
 def order_for(settings: Settings, effort: Effort) -> PeakOrder:

@@ -12,8 +12,7 @@ from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.instruments import work as works
 from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopCheck, Target, Work, work_key
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.checks.peaks import probe_settings
-from keras_matrix.runner.executors.probe import Probe, ProbeFailed
+from keras_matrix.runner.executors.probe import Probe, ProbeFailed, probe_settings
 from keras_matrix.runner.matrix import catalog as catalogs
 from keras_matrix.runner.matrix.catalog import Catalog
 

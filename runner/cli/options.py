@@ -23,7 +23,7 @@ from keras_matrix.runner.matrix.grammar import FILE_RULES
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
 from keras_matrix.runner.matrix.service_selection import Service
 from keras_matrix.runner.matrix.strict_yaml import resolve
-from keras_matrix.runner.request import MATRIX, CellChoice, RunRequest, one_workload
+from keras_matrix.runner.measure.request import MATRIX, CellChoice, RunRequest, one_workload
 
 DEFAULT_RESULTS = Path("results")
 SIZE_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}

@@ -15,7 +15,7 @@ from keras_matrix.records.instruments.usage import Usage, UsageSeries
 from keras_matrix.records.schema import Container, Machine, Surroundings
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.tasks.observation import TaskObservation
+from keras_matrix.runner.executors.tasks.observation import TaskObservation
 
 
 @dataclass(frozen=True, slots=True)

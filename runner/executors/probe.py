@@ -22,7 +22,8 @@ from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.supervise.environment import ALLOWED, cell_environment, cuda_cache_in
 from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable
-from keras_matrix.runner.host.process_tree import kill_tree
+from keras_matrix.runner.machine.process_tree import kill_tree
+from keras_matrix.runner.matrix.grammar import SETTINGS
 
 TAIL_CHARACTERS = 2000
 
@@ -39,6 +40,13 @@ class Probe(Protocol):
 
     def ask(self, module: str, order: object, settings: Settings, timeout_s: float) -> Any:
         """Return the answer of `module` in the environment of a cell with these settings. Raises `ProbeFailed`."""
+
+
+def probe_settings(backend: str, device: str = "cpu", threads: int | str = "all") -> Settings:
+    """Return the settings of a cell with this backend, device and number of threads, and defaults for the rest."""
+    usual = {name: rule.default for name, rule in SETTINGS.items() if rule.default is not None}
+    own = {"backend": backend, "device": device, "threads": threads, "batch_size": 1, "samples": 1}
+    return Settings(workload="peaks", params={}, **(usual | own))  # type: ignore[arg-type]
 
 
 class ProcessProbe:

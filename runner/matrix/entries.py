@@ -105,7 +105,7 @@ class EntryReader(ValueReader):
         entries = self.cells(value, known.get("cells", REFUSED))
         if "tasks" not in known:
             return entries
-        from keras_matrix.runner.tasks.read import read_tasks  # only a matrix with external commands needs it
+        from keras_matrix.runner.matrix.task_reader import read_tasks  # only a matrix with external commands needs it
 
         return [*entries, *read_tasks(self, known["tasks"])]
 

@@ -13,7 +13,7 @@ from keras_matrix.runner.matrix.catalog import Workload
 from keras_matrix.runner.matrix.grammar import Axes
 
 if TYPE_CHECKING:
-    from keras_matrix.runner.tasks.request import TaskRequest
+    from keras_matrix.runner.matrix.task_request import TaskRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from keras_matrix.runner.matrix import catalog as catalogs
 from keras_matrix.runner.matrix import grammar, stall_rules, trace_rules
 from keras_matrix.runner.matrix.catalog import Catalog, Workload
 from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, VERSION
-from keras_matrix.runner.tasks.rules import MAX_WORD, MAX_WORDS, METRIC, SHARED, SWITCHES
-from keras_matrix.runner.tasks.rules import NAME as TASK_NAME
+from keras_matrix.runner.matrix.task_rules import MAX_WORD, MAX_WORDS, METRIC, SHARED, SWITCHES
+from keras_matrix.runner.matrix.task_rules import NAME as TASK_NAME
 
 Schema = dict[str, Any]
 

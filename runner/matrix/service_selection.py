@@ -2,7 +2,7 @@
 
 A service has the backend and the device of its image. Entries without a device are measured on the service's device.
 Left out, with the reason, are: an entry without the service's backend, another device, an external command without a
-backend, and cells that need a file which the container does not have (`runner.host.mounts`). Cells of other backends
+backend, and cells that need a file which the container does not have (`runner.machine.mounts`). Cells of other backends
 belong to other services and are not listed.
 """
 

@@ -19,25 +19,25 @@ from keras_matrix.records.schema import Machine
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.contract import Contract
-from keras_matrix.runner.host import machine
-from keras_matrix.runner.host.mounts import import_roots
-from keras_matrix.runner.host.process_tree import end_leftovers
-from keras_matrix.runner.host.surroundings import pinning
 from keras_matrix.runner.interrupts import deferring_interrupts
+from keras_matrix.runner.machine import machine
+from keras_matrix.runner.machine.mounts import import_roots
+from keras_matrix.runner.machine.process_tree import end_leftovers
+from keras_matrix.runner.machine.surroundings import pinning
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer, StoredPlacements, planned_cells, stored_progress
+from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, measure, utc_now
 from keras_matrix.runner.plan.adaptive import Adaptive, Goal, Question
 from keras_matrix.runner.plan.estimates import estimates
 from keras_matrix.runner.plan.plan import PlannedRepeat
 from keras_matrix.runner.plan.session import ArmRequest, Session, SessionRequest, begin, resume, writing
 from keras_matrix.runner.plan.stopping import stopping
-from keras_matrix.runner.request import RunRequest
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.regression.gate import Rule
-    from keras_matrix.runner.checks.preflight.cells import Preflight
     from keras_matrix.runner.executors.places import Places
+    from keras_matrix.runner.executors.preflight import Preflight
     from keras_matrix.runner.plan.largest_batch import Try
 
 # File of a run's folder: the log folder of the latest start that had one.
@@ -204,7 +204,7 @@ def _places(request: RunRequest, session: Session, wanted: SessionRequest, here:
     if found is not None or not (own.contract.local_machine and parallel):
         return found
     from keras_matrix.runner.executors.gpu_places import GpuMachine, GpuPlaces
-    from keras_matrix.runner.host.gpus.present import present_gpus
+    from keras_matrix.runner.machine.gpus.present import present_gpus
 
     python = {run.run_id: wanted.arms[name].python for name, run in session.runs.items()}
     machine = GpuMachine(here.host_id, os.environ, present_gpus())
@@ -249,7 +249,7 @@ def _preflight(request: RunRequest, session: Session, display: Display) -> Prefl
         return None
     found, contract = request.seams.preflight, request.executors.contract
     if found is None and request.seams.executor is None and contract.local_machine:
-        from keras_matrix.runner.checks.preflight.cells import preflight_of
+        from keras_matrix.runner.executors.preflight import preflight_of
 
         found = preflight_of([settings for settings, *_ in cells], in_containers=not contract.local_software)
     display.problems(found.lines(cells) if found else ())

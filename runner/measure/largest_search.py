@@ -14,14 +14,14 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results, latest_attempts
 from keras_matrix.records.store_failure import StoreFailure
-from keras_matrix.runner.host import machine
+from keras_matrix.runner.machine import machine
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Display, Experiment, measured
+from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan import largest_cells
 from keras_matrix.runner.plan.largest_batch import Try, search
 from keras_matrix.runner.plan.largest_cells import Found
 from keras_matrix.runner.plan.session import resume, writing
-from keras_matrix.runner.request import RunRequest
 
 FOLDER = "fit-batch"
 

@@ -18,7 +18,7 @@ from keras_matrix.records.text import printable
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.judge import ResultRefused, StatusVerdict, accept, judge
-from keras_matrix.runner.tasks.verdict import judge_task
+from keras_matrix.runner.measure.task_judge import judge_task
 
 OUTPUT_TAIL_CHARACTERS = 8000
 MOST_NAMED = 3

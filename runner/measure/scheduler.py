@@ -27,9 +27,9 @@ from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCel
 from keras_matrix.runner.executors.contract import Contract
 from keras_matrix.runner.executors.shared_folders import autotuned, compile_cache, cuda_cache, made, remove_kernels
 from keras_matrix.runner.executors.supervise.watch import Never
-from keras_matrix.runner.host.surroundings.block import judged_together
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.attempts import Attempts, Key
+from keras_matrix.runner.measure.block import judged_together
 from keras_matrix.runner.measure.lost_gpu import LostGpus
 from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.measure.record_builder import record_of, with_changes
@@ -37,7 +37,7 @@ from keras_matrix.runner.plan.plan import PlannedRepeat, calibration_group
 from keras_matrix.runner.plan.steps import longest_epoch_s, steps_for
 
 if TYPE_CHECKING:
-    from keras_matrix.runner.checks.preflight.cells import Preflight
+    from keras_matrix.runner.executors.preflight import Preflight
 
 MOST_REPLACEMENTS = 1
 # Share of a session's blocks: a machine that disturbs more of them always does, and repeating only doubles the cost.

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from keras_matrix.runner.checks.preflight.cells import Preflight
     from keras_matrix.runner.executors import Executor
     from keras_matrix.runner.executors.docker.engine import Engine
     from keras_matrix.runner.executors.places import Places
+    from keras_matrix.runner.executors.preflight import Preflight
     from keras_matrix.runner.executors.probe import Probe
     from keras_matrix.runner.measure.input_tools import InputTools
 

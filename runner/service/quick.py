@@ -18,9 +18,9 @@ from keras_matrix.records.settings import Scalar
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Display, Experiment
 from keras_matrix.runner.measure.experiment import measured as measured_session
+from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.estimates import estimates
 from keras_matrix.runner.plan.session import Session
-from keras_matrix.runner.request import RunRequest
 
 NAME = "runner quick"
 WORKLOAD = "cifar10_cnn"

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from keras_matrix.analysis.whatif.build.facts import Facts
 from keras_matrix.analysis.whatif.collectives import MOST_CORRECTION, measured_ratio
 from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration, Node
+from keras_matrix.analysis.whatif.reconstruct.facts import Facts
 from keras_matrix.analysis.whatif.replay import held_out
 from keras_matrix.records.dtypes import variable_bytes
 from keras_matrix.records.fc import calibration, spec
@@ -132,7 +132,7 @@ def _graph_of(trace: TraceFiles, level: str | None) -> Graph:
 
 
 def _of_profiles(trace: TraceFiles, level: str) -> Graph:
-    from keras_matrix.analysis.whatif.build import files as profiles  # readers that a stored graph does not need
+    from keras_matrix.analysis.whatif.reconstruct import files as profiles  # readers that a stored graph does not need
 
     facts: Facts = facts_of(trace.record) if trace.record else {}
     facts["level"] = level

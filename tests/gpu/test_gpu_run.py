@@ -41,8 +41,8 @@ def claiming_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     The preflight finds a driver, and the GPU build of PyTorch.
     """
-    monkeypatch.setattr("keras_matrix.runner.host.gpus.state.DRIVER_FILES", ("/proc/version",))
-    monkeypatch.setattr("keras_matrix.runner.checks.preflight.cells.installed", lambda: {"torch": "2.13.0"})
+    monkeypatch.setattr("keras_matrix.runner.machine.gpus.state.DRIVER_FILES", ("/proc/version",))
+    monkeypatch.setattr("keras_matrix.runner.executors.preflight.installed", lambda: {"torch": "2.13.0"})
     script = tmp_path / "python"
     script.write_text(
         "#!/bin/sh\n"

@@ -16,8 +16,8 @@ import pytest
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.host import process_tree
-from keras_matrix.runner.tasks import start
+from keras_matrix.runner.executors.tasks import start
+from keras_matrix.runner.machine import process_tree
 from tests.gpu.fake_nvml import FakeDriver
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.runner.executors.supervise.environment import MARK
+from keras_matrix.records.host.inherited_environment import MARK
 from tests.canaries import CANARY, FOUND, SECRETS, leaks, write_home
 from tests.runner.notify.github_api import REPOSITORY, TOKEN, Answer, GitHubApi, Serving
 from tests.sessions import nights, processes, run_name, store_session

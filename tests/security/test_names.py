@@ -30,9 +30,9 @@ from keras_matrix.records.replicas import proof
 from keras_matrix.records.replicas.proof import ReplicaProof
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.matrix import grammar
+from keras_matrix.runner.matrix import task_rules as rules
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.measure.tensorboard import writer
-from keras_matrix.runner.tasks import rules
 from keras_matrix.uploader.bigquery import insert_statements
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.outbox import Batch, Outbox

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.records.host.inherited_environment import MARK
 from keras_matrix.records.schema import Record
-from keras_matrix.runner.executors.supervise.environment import MARK
 from tests.conftest import make_settings
 from tests.sessions import counted_records, processes, run_name, store_session
 
@@ -24,9 +24,9 @@ IMPORT_BY_NAME = {
     "runner/api/frame.py",
     "runner/cli/main.py",
     "runner/executors/registry.py",
-    "runner/host/gpus/nvml.py",
+    "runner/machine/gpus/nvml.py",
     "runner/measure/tensorboard/messages.py",
-    "runner/tasks/metrics/literals.py",
+    "runner/executors/tasks/metrics/literals.py",
 }
 RUNS_CODE = re.compile(r"\b(import_module|__import__|spec_from_file_location|run_path|run_module|exec|eval)\(")
 WORKLOAD = "my_net:build"

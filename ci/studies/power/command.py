@@ -76,7 +76,7 @@ def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
     from keras_matrix.runner.executors import registry
     from keras_matrix.runner.matrix.overrides import Overrides
     from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
-    from keras_matrix.runner.request import CellChoice, RunRequest
+    from keras_matrix.runner.measure.request import CellChoice, RunRequest
 
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "matrix.yaml"

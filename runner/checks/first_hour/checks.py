@@ -22,8 +22,8 @@ from keras_matrix.records.traces import names, neutral
 from keras_matrix.runner.checks.first_hour import judgements
 from keras_matrix.runner.checks.first_hour.measured import WORKLOADS, HourTarget, MeasuredRun, NotMeasured
 from keras_matrix.runner.checks.first_hour.steps import Found, Outcome, Step
-from keras_matrix.runner.checks.peaks import Effort, order_for, probe_settings
-from keras_matrix.runner.executors.probe import Probe, ProbeFailed
+from keras_matrix.runner.checks.peaks import Effort, order_for
+from keras_matrix.runner.executors.probe import Probe, ProbeFailed, probe_settings
 from keras_matrix.runner.measure.traces import stored_traces
 
 PROBE = "keras_matrix.runner.cell.checks.probes"

@@ -43,10 +43,10 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.request import MATRIX, RunRequest
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.plan.estimates import estimates
 from keras_matrix.runner.plan.largest_cells import refuse
-from keras_matrix.runner.request import MATRIX, RunRequest
 
 EXIT_CODES = {
     Outcome.FOUND: 0,

@@ -26,9 +26,9 @@ from keras_matrix.runner.environments.rebuilt import CannotRebuild, NotNow
 from keras_matrix.runner.errors import InfrastructureError, RunnerError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Display, Experiment, measured
+from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.adaptive import Question, numbers, step_times, weights_of
 from keras_matrix.runner.plan.session import ArmRequest, Session
-from keras_matrix.runner.request import RunRequest
 
 
 class BudgetSpent(RunnerError):

@@ -32,9 +32,9 @@ from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
+from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.plan.stopping import looks_of
-from keras_matrix.runner.request import RunRequest
 
 BASE, NEW = "base", "new"
 Environments = tuple[Interpreter | None, Interpreter | None]

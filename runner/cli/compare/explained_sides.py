@@ -29,10 +29,10 @@ from keras_matrix.runner.environments.rebuilt import installable
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Experiment, measured
+from keras_matrix.runner.measure.request import MATRIX
 from keras_matrix.runner.measure.traces import stored_traces
 from keras_matrix.runner.plan.largest_cells import refuse
 from keras_matrix.runner.plan.session import ArmRequest
-from keras_matrix.runner.request import MATRIX
 
 STEPS = 20
 MOST_NAMED = 10

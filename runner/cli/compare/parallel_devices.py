@@ -16,10 +16,10 @@ from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.others_busy import half_of_cpus, other_devices
-from keras_matrix.runner.host.gpus.present import present_gpus
+from keras_matrix.runner.machine.gpus.present import present_gpus
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
-from keras_matrix.runner.request import RunRequest
+from keras_matrix.runner.measure.request import RunRequest
 
 # The runs are in a folder of their own: they are no figures of the backends.
 FOLDER = "parallel-devices"

@@ -40,8 +40,8 @@ from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
+from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.session import ArmRequest
-from keras_matrix.runner.request import RunRequest
 
 EXIT_CODES = {Verdict.REPRODUCED: 0, Verdict.NOT_MEASURED: 1, Verdict.DIFFERS: 4, Verdict.UNDECIDED: 5}
 LEAST_REPEATS, MOST_REPEATS = 5, 1000  # by default at least as many as an interval over blocks needs

@@ -31,7 +31,7 @@ from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.supervise.timing_cost import cost_of_timing
 from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
-from keras_matrix.runner.request import RunRequest
+from keras_matrix.runner.measure.request import RunRequest
 
 LABELS = ("base", "new")
 LONGEST_COST_S = 86_400

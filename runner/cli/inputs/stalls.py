@@ -29,17 +29,17 @@ from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.render.stall_text import report_lines
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.host.data_folders import DataFolders
-from keras_matrix.runner.host.mounts import import_roots
+from keras_matrix.runner.machine.data_folders import DataFolders
+from keras_matrix.runner.machine.mounts import import_roots
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.stall_rules import together
 from keras_matrix.runner.measure.experiment import Experiment, dataset_dir, measured
 from keras_matrix.runner.measure.input_tools import ChildProcesses
+from keras_matrix.runner.measure.request import MATRIX, RunRequest
 from keras_matrix.runner.measure.stalls import store_probes, store_verified, stored_probes
 from keras_matrix.runner.plan.largest_cells import refuse
-from keras_matrix.runner.request import MATRIX, RunRequest
 
 APPLIED = 2
 

@@ -16,12 +16,12 @@ from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.render.display import TerminalDisplay
-from keras_matrix.runner.host.data_folders import DataFolders
+from keras_matrix.runner.machine.data_folders import DataFolders
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.stall_rules import together
 from keras_matrix.runner.measure.experiment import Experiment, measured
 from keras_matrix.runner.measure.input_tools import InputTools
-from keras_matrix.runner.request import RunRequest
+from keras_matrix.runner.measure.request import RunRequest
 
 DATASET = "dataset_path"
 CACHE = "cache"

@@ -12,7 +12,7 @@ from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.request import RunRequest
+from keras_matrix.runner.measure.request import RunRequest
 
 LIMIT_FACTOR = 3.0  # of the longest process of a stored cell: its time limit, if that is above the default
 

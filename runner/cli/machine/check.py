@@ -22,12 +22,12 @@ from keras_matrix.analysis.surroundings.resolution import resolution, resolution
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import dumps, to_json
 from keras_matrix.records.host.procfs import Tree, Unread
-from keras_matrix.runner.checks.preflight import cells
-from keras_matrix.runner.checks.preflight.builds import Build, build_of
-from keras_matrix.runner.checks.preflight.rules import build_problems
 from keras_matrix.runner.cli.options import number
-from keras_matrix.runner.host.surroundings import aa_test, snapshot
-from keras_matrix.runner.host.surroundings.aa_test import Pair
+from keras_matrix.runner.executors import preflight as cells
+from keras_matrix.runner.machine.preflight.builds import Build, build_of
+from keras_matrix.runner.machine.preflight.rules import build_problems
+from keras_matrix.runner.machine.surroundings import aa_pairs, snapshot
+from keras_matrix.runner.machine.surroundings.aa_pairs import Pair
 
 SECONDS = 10.0
 LEAST_S, MOST_S = 3.0, 600.0
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     pairs: list[Pair] = []
 
     def measured() -> Sequence[float]:
-        pairs.extend(aa_test.measure(seconds, cpus, seed, _progress(args.json)))
+        pairs.extend(aa_pairs.measure(seconds, cpus, seed, _progress(args.json)))
         return _ratios(pairs)
 
     readings = snapshot.look(Tree(Path("/")), cpus, measured)

@@ -44,8 +44,8 @@ from keras_matrix.runner.errors import MatrixError, UsageError
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from keras_matrix.runner.measure.experiment import Experiment, measured
+from keras_matrix.runner.measure.request import CellChoice, RunRequest
 from keras_matrix.runner.measure.traces import write_uncompressed
-from keras_matrix.runner.request import CellChoice, RunRequest
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

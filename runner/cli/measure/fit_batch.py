@@ -16,8 +16,8 @@ from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.largest_search import find
+from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.largest_cells import Found, check_limit
-from keras_matrix.runner.request import RunRequest
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -28,8 +28,8 @@ from keras_matrix.runner.executors import registry
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer
+from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.plan import PlannedRepeat
-from keras_matrix.runner.request import RunRequest
 from keras_matrix.runner.service import quick
 
 UNPROVED = {

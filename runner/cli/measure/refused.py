@@ -11,7 +11,7 @@ from keras_matrix.records.replicas import rules as replica_rules
 from keras_matrix.runner.matrix.reader import Cell
 
 if TYPE_CHECKING:
-    from keras_matrix.runner.checks.preflight.cells import Preflight
+    from keras_matrix.runner.executors.preflight import Preflight
 
 
 def refused_cells(cells: Sequence[Cell], preflight: Preflight | None = None) -> dict[str, str]:
@@ -26,7 +26,7 @@ def refused_cells(cells: Sequence[Cell], preflight: Preflight | None = None) -> 
     on_gpu = [cell for cell in cells if cell.settings.device == "gpu" and cell.cell_id not in not_offered]
     if not on_gpu:
         return not_offered
-    from keras_matrix.runner.checks.preflight.cells import preflight_of  # slow; only cells on a GPU need it
+    from keras_matrix.runner.executors.preflight import preflight_of  # slow; only cells on a GPU need it
 
     found = preflight or preflight_of([cell.settings for cell in on_gpu], in_containers=True)
     assert found is not None, "there are cells on a GPU"

@@ -20,8 +20,8 @@ from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_op
 from keras_matrix.runner.cli.render import findings
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.measure.experiment import Experiment, measured
+from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.session import Session
-from keras_matrix.runner.request import RunRequest
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

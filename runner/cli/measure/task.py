@@ -17,18 +17,18 @@ from keras_matrix.runner.cli.measure.run import conclude
 from keras_matrix.runner.cli.options import add_measuring_options, check_output, check_range, count_or_auto, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors.tasks import result_file
+from keras_matrix.runner.executors.tasks.result_file import Labels
 from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.cfg import Filled, flags_without_place, read_cfg, unused_keys
 from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Matrix, load
 from keras_matrix.runner.matrix.service_selection import command_backends
+from keras_matrix.runner.matrix.task_entry import entry_of, with_gpus
+from keras_matrix.runner.matrix.task_request import TaskRequest, labelled
 from keras_matrix.runner.measure.experiment import Experiment, measured
-from keras_matrix.runner.request import MATRIX, CellChoice, RunRequest
-from keras_matrix.runner.tasks import result_file
-from keras_matrix.runner.tasks.cfg import Filled, flags_without_place, read_cfg, unused_keys
-from keras_matrix.runner.tasks.entry import entry_of, with_gpus
-from keras_matrix.runner.tasks.request import TaskRequest, labelled
-from keras_matrix.runner.tasks.result_file import Labels
+from keras_matrix.runner.measure.request import MATRIX, CellChoice, RunRequest
 
 CONFIGS = ("task_config_template.cfg", "task_config.cfg")
 CFG_ONLY = ("epochs", "kvstore", "dtype", "metrics_policy", "command_to_execute")

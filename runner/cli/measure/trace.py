@@ -36,9 +36,9 @@ from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.trace_rules import request_problem
 from keras_matrix.runner.measure.experiment import Experiment, measured
+from keras_matrix.runner.measure.request import MATRIX, RunRequest
 from keras_matrix.runner.measure.traces import stored_traces, table_of
 from keras_matrix.runner.plan.largest_cells import refuse
-from keras_matrix.runner.request import MATRIX, RunRequest
 
 TOP = 20
 FILE_ENDINGS = (".xplane.pb", ".json", ".json.gz", ".ctf")

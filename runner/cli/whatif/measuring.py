@@ -14,7 +14,7 @@ from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Experiment
 from keras_matrix.runner.measure.experiment import measured as measured_session
-from keras_matrix.runner.request import RunRequest
+from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.whatif.measurement import Measured, measured
 
 

@@ -25,7 +25,7 @@ from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.whatif.measuring import Session, measure
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.overrides import Overrides
-from keras_matrix.runner.request import MATRIX, CellChoice, RunRequest
+from keras_matrix.runner.measure.request import MATRIX, CellChoice, RunRequest
 from keras_matrix.runner.whatif import verification_file
 from keras_matrix.runner.whatif.measurement import Plan, environment_problem, plan, settings_of, unused_links
 

@@ -25,7 +25,7 @@ from keras_matrix.runner.executors.docker.engine import Engine, EngineGone, Star
 from keras_matrix.runner.executors.process.fork_servers import ANSWER_LIMIT_S, Server
 from keras_matrix.runner.executors.supervise.output import CappedOutput
 from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, ServerGone
-from keras_matrix.runner.host import process_tree
+from keras_matrix.runner.machine import process_tree
 
 SOCKET = "socket"
 OOM_PAUSES_S = (0.05, 0.15, 0.3)

@@ -63,9 +63,9 @@ from keras_matrix.runner.executors.supervise.environment import allowed_cpus, ce
 from keras_matrix.runner.executors.supervise.gpu_clocks import CellClocks
 from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, gpus_of, order_warnings, without_gpus
 from keras_matrix.runner.executors.supervise.watch import Never, ServerGone, Watch
+from keras_matrix.runner.executors.tasks.start import NotStarted, contained
+from keras_matrix.runner.executors.tasks.watch import TaskWatch, never
 from keras_matrix.runner.interrupts import deferring_interrupts
-from keras_matrix.runner.tasks.start import NotStarted, contained
-from keras_matrix.runner.tasks.watch import TaskWatch, never
 
 IMAGES = "keras-benchmark-matrix"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}

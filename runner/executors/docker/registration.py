@@ -14,7 +14,7 @@ from keras_matrix.runner.executors.docker import executor as docker
 from keras_matrix.runner.executors.docker.engine import Engine, Image, Limits, Seccomp, connect
 from keras_matrix.runner.executors.docker.executor import IMAGES, DockerExecutor, Place, image_name, looked_up
 from keras_matrix.runner.executors.registry import Entry, ExecutorRequest, Executors
-from keras_matrix.runner.host import process_tree
+from keras_matrix.runner.machine import process_tree
 from keras_matrix.runner.matrix.reader import Cell
 
 # Left to the machine itself, so that a cell that needs too much is ended before the machine runs out of memory.

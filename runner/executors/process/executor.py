@@ -20,6 +20,7 @@ from typing import Any
 
 from keras_matrix.records.backends import service_name
 from keras_matrix.records.codec import canonical
+from keras_matrix.records.host.inherited_environment import MARK
 from keras_matrix.records.instruments.stall_arms import base_of
 from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.records.trees import remove_tree
@@ -28,18 +29,12 @@ from keras_matrix.runner.executors import Outcome, Running
 from keras_matrix.runner.executors.process.fork_servers import ProcessServer, Server, Servers
 from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.executors.supervise.autotune import autotuning
-from keras_matrix.runner.executors.supervise.environment import (
-    ALLOWED,
-    MARK,
-    allowed_cpus,
-    cell_environment,
-    cuda_cache,
-)
+from keras_matrix.runner.executors.supervise.environment import ALLOWED, allowed_cpus, cell_environment, cuda_cache
 from keras_matrix.runner.executors.supervise.gpu_clocks import CellClocks
 from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, gpus_of, order_warnings, without_gpus
 from keras_matrix.runner.executors.supervise.watch import Never, ServerGone, Watch
-from keras_matrix.runner.tasks.start import NotStarted, command_of
-from keras_matrix.runner.tasks.watch import TaskWatch, never
+from keras_matrix.runner.executors.tasks.start import NotStarted, command_of
+from keras_matrix.runner.executors.tasks.watch import TaskWatch, never
 
 # Distinguishes the servers of one environment: each runs one process at a time.
 SERVER = "KERAS_BENCHMARK_SERVER"

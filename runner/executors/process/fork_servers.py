@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from keras_matrix.records.schema import Container
 from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, ServerGone
-from keras_matrix.runner.host import process_tree
+from keras_matrix.runner.machine import process_tree
 
 K = TypeVar("K", bound=Hashable)
 ANSWER_LIMIT_S = 120.0

@@ -35,8 +35,8 @@ from keras_matrix.runner.executors.process.interpreter import installed_versions
 from keras_matrix.runner.executors.ray import folders
 from keras_matrix.runner.executors.ray.machines import NodeFacts
 from keras_matrix.runner.executors.supervise.watch import Never, Watch
-from keras_matrix.runner.host import machine, process_tree
-from keras_matrix.runner.host.surroundings import pinning
+from keras_matrix.runner.machine import machine, process_tree
+from keras_matrix.runner.machine.surroundings import pinning
 
 SHARED = ("compile_cache_dir", "autotune_dir", "cuda_cache_dir")
 CELLS, CACHES, MODULES = "cells", "caches", "modules"
@@ -270,7 +270,7 @@ class Agent:
             return Never(Outcome(refused=str(error))), ()
         preflight = None
         if job.settings.device != "cpu" and job.task is None:
-            from keras_matrix.runner.checks.preflight.cells import preflight_of
+            from keras_matrix.runner.executors.preflight import preflight_of
 
             preflight = preflight_of([job.settings], in_containers=False)
         if preflight is None:

@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from keras_matrix.records.fc import network, spec
 from keras_matrix.records.host import cpu_list, inherited_environment
 from keras_matrix.records.host.addresses import has_user
+from keras_matrix.records.host.inherited_environment import MARK, THREAD_VARIABLES
 from keras_matrix.records.host.procfs import Tree
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.supervise.visible_gpus import gpus_of
-from keras_matrix.runner.host.surroundings.pinning import pinned
+from keras_matrix.runner.machine.surroundings.pinning import pinned
 
 # What a process needs for its libraries and locale. These variables contain no secrets; those that may change a figure
 # are recorded (`records.host.inherited_environment`). Variables for a backend's allocation of GPU memory are left out
 # (XLA_PYTHON_CLIENT_PREALLOCATE, XLA_PYTHON_CLIENT_MEM_FRACTION, TF_FORCE_GPU_ALLOW_GROWTH): cells use the defaults.
 ALLOWED = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME", "VIRTUAL_ENV")
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 # At levels below 2 TensorFlow logs why it does not use a GPU, such as "Cannot dlopen some GPU libraries".
 LOG_LEVELS = {"cpu": "2", "gpu": "0", "tpu": "2"}
 # The maximum size of the driver's cache of kernels compiled from PTX: the largest that the driver allows.
@@ -40,9 +40,6 @@ CREDENTIAL = re.compile(
     r".*(TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(API|ACCESS|ACCOUNT|PRIVATE|SIGNING|ENCRYPTION)_?KEY).*",
     re.IGNORECASE,
 )
-
-# Marks every process of a cell with the folder it works for, so that what a killed runner left can be found.
-MARK = "KERAS_BENCHMARK_RESULTS"
 
 
 def cell_environment(

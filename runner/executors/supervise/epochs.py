@@ -33,11 +33,11 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import WaitingCell
 from keras_matrix.runner.executors.supervise.environment import allowed_cpus
 from keras_matrix.runner.executors.supervise.visible_gpus import gpus_if_visible
-from keras_matrix.runner.host import process_tree
-from keras_matrix.runner.host.gpus.cell import CellGpus
-from keras_matrix.runner.host.surroundings.counters import Counters, Sampler, moved, since
-from keras_matrix.runner.host.surroundings.processes import Line, others, processes, read_line
-from keras_matrix.runner.host.surroundings.self_usage import cpu_now, own_now, own_since
+from keras_matrix.runner.machine import process_tree
+from keras_matrix.runner.machine.gpus.cell import CellGpus
+from keras_matrix.runner.machine.surroundings.counters import Counters, Sampler, moved, since
+from keras_matrix.runner.machine.surroundings.processes import Line, others, processes, read_line
+from keras_matrix.runner.machine.surroundings.self_usage import cpu_now, own_now, own_since
 
 # Reading every process of the machine takes milliseconds: done while all cells rest, and not after each short epoch.
 SCAN_INTERVAL_S = 1.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.host.gpus.readings import ReadableGpu, open_gpu
+from keras_matrix.runner.machine.gpus.readings import ReadableGpu, open_gpu
 
 
 class CellClocks:

@@ -23,9 +23,9 @@ from functools import reduce
 from typing import TypeVar
 
 from keras_matrix.records.instruments.usage import MOST_POINTS, MemoryUse, PowerUse, ShareUse, Usage, UsageSeries
-from keras_matrix.runner.host.gpus.readings import GpuUse, ReadableGpu, Unreadable
-from keras_matrix.runner.host.surroundings.counters import total
-from keras_matrix.runner.host.tree_memory import GroupMemory, TreeMemory
+from keras_matrix.runner.machine.gpus.readings import GpuUse, ReadableGpu, Unreadable
+from keras_matrix.runner.machine.surroundings.counters import total
+from keras_matrix.runner.machine.tree_memory import GroupMemory, TreeMemory
 
 SAMPLE_S = 0.1
 PSS_SHARE = 0.005

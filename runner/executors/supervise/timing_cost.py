@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from keras_matrix.runner.checks.peaks import probe_settings
 from keras_matrix.runner.errors import InfrastructureError
-from keras_matrix.runner.executors.probe import ProbeFailed, ProcessProbe
+from keras_matrix.runner.executors.probe import ProbeFailed, ProcessProbe, probe_settings
 from keras_matrix.runner.matrix.catalog import load
 
 TARGET = 0.01

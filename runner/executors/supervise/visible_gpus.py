@@ -22,7 +22,7 @@ from keras_matrix.records.host.gpu_list import ALL, ANY_GPU, INDEX, UUID, GpuCho
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.host.gpus.present import PresentGpus, present_gpus
+from keras_matrix.runner.machine.gpus.present import PresentGpus, present_gpus
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 ORDER_VARIABLE, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"

@@ -24,9 +24,9 @@ from keras_matrix.runner.executors import Outcome, WaitingCell
 from keras_matrix.runner.executors.supervise.epochs import Alive, Epochs, surroundings
 from keras_matrix.runner.executors.supervise.output import CappedOutput
 from keras_matrix.runner.executors.supervise.sampling import Pace, Sampling
-from keras_matrix.runner.host import process_tree
-from keras_matrix.runner.host.gpus.readings import ReadableGpu, Unreadable
-from keras_matrix.runner.host.tree_memory import group_of
+from keras_matrix.runner.machine import process_tree
+from keras_matrix.runner.machine.gpus.readings import ReadableGpu, Unreadable
+from keras_matrix.runner.machine.tree_memory import group_of
 
 MESSAGE_BYTES = 1 << 16
 

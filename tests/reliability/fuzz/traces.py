@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from keras_matrix.analysis.traces import read_table
-from keras_matrix.analysis.whatif.build.files import graph_of
 from keras_matrix.analysis.whatif.graph import GraphError
+from keras_matrix.analysis.whatif.reconstruct.files import graph_of
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.request import TraceError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.runner.executors.supervise.gpu_clocks import CellClocks
-from keras_matrix.runner.host.gpus.readings import ReadableGpu
+from keras_matrix.runner.machine.gpus.readings import ReadableGpu
 from tests.conftest import make_settings
 
 LOCKED = make_settings(device="gpu", clocks="locked")

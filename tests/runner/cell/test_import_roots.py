@@ -8,7 +8,7 @@ import pytest
 
 from keras_matrix.runner.cell.job import search_path
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.host.mounts import import_roots
+from keras_matrix.runner.machine.mounts import import_roots
 from keras_matrix.runner.measure.experiment import moved_roots
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.session import ArmRequest

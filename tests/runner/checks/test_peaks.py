@@ -28,11 +28,11 @@ from keras_matrix.runner.cell.peaks.stretches import (
     plan_arrays,
 )
 from keras_matrix.runner.checks import peaks
-from keras_matrix.runner.checks.peaks import Effort, Subject, measure, probe_settings
+from keras_matrix.runner.checks.peaks import Effort, Subject, measure
 from keras_matrix.runner.errors import InfrastructureError
-from keras_matrix.runner.executors.probe import ProbeFailed
-from keras_matrix.runner.host.gpus.identity import GpuIdentity
-from keras_matrix.runner.host.surroundings.counters import Counters
+from keras_matrix.runner.executors.probe import ProbeFailed, probe_settings
+from keras_matrix.runner.machine.gpus.identity import GpuIdentity
+from keras_matrix.runner.machine.surroundings.counters import Counters
 from tests.conftest import MACHINE
 
 SUBJECT = Subject(MACHINE, {"jax": "1"}, (1, 2), datetime(2026, 1, 1, tzinfo=UTC))

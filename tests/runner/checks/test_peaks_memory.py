@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
-from keras_matrix.runner.checks.peaks import probe_settings
+from keras_matrix.runner.executors.probe import probe_settings
 
 MODULE = Path(__file__).parents[3] / "runner/cell/peaks/torch.py"
 FREE_BYTES, TOTAL_BYTES, L2_BYTES = 70 << 30, 79 << 30, 50 << 20

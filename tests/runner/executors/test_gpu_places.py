@@ -23,7 +23,7 @@ from keras_matrix.runner.executors.gpu_places import GpuMachine, GpuPlaces
 from keras_matrix.runner.executors.places import Stopped
 from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, gpus_of, without_gpus
 from keras_matrix.runner.executors.supervise.watch import Never
-from keras_matrix.runner.host.gpus.present import PresentGpus
+from keras_matrix.runner.machine.gpus.present import PresentGpus
 from keras_matrix.runner.matrix.entry import Placement
 from keras_matrix.runner.matrix.grammar import DEFAULTS
 from keras_matrix.runner.matrix.reader import Cell

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.runner.checks.peaks import probe_settings
 from keras_matrix.runner.executors import probe
-from keras_matrix.runner.executors.probe import ProcessProbe
+from keras_matrix.runner.executors.probe import ProcessProbe, probe_settings
 from keras_matrix.runner.executors.supervise.environment import CUDA_CACHE_BYTES
 
 

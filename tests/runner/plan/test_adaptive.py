@@ -30,11 +30,11 @@ from keras_matrix.runner.executors import Outcome, registry
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, load
 from keras_matrix.runner.measure.experiment import Experiment, measured
+from keras_matrix.runner.measure.request import CellChoice, RunRequest
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.adaptive import Adaptive, Goal, Question, numbers, series, step_times, widest
 from keras_matrix.runner.plan.plan import order
 from keras_matrix.runner.plan.session import ArmRequest
-from keras_matrix.runner.request import CellChoice, RunRequest
 from tests.conftest import MACHINE, make_record
 from tests.fakes.executor import FailsAt, FakeExecutor, crash
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.whatif.build import files
 from keras_matrix.analysis.whatif.collectives import time_s
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration
+from keras_matrix.analysis.whatif.reconstruct import files
 from keras_matrix.records.fc import calibration
 from keras_matrix.records.fc.calibration import TimedCollective
 from keras_matrix.records.schema import Record

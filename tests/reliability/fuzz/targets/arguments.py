@@ -12,8 +12,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from keras_matrix.analysis.whatif.build.files import graph_of
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
+from keras_matrix.analysis.whatif.reconstruct.files import graph_of
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.dashboards.live.app.hosts import listen_address
 from keras_matrix.records.appended.annotations import checked_note
@@ -23,7 +23,7 @@ from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.uploader import external_import
 from keras_matrix.uploader.errors import UploadError
-from tests.analysis.whatif.build.xplane.profiles import Op, step, write_jax
+from tests.analysis.whatif.reconstruct.xplane.profiles import Op, step, write_jax
 from tests.reliability.fuzz import documents
 from tests.reliability.fuzz.target import ROOT, Check, Target
 

@@ -217,7 +217,7 @@ TARGET = Target(
         "runner/matrix/[!jops]*.py",
         "runner/matrix/strict_yaml.py",
         "runner/matrix/stall_rules.py",
-        "runner/tasks/read.py",
+        "runner/matrix/task_reader.py",
     ),
     limit_ms=100.0,
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keras_matrix.records.task import Compute, Goal
 from keras_matrix.runner.errors import MatrixError
-from keras_matrix.runner.tasks.cfg import Filled, flags_without_place, read_cfg, unused_keys
+from keras_matrix.runner.matrix.cfg import Filled, flags_without_place, read_cfg, unused_keys
 from tests.reliability.fuzz import documents
 from tests.reliability.fuzz.target import Check, Target
 
@@ -159,4 +159,4 @@ def checking(folder: Path) -> Iterator[Check]:
     yield check
 
 
-TARGET = Target(texts(), checking, share=100, modules=("runner/tasks/cfg.py", "runner/tasks/cfg_file.py"))
+TARGET = Target(texts(), checking, share=100, modules=("runner/matrix/cfg.py", "runner/matrix/cfg_file.py"))

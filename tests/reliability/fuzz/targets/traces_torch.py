@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.analysis.whatif.build.kineto.events import TWO, accumulate, backward, call, kernel
+from tests.analysis.whatif.reconstruct.kineto.events import TWO, accumulate, backward, call, kernel
 from tests.records.traces.synthetic import event, flow, mark, step_of_torch
 from tests.reliability.fuzz import documents, traces
 from tests.reliability.fuzz.target import Check, Target
@@ -60,7 +60,7 @@ TARGET = Target(
     modules=(
         "records/traces/torch.py",
         "records/traces/kineto.py",
-        "analysis/whatif/build/kineto/*.py",
+        "analysis/whatif/reconstruct/kineto/*.py",
         *traces.MODULES,
     ),
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from tests.analysis.whatif.build.xplane.profiles import PROGRAM, Op, clock, host, node, ran, step, training, write
+from tests.analysis.whatif.reconstruct.xplane.profiles import PROGRAM, Op, clock, host, node, ran, step, training, write
 from tests.records.traces.synthetic import Made
 from tests.reliability.fuzz import documents, traces
 from tests.reliability.fuzz.target import Check, Target
@@ -60,5 +60,5 @@ TARGET = Target(
     inputs(),
     checking,
     share=15,
-    modules=("records/traces/xspace/*.py", "analysis/whatif/build/xplane/*.py", *traces.MODULES),
+    modules=("records/traces/xspace/*.py", "analysis/whatif/reconstruct/xplane/*.py", *traces.MODULES),
 )

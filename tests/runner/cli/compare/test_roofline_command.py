@@ -18,11 +18,11 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results
 from keras_matrix.runner.checks import roofline as runs
 from keras_matrix.runner.checks.peaks import MODULE as PEAKS
-from keras_matrix.runner.checks.peaks import Effort, order_for, probe_settings
+from keras_matrix.runner.checks.peaks import Effort, order_for
 from keras_matrix.runner.checks.work import MODULE as FLOPS
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.executors.probe import ProbeFailed, ProcessProbe
-from keras_matrix.runner.host import machine
+from keras_matrix.runner.executors.probe import ProbeFailed, ProcessProbe, probe_settings
+from keras_matrix.runner.machine import machine
 from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
 
@@ -154,7 +154,7 @@ def test_peaks_are_measured_where_the_machine_has_a_gpu_and_none_is_visible(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr("keras_matrix.runner.host.machine._gpus", lambda: (["NVIDIA H100 80GB HBM3"], "580.65.06"))
+    monkeypatch.setattr("keras_matrix.runner.machine.machine._gpus", lambda: (["NVIDIA H100 80GB HBM3"], "580.65.06"))
     assert document(capsys, "--out", "machine.html")["peaks"]["gpu_uuid"] is None
 
 

@@ -24,7 +24,7 @@ from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.cli.look.named_cells import stored_limit_s
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.host.data_folders import DataFolders
+from keras_matrix.runner.machine.data_folders import DataFolders
 from keras_matrix.runner.measure.input_tools import ChildProcesses
 from keras_matrix.runner.measure.seams import Seams
 from tests.analysis.stalls.pretended import Pretended

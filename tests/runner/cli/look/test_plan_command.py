@@ -11,13 +11,13 @@ import pytest
 
 from keras_matrix.records.host.procfs import Tree
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.checks.preflight.cells import Preflight
-from keras_matrix.runner.checks.preflight.facts import GpuFacts, read_gpus
-from keras_matrix.runner.checks.preflight.rules import NO_DRIVER
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.host.gpus.present import PresentGpus
-from keras_matrix.runner.host.gpus.state import DRIVER_FILES
+from keras_matrix.runner.executors.preflight import Preflight
+from keras_matrix.runner.machine.gpus.present import PresentGpus
+from keras_matrix.runner.machine.gpus.state import DRIVER_FILES
+from keras_matrix.runner.machine.preflight.facts import GpuFacts, read_gpus
+from keras_matrix.runner.machine.preflight.rules import NO_DRIVER
 from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.machine import write

@@ -14,10 +14,10 @@ import pytest
 from keras_matrix.analysis.surroundings.disturbance import Cause, Disturbed
 from keras_matrix.analysis.surroundings.findings import Check, Rating
 from keras_matrix.analysis.surroundings.readings import Driver, Gpu, Process, Readings
-from keras_matrix.runner.checks.preflight import cells
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.host.surroundings import aa_test, snapshot
-from keras_matrix.runner.host.surroundings.aa_test import Pair
+from keras_matrix.runner.executors import preflight as cells
+from keras_matrix.runner.machine.surroundings import aa_pairs, snapshot
+from keras_matrix.runner.machine.surroundings.aa_pairs import Pair
 from tests.analysis.surroundings.test_examination import QUIET, STRETCH
 
 BUSY = replace(
@@ -36,7 +36,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def put(readings: Readings, pairs: int = 10, disturbed: Disturbed | None = None) -> None:
         made = [Pair(0.01 * (-1) ** n, ((1.0, 1.0),), disturbed) for n in range(pairs)]
-        monkeypatch.setattr(aa_test, "measure", lambda seconds, cpus, seed, report: made)
+        monkeypatch.setattr(aa_pairs, "measure", lambda seconds, cpus, seed, report: made)
 
         def seen(tree: object, cpus: object, measure: Any) -> Readings:
             return replace(readings, pair_log_ratios=tuple(measure()))

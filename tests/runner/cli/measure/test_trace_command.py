@@ -17,11 +17,11 @@ from keras_matrix.records.store import Results
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.request import BEGUN, TABLE_NAME, TRACE_NAME, Trace, Traced
 from keras_matrix.runner.cell.job import Job, write_result
-from keras_matrix.runner.checks.preflight.cells import Preflight
-from keras_matrix.runner.checks.preflight.facts import GpuFacts
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.cli.render.format import seconds
 from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.executors.preflight import Preflight
+from keras_matrix.runner.machine.preflight.facts import GpuFacts
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.measure.traces import with_trace_stored
 from tests.fakes.executor import Behaviour, FakeExecutor

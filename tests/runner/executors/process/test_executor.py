@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.codec import dumps
+from keras_matrix.records.host.inherited_environment import MARK
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import MEASURED, CellResult, Record, Status
 from keras_matrix.runner.cell.job import Job
@@ -24,7 +25,6 @@ from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.process.fork_servers import ProcessServer
-from keras_matrix.runner.executors.supervise.environment import MARK
 from keras_matrix.runner.measure.judge import ResultRefused, accept, judge
 from keras_matrix.runner.measure.record_builder import build_record
 from keras_matrix.runner.measure.scheduler import utc_now

@@ -18,7 +18,7 @@ from keras_matrix.records.schema import Times
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.supervise.sampling import MOST_READINGS, EpochMemory, Pace, Sampling, Thinned
-from keras_matrix.runner.host.gpus.readings import GpuUse, Unreadable
+from keras_matrix.runner.machine.gpus.readings import GpuUse, Unreadable
 from keras_matrix.runner.measure.judge import judge
 from keras_matrix.runner.measure.record_builder import build_record
 from keras_matrix.runner.measure.scheduler import utc_now

@@ -1,0 +1,254 @@
+"""What ran on a device's streams, and what waits for what there.
+
+A kernel follows the call that issued it and the previous one of its stream. A stream waits for another one where the
+file says so (`cuda_sync`); without such events NCCL's rules apply: a collective waits for what its thread has issued
+before, and each later `cudaStreamWaitEvent` of the program lets its stream wait for one collective, in their order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping
+
+from keras_matrix.analysis.whatif.graph import GraphError, NodeKind
+from keras_matrix.analysis.whatif.reconstruct.kineto.collectives import COMMUNICATION, call_of
+from keras_matrix.analysis.whatif.reconstruct.kineto.host import HostWork, Issue, StreamWait, Sync
+from keras_matrix.analysis.whatif.reconstruct.kineto.reading import (
+    NO_NUMBER,
+    RUNTIME,
+    SYNC,
+    Event,
+    Place,
+    Recording,
+    Wait,
+)
+from keras_matrix.analysis.whatif.reconstruct.kineto.shapes import NOTHING
+from keras_matrix.analysis.whatif.reconstruct.pieces import Piece
+from keras_matrix.records.traces.names import copy_of, is_collective
+
+# A call that waits this long, for an event that the file does not name, has waited for the device's latest work.
+LONG_WAIT_NS = 100_000
+# Work that begins this long before the call that issues it was not converted to the same clock.
+MOST_LEAD_NS = 1_000_000
+
+
+class Device:
+    """The pieces of a rank's streams. `lanes` has those of each stream, in their order."""
+
+    def __init__(self, recording: Recording, work: HostWork) -> None:
+        self._recording, self._work = recording, work
+        self.lanes: dict[str, list[Piece]] = {}
+        self.caveats: list[str] = []
+        self._by_stream: dict[object, list[Piece]] = {}
+        self._issuers: dict[int, str] = {}  # the thread that issued a piece, by the identity of the piece
+        self._by_correlation: dict[int, Piece] = {}
+        self._waits: dict[int, tuple[Wait, object]] = {}
+        self._calls = _calls(recording)
+        self._foreign: Counter[str] = Counter()  # the time of work that no step has launched, by its name
+        several = len({place[0] for place in recording.streams}) > 1
+        for place, events in sorted(recording.streams.items(), key=lambda item: str(item[0])):
+            self._take(place, events, several)
+        if self._foreign:
+            self.caveats.append(_outside(self._foreign))
+
+    def _take(self, place: Place, events: list[Event], several: bool) -> None:
+        name = f"device {place[0]} stream {place[1]}" if several else f"stream {place[1]}"
+        reached: list[int] = []
+        for event in sorted(events, key=lambda one: (one.start_ns, one.end_ns)):
+            if event.category in SYNC:
+                if event.wait is not None:
+                    self._waits[event.correlation] = event.wait, place[1]
+                continue
+            issue = self._work.issues.get(event.correlation) or self._work.by_external.get(event.external)
+            step = issue.step if issue else self._step_of(event)
+            if step is None or step < 0:
+                if self._work.step_at(event.start_ns) is not None:
+                    self._foreign[_short(event.name)] += event.end_ns - event.start_ns
+                continue
+            # Kernels of a graph overlap on one stream.
+            also = next((at for at, end_ns in enumerate(reached) if end_ns <= event.start_ns), len(reached))
+            reached[also : also + 1] = [event.end_ns]
+            piece = self._piece(f"{name} ({also + 1})" if also else name, event, issue, step)
+            self.lanes.setdefault(piece.lane, []).append(piece)
+            self._by_stream.setdefault(place[1], []).append(piece)
+            self._by_correlation[event.correlation] = piece
+        for pieces in self._by_stream.values():
+            pieces.sort(key=lambda piece: piece.issued_ns)
+
+    def _step_of(self, event: Event) -> int | None:
+        """Return the step of work whose call belongs to no operator: of the call or, in a file without calls, its own.
+
+        None if calls are in the file, and its own is not: it was launched before the recording began.
+        """
+        if not self._calls:
+            return self._work.step_at(event.start_ns)
+        at_ns = self._calls.get(event.correlation)
+        return None if at_ns is None else self._work.step_at(at_ns)
+
+    def _piece(self, lane: str, event: Event, issue: Issue | None, step: int) -> Piece:
+        piece = Piece(lane, _short(event.name), NodeKind.COMPUTE, event.start_ns, event.end_ns, step=step, cores=0.0)
+        piece.issued_ns = event.start_ns
+        piece.bytes = event.operands.bytes
+        if issue is not None:
+            if event.start_ns < issue.at_ns - MOST_LEAD_NS:
+                raise GraphError(
+                    f"{self._recording.path}: {event.name!r} begins {(issue.at_ns - event.start_ns) / 1e6:.3f} ms"
+                    " before the call that issues it: the clock ran backwards; record the trace again"
+                )
+            piece.issued_ns = issue.at_ns
+            piece.phase, piece.layer = issue.context.phase, issue.context.layer
+            piece.ends_gradient = issue.ends_gradient
+            if issue.operands is not NOTHING and piece.bytes is None:
+                piece.bytes, piece.dtype, piece.shape, piece.flops = issue.operands
+            self._issuers[id(piece)] = issue.lane
+            if issue.piece is not None:
+                piece.after.append(issue.piece)
+        if is_collective(event.name):
+            message = event.message or (issue.message if issue else None)
+            piece.kind, piece.phase, piece.flops = NodeKind.COMMUNICATION, COMMUNICATION, None
+            piece.call = call_of(message, event.name, self._recording)
+            piece.bytes, piece.dtype = piece.call.bytes, piece.call.dtype
+        elif copy := copy_of(event.name):
+            piece.name, piece.flops = copy, None
+        return piece
+
+    def connect(self) -> None:
+        """Add what streams and threads wait for."""
+        if self._waits:
+            self._explicit()
+        else:
+            self._before_collectives()
+            self._after_collectives()
+        for sync in self._work.syncs:
+            sync.piece.after += self._awaited(sync)
+
+    def _before(self, stream: object, at_ns: int) -> Piece | None:
+        """Return the last work that was issued to a stream before a time."""
+        pieces = self._by_stream.get(stream, [])
+        at = bisect_left(pieces, at_ns, key=lambda piece: piece.issued_ns)
+        return pieces[at - 1] if at else None
+
+    def _from(self, stream: object, at_ns: int) -> Piece | None:
+        """Return the first work that was issued to a stream from a time on."""
+        pieces = self._by_stream.get(stream, [])
+        at = bisect_left(pieces, at_ns, key=lambda piece: piece.issued_ns)
+        return pieces[at] if at < len(pieces) else None
+
+    def _explicit(self) -> None:
+        for wait in self._work.stream_waits:
+            if wait.correlation not in self._waits:
+                continue
+            (source, record), stream = self._waits[wait.correlation]
+            before = self._before(source, self._work.records.get(record, wait.at_ns))
+            following = self._from(stream, wait.at_ns)
+            if before is not None and following is not None and before is not following:
+                following.after.append(before)
+
+    def _before_collectives(self) -> None:
+        """Let each collective wait for what its thread has issued before to the stream that it computes on."""
+        latest: dict[str, Piece] = {}
+        anybody: Piece | None = None
+        for piece in self._issued():
+            issuer = self._issuers.get(id(piece), "")
+            if piece.call is None:
+                latest[issuer] = anybody = piece
+            elif (before := latest.get(issuer) or anybody) is not None:
+                piece.after.append(before)
+
+    def _after_collectives(self) -> None:
+        waits: dict[int, list[StreamWait]] = defaultdict(list)
+        calls: dict[int, deque[Piece]] = defaultdict(deque)
+        for wait in self._work.stream_waits:
+            if not wait.in_collective and (step := self._work.step_at(wait.at_ns)) is not None:
+                waits[step].append(wait)
+        for piece in self._issued():
+            if piece.call is not None:
+                calls[piece.step].append(piece)
+        differ = {step for step in calls if len(calls[step]) != len(waits[step])}
+        for step, pending in calls.items():
+            started: list[Piece] = []
+            for wait in sorted(waits[step]):
+                while pending and pending[0].issued_ns < wait.at_ns and (step in differ or not started):
+                    started.append(pending.popleft())
+                following = self._next_compute(wait)
+                if following is not None:
+                    following.after += started
+                started = []
+        if differ:
+            numbers = ", ".join(str(step + 1) for step in sorted(differ)[:5])
+            self.caveats.append(
+                f"waits of streams and collectives differ in number in step {numbers}: each wait is for all collectives"
+                " that were started before it"
+            )
+
+    def _next_compute(self, wait: StreamWait) -> Piece | None:
+        """Return the first work that the thread of a wait issued after it to a stream without collectives."""
+        found = [
+            piece
+            for stream, pieces in self._by_stream.items()
+            if not any(one.call is not None for one in pieces[:1])
+            and (piece := self._from(stream, wait.at_ns)) is not None
+            and self._issuers.get(id(piece)) == wait.lane
+        ]
+        return min(found, key=lambda piece: piece.issued_ns, default=None)
+
+    def _issued(self) -> list[Piece]:
+        pieces = (piece for pieces in self.lanes.values() for piece in pieces)
+        return sorted(pieces, key=lambda piece: piece.issued_ns)
+
+    def _awaited(self, sync: Sync) -> list[Piece]:
+        """Return the work that a call of a thread waits for."""
+        event = sync.event
+        if sync.of_copy:
+            copied = self._by_correlation.get(event.correlation)
+            return [copied] if copied is not None else []
+        streams: Iterable[object] = self._by_stream
+        until_ns = event.start_ns
+        if (known := self._waits.get(event.correlation)) is not None:
+            wait = known[0]
+            streams = self._by_stream if wait.stream is None else [wait.stream]
+            until_ns = self._work.records.get(wait.record, until_ns) if wait.record != NO_NUMBER else until_ns
+        elif "EventSync" in event.name and event.end_ns - event.start_ns < LONG_WAIT_NS:
+            return []
+        elif "StreamSync" in event.name:
+            own = self._last_stream(sync)
+            streams = [own] if own is not None else streams
+        found = (self._before(stream, until_ns) for stream in streams)
+        return [piece for piece in found if piece is not None]
+
+    def _last_stream(self, sync: Sync) -> object | None:
+        """Return the stream to which the thread of a call issued work last."""
+        found: Mapping[object, Piece | None] = {
+            stream: self._before(stream, sync.event.start_ns) for stream in self._by_stream
+        }
+        own = {
+            stream: piece.issued_ns
+            for stream, piece in found.items()
+            if piece is not None and self._issuers.get(id(piece)) == sync.lane
+        }
+        return max(own, key=lambda stream: own[stream], default=None)
+
+
+def _calls(recording: Recording) -> dict[int, int]:
+    """Return when each call of the device's library began, by its number."""
+    return {
+        event.correlation: event.start_ns
+        for events in recording.threads.values()
+        for event in events
+        if event.category in RUNTIME and event.correlation != NO_NUMBER
+    }
+
+
+def _outside(foreign: Counter[str]) -> str:
+    """Return a sentence about a device's work that no traced step has launched."""
+    names = ", ".join(name for name, _ in foreign.most_common(3))
+    return (
+        f"work of the device that was launched outside of the traced steps ({foreign.total() / 1e6:.3f} ms in all) is"
+        f" left out: {names}"
+    )
+
+
+def _short(name: str) -> str:
+    """Return the name of a kernel without the arguments of its templates, which have thousands of characters."""
+    return name.removeprefix("void ").partition("<")[0].partition("(ncclDev")[0]

@@ -1,0 +1,239 @@
+"""One Kineto file as the pieces of a rank: its threads, its device's streams, its collectives, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from keras_matrix.analysis.whatif.graph import GraphError, NodeKind
+from keras_matrix.analysis.whatif.reconstruct.kineto import collectives, waits
+from keras_matrix.analysis.whatif.reconstruct.kineto.device import Device
+from keras_matrix.analysis.whatif.reconstruct.kineto.host import ACCUMULATE, REDUCER, HostWork, Sweep
+from keras_matrix.analysis.whatif.reconstruct.kineto.reading import RUNTIME, Event, Place, Recording
+from keras_matrix.analysis.whatif.reconstruct.pieces import Lane, Piece, RankTrace, Window, by_step
+from keras_matrix.records.traces.categories import unread
+from keras_matrix.records.traces.neutral import Phase
+from keras_matrix.records.traces.request import STEP
+from keras_matrix.records.traces.steps import is_unfinished
+from keras_matrix.records.traces.torch import OPERATORS, Making
+
+MAIN, AUTOGRAD = "host", "autograd"
+BEGIN = "step"
+# Steps overlap by less than this only because their times were rounded.
+ROUNDING_NS = 1_000
+
+
+def trace_of(recording: Recording, rank: int) -> RankTrace:
+    """Return the pieces of a rank's file. Raises `GraphError`."""
+    for events in recording.threads.values():
+        events.sort(key=lambda event: (event.start_ns, -event.end_ns))
+    windows, main = _steps(recording)
+    if recording.streams:
+        # What a device does follows one upon another; the time before a mark, such as fetching a batch, is the step's.
+        windows = windows[:1] + [Window(before.end_ns, own.end_ns) for before, own in pairwise(windows)]
+    caveats = []
+    if not windows:
+        windows, main = _whole(recording)
+        caveats.append(f"rank {rank}: no step is marked, so that the whole file counts as one step")
+    if text := unread(recording.others, has_device=recording.on_device):
+        caveats.append(f"rank {rank}: {text}")
+    recording.threads.setdefault(main, [])
+    lanes = _lanes(recording, main)
+    making = Making(rank, bool(recording.streams), gone_back=recording.gone_back)
+    work = HostWork(windows, making, _issued(recording), collectives.launches_of(recording, lanes))
+    work.orphans = _orphans(recording)
+    waits.find_returns(work, recording.threads, lanes)
+    trace = RankTrace(str(recording.path), rank, windows, {}, lanes[main], caveats=caveats)
+    for place, lane in lanes.items():
+        phase = Phase.BACKWARD if lane.startswith(AUTOGRAD) else None
+        trace.lanes[lane] = by_step(Sweep(work, lane, phase).run(recording.threads[place]), len(windows))
+    device = Device(recording, work)
+    device.connect()
+    for lane, pieces in device.lanes.items():
+        trace.lanes[lane] = by_step(pieces, len(windows))
+    trace.streams = frozenset(device.lanes)
+    trace.unfinished = _unfinished(trace, work, recording)
+    trace.caveats += [f"rank {rank}: {text}" for text in device.caveats]
+    _add_collectives(recording, work, trace)
+    waits.hand_over(trace, [lane for lane in lanes.values() if lane != trace.main])
+    _tie_to_steps(trace)
+    return trace
+
+
+def _unfinished(trace: RankTrace, work: HostWork, recording: Recording) -> str | None:
+    """Return why the last step is unfinished, None if it is not."""
+    names = [[piece.name for piece in pieces] for pieces in trace.lanes[trace.main]]
+    launched = [0] * len(names)
+    missing = [0] * len(names)
+    for events in recording.threads.values() if recording.streams else ():
+        for event in events:
+            if event.category in RUNTIME and "LaunchKernel" in event.name:
+                step = work.step_at(event.start_ns)
+                if step is not None:
+                    launched[step] += 1
+                    missing[step] += event.correlation not in work.device
+    if len(missing) > 1 and missing[-1] and not any(missing[:-1]):
+        return f"{missing[-1]} of its {launched[-1]} launches have no kernel"
+    if is_unfinished(names):
+        return f"it has {len(names[-1])} operations, the step before has {len(names[-2])}"
+    return None
+
+
+def _tie_to_steps(trace: RankTrace) -> None:
+    """Let work that waits for nothing known start at the same time of each step: after a mark of the step's begin."""
+    for step, window in enumerate(trace.windows):
+        mark = Piece(trace.main, BEGIN, NodeKind.WAIT, window.begin_ns, window.begin_ns, step=step)
+        free = [
+            piece
+            for lane, steps in trace.lanes.items()
+            for at, piece in enumerate(steps[step])
+            if lane != trace.main and not piece.after and (at == 0 or lane in trace.parallel)
+        ]
+        for piece in free:
+            piece.after.append(mark)
+        if free or not trace.lanes[trace.main][step]:
+            trace.lanes[trace.main][step].insert(0, mark)
+
+
+def _steps(recording: Recording) -> tuple[list[Window], Place]:
+    """Return the marked steps and their thread, the one with the most; this project's own marks are preferred."""
+    found: list[tuple[bool, int, Place, list[Event]]] = []
+    for place, marks in recording.steps.items():
+        own = [event for event in marks if event.name.startswith(STEP)]
+        found.append((bool(own), len(own or marks), place, own or marks))
+    _, _, place, marks = max(found, key=lambda one: one[:2], default=(False, 0, (None, None), []))
+    marks = sorted(marks, key=lambda event: event.start_ns)
+    for before, event in pairwise(marks):
+        if event.start_ns < before.end_ns - ROUNDING_NS:
+            raise GraphError(
+                f"{recording.path}: {event.name!r} begins {(before.end_ns - event.start_ns) / 1e6:.3f} ms before the"
+                f" end of {before.name!r}: the clock ran backwards, or steps were marked twice; record the trace again"
+            )
+    return [Window(event.start_ns, event.end_ns) for event in marks if event.end_ns > event.start_ns], place
+
+
+def _whole(recording: Recording) -> tuple[list[Window], Place]:
+    """Return the time of all operators as one step, and the thread with the most of them."""
+    counts = {
+        place: sum(event.category in OPERATORS for event in events) for place, events in recording.threads.items()
+    }
+    place = max(counts, key=lambda one: counts[one], default=None)
+    if place is None or not counts[place]:
+        raise GraphError(f"{recording.path}: has no step and no operator of a thread; record steps with torch.profiler")
+    on_threads = OPERATORS | RUNTIME
+    events = [event for events in recording.threads.values() for event in events if event.category in on_threads]
+    events += [event for events in recording.streams.values() for event in events]
+    begin_ns = min(event.start_ns for event in events)
+    return [Window(begin_ns, max(*(event.end_ns for event in events), begin_ns + 1))], place
+
+
+def _lanes(recording: Recording, main: Place) -> dict[Place, str]:
+    """Return the names of the program's threads, the main one first.
+
+    Left out are threads of libraries: those of gloo, and those that only ask a device for its state.
+    """
+    found = {main: MAIN}
+    counts = {AUTOGRAD: 0, MAIN: 1}
+    for place, events in recording.threads.items():
+        if place == main or _has_collectives(recording, place) or not any(one.category in OPERATORS for one in events):
+            continue
+        kind = AUTOGRAD if place in recording.backward and place not in recording.marked else MAIN
+        counts[kind] += 1
+        found[place] = kind if counts[kind] == 1 else f"{kind} {counts[kind]}"
+    return found
+
+
+def _has_collectives(recording: Recording, place: Place) -> bool:
+    """Return whether a thread runs collectives of gloo."""
+    return any(not collectives.is_transfer(event) for event in recording.gloo.get(place, ()))
+
+
+def _issued(recording: Recording) -> dict[int, Event]:
+    """Return a device's work by the number of the call that issued it."""
+    return {
+        event.correlation: event
+        for events in recording.streams.values()
+        for event in events
+        if event.wait is None and event.correlation >= 0
+    }
+
+
+def _orphans(recording: Recording) -> frozenset[int]:
+    """Return the external ids of a device's work whose call is not in the file."""
+    calls = {
+        event.correlation for events in recording.threads.values() for event in events if event.category in RUNTIME
+    }
+    return frozenset(
+        event.external
+        for events in recording.streams.values()
+        for event in events
+        if event.wait is None and event.correlation not in calls and event.external >= 0
+    )
+
+
+def _add_collectives(recording: Recording, work: HostWork, trace: RankTrace) -> None:
+    """Add the collectives of gloo as lanes, number all, and add the gradients in them and what waits for them."""
+    steps = len(trace.windows)
+    joined = sorted(work.launches.values(), key=lambda launch: launch.event.start_ns)
+    pieces = [launch.joined for launch in joined if launch.joined.step >= 0]
+    pieces += _without_start(recording, work, trace)
+    for lane in dict.fromkeys(piece.lane for piece in pieces):
+        trace.lanes[lane] = by_step([piece for piece in pieces if piece.lane == lane], steps)
+        at_a_time = collectives.TRANSFERS_AT_A_TIME if lane != "gloo" else _threads(recording)
+        trace.parallel[lane] = at_a_time
+    gloo = by_step(pieces, steps)
+    unknown: list[list[Piece]] = []
+    for step in range(steps):
+        on_device = [piece for lane in trace.lanes.values() for piece in lane[step] if piece.issued_ns and piece.call]
+        calls = [*gloo[step], *sorted(on_device, key=lambda piece: piece.issued_ns)]
+        buckets = [call for call in calls if any(ACCUMULATE in before.name for before in call.after)]
+        copies: Sequence[Piece] = _copies(trace, step)
+        if buckets and not on_device:
+            copies = waits.wait_for_buckets(_lane_of(trace, buckets[0], step), buckets)
+        collectives.fill_buckets(buckets, _gradients(trace, step), copies)
+        collectives.number([calls])
+        returns = {id(launch.joined) for launch in joined if launch.resumes_ns is not None or launch.gradient}
+        unknown.append([one for one in gloo[step] if id(one) not in returns and one.lane == "gloo"])
+    waits.wait_for_others(trace, unknown)
+
+
+def _without_start(recording: Recording, work: HostWork, trace: RankTrace) -> list[Piece]:
+    """Return the collectives within steps of which no call is known that started them."""
+    known = {(launch.joined.start_ns, launch.joined.name) for launch in work.launches.values()}
+    found = []
+    for events in recording.gloo.values():
+        for event in events:
+            step = work.step_at(event.start_ns)
+            if step is not None and (event.start_ns, event.name) not in known:
+                piece = collectives.joined(recording, event, event)
+                piece.step = step
+                found.append(piece)
+    if found:
+        trace.caveats.append(f"rank {trace.rank}: {len(found)} collectives were started by no operator of the trace")
+    return sorted(found, key=lambda piece: piece.start_ns)
+
+
+def _threads(recording: Recording) -> int:
+    """Return how many collectives of gloo run at a time."""
+    seen = sum(_has_collectives(recording, place) for place in recording.gloo)
+    return max(collectives.THREADS, seen)
+
+
+def _lane_of(trace: RankTrace, call: Piece, step: int) -> Lane:
+    return trace.lanes[call.after[0].lane][step]
+
+
+def _gradients(trace: RankTrace, step: int) -> list[Piece]:
+    """Return the pieces that complete gradients, in their order."""
+    found = [piece for piece in trace.pieces(step) if piece.ends_gradient]
+    return sorted(found, key=lambda piece: piece.issued_ns or piece.end_ns)
+
+
+def _copies(trace: RankTrace, step: int) -> list[Piece]:
+    """Return a device's copies of summed gradients out of DDP's buckets, in their order."""
+    found = [
+        piece
+        for piece in trace.pieces(step)
+        if piece.issued_ns and piece.after and piece.after[0].name.startswith(REDUCER) and piece.bytes
+    ]
+    return sorted(found, key=lambda piece: piece.issued_ns)

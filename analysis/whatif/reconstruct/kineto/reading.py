@@ -1,0 +1,270 @@
+"""Reads a Kineto file: its events by thread and stream, and what it says about its rank.
+
+Of an event a few numbers are stored. What an operator's arguments say is shared by all events with equal ones, so that
+memory stays well below the size of the file. An error names the file and the event.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from keras_matrix.analysis.whatif.reconstruct.kineto.shapes import NOTHING, Operands, operands_of
+from keras_matrix.records.traces import kineto
+from keras_matrix.records.traces.categories import category_of, kinds
+from keras_matrix.records.traces.request import CLOCK, MARK, TraceError
+from keras_matrix.records.traces.torch import ANNOTATIONS, BACKWARD, DEVICE, OPERATORS, step_in
+
+RUNTIME = frozenset({"cuda_runtime", "cuda_driver"})
+SYNC = frozenset({"cuda_sync"})
+ON_DEVICE = DEVICE | SYNC
+ON_HOST = OPERATORS | ANNOTATIONS | RUNTIME
+CATEGORIES = ON_HOST | ON_DEVICE
+NO_NUMBER = -1
+AGAIN = "record it again"
+GLOO = "gloo:"
+
+Place = tuple[Any, Any]  # a process and a thread, or a device and a stream
+
+
+class Message(NamedTuple):
+    """What an event says about a collective: elements before and after, dtype, process group and its ranks."""
+
+    operation: str
+    elements_in: int
+    elements_out: int
+    dtype: str
+    group: str
+    ranks: tuple[int, ...]
+
+
+class Wait(NamedTuple):
+    """What a synchronisation waits for: a stream (None: all) up to the record of an event (-1: all that was issued)."""
+
+    stream: int | None
+    record: int
+
+
+class Event(NamedTuple):
+    """An event. Times in nanoseconds; sequence number, correlation and external id are -1 if missing."""
+
+    start_ns: int
+    end_ns: int
+    name: str
+    category: str
+    sequence: int
+    correlation: int
+    external: int
+    operands: Operands
+    message: Message | None = None
+    wait: Wait | None = None
+    peer: int = NO_NUMBER
+
+
+@dataclass(slots=True)
+class Recording:
+    """The content of a file: events by thread and by stream, and separately gloo's collectives and marks of steps.
+
+    `gone_back` are the sequence numbers of backward operators, `backward` their threads, `marked` those with marks of
+    this project. `groups` are the ranks of each process group, by its name. `others` counts the events that are not
+    read, by their category.
+    """
+
+    path: Path
+    threads: dict[Place, list[Event]] = field(default_factory=dict)
+    streams: dict[Place, list[Event]] = field(default_factory=dict)
+    gloo: dict[Place, list[Event]] = field(default_factory=dict)
+    steps: dict[Place, list[Event]] = field(default_factory=dict)
+    clocks: list[tuple[int, int]] = field(default_factory=list)
+    gone_back: set[int] = field(default_factory=set)
+    backward: set[Place] = field(default_factory=set)
+    marked: set[Place] = field(default_factory=set)
+    base_ns: int = 0
+    host: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    library: str | None = None
+    devices: list[str] = field(default_factory=list)
+    events: int = 0
+    on_device: bool = False
+    others: Counter[str] = field(default_factory=Counter)
+
+    def forget_events(self) -> None:
+        """Free the memory of the events."""
+        for places in (self.threads, self.streams, self.gloo, self.steps):
+            places.clear()
+        self.gone_back.clear()
+
+
+def read(path: Path) -> Recording:
+    """Read a file. Raises `TraceError`."""
+    found = Recording(path)
+    taking = _Taking(found)
+    last = None
+    try:
+        for member, value in kineto.members(path):
+            if member == kineto.EVENTS:
+                found.events += 1
+                last = value
+                taking.take(value)
+            else:
+                _take_member(found, member, value)
+    except TraceError as error:
+        raise TraceError(f"{error}{_after(found.events, last)}") from error
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        name = last.get("name") if isinstance(last, dict) else last
+        raise TraceError(f"{path}: event {found.events} ({name!r}): {_problem(error)}; {AGAIN}") from error
+    found.on_device = bool(found.streams)
+    if not (found.threads or found.on_device or found.gloo):
+        raise TraceError(
+            f"{path}: contains no operation of a profiler among its {found.events} events{kinds(found.others)}; name a"
+            " file that torch.profiler's export_chrome_trace wrote"
+        )
+    return found
+
+
+def _after(events: int, last: Any) -> str:
+    name = last.get("name") if isinstance(last, dict) else last
+    return f" (after event {events}, {name!r})" if events else ""
+
+
+def _problem(error: Exception) -> str:
+    return f"has no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _take_member(found: Recording, member: str, value: Any) -> None:
+    if member == "baseTimeNanoseconds":
+        found.base_ns = int(value)
+    elif member == "host_name":
+        found.host = str(value)
+    elif member == "deviceProperties" and isinstance(value, list):
+        found.devices = [str(one["name"]) for one in value if isinstance(one, dict) and "name" in one]
+    elif member == "distributedInfo" and isinstance(value, dict):
+        found.rank, found.world_size = (_count(found.path, value, name) for name in ("rank", "world_size"))
+        found.library = value.get("backend")
+        for group in value.get("pg_config") or []:
+            found.groups[str(group.get("pg_name"))] = tuple(group.get("ranks") or ())
+
+
+def _count(path: Path, member: Mapping[str, Any], name: str) -> int | None:
+    value = member.get(name)
+    if value is not None and type(value) is not int:
+        raise TraceError(f"{path}: distributedInfo.{name}: must be an integer, got {value!r}; {AGAIN}")
+    return value
+
+
+class _Taking:
+    """Adds events to a recording."""
+
+    def __init__(self, found: Recording) -> None:
+        self._found = found
+        self._names: dict[str, str] = {}
+        self._operands: dict[tuple[str, str], Operands] = {}
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Add an event, if it is of a known category. Raises KeyError, TypeError or ValueError."""
+        if event.get("ph") != "X":
+            return
+        category = category_of(event)
+        if category is None or category not in CATEGORIES:
+            self._found.others[str(category)] += 1
+            return
+        name, start, duration, args = event["name"], event["ts"], event["dur"], event.get("args") or {}
+        name = self._names.setdefault(name, name)  # one object for equal names
+        start_ns, end_ns = round(start * 1000), round((start + duration) * 1000)
+        if end_ns < start_ns:
+            if category not in ON_DEVICE:
+                raise ValueError(f"lasts {duration!r} us: the clock ran backwards")
+            end_ns = start_ns  # a device's clock is converted to the host's, with a small error
+        get = args.get
+        sequence, external = get("Sequence number", NO_NUMBER), get("External id", NO_NUMBER)
+        correlation = get("correlation", NO_NUMBER)
+        if not type(sequence) is type(external) is type(correlation) is int:
+            raise ValueError("its sequence number, external id or correlation is not an integer")
+        place = event["pid"], event["tid"]
+        if category in RUNTIME:
+            made = Event(start_ns, end_ns, name, category, sequence, correlation, external, NOTHING)
+            self._list(self._found.threads, place).append(made)
+            return
+        details = self._details(name, category, args)
+        made = Event(start_ns, end_ns, name, category, sequence, correlation, external, *details)
+        if category in ANNOTATIONS:
+            self._annotation(place, made)
+        elif category in ON_DEVICE:
+            self._list(self._found.streams, place).append(made)
+        else:
+            if name.startswith(BACKWARD):
+                self._found.gone_back.add(sequence)
+                self._found.backward.add(place)
+            self._list(self._found.threads, place).append(made)
+
+    def _annotation(self, place: Place, event: Event) -> None:
+        found = self._found
+        if event.name.startswith(CLOCK):
+            found.clocks.append((event.start_ns, int(event.name.removeprefix(CLOCK))))
+        elif event.name.startswith(GLOO):
+            self._list(found.gloo, place).append(event)
+        elif step_in(event.name) is not None:
+            self._list(found.steps, place).append(event)
+        else:
+            self._list(found.threads, place).append(event)
+        if event.name.startswith(MARK):
+            found.marked.add(place)
+
+    @staticmethod
+    def _list(places: dict[Place, list[Event]], place: Place) -> list[Event]:
+        found = places.get(place)
+        if found is None:
+            places[place] = found = []
+        return found
+
+    def _details(
+        self, name: str, category: str, args: Mapping[str, Any]
+    ) -> tuple[Operands, Message | None, Wait | None, int]:
+        if category in SYNC:
+            return NOTHING, None, _wait(args), NO_NUMBER
+        if category in DEVICE:
+            size = args.get("bytes")
+            return Operands(size) if type(size) is int else NOTHING, _message(args), None, NO_NUMBER
+        operands = self._inputs(name, args) if "Input Dims" in args else NOTHING
+        return operands, _message(args), None, _peer(name, args)
+
+    def _inputs(self, name: str, args: Mapping[str, Any]) -> Operands:
+        # The text of the shapes is a key; it is much cheaper than to compute from them for each event.
+        key = name, f"{args['Input Dims']}{args.get('Input type')}{args.get('Concrete Inputs')}"
+        found = self._operands.get(key)
+        if found is None:
+            self._operands[key] = found = operands_of(name, args)
+        return found
+
+
+def _wait(args: Mapping[str, Any]) -> Wait:
+    kind = args.get("cuda_sync_kind")
+    if kind == "Context Sync":
+        return Wait(None, NO_NUMBER)
+    stream = args.get("wait_on_stream", args.get("stream"))
+    return Wait(stream, args.get("wait_on_cuda_event_record_corr_id", NO_NUMBER))
+
+
+def _message(args: Mapping[str, Any]) -> Message | None:
+    name = args.get("Collective name")
+    if name is None:
+        return None
+    ranks = str(args.get("Process Group Ranks", "")).strip("[]")
+    numbers = tuple(int(one) for one in ranks.split(",") if one.strip().isdigit())
+    before, after = (int(args.get(key) or 0) for key in ("In msg nelems", "Out msg nelems"))
+    return Message(
+        str(name), before, after, str(args.get("dtype", "")), str(args.get("Process Group Name", "")), numbers
+    )
+
+
+def _peer(name: str, args: Mapping[str, Any]) -> int:
+    """Return the other rank of a transfer between two, the third argument of its operator."""
+    if not name.startswith(("c10d::send", "c10d::recv")):
+        return NO_NUMBER
+    values = args.get("Concrete Inputs")
+    return int(values[2]) if isinstance(values, list) and len(values) > 2 and str(values[2]).isdigit() else NO_NUMBER

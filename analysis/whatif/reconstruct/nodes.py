@@ -1,0 +1,307 @@
+"""Nodes from the pieces of all ranks: the same operation in all steps is one node, with its dependencies and gaps.
+
+A dependency is that of most steps. One that a trace contradicts, because the operation begins clearly before the end of
+what it should wait for in most steps, is left out and reported.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from keras_matrix.analysis.whatif.graph import Collective, Node, NodeKind
+from keras_matrix.analysis.whatif.reconstruct.matching import match
+from keras_matrix.analysis.whatif.reconstruct.pieces import TOLERANCE_NS, Piece, RankTrace
+
+Row = tuple[Piece, ...]
+LARGE_ELEMENTS = 32_768  # torch divides operations from this size between threads
+
+
+@dataclass(slots=True)
+class Made:
+    """Nodes, in the order of their numbers, with the number of the node that ends each rank's step."""
+
+    nodes: list[Node] = field(default_factory=list)
+    last: dict[int, int] = field(default_factory=dict)
+    caveats: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Joint:
+    """A collective of all ranks in one step: when the last rank joined and when it ended, on the common clock."""
+
+    begin_ns: int
+    end_ns: int
+
+
+def make(traces: Sequence[RankTrace], offsets_ns: Sequence[int], threads: int) -> Made:
+    """Return the nodes. `offsets_ns` added to a rank's clock is the common one, `threads` are those of an operator."""
+    made = Made()
+    joints = _joints(traces, offsets_ns)
+    begin = 0
+    for trace, offset_ns in zip(traces, offsets_ns, strict=True):
+        rank = _Rank(trace, offset_ns, joints, threads, begin)
+        made.nodes += rank.nodes()
+        made.last[trace.rank] = rank.last
+        made.caveats += rank.caveats
+        begin = len(made.nodes)
+    return made
+
+
+def _joints(traces: Sequence[RankTrace], offsets_ns: Sequence[int]) -> dict[tuple[str, int, int], Joint]:
+    """Return each collective, by its group, its ordinal and its step.
+
+    All ranks end at the same time; the event of one may end late, because its thread has to wait for a core. A rank
+    that only sends a broadcast ends early.
+    """
+    found: dict[tuple[str, int, int], Joint] = {}
+    for trace, offset_ns in zip(traces, offsets_ns, strict=True):
+        for step in range(len(trace.windows)):
+            for piece in trace.pieces(step):
+                if (call := piece.call) is None:
+                    continue
+                key = call.group, call.ordinal, step
+                begin_ns, end_ns = piece.start_ns + offset_ns, piece.end_ns + offset_ns
+                if (joint := found.get(key)) is None:
+                    found[key] = Joint(begin_ns, end_ns)
+                    continue
+                latest = max if call.operation == "broadcast" else min
+                joint.begin_ns = max(joint.begin_ns, begin_ns)
+                joint.end_ns = latest(joint.end_ns, end_ns)
+    return found
+
+
+class _Rank:
+    """Makes the nodes of one rank."""
+
+    def __init__(
+        self,
+        trace: RankTrace,
+        offset_ns: int,
+        joints: dict[tuple[str, int, int], Joint],
+        threads: int,
+        first: int,
+    ) -> None:
+        self._trace, self._offset_ns, self._joints = trace, offset_ns, joints
+        self._threads, self._first = threads, first
+        self.caveats: list[str] = []
+        self.last = first
+        self._rows: list[Row] = []
+        self._lane_before: list[int] = []  # of each row the previous one of its lane, -1 for the first
+        self._lane_last: dict[str, int] = {}
+        self._numbers: dict[int, int] = {}  # row of a piece, by the piece's identity
+        self._previous: dict[int, int] = {}  # of a piece that has no row: the row before it in its lane
+        self._inherited: dict[int, list[Piece]] = {}  # what pieces without a row, just before a piece, wait for
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes of the rank; their numbers begin with `first`."""
+        self._match()
+        steps = len(self._trace.windows)
+        depends = [self._depends(at, row) for at, row in enumerate(self._rows)]
+        times = [[self._times(piece) for piece in row] for row in self._rows]
+        self._drop_contradicted(depends, times)
+        gaps = [[0] * steps for _ in self._rows]
+        for step in range(steps):
+            self._gaps(step, depends, times, gaps)
+        self.last = self._first + self._ending(times)
+        return [self._node(at, depends[at], times[at], gaps[at]) for at in range(len(self._rows))]
+
+    def _ending(self, times: list[list[tuple[int, int, int]]]) -> int:
+        """Return the row that ends the steps: the last of the main lane, or of the device whose clock they have."""
+        if self._trace.periods == self._trace.windows:
+            return self._lane_last.get(self._trace.main, len(self._rows) - 1)
+        rows = [row for lane, row in self._lane_last.items() if lane in self._trace.streams]
+        counts = Counter(max(rows, key=lambda row: times[row][step][2]) for step in range(len(self._trace.windows)))
+        return counts.most_common(1)[0][0]
+
+    def _match(self) -> None:
+        """Set the rows of all lanes, in the order of their starts in the last step."""
+        keyed: list[tuple[int, int, str, Row]] = []
+        others: Counter[str] = Counter()
+        for number, (lane, steps) in enumerate(self._trace.lanes.items()):
+            matched = match(steps)
+            others += matched.others_ns
+            reached = 0
+            for row in matched.rows:
+                reached = max(reached, row[-1].start_ns)
+                keyed.append((reached, number, lane, row))
+        keyed.sort(key=lambda one: one[:2])
+        for at, (_, _, lane, row) in enumerate(keyed):
+            self._rows.append(row)
+            self._lane_before.append(self._lane_last.get(lane, -1))
+            self._lane_last[lane] = at
+            self._numbers |= {id(piece): at for piece in row}
+        for steps in self._trace.lanes.values():
+            for pieces in steps:
+                before = -1
+                waiting: list[Piece] = []
+                for piece in pieces:
+                    if (row_number := self._numbers.get(id(piece))) is None:
+                        waiting += piece.after
+                    else:
+                        before = row_number
+                        if waiting:
+                            self._inherited[id(piece)], waiting = waiting, []
+                    self._previous[id(piece)] = before
+        if others:
+            self.caveats.append(_report(self._trace, others))
+
+    def _depends(self, at: int, row: Row) -> tuple[list[int], list[int]]:
+        """Return the rows that a row waits for in most steps, in the same step and in the one before."""
+        if not any(piece.after or id(piece) in self._inherited for piece in row):
+            return [], []
+        own: Counter[int] = Counter()
+        earlier: Counter[int] = Counter()
+        for piece in row:
+            found: set[tuple[bool, int]] = set()
+            for before in (*piece.after, *self._inherited.get(id(piece), ())):
+                target = self._previous.get(id(before), -1)
+                if target >= 0 and before.step in (piece.step, piece.step - 1):
+                    found.add((before.step == piece.step, target))
+            for same, target in found:
+                (own if same else earlier)[target] += 1
+        kept = [target for target, count in own.items() if 2 * count > len(row) and target != at]
+        late = [target for target, count in earlier.items() if 2 * count > len(row) - 1 > 0]
+        return sorted(kept), sorted(late)
+
+    def _times(self, piece: Piece) -> tuple[int, int, int]:
+        """Return when a piece could start, when it did and when it ended, on the clock of the rank."""
+        ready, start, end = piece.start_ns, piece.start_ns, piece.end_ns
+        if (call := piece.call) is not None:
+            joint = self._joints[call.group, call.ordinal, piece.step]
+            start = max(ready, joint.begin_ns - self._offset_ns)
+            end = max(start, joint.end_ns - self._offset_ns)
+        return ready, start, end
+
+    def _drop_contradicted(
+        self, depends: list[tuple[list[int], list[int]]], times: list[list[tuple[int, int, int]]]
+    ) -> None:
+        dropped: Counter[str] = Counter()
+        for at, (own, _) in enumerate(depends):
+            for target in list(own):
+                late = sum(times[target][step][2] > times[at][step][0] + TOLERANCE_NS for step in range(len(times[at])))
+                if 2 * late > len(times[at]):
+                    own.remove(target)
+                    dropped[f"{self._rows[at][-1].name} after {self._rows[target][-1].name}"] += 1
+        if dropped:
+            (example, _), *_ = dropped.most_common(1)
+            self.caveats.append(
+                f"rank {self._trace.rank}: {dropped.total()} expected dependencies contradict the measured times and"
+                f" are left out, such as {example}"
+            )
+
+    def _gaps(
+        self,
+        step: int,
+        depends: list[tuple[list[int], list[int]]],
+        times: list[list[tuple[int, int, int]]],
+        gaps: list[list[int]],
+    ) -> None:
+        """Set the gap before each row in one step: from the end of what it waited for last, in any step."""
+        busy: dict[str, list[int]] = defaultdict(list)  # of lanes that run several: the ends of what runs, sorted
+        for at, row in enumerate(self._rows):
+            lane = row[0].lane
+            ready = times[at][step][0]
+            before = [times[target][step][2] for target in depends[at][0]]
+            at_a_time = self._trace.parallel.get(lane, 1)
+            is_first = at_a_time == 1 and self._lane_before[at] < 0
+            if at_a_time > 1:
+                running = busy[lane]
+                if len(running) >= at_a_time:
+                    before.append(running[-at_a_time])
+                insort(running, times[at][step][2])
+            elif not is_first:
+                before.append(times[self._lane_before[at]][step][2])
+            if is_first and lane == self._trace.main and not before:
+                gaps[at][step] = self._first_gap(at, step, times)
+                continue
+            earlier = [*depends[at][1], self._lane_last[lane]] if is_first or not before else depends[at][1]
+            if before or lane in self._trace.streams:
+                # Of work of unknown cause nothing is known but how it lies in its own step.
+                ends = [self._earlier_end(times[target], step, known=bool(before)) for target in earlier]
+                gaps[at][step] = max(0, ready - max([*before, *ends]))
+            else:
+                gaps[at][step] = self._gap_between(times[at], [times[target] for target in earlier], step)
+
+    def _earlier_end(self, times: list[tuple[int, int, int]], step: int, *, known: bool) -> int:
+        """Return when an operation ended in the step before: the traced one if it is known, else an equal one."""
+        is_traced = known and self._trace.follows(step)
+        return times[step - 1][2] if is_traced else times[step][2] - self._trace.periods[step].time_ns
+
+    def _gap_between(
+        self, times: list[tuple[int, int, int]], earlier: list[list[tuple[int, int, int]]], step: int
+    ) -> int:
+        """Return the gap before a row that waits only for the step before, the usual one if that was not traced."""
+        steps = [one for one in range(len(times)) if self._trace.follows(one)]
+        if step in steps or not steps:
+            ends = [self._earlier_end(one, step, known=True) for one in earlier]
+            return max(0, times[step][0] - max(ends))
+        found = [max(0, times[one][0] - max(other[one - 1][2] for other in earlier)) for one in steps]
+        return round(median(found))
+
+    def _first_gap(self, at: int, step: int, times: list[list[tuple[int, int, int]]]) -> int:
+        """Return the gap before the first row of the main lane.
+
+        The time after the last row of a step is in the gap of the next step's first row, and counts for its own step.
+        """
+        window = self._trace.windows[step]
+        end_ns = times[self._lane_last[self._trace.main]][step][2]
+        return max(0, times[at][step][0] - window.begin_ns) + max(0, window.end_ns - end_ns)
+
+    def _node(
+        self, at: int, depends: tuple[list[int], list[int]], times: list[tuple[int, int, int]], gaps: list[int]
+    ) -> Node:
+        piece = self._rows[at][-1]
+        large = piece.flops is not None or (piece.shape is not None and _elements(piece.shape) >= LARGE_ELEMENTS)
+        cores = piece.cores * (self._threads if large and piece.kind is NodeKind.COMPUTE else 1)
+        return Node(
+            number=self._first + at,
+            rank=self._trace.rank,
+            lane=piece.lane,
+            kind=piece.kind,
+            name=piece.name,
+            durations_ns=tuple(end - start for _, start, end in times),
+            gaps_ns=tuple(gaps),
+            starts_ns=tuple(
+                start - period.begin_ns for (_, start, _), period in zip(times, self._trace.periods, strict=True)
+            ),
+            depends=tuple(self._first + target for target in depends[0]),
+            depends_before=tuple(self._first + target for target in depends[1]),
+            phase=piece.phase and str(piece.phase),
+            layer=piece.layer,
+            bytes=piece.bytes,
+            flops=piece.flops,
+            dtype=piece.dtype,
+            shape=piece.shape,
+            cores=cores,
+            gradient_of=piece.gradient_of,
+            collective=_collective(piece),
+        )
+
+
+def _elements(shape: Sequence[int]) -> int:
+    count = 1
+    for side in shape:
+        count *= side
+    return count
+
+
+def _collective(piece: Piece) -> Collective | None:
+    if (call := piece.call) is None:
+        return None
+    return Collective(
+        *(call.group, call.ordinal, call.operation, call.ranks, call.bytes), call.tensors, call.tensor_layers
+    )
+
+
+def _report(trace: RankTrace, others: Counter[str]) -> str:
+    """Return a sentence about operations that are not in all steps."""
+    total_ms = others.total() / 1e6 / len(trace.windows)
+    names = ", ".join(name for name, _ in others.most_common(3))
+    return (
+        f"rank {trace.rank}: {len(others)} operations ({total_ms:.3f} ms a step) are only in some steps, or in another"
+        f" order, and are left out: {names}"
+    )

@@ -1,0 +1,150 @@
+"""Gives the operations of a lane their times: one after the other, around the times in which the device did nothing.
+
+A step begins with what the device waited for: fetching a batch, and the host's launch; it ends with the host's return.
+So the host has the time that nothing else hides. The host is also responsible for the time before the first operation
+of another program. Anything else is a gap, unless a dependency or a collective that blocks the device explains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from keras_matrix.analysis.whatif.graph import NodeKind
+from keras_matrix.analysis.whatif.reconstruct.pieces import TOLERANCE_NS, Lane, Piece, Window
+from keras_matrix.analysis.whatif.reconstruct.xplane.blocking import blocked, take
+from keras_matrix.analysis.whatif.reconstruct.xplane.rank import Rank, wait
+from keras_matrix.analysis.whatif.reconstruct.xplane.reading import Interval, Profile, union
+from keras_matrix.analysis.whatif.reconstruct.xplane.rows import STREAM, Row
+from keras_matrix.analysis.whatif.reconstruct.xplane.serial import covered_ns, idle, served_ns
+
+INPUT, LAUNCH, RETURN = "input", "launch", "return"
+
+
+def lay_out(rank: Rank) -> None:
+    """Give the pieces of a rank their times, and its steps those in which its main lane runs them."""
+    for lane in rank.chains:
+        first = 0
+        windows: list[Window] = []
+        collectives = _blocking(rank, lane)
+        for profile in rank.profiles:
+            steps = range(first, first + len(profile.windows))
+            windows += _Chain(rank, profile, lane, steps, collectives).lay_out()
+            first = steps.stop
+        if lane == rank.main:
+            rank.windows = windows
+
+
+def _blocking(rank: Rank, lane: str) -> dict[int, list[Row]]:
+    """Return the collectives that the operations of a lane wait for, by the identity of the row that does.
+
+    Those that run on the threads of the operations become operations of the lane.
+    """
+    taken: dict[int, list[Row]] = {}
+    waiting: dict[int, list[Row]] = {}
+    by_row = blocked(rank, lane)
+    for row in rank.rows.lanes[lane]:
+        for collective in by_row.get(id(row), ()):
+            if collective.identity.program and collective.identity.stream is None:
+                taken.setdefault(id(row), []).append(collective)
+            else:
+                wait(rank, row, collective)
+                waiting.setdefault(id(row), []).append(collective)
+    take(rank, lane, taken)
+    return waiting
+
+
+class _Chain:
+    """A lane in the steps of one file."""
+
+    def __init__(
+        self, rank: Rank, profile: Profile, lane: str, steps: range, collectives: Mapping[int, Sequence[Row]]
+    ) -> None:
+        """`collectives` block the lane, by the identity of the row that waits for them."""
+        self._rank, self._profile, self._steps, self._lane = rank, profile, steps, lane
+        self._collectives = collectives
+        self._is_main = lane == rank.main
+        pieces = [piece for step in steps for piece in rank.lanes[lane][step] if not self._is_fixed(piece)]
+        intervals = [(piece.start_ns, piece.end_ns) for piece in pieces]
+        self._served = {id(piece): ns for piece, ns in zip(pieces, served_ns(intervals), strict=True)}
+        self._busy = union(one for one in intervals if one[1] > one[0])
+        self._host = union([*profile.host, *profile.inputs])
+        self._idle: list[Interval] = []
+        self._now = profile.windows[0].begin_ns
+
+    def lay_out(self) -> list[Window]:
+        """Set the times of the pieces; return the windows of the steps."""
+        found = []
+        for step, window in zip(self._steps, self._profile.windows, strict=True):
+            begin_ns = self._now
+            self._idle = idle(self._busy, (window.begin_ns, window.end_ns))
+            self._rank.lanes[self._lane][step] = self._step(step, window)
+            found.append(Window(begin_ns, self._now))
+        return found
+
+    def _step(self, step: int, window: Window) -> Lane:
+        lane: Lane = []
+        program: str | None = None
+        rows = self._rank.rows.lanes[self._lane]
+        fixed = [row for row in rows if self._is_fixed(self._rank.pieces[id(row)][step])]
+        waited = [row for own in self._collectives.values() for row in own]
+        pending = sorted(self._rank.pieces[id(row)][step].end_ns for row in (*fixed, *waited))
+        for row in rows:
+            piece = self._rank.pieces[id(row)][step]
+            before = [self._rank.pieces[id(one)][step] for one in self._collectives.get(id(row), ())]
+            for collective in [piece] if self._is_fixed(piece) else before:
+                pending.remove(collective.end_ns)
+                self._pass(collective.end_ns - 1)
+            if self._is_fixed(piece):
+                lane.append(piece)
+                continue
+            passed = self._pass(self._now, pending[0] - TOLERANCE_NS if pending else None)
+            if self._is_main and row.identity.program != program:
+                lane += self._launch(step, passed, row.identity.program, is_first=program is None)
+                program = row.identity.program
+            piece.start_ns, piece.end_ns = self._now, self._now + self._served[id(piece)]
+            self._now = piece.end_ns
+            lane.append(piece)
+        passed = self._pass(window.end_ns)
+        if self._is_main:
+            lane.append(self._return(step, window, passed))
+        return lane
+
+    def _is_fixed(self, piece: Piece) -> bool:
+        """Return whether a piece keeps its times: a collective on the threads of the operations."""
+        return piece.call is not None and not self._lane.startswith(STREAM)
+
+    def _pass(self, begin_ns: int, before_ns: int | None = None) -> list[Interval]:
+        """Let the idle intervals of the step pass that begin until a time and end before another; return them."""
+        found = []
+        while self._idle and self._idle[0][0] <= begin_ns and (before_ns is None or self._idle[0][1] < before_ns):
+            first_ns, after_ns = self._idle.pop(0)
+            self._now += after_ns - first_ns
+            found.append((first_ns, after_ns))
+        return found
+
+    def _launch(self, step: int, passed: Sequence[Interval], program: str, is_first: bool) -> Lane:
+        """Return the fetch of a batch and the launch of a program, as long as the device waited for them."""
+        input_ns = sum(covered_ns(self._profile.inputs, one) for one in passed) if is_first else 0
+        host_ns = sum(covered_ns(self._host, one) for one in passed) - input_ns
+        lane = []
+        if is_first and any(profile.inputs for profile in self._rank.profiles):
+            lane.append(self._piece(INPUT, NodeKind.INPUT, step, (input_ns, host_ns)))
+        name = LAUNCH if is_first else f"{LAUNCH} {program}"
+        lane.append(self._piece(name, NodeKind.HOST, step, (max(0, host_ns), 0)))
+        return lane
+
+    def _return(self, step: int, window: Window, passed: Sequence[Interval]) -> Piece:
+        """Return the end of a step: what the host does after the last operation of all devices of the file."""
+        at = step - self._steps.start
+        last_ns = max((run.end_ns for steps in self._profile.runs.values() for run in steps[at]), default=0)
+        after = [(max(begin_ns, last_ns), end_ns) for begin_ns, end_ns in passed if end_ns > last_ns]
+        host_ns = sum(covered_ns(self._host, one) for one in after)
+        piece = self._piece(RETURN, NodeKind.HOST, step, (host_ns, 0))
+        self._rank.returns.append(piece)
+        return piece
+
+    def _piece(self, name: str, kind: NodeKind, step: int, times_ns: tuple[int, int]) -> Piece:
+        """Return work of the host with this duration, which ends so long before the present."""
+        duration_ns, before_ns = times_ns
+        end_ns = self._now - before_ns
+        return Piece(self._lane, name, kind, end_ns - duration_ns, end_ns, cores=0.0, step=step)

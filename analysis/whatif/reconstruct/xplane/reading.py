@@ -1,0 +1,256 @@
+"""Reads a file of JAX or TensorFlow: its steps, and what each device and the program's own thread did in them.
+
+Steps follow one another without a gap: a step lasts from the end of the one before, or from its own mark for the first
+step of a file, to the end of its mark or of its last operation, whichever is later. So fetching a batch, which happens
+before the mark, belongs to the step, and steps that a program only dispatches last as long as their work.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from keras_matrix.analysis.whatif.graph import GraphError
+from keras_matrix.analysis.whatif.reconstruct.pieces import TOLERANCE_NS, Window
+from keras_matrix.records.codec import decode
+from keras_matrix.records.files import read_json
+from keras_matrix.records.traces.conversion import worker_of
+from keras_matrix.records.traces.neutral import WORKING, Kind, Phase, Span
+from keras_matrix.records.traces.request import MARK, NAMES_NAME, Names, TraceError
+from keras_matrix.records.traces.xspace import hlo_program, reader, tracks
+from keras_matrix.records.traces.xspace.hlo_program import HloProgram
+
+Interval = tuple[int, int]
+# Events of the program's thread in which it only waits for a device.
+WAITS = ("Wait", "CommonPjRtBuffer::Await", "BlockHostUntilReady")
+
+
+class Identity(NamedTuple):
+    """What is the same for all runs of an operation. `program` is empty for one of TensorFlow's graph."""
+
+    name: str
+    op: str
+    kind: Kind
+    phase: Phase | None
+    layer: str | None
+    program: str
+    stream: int | None
+
+
+class Run(NamedTuple):
+    """One execution: the operation, how often it ran before in this step, and its time."""
+
+    identity: Identity
+    occurrence: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True)
+class Profile:
+    """A file. Times are of the machine's monotonic clock if the file has marks of it (`is_aligned`).
+
+    `runs` are those of each device, for each step in the order of their starts. `host` is when the program's own thread
+    worked, `inputs` when a batch was fetched; both sorted, without overlap.
+    """
+
+    path: Path
+    worker: int
+    device: str
+    windows: list[Window]
+    runs: dict[int, list[list[Run]]]
+    host: list[Interval]
+    inputs: list[Interval]
+    programs: dict[str, HloProgram] = field(default_factory=dict)
+    is_aligned: bool = False
+    caveats: list[str] = field(default_factory=list)
+
+
+def read(path: Path, position: int) -> Profile:
+    """Read a file; without a worker in its name it is that of the rank at this position.
+
+    Raises `TraceError` for a file that cannot be read, and `GraphError` for one without steps or their work.
+    """
+    recording = reader.read(path)
+    worker = worker_of(path)
+    found = tracks.spans(recording, 0, _names(path))
+    work = found[len(found) - recording.worked.whats.size :]
+    marks = sorted((one for one in found if one.track.kind is Kind.STEPS), key=lambda one: one.step or 0)
+    _check_steps(path, marks)
+    shift_ns = -min((own - machine for own, machine in recording.clocks), default=0)
+    runs, caveats = _runs(path, marks, work, [one.program for one in tracks.operations(recording)])
+    windows = _windows(marks, runs.values())
+    profile = Profile(
+        path=path,
+        worker=position if worker is None else worker,
+        device=recording.device,
+        windows=windows,
+        runs=dict(enumerate(runs[device] for device in sorted(runs))),
+        host=union((mark.start_ns, mark.end_ns) for mark in recording.marks if _is_work(mark.name)),
+        inputs=union((one.start_ns, one.end_ns) for one in found if one.track.kind is Kind.INPUT),
+        programs=_programs(path, recording.programs, runs.values()),
+        is_aligned=bool(recording.clocks),
+        caveats=[*caveats, *(f"{path}: the profiler says: {text}" for text in recording.warnings)],
+    )
+    _begin_with_input(profile)
+    _shift(profile, shift_ns)
+    return profile
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the intervals without overlap, sorted."""
+    found: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _names(path: Path) -> Names:
+    """Return the names of layers, which the runner stores next to the profiler's files."""
+    stored = path.parent / NAMES_NAME
+    try:
+        return decode(Names, read_json(stored))
+    except FileNotFoundError:
+        return Names()
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{stored}: is damaged ({error}); record the trace again") from error
+
+
+def _programs(path: Path, stored: Mapping[str, bytes], devices: Iterable[list[list[Run]]]) -> dict[str, HloProgram]:
+    """Read the programs that the steps have run. Raises `TraceError`."""
+    used = {run.identity.program for steps in devices for runs in steps for run in runs}
+    try:
+        return {name: hlo_program.read(memoryview(data)) for name, data in stored.items() if name in used}
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        raise TraceError(f"{path}: contains an invalid program: {error}; record it again") from error
+
+
+def _is_work(name: str) -> bool:
+    """Return whether an event of the program's thread is work: not a mark of a step, and not a wait."""
+    return not name.startswith((MARK, *WAITS)) and name != "train"
+
+
+def _check_steps(path: Path, marks: Sequence[Span]) -> None:
+    """Raise `GraphError` if there is no step, or if the clock ran backwards between two."""
+    if not marks:
+        raise GraphError(
+            f"{path}: contains no step; mark steps with jax.profiler.StepTraceAnnotation or"
+            " tf.profiler.experimental.Trace(..., step_num=N), or record the trace with runner trace"
+        )
+    for before, after in pairwise(marks):
+        if after.start_ns < before.end_ns - TOLERANCE_NS:
+            raise GraphError(
+                f"{path}: {after.name!r} begins at {after.start_ns} ns, before {before.name!r} ends at"
+                f" {before.end_ns} ns: the clock ran backwards, or steps overlap"
+            )
+
+
+def _runs(
+    path: Path, marks: list[Span], work: Sequence[Span], programs: Sequence[str]
+) -> tuple[dict[int, list[list[Run]]], list[str]]:
+    """Return the runs of each device in each step, and caveats. Raises `GraphError` if a step has no work.
+
+    A last step without work, in which the profiler stopped, is removed from the marks.
+    """
+    places = {mark.step: at for at, mark in enumerate(marks)}
+    counts: Counter[tuple[int, int, Identity]] = Counter()
+    runs: dict[int, list[list[Run]]] = defaultdict(lambda: [[] for _ in places])
+    outside: Counter[str] = Counter()
+    for span, program in zip(work, programs, strict=True):
+        if span.track.kind is Kind.OUTSIDE and marks[0].start_ns <= span.start_ns <= marks[-1].end_ns:
+            outside[span.name] += span.duration_ns
+        if span.track.kind not in WORKING:
+            continue
+        at = places.get(span.step)
+        if at is None and not program:
+            at = _step_at(marks, span.start_ns)
+        if at is None or span.start_ns < marks[at].start_ns - TOLERANCE_NS:
+            if marks[0].start_ns <= span.start_ns <= marks[-1].end_ns:
+                outside[span.name] += span.duration_ns
+            continue
+        identity = Identity(*(span.name, span.op, span.track.kind, span.phase, span.layer, program, span.stream))
+        occurrence = counts[span.track.worker, at, identity]
+        counts[span.track.worker, at, identity] += 1
+        runs[span.track.worker][at].append(Run(identity, occurrence, span.start_ns, span.end_ns))
+    caveats = []
+    for at, mark in enumerate([*marks]):
+        own = [run for steps in runs.values() for run in steps[at]]
+        if not own and 0 < at == len(marks) - 1 and not outside:
+            caveats.append(
+                f"step {at + 1} is left out: the profiler stopped before it ended, without an operation of it"
+            )
+            marks.pop()
+            runs = {device: steps[:-1] for device, steps in runs.items()}
+            break
+        if not own:
+            others = (
+                f" {len(outside)} operations belong to no step, such as {next(iter(outside))!r};" if outside else ""
+            )
+            raise GraphError(f"{path}: {mark.name!r} contains no operation;{others} record the trace again")
+        if not any(run.end_ns > run.start_ns for run in own):
+            raise GraphError(
+                f"{path}: the operations of {mark.name!r}, such as {own[0].identity.name!r}, have no duration;"
+                " record the trace again"
+            )
+    return runs, [*caveats, *_outside(path, outside, len(marks))]
+
+
+def _step_at(marks: Sequence[Span], at_ns: int) -> int | None:
+    """Return the step within which an operation of a graph began; the event of its end may be later than the step's."""
+    at = bisect_right(marks, at_ns, key=lambda mark: mark.start_ns) - 1
+    return at if at >= 0 and at_ns <= marks[at].end_ns else None
+
+
+def _outside(path: Path, outside: Counter[str], steps: int) -> list[str]:
+    if not outside:
+        return []
+    names = ", ".join(repr(name) for name, _ in outside.most_common(3))
+    return [
+        f"{path}: {len(outside)} operations ({outside.total() / 1e6 / steps:.3f} ms a step) belong to no step and are"
+        f" left out: {names}"
+    ]
+
+
+def _windows(marks: Sequence[Span], devices: Iterable[list[list[Run]]]) -> list[Window]:
+    ends = [mark.end_ns for mark in marks]
+    for steps in devices:
+        for at, runs in enumerate(steps):
+            ends[at] = max(ends[at], max((run.end_ns for run in runs), default=0))
+    found: list[Window] = []
+    for mark, end_ns in zip(marks, ends, strict=True):
+        begin_ns = found[-1].end_ns if found else mark.start_ns
+        found.append(Window(begin_ns, max(begin_ns, end_ns)))
+    return found
+
+
+def _begin_with_input(profile: Profile) -> None:
+    """Let the first step begin with the fetch of its batch, if that ended just before its mark."""
+    first = profile.windows[0]
+    longest = max(window.time_ns for window in profile.windows)
+    for begin_ns, end_ns in reversed(profile.inputs):
+        if end_ns <= first.begin_ns:
+            if first.begin_ns - begin_ns < longest:
+                first.begin_ns = begin_ns
+            return
+
+
+def _shift(profile: Profile, shift_ns: int) -> None:
+    """Add a time to all times."""
+    if not shift_ns:
+        return
+    for window in profile.windows:
+        window.begin_ns += shift_ns
+        window.end_ns += shift_ns
+    profile.host = [(begin + shift_ns, end + shift_ns) for begin, end in profile.host]
+    profile.inputs = [(begin + shift_ns, end + shift_ns) for begin, end in profile.inputs]
+    for steps in profile.runs.values():
+        for at, runs in enumerate(steps):
+            steps[at] = [run._replace(start_ns=run.start_ns + shift_ns, end_ns=run.end_ns + shift_ns) for run in runs]

@@ -1,0 +1,253 @@
+"""Watches an external command from its start to its end, as an executor's `Running`.
+
+The command is not interleaved: it runs from start to end while no other cell of the run does. Its output goes directly
+to a file; its reports on the pipe are stored. Both files are read as they were opened before its start: it could put
+a link or a pipe in their place. The memory of its full process tree is sampled ten times a second. After the time limit
+its processes get SIGTERM, and are killed if they do not end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from io import FileIO
+from pathlib import Path
+
+from keras_matrix.records.files import naming
+from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
+from keras_matrix.records.trees import walk
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.executors import Outcome, WaitingCell
+from keras_matrix.runner.executors.supervise.environment import allowed_cpus
+from keras_matrix.runner.executors.supervise.epochs import Alive
+from keras_matrix.runner.executors.supervise.output import HEAD_BYTES, TAIL_BYTES, CappedOutput
+from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, Parent, ProcessWatch, sampling_of
+from keras_matrix.runner.executors.tasks.metrics.search import Written, metrics_of
+from keras_matrix.runner.executors.tasks.observation import TaskObservation
+from keras_matrix.runner.executors.tasks.start import Command, NoDevice, NotStarted, TooFewDevices, problem_of
+from keras_matrix.runner.machine import process_tree
+from keras_matrix.runner.machine.gpus.readings import open_gpu, readable
+
+GRACE_S = 5.0
+LOG_LIMIT_BYTES = 16 << 30
+LEAST_FREE_BYTES = 1 << 30
+REPORT_LIMIT_BYTES = 64 << 20
+MOST_FILES = 100
+
+
+class TaskWatch(ProcessWatch):
+    """A started external command."""
+
+    def __init__(self, parent: Parent, job: Job, command: Command, timeout_s: float) -> None:
+        """Start the command through its parent. Raises `ServerGone`."""
+        gpus = readable([open_gpu(name) for name in command.gpus])
+        super().__init__(parent, job, timeout_s)
+        self._stopped: str | None = None
+        self._kill_at_s: float | None = None
+        self._reported_bytes = 0
+        os.mkfifo(job.report_path, 0o600)
+        self._report = os.open(job.report_path, os.O_RDWR | os.O_NONBLOCK)
+        self._stored, self._log = _created(job.reported_path), _created(job.log_path)
+        self._meter.on()
+        try:
+            order = {"job": str(job.path), "argv": command.argv, "env": command.environment, "folder": command.folder}
+            self._pid = parent.begin(order | {"cpus": allowed_cpus(job.settings)}, self._log.fileno())
+        except BaseException:
+            self._close()
+            self._close_files()
+            raise
+        self._use = sampling_of(parent, self._pid, gpus)
+        self._begun_s = time.perf_counter()
+        self._epochs.begin(Alive(self._pid, parent.root or self._pid))
+        self._use.begin(self._meter.worked_s())
+
+    def calibrated(self) -> float | None:
+        """Return None: a command is not calibrated."""
+        return None
+
+    def resume(self, steps: int) -> None:
+        """Do nothing: a command has no steps."""
+
+    def root(self) -> int | None:
+        """Return None: a command never waits."""
+        return None
+
+    def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
+        """Run the command to its end."""
+        if not self._over:
+            try:
+                self._wait()
+            except BaseException:
+                self._close_files()
+                raise
+        return False
+
+    def resident_bytes(self) -> int:
+        """Return the peak of its memory, or 0 after its end."""
+        if self._over:
+            return 0
+        self._use.sample(self._meter.worked_s())
+        return self._use.peak_resident_bytes or 0
+
+    def finish(self) -> Outcome:
+        """Return the outcome of the command with its metrics."""
+        self.turn()
+        with self._log, self._stored:
+            if self._ended is None:
+                return Outcome(infrastructure=f"server: {self._gone}", wall_time_s=self._meter.wall_s)
+            return replace(
+                self._outcome(self._ended),
+                output_tail=_ends_of(self._log),
+                task=self._observation(problem_of(self._job), self._ended.get("outlived", 0)),
+            )
+
+    def abandon(self) -> None:
+        """Kill the command and wait for its end."""
+        self._parent.kill(self._pid)
+        self.turn()
+        self._close_files()
+
+    # While it runs.
+
+    def _wait(self) -> None:
+        deadline_s = self._begun_s + self._left_s
+        try:
+            while not self._over:
+                self._look(self.pace.wait_s(time.perf_counter()))
+                now_s = time.perf_counter()
+                if self._ended is None and self.pace.due(now_s):
+                    self._sample()
+                    self._stop_in_time(now_s, deadline_s)
+        except BaseException:
+            self._parent.kill(self._pid)
+            raise
+        finally:
+            self._use.end(self._meter.worked_s())
+            self._meter.off()
+            self._epochs.end()
+            self._take_reports()
+            self._close()
+            self._use.close()
+            self._parent.release()
+
+    def _look(self, wait_s: float) -> None:
+        """Store its reports, and notice its end."""
+        readable, _, _ = select.select([self._parent.connection, self._report], [], [], wait_s)
+        if self._report in readable:
+            self._take_reports()
+        if self._parent.connection in readable:
+            self._receive()
+
+    def _take_reports(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._report, MESSAGE_BYTES)
+            self._reported_bytes += len(data)
+            if self._reported_bytes <= REPORT_LIMIT_BYTES:  # reading continues, so that the command is not blocked
+                self._stored.write(data)
+
+    def _sample(self) -> None:
+        self._use.sample(self._meter.worked_s())
+        size = os.fstat(self._log.fileno()).st_size
+        if size > LOG_LIMIT_BYTES:
+            self._ask_to_end(f"log_limit: the command printed more than {LOG_LIMIT_BYTES >> 30} GiB; reduce its output")
+        # With a short log, a disk that is almost full is not due to the command.
+        elif free_bytes(self._log.fileno()) < min(size, LEAST_FREE_BYTES):
+            text = f"the command printed {size >> 20} MiB, more than the free space of the disk"
+            self._ask_to_end(f"disk_full: {text}; reduce its output, or choose another disk with --results")
+
+    def _stop_in_time(self, now_s: float, deadline_s: float) -> None:
+        if now_s > deadline_s and not self._deadline_exceeded and self._stopped is None:
+            self._deadline_exceeded = True
+            self._ask_to_end(None)
+        if self._kill_at_s is not None and now_s > self._kill_at_s:
+            self._parent.kill(self._pid)
+
+    def _ask_to_end(self, why: str | None) -> None:
+        if self._kill_at_s is None:
+            self._stopped = why
+            self._kill_at_s = time.perf_counter() + GRACE_S
+            if self._pid > 0:  # an ended container has no process
+                process_tree.signal_tree(self._pid, signal.SIGTERM)
+
+    def _close(self) -> None:
+        os.close(self._report)
+        self._epochs.close()
+
+    def _close_files(self) -> None:
+        self._stored.close()
+        self._log.close()
+
+    # Once it has ended.
+
+    def _observation(self, task: Task, outlived: int) -> TaskObservation:
+        metrics, caveat = metrics_of(task, Written(_opened(self._log), _opened(self._stored)))
+        cut = f"reports: the pipe had more than {REPORT_LIMIT_BYTES >> 20} MiB, the rest was ignored; report less"
+        size, files = os.fstat(self._log.fileno()).st_size, _left_in(self._job.outputs_dir)
+        metrics = [*metrics, uptime(self._meter.wall_s)]
+        run = TaskRun(task.name, words(task), task.primary, metrics, size, outlived, files=files)
+        caveats = [caveat, cut if self._reported_bytes > REPORT_LIMIT_BYTES else None]
+        return TaskObservation(run, stopped=self._stopped, caveats=tuple(filter(None, caveats)))
+
+
+def free_bytes(descriptor: int) -> int:
+    """Return the free space of the file system of an open file."""
+    disk = os.fstatvfs(descriptor)
+    return disk.f_bavail * disk.f_frsize
+
+
+def uptime(seconds: float) -> Metric:
+    """Return the metric of every command: how long it ran."""
+    return Metric(UPTIME, seconds, "s", Compute.LAST, Goal.LOWER, 1)
+
+
+def words(task: Task) -> list[str]:
+    """Return a command for its record, with the placeholders for paths of this machine unfilled."""
+    return [*task.wrap, *task.command]
+
+
+def never(job: Job, why: NotStarted) -> TaskObservation:
+    """Return the observation of a command that cannot be started."""
+    task = problem_of(job)
+    run = TaskRun(task.name, words(task), task.primary, [])
+    if isinstance(why, NoDevice):
+        return TaskObservation(run, no_device=str(why))
+    few = isinstance(why, TooFewDevices)
+    return TaskObservation(run, too_few_devices=str(why)) if few else TaskObservation(run, never=str(why))
+
+
+def _created(path: Path) -> FileIO:
+    """Create a file of which the end is written and any part is read."""
+    return FileIO(path, "ab+", opener=lambda name, flags: os.open(name, flags | os.O_EXCL, 0o600))
+
+
+def _opened(file: FileIO) -> Path:
+    """Return the path under which another process finds this open file, whatever its own name leads to by now."""
+    return Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
+
+
+def _ends_of(log: FileIO) -> str:
+    """Return the beginning and the end of a log of any size as readable text."""
+    ends = CappedOutput()
+    with naming(Path(log.name)):
+        ends.add(os.pread(log.fileno(), HEAD_BYTES, 0))
+        size = os.fstat(log.fileno()).st_size
+        tail = max(HEAD_BYTES, size - TAIL_BYTES)
+        ends.skip(tail - HEAD_BYTES)
+        ends.add(os.pread(log.fileno(), TAIL_BYTES, tail))
+    return ends.text()
+
+
+def _left_in(folder: str | None) -> list[str]:
+    """Return the files of an outputs folder; remove an empty folder."""
+    if folder is None:
+        return []
+    found = sorted(str(path.relative_to(folder)) for path in walk(folder) if path.is_file())
+    if not found:
+        with contextlib.suppress(OSError):
+            Path(folder).rmdir()
+    return found[:MOST_FILES]

@@ -1,0 +1,246 @@
+"""GPUs through NVML, the driver's own library: read at the boundaries of epochs, and locked to one clock.
+
+A reading uses no part of the GPU, is taken while the cell rests, and is None if the driver has no value. Counters of
+the driver (energy, time throttled by heat or power) are read at both ends of an epoch, since throttling ends with the
+work: the reasons that are active at a boundary say less.
+
+Power is energy over time if the driver counts energy. `nvmlDeviceGetPowerUsage` is an average over one second on
+Ampere and later (except GA100), so that samples are `NVML_FI_DEV_POWER_INSTANT` if the driver provides it. A MIG device
+has its own memory and processes; power, energy, clocks, temperature and utilisation are those of the entire card.
+
+Written from NVML's documentation (nvml.h; docs.nvidia.com/deploy/nvml-api) and tested with a fake library
+(tests/gpu/fake_nvml.c), not on a GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from keras_matrix.analysis.surroundings.gpu import MHZ, reasons_in_words
+from keras_matrix.records.host.procfs import Unread
+from keras_matrix.records.schema import GpuEpochs
+from keras_matrix.runner.machine.gpus.nvml import GpuLost, NotPermitted, Nvml, open_nvml
+from keras_matrix.runner.machine.surroundings.counters import moved, total
+
+MILLI = 1e-3
+PERCENT = 0.01
+NANO = 1e-9
+# Where power samples come from: NVML_FI_DEV_POWER_INSTANT, or nvmlDeviceGetPowerUsage.
+INSTANT, POWER_USAGE = "instant", "power_usage"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """The driver's values at one moment; energy and throttled times count from when it was loaded.
+
+    `at_s` is when the energy was read, by the reader's monotonic clock.
+    """
+
+    sm_clock_hz: int | None = None
+    memory_clock_hz: int | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    throttle_mask: int | None = None
+    energy_j: float | None = None
+    thermal_throttled_s: float | None = None
+    power_throttled_s: float | None = None
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """The usage of a GPU at one moment; its utilisation is that of the driver's last period."""
+
+    memory_used_bytes: int | None = None
+    process_memory_bytes: int | None = None
+    utilisation_share: float | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProperties:
+    """The identity of a GPU; `mig` is whether it is one MIG device of a card."""
+
+    uuid: str | None = None
+    compute_capability: str | None = None
+    mig: bool | None = None
+
+
+class Unreadable:
+    """Replaces a GPU that cannot be read, so that sums over several GPUs do not silently leave one out."""
+
+    power_source: str | None = None
+
+    def use(self, pids: Collection[int]) -> GpuUse:
+        """Return nothing measured."""
+        return GpuUse()
+
+    def energy_j(self) -> float | None:
+        """Return nothing measured."""
+        return None
+
+
+class ReadableGpu:
+    """One GPU. `card` is the entire GPU: another handle than `handle` if that is a MIG device.
+
+    `lost` is NVML's message when the GPU was lost, `not_permitted` the functions that this user may not call,
+    `power_source` the source of power samples, once one was taken.
+    """
+
+    def __init__(self, nvml: Nvml, handle: Any, card: Any, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._nvml, self._handle, self._card, self._clock = nvml, handle, card, clock
+        self.lost: str | None = None
+        self.not_permitted: list[str] = []
+        self.power_source: str | None = None
+
+    def read(self) -> GpuReading:
+        """Return the driver's current values."""
+        lib = self._nvml.library
+        return GpuReading(
+            at_s=self._clock(),
+            energy_j=self.energy_j(),
+            sm_clock_hz=self._ask("nvmlDeviceGetClockInfo", lib.NVML_CLOCK_SM, scale=MHZ),
+            memory_clock_hz=self._ask("nvmlDeviceGetClockInfo", lib.NVML_CLOCK_MEM, scale=MHZ),
+            temperature_c=self._ask("nvmlDeviceGetTemperature", lib.NVML_TEMPERATURE_GPU, scale=1.0),
+            power_w=self.power_w(),
+            throttle_mask=self._ask("nvmlDeviceGetCurrentClocksEventReasons"),
+            thermal_throttled_s=self._violation_s(lib.NVML_PERF_POLICY_THERMAL),
+            power_throttled_s=self._violation_s(lib.NVML_PERF_POLICY_POWER),
+        )
+
+    def with_energy_now(self, reading: GpuReading) -> GpuReading:
+        """Return a reading with the current energy and time, so that they enclose the epoch alone."""
+        return replace(reading, at_s=self._clock(), energy_j=self.energy_j())
+
+    def use(self, pids: Collection[int]) -> GpuUse:
+        """Return the current usage, in total and by these processes."""
+        memory, rates = self._ask_own("nvmlDeviceGetMemoryInfo"), self._ask("nvmlDeviceGetUtilizationRates")
+        return GpuUse(
+            memory_used_bytes=None if memory is None else int(memory.used),
+            process_memory_bytes=self._used_by(pids),
+            utilisation_share=None if rates is None else rates.gpu * PERCENT,
+            power_w=self.power_w(),
+        )
+
+    def identity(self) -> GpuProperties:
+        """Return the identity of the GPU."""
+        capability = self._ask("nvmlDeviceGetCudaComputeCapability")
+        mode = self._ask("nvmlDeviceGetMigMode")
+        return GpuProperties(
+            uuid=self._ask_own("nvmlDeviceGetUUID"),
+            compute_capability=None if capability is None else ".".join(map(str, capability)),
+            mig=self._handle is not self._card or (None if mode is None else bool(mode[0])),
+        )
+
+    def energy_j(self) -> float | None:
+        """Return the energy used since the driver was loaded."""
+        found: float | None = self._ask("nvmlDeviceGetTotalEnergyConsumption", scale=MILLI)
+        return found
+
+    def power_w(self) -> float | None:
+        """Return the power drawn: the instantaneous value if the driver provides it, else `nvmlDeviceGetPowerUsage`."""
+        if self.power_source != POWER_USAGE and (found := self._instant_power_w()) is not None:
+            self.power_source = INSTANT
+            return found
+        if self.power_source == INSTANT:  # both sources are never mixed
+            return None
+        usage: float | None = self._ask("nvmlDeviceGetPowerUsage", scale=MILLI)
+        if usage is not None:
+            self.power_source = POWER_USAGE
+        return usage
+
+    def lock(self) -> str | None:
+        """Lock the clock at the rated one, which the GPU sustains under any load; return why this is refused."""
+        rated = self._nvml.library.NVML_CLOCK_LIMIT_ID_TDP
+        refused = self._nvml.ask("nvmlDeviceSetGpuLockedClocks", self._card, rated, rated)
+        return refused.why.removeprefix("NVML: ") if isinstance(refused, Unread) else None
+
+    def unlock(self) -> None:
+        """Unlock the clock; a refusal is ignored."""
+        self._nvml.ask("nvmlDeviceResetGpuLockedClocks", self._card)
+
+    def _ask(self, name: str, *arguments: Any, scale: float | None = None) -> Any:
+        """Return a function's result for the entire card, None for an error."""
+        return self._call(name, self._card, *arguments, scale=scale)
+
+    def _ask_own(self, name: str) -> Any:
+        """Return a function's result for the GPU or the MIG device itself, None for an error."""
+        return self._call(name, self._handle)
+
+    def _call(self, name: str, *arguments: Any, scale: float | None = None) -> Any:
+        found = self._nvml.ask(name, *arguments)
+        if isinstance(found, GpuLost):
+            self.lost = self.lost or found.why
+        elif isinstance(found, NotPermitted) and name not in self.not_permitted:
+            self.not_permitted.append(name)
+        if isinstance(found, Unread):
+            return None
+        return found if scale is None else found * scale
+
+    def _instant_power_w(self) -> float | None:
+        values = self._ask("nvmlDeviceGetFieldValues", [self._nvml.library.NVML_FI_DEV_POWER_INSTANT])
+        return values[0].value.uiVal * MILLI if values and values[0].nvmlReturn == 0 else None
+
+    def _used_by(self, pids: Collection[int]) -> int | None:
+        """Return the memory of these processes; None if the driver lists none of them.
+
+        The driver lists the machine's pids, which differ in a container.
+        """
+        listed = self._ask_own("nvmlDeviceGetComputeRunningProcesses") or []
+        used: int | None = total(one.usedGpuMemory for one in listed if one.pid in pids)
+        return used
+
+    def _violation_s(self, policy: int) -> float | None:
+        status = self._ask("nvmlDeviceGetViolationStatus", policy)
+        return None if status is None else float(status.violationTime) * NANO
+
+
+def open_gpu(visible: str, library: Any = None) -> ReadableGpu | Unread:
+    """Return the GPU with this name in `CUDA_VISIBLE_DEVICES`; for one in MIG mode its first MIG device, as in CUDA."""
+    nvml = open_nvml(library)
+    if isinstance(nvml, Unread):
+        return nvml
+    handle = nvml.gpu(visible)
+    if isinstance(handle, Unread):
+        return handle
+    return ReadableGpu(nvml, nvml.used_part(handle) or handle, nvml.card(handle))
+
+
+def readable(found: Sequence[ReadableGpu | Unread]) -> tuple[ReadableGpu | Unreadable, ...]:
+    """Return what to sample for these GPUs: one entry for each, or nothing if no GPU can be read."""
+    if not any(isinstance(one, ReadableGpu) for one in found):
+        return ()
+    return tuple(one if isinstance(one, ReadableGpu) else Unreadable() for one in found)
+
+
+def over_epochs(
+    ends: Sequence[tuple[GpuReading, GpuReading]], identity: GpuProperties = GpuProperties()
+) -> GpuEpochs | None:
+    """Return a record's figures for the readings at both ends of each measured epoch; None without one. Pure."""
+    if not ends:
+        return None
+    boundaries = [ends[0][0], *(after for _, after in ends)]
+    energies_j = [moved(before.energy_j, after.energy_j) for before, after in ends]
+    times_s = [moved(before.at_s, after.at_s) for before, after in ends]
+    return GpuEpochs(
+        sm_clocks_hz=[one.sm_clock_hz for one in boundaries],
+        memory_clocks_hz=[one.memory_clock_hz for one in boundaries],
+        temperatures_c=[one.temperature_c for one in boundaries],
+        powers_w=[one.power_w for one in boundaries],
+        throttle_reasons=[
+            None if one.throttle_mask is None else ", ".join(reasons_in_words(one.throttle_mask)) for one in boundaries
+        ],
+        epoch_energies_j=energies_j,
+        thermal_throttled_times_s=[moved(b.thermal_throttled_s, a.thermal_throttled_s) for b, a in ends],
+        power_throttled_times_s=[moved(b.power_throttled_s, a.power_throttled_s) for b, a in ends],
+        uuid=identity.uuid,
+        compute_capability=identity.compute_capability,
+        mig=identity.mig,
+        average_powers_w=[
+            None if joules is None or not seconds else joules / seconds
+            for joules, seconds in zip(energies_j, times_s, strict=True)
+        ],
+    )

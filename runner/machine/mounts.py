@@ -1,0 +1,128 @@
+"""The files that a cell needs from outside its image, and whether this container has them.
+
+A service has the matrix files and what its user mounts. An external command needs its folder, its program and, if that
+is an interpreter, the script; a user's workload needs its module. Nothing is imported or started. Files that a script
+or a module opens later are not checked: without them the cell fails with its own message.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from keras_matrix.records.task import Task
+from keras_matrix.runner.cell.job import search_path
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.matrix.task_request import filled
+from keras_matrix.runner.matrix.task_rules import PLACE
+
+INTERPRETER = re.compile(r"(python[0-9.]*|sh|bash|dash)")
+# An interpreter's options after which no script follows (such as -c, -um, -lc), and those whose value is the next word.
+NO_SCRIPT = re.compile(r"-|-[A-Za-z]*[cm]")
+WITH_VALUE = ("-W", "-X", "-o")
+
+
+def import_roots(matrix_folder: Path) -> list[Path]:
+    """Return the folders of a user's modules: the working folder, the folders `src` there are, the matrix file's."""
+    here = Path.cwd()
+    return [here, *(folder / "src" for folder in (here, matrix_folder) if (folder / "src").is_dir()), matrix_folder]
+
+
+def missing(cell: Cell, roots: Sequence[Path]) -> str | None:
+    """Return which file of a cell is missing and how to mount it; None if nothing is missing.
+
+    `roots` are the folders that a workload is imported from; the last one is the matrix file's own.
+    """
+    if cell.task is not None:
+        return _of_command(cell.task, roots[-1])
+    workload = cell.settings.workload
+    return _of_module(workload.partition(":")[0], roots) if ":" in workload else None
+
+
+def mount_advice(path: Path, written: str) -> str:
+    """Return how to mount the file expected at `path`: from the same place in the project, or on the host.
+
+    `written` is its path in the matrix; the working folder is the project's. A folder that exists within it has been
+    mounted from the project: it is read-only, so that nothing can be mounted into it.
+    """
+    here = path.resolve()
+    if Path(written).is_absolute():
+        return f'mount it with -v "{written}:{here}:ro"'
+    if here.parent.is_dir() and Path.cwd() in here.parents[1:]:
+        return f"put it into {os.path.relpath(here.parent)}, which is mounted"
+    return f'mount it with -v "$PWD/{os.path.relpath(here)}:{here}:ro"'
+
+
+def _of_command(task: Task, matrix_folder: Path) -> str | None:
+    if task.image is not None:
+        return None  # the executor refuses it with a reason
+    folder = matrix_folder / task.folder
+    if not folder.is_dir():
+        return f"folder: this container has no folder {folder.resolve()}; {mount_advice(folder, task.folder)}"
+    path = task.environment.get("PATH", os.environ.get("PATH", os.defpath))
+    for words in (task.wrap, [] if task.shell else task.command):
+        if words and (reason := _of_words([filled(word, {"python": sys.executable}) for word in words], folder, path)):
+            return reason
+    return None
+
+
+def _of_words(words: Sequence[str], folder: Path, path: str) -> str | None:
+    """Return why a program or, if it is an interpreter, its script is missing."""
+    program = words[0]
+    if PLACE.search(program):
+        return None  # known only when it starts
+    if "/" not in program and shutil.which(program, path=path) is None:
+        return f"command: this image has no program {program!r}; run it with a runner on the host"
+    if "/" in program and not (folder / program).exists():
+        return _no_file(program, folder)
+    script = _script(words) if INTERPRETER.fullmatch(Path(program).name) else None
+    if script is None or PLACE.search(script) or (folder / script).exists():
+        return None
+    return _no_file(script, folder)
+
+
+def _no_file(word: str, folder: Path) -> str:
+    where = f"command: this container has no file {word} in {folder.resolve()}"
+    return f"{where}; {mount_advice(folder / word, word)}"
+
+
+def _script(words: Sequence[str]) -> str | None:
+    """Return the script that an interpreter is started with, None without one."""
+    rest = iter(words[1:])
+    for word in rest:
+        if NO_SCRIPT.fullmatch(word):
+            return None
+        if not word.startswith("-"):
+            return word
+        if word in WITH_VALUE:
+            next(rest, None)
+    return None
+
+
+def _of_module(name: str, roots: Sequence[Path]) -> str | None:
+    if _is_found(name, search_path([*map(str, roots)], sys.path)):
+        return None
+    folders = " or ".join(dict.fromkeys(str(root) for root in roots))
+    top, _, inner = name.partition(".")
+    file = top if inner else f"{top}.py"
+    advice = mount_advice(roots[0] / file, file)
+    return f"workload: there is no module {name} in {folders}, nor in this image; {advice}"
+
+
+def _is_found(name: str, path: Sequence[str]) -> bool:
+    """Return whether a module can be found, without importing its packages."""
+    top, *inner = name.split(".")
+    spec = PathFinder.find_spec(top, path)
+    if spec is None or spec.submodule_search_locations is None:
+        return spec is not None
+    folders = [Path(folder) for folder in spec.submodule_search_locations]
+    for part in inner:
+        if any(any(folder.glob(f"{part}.*")) for folder in folders):
+            return True
+        folders = [folder / part for folder in folders if (folder / part).is_dir()]
+    return bool(folders)

@@ -1,0 +1,235 @@
+"""Reads the `.cfg` files of the deeplearning-benchmark driver: a section per task, with positional lists.
+
+    [resnet50_cifar10]
+    patterns = ['Speed: (\\d+\\.\\d+|\\d+) samples/sec', 'time cost: (\\d+\\.\\d+|\\d+)']
+    metrics = ['speed', 'total_training_time']
+    compute_method = ['average', 'total']
+    command_to_execute = python train.py --gpus 8 --epochs 20
+    num_gpus = 8
+
+Values have that driver's syntax: Python literals for the lists, percent signs as described in `runner.matrix.cfg_file`,
+a shell for the command, and the caller's environment, except its credentials, for its process. The files have no goals;
+these are derived from the metrics' names. A section may define its own keys for `%(key)s`; another unknown key is
+refused if it resembles a missing one, and reported otherwise.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_matrix.records.task import UPTIME, Compute, Goal, MetricSpec, Task
+from keras_matrix.records.text import near
+from keras_matrix.runner.errors import MatrixError
+from keras_matrix.runner.matrix.cfg_file import CfgSection, read_sections
+from keras_matrix.runner.matrix.task_rules import KEYS, MAX_WORD, METRIC_KEYS, NAME, pattern_problem
+
+LISTS = ("patterns", "metrics", "compute_method")
+COMMAND, GPUS = "command_to_execute", "num_gpus"
+KNOWN = (*LISTS, COMMAND, GPUS)
+MAX_GPUS = 64
+# Words in the names of metrics for which higher is better; for all others lower is better.
+BETTER_HIGHER = re.compile(r"speed|throughput|acc|per[ _]?sec|/s\b|f1|match|bleu|map\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The values that the command line fills in; fields of the template remain unchanged for None.
+
+    `policy` names the section with the metrics for `command`, if that replaces a section's own command.
+    """
+
+    gpus: int | None = None
+    epochs: int | None = None
+    kvstore: str | None = None
+    dtype: str | None = None
+    policy: str | None = None
+    command: str | None = None
+    workers: int = 1
+
+
+def read_cfg(path: Path, name: str | None, filled: Filled) -> Task:
+    """Return a file's task named `name`, by default its only one. Raises `MatrixError` with all its problems."""
+    chosen = _chosen(path, name, filled)
+    section = _Section(chosen)
+    task = section.task(name or chosen.name, filled)
+    if section.problems:
+        raise MatrixError(section.problems)
+    return task
+
+
+def unused_keys(path: Path, name: str | None, filled: Filled) -> list[str]:
+    """Return a message for each key of the chosen section that has no effect."""
+    section = _chosen(path, name, filled)
+    return [
+        f"{section.where(key)}: unknown key without effect{_advice(key)}"
+        for key in _unknown(section)
+        if _misspelt(section, key) is None
+    ]
+
+
+def _chosen(path: Path, name: str | None, filled: Filled) -> CfgSection:
+    sections = read_sections(path)
+    wanted = filled.policy or name
+    if wanted is None:
+        if len(sections) != 1:
+            names = ", ".join(sections)
+            raise MatrixError([f"{path}: has {len(sections)} tasks; choose one with --task-name: {names}"])
+        wanted = next(iter(sections))
+    if wanted not in sections:
+        raise MatrixError([f"{path}: no section [{wanted}]{near(wanted, sections)}"])
+    return sections[wanted]
+
+
+def _unknown(section: CfgSection) -> Iterator[str]:
+    """Yield the section's keys that neither the driver defines nor another value refers to."""
+    yield from (key for key in section.raw if key not in {*KNOWN, *section.shared, *section.referenced()})
+
+
+def _misspelt(section: CfgSection, key: str) -> str | None:
+    """Return the advice on an unknown key that resembles one that the section lacks, or None."""
+    missing = [known for known in KNOWN if known not in section.raw]
+    begun = next((known for known in missing if known.startswith(key)), None)  # such as command
+    return f"; did you mean {begun}?" if begun else near(key, missing) or None
+
+
+def _advice(key: str) -> str:
+    if key in (*KEYS, *METRIC_KEYS):
+        return f"; to set {key}, write the task under tasks: in a matrix file (docs/tasks.md)"
+    return f"{near(key, KNOWN)}; a section has {', '.join(KNOWN)}"
+
+
+def substituted(command: str, filled: Filled) -> str:
+    """Return a command with the template's fields filled in; with 0 GPUs `--gpus` is removed."""
+    if filled.gpus is not None:
+        command = re.sub(r"--gpus [0-9][0-9,]*", f"--gpus {filled.gpus}" if filled.gpus else "", command)
+    for place, text in _fields(filled):
+        command = re.sub(place, text.replace("\\", r"\\"), command)
+    return command
+
+
+def flags_without_place(command: str, filled: Filled) -> list[str]:
+    """Return the flags without a place in a command, which therefore have no effect."""
+    return [text for place, text in _fields(filled) if not re.search(place, command)]
+
+
+def _fields(filled: Filled) -> list[tuple[str, str]]:
+    """Return the place in a command and the replacement of each given field."""
+    fields = (
+        (r"--epochs \d+", "--epochs", filled.epochs),
+        ("--kvstore device", "--kvstore", filled.kvstore),
+        ("--dtype float32", "--dtype", filled.dtype),
+    )
+    return [(place, f"{flag} {value}") for place, flag, value in fields if value is not None]
+
+
+def goal_of(metric: str) -> Goal:
+    """Return whether lower or higher is better, judged by a metric's name."""
+    return Goal.HIGHER if BETTER_HIGHER.search(metric) else Goal.LOWER
+
+
+class _Section:
+    """Reads a section as a task, and collects its problems."""
+
+    def __init__(self, section: CfgSection) -> None:
+        self.section = section
+        self.problems = [
+            f"{section.where(key)}: unknown key{hint}"
+            for key in _unknown(section)
+            if (hint := _misspelt(section, key)) is not None
+        ]
+
+    def task(self, name: str, filled: Filled) -> Task:
+        if not NAME.fullmatch(name):
+            self.refuse("", f"must be a name of at most 64 letters, digits and _.-, got {name!r}")
+        metrics = self.metrics()
+        return Task(  # noqa: S604 - a field of the task, which starts nothing
+            name=name,
+            command=[substituted(self.command(filled), filled)],
+            metrics=metrics,
+            primary=metrics[0].name if metrics else UPTIME,
+            shell=True,
+            inherit=None,
+            gpus=self.gpus() if filled.gpus is None else filled.gpus,
+            workers=filled.workers,
+        )
+
+    def command(self, filled: Filled) -> str:
+        found = filled.command or self.value(COMMAND)
+        if found is None and COMMAND in self.section.raw:
+            return ""  # refused already
+        if found is None or not found.strip():
+            self.refuse(COMMAND, "is missing; give it there, or with --command-to-execute")
+            return ""
+        if len(found) > MAX_WORD or "\0" in found:
+            self.refuse(COMMAND, f"must be a text of at most {MAX_WORD} characters, got {len(found)}")
+        return found
+
+    def gpus(self) -> int:
+        found = (self.value(GPUS) or "0").strip()
+        if not (found.isascii() and found.isdecimal() and int(found) <= MAX_GPUS):
+            self.refuse(GPUS, f"must be a whole number from 0 to {MAX_GPUS}, got {found!r}")
+            return 0
+        return int(found)
+
+    def metrics(self) -> list[MetricSpec]:
+        patterns, names, methods = (self.texts(key) for key in LISTS)
+        lengths = {key: len(found) for key, found in zip(LISTS, (patterns, names, methods), strict=True)}
+        if self.problems:
+            return []
+        if len(set(lengths.values())) > 1:
+            text = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+            self.refuse("", f"its lists must have the same length; {text}")
+            return []
+        self.check(patterns, names, methods)
+        if self.problems:
+            return []
+        rows = zip(names, patterns, methods, strict=True)
+        return [MetricSpec(n, p, None, Compute(m), goal_of(n)) for n, p, m in rows]
+
+    def check(self, patterns: Sequence[str], names: Sequence[str], methods: Sequence[str]) -> None:
+        for pattern in patterns:
+            if problem := pattern_problem(pattern):
+                self.refuse(LISTS[0], problem)
+        for name in names:
+            if not NAME.fullmatch(name) or name == UPTIME or names.count(name) > 1:
+                self.refuse(LISTS[1], f"must be different names of at most 64 letters, digits and _.-, got {name!r}")
+        known = [str(one) for one in Compute]
+        for method in methods:
+            if method not in known:
+                self.refuse(LISTS[2], f"must be one of {', '.join(known)}, got {method!r}{near(method, known)}")
+
+    def texts(self, key: str) -> list[str]:
+        """Return a list of texts from a Python literal."""
+        text = self.value(key)
+        if text is None:
+            return []
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # such files contain '\\d', which Python reads as intended but warns of
+                found = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+            found = None
+        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+            self.refuse(key, f"must be a Python list of texts, got {text[:80]!r}")
+            return []
+        return found
+
+    def value(self, key: str) -> str | None:
+        """Return a value with its references replaced, or None if it is missing or refused."""
+        if key not in self.section.raw:
+            if key in LISTS:
+                self.refuse(key, "is missing")
+            return None
+        try:
+            return self.section.value(key)
+        except ValueError as error:
+            self.refuse(key, str(error))
+            return None
+
+    def refuse(self, key: str, text: str) -> None:
+        self.problems.append(f"{self.section.where(key)}: {text}")

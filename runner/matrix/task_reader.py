@@ -1,0 +1,211 @@
+"""Reads the entries of `tasks` by the rules of the grammar, and reports every problem with its line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keras_matrix.records.task import DEFINITION, UPTIME, Compute, Goal, MetricSpec, Task
+from keras_matrix.records.text import near
+from keras_matrix.runner.matrix import task_rules as rules
+from keras_matrix.runner.matrix.entry import Entry
+from keras_matrix.runner.matrix.grammar import LIMITS, USER_PARAM, Axes
+from keras_matrix.runner.matrix.strict_yaml import REFUSED, Path, path_text, say
+from keras_matrix.runner.matrix.task_entry import entry_of
+from keras_matrix.runner.matrix.task_request import TaskRequest, labelled
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.matrix.value_reader import ValueReader
+
+ALL = "all"
+
+
+def read_tasks(reader: ValueReader, value: object) -> list[Entry]:
+    """Return the entries of `tasks`."""
+    found: list[Entry] = []
+    for index, item in reader.items(("tasks",), value):
+        path = ("tasks", index)
+        if not isinstance(item, dict):
+            reader.refuse(path, f"must be a mapping with a task and its command, got {say(item)}")
+        elif (entry := _Task(reader, path, item).entry()) is not None:
+            found.append(entry)
+    names = [entry.workload.name for entry in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        reader.refuse(("tasks",), f"must not name a task twice, got {twice}")
+    return found
+
+
+class _Task:
+    """One entry of `tasks`."""
+
+    def __init__(self, reader: ValueReader, path: Path, value: dict[str, Any]) -> None:
+        self.reader, self.path, self.value = reader, path, value
+        self.known = reader.mapping(path, value, rules.KEYS, rules.task_key_advice)
+        self.problems_before = len(reader.problems)
+
+    def entry(self) -> Entry | None:
+        """Return the entry, or None if it has problems."""
+        name, params = self.name(), self.params()
+        switches = {key: self.scalar(key, rule) for key, rule in rules.SWITCHES.items()}
+        shared = {key: self.scalar(key, rule) for key, rule in rules.SHARED.items()}
+        shared |= {key: self.reader.defaults.get(key) for key in LIMITS if key in rules.SWITCHES}
+        metrics = self.metrics()
+        command, compare = self.command(switches["shell"]), switches.pop("compare")
+        task = Task(
+            *(name, command, metrics, self.primary(switches.pop("primary"), metrics)),
+            environment=self.environment(),
+            inherit=self.inherit(),
+            wrap=self.words("wrap"),
+            **switches,
+        )
+        if backends := self.reader.names((*self.path, "backends"), self.known.get("backends", REFUSED)):
+            params = {**params, "backend": backends}
+        compared = self.compared(compare, params)
+        self.check_places(task, params)
+        if len(self.reader.problems) > self.problems_before or not command:
+            return None
+        request = TaskRequest(task, compared, labelled(compared, params[compared] if compared else ()))
+        others = {key: values for key, values in params.items() if key != compared}
+        return entry_of((path_text(self.path), self.reader.line(self.path)), request, others, shared)
+
+    # Its parts.
+
+    def name(self) -> str:
+        found = self.known.get("task", REFUSED)
+        if "task" not in self.value:
+            self.refuse((), "task is missing; give it a name")
+        elif found is not REFUSED and not (isinstance(found, str) and rules.NAME.fullmatch(found)):
+            self.refuse(("task",), f"must be a name of at most 64 letters, digits and _.-, got {say(found)}")
+        return str(found)
+
+    def scalar(self, key: str, rule: Any) -> Any:
+        """Return the value of a key, or else of the defaults or of the rule."""
+        if key in self.known:
+            checked = self.reader.scalar((*self.path, key), rule, self.known[key])
+            return rule.default if checked is None else checked
+        return self.reader.defaults.get(key, rule.default) if key in rules.SHARED else rule.default
+
+    def command(self, shell: bool) -> list[str]:
+        found = self.known.get("command", REFUSED)
+        if "command" not in self.value:
+            self.refuse((), "command is missing; write for example command: [python, train.py]")
+        elif shell:
+            return [checked] if (checked := self.text(("command",), found)) else []
+        elif isinstance(found, str):
+            self.refuse(("command",), f"must be a list of words; a text needs shell: true, got {say(found)}")
+        else:
+            return self.words("command", needed=True)
+        return []
+
+    def words(self, key: str, needed: bool = False) -> list[str]:
+        """Return a list of texts."""
+        found = self.known.get(key, REFUSED)
+        if found == [] and not needed:
+            return []
+        items = self.reader.items((*self.path, key), found)
+        if len(items) > rules.MAX_WORDS:
+            self.refuse((key,), f"must have at most {rules.MAX_WORDS} words, got {len(items)}")
+        read = [self.text((key, index), item) for index, item in items[: rules.MAX_WORDS]]
+        return [word for word in read if word is not None]
+
+    def text(self, path: Path, value: object) -> str | None:
+        """Return a text without NUL."""
+        if isinstance(value, str) and "\0" not in value and len(value) <= rules.MAX_WORD:
+            return value
+        if value is not REFUSED:
+            quoted = f'; quote it: "{value}"' if isinstance(value, (bool, int, float)) else ""
+            self.refuse(path, f"must be text of at most {rules.MAX_WORD} characters, got {say(value)}{quoted}")
+        return None
+
+    def params(self) -> Axes:
+        known = self.reader.mapping((*self.path, "params"), self.known.get("params", {}), None)
+        reserved = {*rules.LATE, *rules.ALWAYS, DEFINITION}
+        for key in [key for key in known if not rules.AXIS_NAME.fullmatch(key) or key in reserved]:
+            self.refuse(("params", key), f"must be a lower-case name that is not reserved, got {say(key)}")
+            known.pop(key)
+        return self.reader.axes((*self.path, "params"), known, dict.fromkeys(known, USER_PARAM))
+
+    def environment(self) -> dict[str, str]:
+        known = self.reader.mapping((*self.path, "environment"), self.known.get("environment", {}), None)
+        found = {}
+        for key, value in known.items():
+            if not rules.VARIABLE.fullmatch(key):
+                self.refuse(("environment", key), f"must be the name of a variable, got {say(key)}")
+            elif (checked := self.text(("environment", key), value)) is not None:
+                found[key] = checked
+        return found
+
+    def inherit(self) -> list[str] | None:
+        if self.known.get("inherit") == ALL:
+            return None
+        found = self.words("inherit")
+        for index, name in enumerate(found):
+            if not rules.VARIABLE.fullmatch(name):
+                self.refuse(("inherit", index), f"must be {ALL} or names of variables, got {say(name)}")
+        return found
+
+    def metrics(self) -> list[MetricSpec]:
+        known = self.reader.mapping((*self.path, "metrics"), self.known.get("metrics", {}), None)
+        if len(known) > rules.MAX_METRICS:
+            self.refuse(("metrics",), f"must be at most {rules.MAX_METRICS}, got {len(known)}")
+        return [self.metric(name, value) for name, value in list(known.items())[: rules.MAX_METRICS]]
+
+    def metric(self, name: str, value: object) -> MetricSpec:
+        path = (*self.path, "metrics", name)
+        if not rules.NAME.fullmatch(name) or name == UPTIME:
+            rule = f"must be a name of at most 64 letters, digits and _.-, and not {UPTIME}"
+            self.refuse(("metrics", name), f"{rule}, got {say(name)}")
+        given = {"pattern": value} if isinstance(value, str) else value
+        known = self.reader.mapping(path, given, rules.METRIC_KEYS, rules.metric_key_advice)
+        usual = {key: rule.default for key, rule in rules.METRIC.items()}
+        settled = usual | self.reader.scalars(path, known, rules.METRIC)
+        return MetricSpec(
+            name=name,
+            pattern=self.pattern((*path, "pattern"), known["pattern"]) if "pattern" in known else None,
+            unit=None if settled["unit"] is None else str(settled["unit"]),
+            compute=Compute(str(settled["compute"])),
+            goal=Goal(str(settled["goal"])),
+            discard=int(settled["discard"] or 0),
+        )
+
+    def pattern(self, path: Path, value: object) -> str | None:
+        problem = rules.pattern_problem(value) if isinstance(value, str) else f"must be text, got {say(value)}"
+        if problem and value is not REFUSED:
+            self.reader.refuse(path, problem)
+            return None
+        return str(value)
+
+    def primary(self, name: object, metrics: list[MetricSpec]) -> str:
+        names = [metric.name for metric in metrics]
+        if name is None:
+            return names[0] if names else UPTIME
+        if name not in (*names, UPTIME):
+            rule = f"must be one of its metrics ({', '.join([*names, UPTIME])})"
+            self.refuse(("primary",), f"{rule}, got {say(name)}{near(str(name), [*names, UPTIME])}")
+        return str(name)
+
+    def compared(self, axis: object, params: Axes) -> str | None:
+        if axis is None:
+            several = [key for key, values in params.items() if len(values) > 1]
+            return "backend" if "backend" in params else next(iter(several), None)
+        if axis not in params:
+            rule = f"must be one of its axes ({', '.join(params) or 'no axis'})"
+            self.refuse(("compare",), f"{rule}, got {say(axis)}{near(str(axis), params)}")
+            return None
+        return str(axis)
+
+    def check_places(self, task: Task, params: Axes) -> None:
+        """Refuse placeholders without a value, and axes without a placeholder."""
+        known = {*params, *rules.LATE, *rules.ALWAYS} - ({"backend"} - params.keys())
+        texts = {"command": task.command, "wrap": task.wrap, "environment": list(task.environment.values())}
+        used: set[str] = set()
+        for key, words in texts.items():
+            names = [name for word in words for name in rules.PLACE.findall(word)]
+            used |= set(names)
+            for name in dict.fromkeys(name for name in names if name not in known):
+                rule = f"{{{name}}} must be a parameter or one of {', '.join(sorted(known - set(params)))}"
+                self.refuse((key,), f"{rule}{near(name, known)}; in a shell write ${{{name}}} for its own variables")
+        for name in [name for name in params if name not in used and name != "backend"]:
+            self.refuse(("params", name), f"must be used in the command or the environment, as {{{name}}}")
+
+    def refuse(self, path: Path, text: str) -> None:
+        self.reader.refuse((*self.path, *path), text)
