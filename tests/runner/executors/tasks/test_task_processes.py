@@ -16,7 +16,7 @@ from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors.tasks.metrics import search
 from keras_matrix.runner.executors.tasks.metrics.search import Written, metrics_of
 from tests.runner.executors.tasks.metrics.test_match import SEED_LOG
-from tests.runner.matrix.test_task_cfg import SEED
+from tests.runner.matrix.test_cfg import SEED
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]
 
