@@ -30,7 +30,7 @@ from keras_matrix.records.schema import (
 )
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Run
-from keras_matrix.runner.cli.look.stored import Findings, update_findings
+from keras_matrix.runner.service.stored import Findings, update_findings
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.sessions import run_name, store_session
 from tests.synthetic_fc import fc_records

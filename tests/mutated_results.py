@@ -17,7 +17,7 @@ from typing import Any
 
 from keras_matrix.records.fc.spec import WORKLOAD
 from keras_matrix.records.store import Results, Run
-from keras_matrix.runner.cli.look.stored import update_findings
+from keras_matrix.runner.service.stored import update_findings
 from tests.conftest import make_record, make_settings
 from tests.old_results import DATA
 from tests.sessions import processes, run_name, store_session

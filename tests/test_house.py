@@ -109,7 +109,6 @@ def test_no_import_runs_upward() -> None:
         ("runner.cli.measure.run", "from keras_matrix.models.registry import load"),
         ("runner.measure.scheduler", "from keras_matrix.runner.cell.measure import measure"),
         ("dashboards.report.page", "from keras_matrix.runner.cli.render import format"),
-        ("runner.measure.scheduler", "from keras_matrix.runner.cli.look.stored import findings_of"),
         ("runner.cli.look.show", "from keras_matrix.runner.api import load"),
         ("models.mlp", "from keras_matrix.runner.cell.job import Job"),
         ("uploader.push", "from keras_matrix.analysis.comparison.table import table"),
@@ -148,6 +147,7 @@ def test_each_room_of_the_runner_imports_only_those_below_it() -> None:
         ("runner.executors.registry", "def f():\n    from keras_matrix.runner.checks.peaks import measure"),
         ("runner.matrix.reader", "import keras_matrix.runner.plan.plan"),
         ("runner.measure.judge", "from keras_matrix.runner import checks"),
+        ("runner.measure.scheduler", "from keras_matrix.runner.service.stored import findings_of"),
     ],
 )
 def test_the_scan_finds_a_room_that_imports_one_above_it(module: str, text: str) -> None:
@@ -447,7 +447,7 @@ def test_parsed_flags_become_values_where_a_command_begins() -> None:
         ("runner.plan.session", "import argparse"),
         ("runner.measure.experiment", "def f():\n    from argparse import Namespace"),
         ("runner.cli.measure.run", "def _measure(args: argparse.Namespace) -> None: ..."),
-        ("runner.cli.look.merge.table", "def merge(args: argparse.Namespace) -> int: ..."),
+        ("runner.cli.look.merged", "def show(args: argparse.Namespace) -> int: ..."),
         ("uploader.cli.push", "def push(*, args: Namespace | None): ..."),
         ("uploader.cli.push", "\n".join(f"def f{i}(args: Namespace) -> str: ..." for i in range(4))),
     ],

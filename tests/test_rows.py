@@ -37,25 +37,25 @@ from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.api.frame import columns
 from keras_matrix.runner.api.rows import cells_of
-from keras_matrix.runner.cli.compare.histories import assessed
-from keras_matrix.runner.cli.history.reading import read
-from keras_matrix.runner.cli.look import cells as choice
-from keras_matrix.runner.cli.look.named_cells import stored_cell
-from keras_matrix.runner.cli.look.stored import Findings, update_findings
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.cli.measure.largest import cell_name, tried_line
 from keras_matrix.runner.cli.render import history_lines, reproduction_text
 from keras_matrix.runner.cli.render import versus as versus_text
 from keras_matrix.runner.cli.render.findings import as_document
-from keras_matrix.runner.cli.render.format import settings_text, significant, title_defaults
+from keras_matrix.runner.cli.render.format import significant
 from keras_matrix.runner.cli.render.progress.attempt_text import CellNames
 from keras_matrix.runner.cli.render.stall_text import report_lines
 from keras_matrix.runner.cli.render.verdicts import table_lines
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.matrix.settings_text import settings_text, title_defaults
 from keras_matrix.runner.measure.tensorboard.writer import folder_of
 from keras_matrix.runner.plan.largest_batch import Try
 from keras_matrix.runner.plan.plan import PlannedRepeat, comparisons
+from keras_matrix.runner.service import cells as choice
+from keras_matrix.runner.service.histories import assessed, read
+from keras_matrix.runner.service.named_cells import stored_cell
+from keras_matrix.runner.service.stored import Findings, update_findings
 from tests.conftest import make_record, make_settings
 from tests.dashboards.boards import warehouse_of
 from tests.sessions import noisy, processes, run_name, store_session

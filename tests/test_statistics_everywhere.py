@@ -11,8 +11,8 @@ from keras_matrix.dashboards.live import page
 from keras_matrix.dashboards.live.questions import Choice, questions
 from keras_matrix.dashboards.report import page as report_page
 from keras_matrix.records import findings
-from keras_matrix.runner.cli.look.stored import findings_of, update_findings, write_report
 from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.service.stored import findings_of, update_findings, write_report
 from tests.dashboards.boards import cell_of, stored, warehouse_of
 
 

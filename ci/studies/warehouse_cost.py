@@ -22,7 +22,7 @@ from keras_matrix.dashboards.live.app.needed import needed
 from keras_matrix.dashboards.live.questions import DEFAULT_DAYS, questions
 from keras_matrix.records import findings
 from keras_matrix.records.store import Results, Run
-from keras_matrix.runner.cli.look.stored import update_findings
+from keras_matrix.runner.service.stored import update_findings
 from keras_matrix.uploader import rows
 from keras_matrix.uploader.bigquery import query_cost
 from keras_matrix.uploader.bigquery.query_cost import LEAST_BYTES

@@ -10,10 +10,10 @@ from pathlib import Path
 from keras_matrix.records.store import Run as StoredRun
 from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.runner.api.stored_run import Run, Source, as_path
-from keras_matrix.runner.cli.look.merge import table as merging
-from keras_matrix.runner.cli.look.merge.choice import MergeRequest
-from keras_matrix.runner.cli.look.stored import Findings, chosen_run, pending_of, read_table, write_report
 from keras_matrix.runner.errors import InfrastructureError, StoreError, UsageError
+from keras_matrix.runner.service import merge as merging
+from keras_matrix.runner.service.merge import MergeRequest
+from keras_matrix.runner.service.stored import Findings, chosen_run, pending_of, read_table, write_report
 
 
 def load(path: str | Path = "results", *more: str | Path) -> Run:
@@ -75,7 +75,7 @@ def _stored(path: Path) -> StoredRun:
 
 def _merged(runs: list[StoredRun]) -> Run:
     names = {run.run_id: run for run in runs}
-    request = MergeRequest(runs[0].folder.parent, tuple(names), None, None, as_json=False)
+    request = MergeRequest(runs[0].folder.parent, tuple(names), None, None)
     merged = merging.read(request, tuple(names.values()))
 
     def write(page: Path | None) -> Path:

@@ -19,8 +19,8 @@ from keras_matrix.records.store import latest_attempts
 from keras_matrix.records.text import printable
 from keras_matrix.runner.api.frame import frame
 from keras_matrix.runner.api.rows import Cell, Comparison, cells_of, comparisons_of
-from keras_matrix.runner.cli.look.stored import Findings
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.service.stored import Findings
 
 SHOWN = 20  # comparisons in a terminal
 

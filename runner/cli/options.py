@@ -6,7 +6,7 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from types import MappingProxyType
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.host.addresses import without_user
 from keras_matrix.records.settings import Scalar
-from keras_matrix.records.text import near
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends
@@ -23,10 +22,14 @@ from keras_matrix.runner.matrix.grammar import FILE_RULES
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
 from keras_matrix.runner.matrix.service_selection import Service
 from keras_matrix.runner.matrix.strict_yaml import resolve
-from keras_matrix.runner.measure.request import MATRIX, CellChoice, RunRequest, one_workload
-
-DEFAULT_RESULTS = Path("results")
-SIZE_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
+from keras_matrix.runner.measure.request import (
+    DEFAULT_RESULTS,
+    MATRIX,
+    CellChoice,
+    RunRequest,
+    check_backends,
+    one_workload,
+)
 
 
 def check_output(flag: str, path: Path) -> None:
@@ -53,13 +56,6 @@ def number(flag: str, least: float, most: float, text: str) -> float:
     if not least <= value <= most:
         raise UsageError(f"{flag}: must be a number from {least:g} to {most:g}, got {text!r}")
     return value
-
-
-def check_backends(names: Sequence[str]) -> None:
-    """Refuse a name that is not a backend. Raises `UsageError`."""
-    for name in names:
-        if name not in BACKENDS:
-            raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}{near(name, BACKENDS)}")
 
 
 def count_gpus(device: str) -> int:
@@ -115,7 +111,7 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     for entry in registry.ENTRIES.values():
         options = parser.add_argument_group(f"in {entry.place} ({entry.guide})") if entry.options else group
         for option in entry.options:
-            size = partial(size_bytes, option.flag) if option.is_size else str
+            size = partial(registry.size_bytes, option.flag) if option.is_size else str
             options.add_argument(option.flag, type=size, metavar=option.metavar, help=option.meaning)
 
 
@@ -140,14 +136,6 @@ def share(text: str) -> float:
     except UsageError as error:
         advice = "; write 0.05 for 5 %" if text.strip().endswith("%") else ""
         raise UsageError(f"{error}{advice}") from error
-
-
-def size_bytes(flag: str, text: str) -> int:
-    """Read the size given with a flag: in bytes, or in k, m, g or t of 1024. Raises `UsageError`."""
-    number, unit = (text[:-1], text[-1:].lower()) if text[-1:].isalpha() else (text, "")
-    if not (number.isascii() and number.isdigit() and int(number) > 0 and (not unit or unit in SIZE_UNITS)):
-        raise UsageError(f"{flag}: must be a size such as 512m or 8g, got {text!r}")
-    return int(number) << SIZE_UNITS.get(unit, 0)
 
 
 def seconds(text: str) -> float:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.contract import Contract
 
+SIZE_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
+
 if TYPE_CHECKING:
     from keras_matrix.records.store import Run
     from keras_matrix.runner.executors import Executor
@@ -142,6 +144,14 @@ ENTRIES = {
         ),
     )
 }
+
+
+def size_bytes(flag: str, text: str) -> int:
+    """Read the size given with a flag: in bytes, or in k, m, g or t of 1024. Raises `UsageError`."""
+    number, unit = (text[:-1], text[-1:].lower()) if text[-1:].isalpha() else (text, "")
+    if not (number.isascii() and number.isdigit() and int(number) > 0 and (not unit or unit in SIZE_UNITS)):
+        raise UsageError(f"{flag}: must be a size such as 512m or 8g, got {text!r}")
+    return int(number) << SIZE_UNITS.get(unit, 0)
 
 
 def chosen(name: str, start: str | None, given: Mapping[str, Any], service: Any = None) -> Executors:

@@ -14,9 +14,11 @@ from types import MappingProxyType
 from typing import Any
 
 from keras_matrix.records import left_out
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.settings import Scalar
+from keras_matrix.records.text import near
 from keras_matrix.runner.errors import UsageError, made_from_values
 from keras_matrix.runner.executors.registry import Executors
 from keras_matrix.runner.machine.mounts import import_roots, missing
@@ -31,6 +33,7 @@ from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.largest_cells import refuse
 
 MATRIX = Path("matrix.yaml")
+DEFAULT_RESULTS = Path("results")
 OF_ONE_WORKLOAD = Path("runner --workload")  # the name of a matrix that is made from flags
 
 
@@ -131,3 +134,10 @@ class RunRequest:
     def budget_of(self, matrix: Matrix) -> float | None:
         """Return the requested budget, else that of the matrix, in seconds."""
         return matrix.budget_s if self.budget_s is None else self.budget_s
+
+
+def check_backends(names: Sequence[str]) -> None:
+    """Refuse a name that is not a backend. Raises `UsageError`."""
+    for name in names:
+        if name not in BACKENDS:
+            raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}{near(name, BACKENDS)}")

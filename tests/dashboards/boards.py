@@ -14,7 +14,7 @@ from keras_matrix.records.schema import Evidence, Memory, Record, Status, Times
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.task import PREFIX, Goal, Metric, TaskRun
-from keras_matrix.runner.cli.look.stored import update_findings
+from keras_matrix.runner.service.stored import update_findings
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.outbox import Outbox
 from keras_matrix.uploader.push import push

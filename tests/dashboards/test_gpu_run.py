@@ -13,7 +13,7 @@ from keras_matrix.dashboards.live.questions import Choice, answer, questions
 from keras_matrix.dashboards.report import results
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.store import Results, Run
-from keras_matrix.runner.cli.look.stored import Findings, write_report
+from keras_matrix.runner.service.stored import Findings, write_report
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.dashboards.boards import warehouse_of
 from tests.gpu_records import A100, MEAN_POWER_W, gpu_records, gpu_run

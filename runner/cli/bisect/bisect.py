@@ -30,8 +30,6 @@ from keras_matrix.runner.cli.bisect.axes import Axis, Cache, CheckoutAxis, DateA
 from keras_matrix.runner.cli.bisect.state import VERSION, State, Stored
 from keras_matrix.runner.cli.bisect.suspects import Suspects, suspects
 from keras_matrix.runner.cli.bisect.trials import Trials
-from keras_matrix.runner.cli.look import cells
-from keras_matrix.runner.cli.look.named_cells import named_cells, searched
 from keras_matrix.runner.cli.options import add_measuring_options, number, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document
@@ -47,6 +45,8 @@ from keras_matrix.runner.measure.request import MATRIX, RunRequest
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.plan.estimates import estimates
 from keras_matrix.runner.plan.largest_cells import refuse
+from keras_matrix.runner.service import cells
+from keras_matrix.runner.service.named_cells import named_cells, searched
 
 EXIT_CODES = {
     Outcome.FOUND: 0,

@@ -12,9 +12,9 @@ from pathlib import Path
 from keras_matrix.analysis.regression.reproduction import changes
 from keras_matrix.records import history_reader
 from keras_matrix.records.store import Run
-from keras_matrix.runner.cli.compare.histories import assessed
-from keras_matrix.runner.cli.look.stored import chosen_run
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.service.histories import assessed
+from keras_matrix.runner.service.stored import chosen_run
 
 
 @dataclass(frozen=True, slots=True)

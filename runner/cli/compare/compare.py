@@ -21,9 +21,6 @@ from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.injected_faults import UnknownFault, counterpart, parse
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import near
-from keras_matrix.runner.cli.compare.histories import across_stored
-from keras_matrix.runner.cli.look import stored
-from keras_matrix.runner.cli.look.stored import newest_runs, write_report
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, check_output, run_request, share
 from keras_matrix.runner.cli.render import versus as texts
 from keras_matrix.runner.cli.render.display import TerminalDisplay
@@ -35,6 +32,9 @@ from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.plan.stopping import looks_of
+from keras_matrix.runner.service import stored
+from keras_matrix.runner.service.histories import across_stored
+from keras_matrix.runner.service.stored import newest_runs, write_report
 
 BASE, NEW = "base", "new"
 Environments = tuple[Interpreter | None, Interpreter | None]

@@ -25,12 +25,12 @@ from keras_matrix.records.traces.request import MAX_STEPS, TraceError
 from keras_matrix.runner.cli.compare.compare import add_sides
 from keras_matrix.runner.cli.compare.compare import sides_of as compared_sides
 from keras_matrix.runner.cli.compare.explained_sides import STEPS, CellSide, Wanted, sides_of
-from keras_matrix.runner.cli.compare.histories import across_stored
-from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.options import add_measuring_options, check_range
 from keras_matrix.runner.cli.render import explain_text
 from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.plan.stopping import looks_of
+from keras_matrix.runner.service import cells
+from keras_matrix.runner.service.histories import across_stored
 from keras_matrix.runner.whatif.measurement import steps_of_call
 
 MOST_REPEATS = 1000

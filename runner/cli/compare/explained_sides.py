@@ -21,18 +21,19 @@ from keras_matrix.records.task import PREFIX
 from keras_matrix.records.traces.request import Trace, untraceable
 from keras_matrix.runner.cli.compare.compare import BASE, NEW, Sides, arms_of, environments_of, stored_run
 from keras_matrix.runner.cli.compare.reproduce import rebuilt_arm
-from keras_matrix.runner.cli.look import cells
-from keras_matrix.runner.cli.look.named_cells import named_cells, searched, stored_cell
-from keras_matrix.runner.cli.look.stored import chosen_run, passed_over, write_report
-from keras_matrix.runner.cli.render.format import settings_text
+from keras_matrix.runner.cli.render.display import passed_over
 from keras_matrix.runner.environments.rebuilt import installable
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.measure.experiment import Experiment, measured
 from keras_matrix.runner.measure.request import MATRIX
 from keras_matrix.runner.measure.traces import stored_traces
 from keras_matrix.runner.plan.largest_cells import refuse
 from keras_matrix.runner.plan.session import ArmRequest
+from keras_matrix.runner.service import cells
+from keras_matrix.runner.service.named_cells import named_cells, searched, stored_cell
+from keras_matrix.runner.service.stored import chosen_run, write_report
 
 STEPS = 20
 MOST_NAMED = 10

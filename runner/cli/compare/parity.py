@@ -23,7 +23,7 @@ from keras_matrix.records.settings import DATA, DISTRIBUTIONS, MODEL, Scalar
 from keras_matrix.records.text import near, printable
 from keras_matrix.runner.checks.parity import ParityRequest, compare_all, exit_code
 from keras_matrix.runner.checks.parity_processes import Subject
-from keras_matrix.runner.cli.options import add_results_option, check_backends, check_range
+from keras_matrix.runner.cli.options import add_results_option, check_range
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Executor
@@ -32,6 +32,7 @@ from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import USER_WORKLOAD
 from keras_matrix.runner.matrix.overrides import parse_assignment
 from keras_matrix.runner.matrix.presets import small, small_batch
+from keras_matrix.runner.measure.request import check_backends
 
 PRECISIONS = ("float64", "float32")
 

@@ -24,10 +24,6 @@ from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import RECORD_NAME, Run, latest_attempts
 from keras_matrix.records.task import PREFIX
-from keras_matrix.runner.cli.compare.histories import spread_stored
-from keras_matrix.runner.cli.look import cells
-from keras_matrix.runner.cli.look.named_cells import stored_cell
-from keras_matrix.runner.cli.look.stored import chosen_run
 from keras_matrix.runner.cli.measure.run import Finished, finished
 from keras_matrix.runner.cli.options import add_measuring_options, check_range, run_request, share
 from keras_matrix.runner.cli.render.display import TerminalDisplay
@@ -42,6 +38,10 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.session import ArmRequest
+from keras_matrix.runner.service import cells
+from keras_matrix.runner.service.histories import spread_stored
+from keras_matrix.runner.service.named_cells import stored_cell
+from keras_matrix.runner.service.stored import chosen_run
 
 EXIT_CODES = {Verdict.REPRODUCED: 0, Verdict.NOT_MEASURED: 1, Verdict.DIFFERS: 4, Verdict.UNDECIDED: 5}
 LEAST_REPEATS, MOST_REPEATS = 5, 1000  # by default at least as many as an interval over blocks needs

@@ -32,9 +32,8 @@ from keras_matrix.runner.checks import roofline as runs
 from keras_matrix.runner.checks import work
 from keras_matrix.runner.checks.peaks import Effort, Subject, measure
 from keras_matrix.runner.checks.work import check
-from keras_matrix.runner.cli.look.stored import chosen_run
 from keras_matrix.runner.cli.options import add_results_option, check_range
-from keras_matrix.runner.cli.render.format import document, title_defaults
+from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.render.roofline_text import check_lines, lines
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.probe import Probe, ProcessProbe, probe_settings
@@ -43,8 +42,10 @@ from keras_matrix.runner.executors.supervise.visible_gpus import gpus_if_visible
 from keras_matrix.runner.machine import machine
 from keras_matrix.runner.machine.gpus.identity import GpuIdentity, gpu_identity
 from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.settings_text import title_defaults
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.plan.session import writing
+from keras_matrix.runner.service.stored import chosen_run
 
 CHECKED = ("mnist_mlp", "cifar10_cnn", "lstm")
 SUFFIXES = (".html", ".svg")

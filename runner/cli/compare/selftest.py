@@ -24,7 +24,6 @@ from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.compare import parallel_devices
 from keras_matrix.runner.cli.compare.compare import check_plant
-from keras_matrix.runner.cli.look.stored import write_report
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, number, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import columns, document
@@ -32,6 +31,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.supervise.timing_cost import cost_of_timing
 from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
 from keras_matrix.runner.measure.request import RunRequest
+from keras_matrix.runner.service.stored import write_report
 
 LABELS = ("base", "new")
 LONGEST_COST_S = 86_400

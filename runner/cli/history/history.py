@@ -22,12 +22,12 @@ from keras_matrix.analysis.history.replay import Replays, residuals
 from keras_matrix.dashboards.report import history_page
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.store import Results
-from keras_matrix.runner.cli.compare import histories
 from keras_matrix.runner.cli.history import notes, notify, rule
-from keras_matrix.runner.cli.history.reading import read
 from keras_matrix.runner.cli.options import check_range, folder
 from keras_matrix.runner.cli.render import history_lines as lines
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.service import histories
+from keras_matrix.runner.service.histories import read
 
 RUN_LENGTHS = (300, 1000, 3000)
 

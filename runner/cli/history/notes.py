@@ -14,9 +14,9 @@ from keras_matrix.records.appended import annotations as stored_notes
 from keras_matrix.records.appended.annotations import Annotation, NoteKind, checked_note, in_force
 from keras_matrix.records.history_reader import Past, PastRun
 from keras_matrix.records.text import near
-from keras_matrix.runner.cli.compare import histories
-from keras_matrix.runner.cli.history.reading import read
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.service import histories
+from keras_matrix.runner.service.histories import read
 
 # What each use is called: its kind of note, the flag of its text, and what its message says.
 USES = {

@@ -11,8 +11,6 @@ from typing import Protocol
 from keras_matrix.analysis.history.change_points import Assessment
 from keras_matrix.records.history_reader import Past
 from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.compare import histories
-from keras_matrix.runner.cli.history.reading import read
 from keras_matrix.runner.cli.render import history_lines
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.notify import webhook
@@ -33,6 +31,8 @@ from keras_matrix.runner.notify.places import (
     token_of,
 )
 from keras_matrix.runner.notify.traces import shifts_of
+from keras_matrix.runner.service import histories
+from keras_matrix.runner.service.histories import read
 
 
 class Channel(Protocol):

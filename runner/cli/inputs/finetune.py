@@ -14,7 +14,7 @@ from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.cli.measure.run import conclude
-from keras_matrix.runner.cli.options import add_measuring_options, check_backends, log_folder, run_request
+from keras_matrix.runner.cli.options import add_measuring_options, log_folder, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError, made_from_values
 from keras_matrix.runner.machine.data_folders import DataFolders
@@ -24,7 +24,7 @@ from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, MAX_TEXT, Rule
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.measure.experiment import Experiment, dataset_dir, measured
-from keras_matrix.runner.measure.request import CellChoice
+from keras_matrix.runner.measure.request import CellChoice, check_backends
 
 WORKLOAD = "finetune"
 COMMAND = "runner finetune"

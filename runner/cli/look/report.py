@@ -21,9 +21,13 @@ from keras_matrix.records import findings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.look.merge import table
-from keras_matrix.runner.cli.look.merge.choice import MergeRequest
-from keras_matrix.runner.cli.look.stored import (
+from keras_matrix.runner.cli.look import merged
+from keras_matrix.runner.cli.measure import sending
+from keras_matrix.runner.cli.options import add_results_option, check_output, check_range
+from keras_matrix.runner.cli.render.findings import as_json, print_table
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.service.merge import MergeRequest
+from keras_matrix.runner.service.stored import (
     chosen_run,
     findings_of,
     page_of,
@@ -31,10 +35,6 @@ from keras_matrix.runner.cli.look.stored import (
     update_findings,
     write_report,
 )
-from keras_matrix.runner.cli.measure import sending
-from keras_matrix.runner.cli.options import add_results_option, check_output, check_range
-from keras_matrix.runner.cli.render.findings import as_json, print_table
-from keras_matrix.runner.errors import UsageError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page and print the table, of one run or of several, or write the site."""
     if args.merge:
-        return table.merge(_merge_request(args))
+        return merged.show(_merge_request(args), as_json=args.json)
     if args.runs:
         raise UsageError(f"RUN: name one run with --run {args.runs[0]}, or merge several with --merge")
     if args.publish is not None:
@@ -88,7 +88,7 @@ def _merge_request(args: argparse.Namespace) -> MergeRequest:
         raise UsageError(f"--run: name either the runs to merge or the reference, got {args.run} and RUN ...")
     if args.output is not None:
         check_output("--out", args.output)
-    return MergeRequest(args.results, args.runs, args.run, args.output, args.json)
+    return MergeRequest(args.results, args.runs, args.run, args.output)
 
 
 def _publish(folder: Path, site_folder: Path, last: int) -> int:

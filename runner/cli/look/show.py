@@ -12,10 +12,10 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.look import cells
-from keras_matrix.runner.cli.look.stored import chosen_run, findings_of, unread_file, unread_runs
 from keras_matrix.runner.cli.options import add_results_option
 from keras_matrix.runner.cli.render.findings import cell_lines, unread_lines
+from keras_matrix.runner.service import cells
+from keras_matrix.runner.service.stored import chosen_run, findings_of, unread_file, unread_runs
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -20,13 +20,14 @@ from keras_matrix.runner.checks.first_hour.checks import Hour, steps
 from keras_matrix.runner.checks.first_hour.measured import HourTarget
 from keras_matrix.runner.checks.first_hour.report import Report, merged, read
 from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome, Step, exit_code
-from keras_matrix.runner.cli.options import add_results_option, check_backends, check_output, count_gpus
+from keras_matrix.runner.cli.options import add_results_option, check_output, count_gpus
 from keras_matrix.runner.errors import InfrastructureError, InputError, Interrupted, UsageError
 from keras_matrix.runner.executors.preflight import preflight_of
 from keras_matrix.runner.executors.probe import Probe, ProcessProbe, probe_settings
 from keras_matrix.runner.executors.process.interpreter import installed_versions
 from keras_matrix.runner.interrupts import interruptible
 from keras_matrix.runner.machine import machine
+from keras_matrix.runner.measure.request import check_backends
 from keras_matrix.runner.measure.scheduler import utc_now
 
 REPORT = "first-hour.md"

@@ -22,7 +22,6 @@ from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Run
 from keras_matrix.records.text import printable
 from keras_matrix.runner.checks.fc import matrix_of
-from keras_matrix.runner.cli.look.stored import Findings, chosen_run, findings_of
 from keras_matrix.runner.cli.measure import fc_proof
 from keras_matrix.runner.cli.measure.fc_flags import (
     FULL_TRACE,
@@ -36,7 +35,7 @@ from keras_matrix.runner.cli.measure.fc_flags import (
     refuse_too_large,
 )
 from keras_matrix.runner.cli.measure.run import finished
-from keras_matrix.runner.cli.options import add_measuring_options, check_backends, check_range, run_request
+from keras_matrix.runner.cli.options import add_measuring_options, check_range, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.fc_text import figure_lines
 from keras_matrix.runner.cli.render.format import document, size
@@ -44,8 +43,9 @@ from keras_matrix.runner.errors import MatrixError, UsageError
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from keras_matrix.runner.measure.experiment import Experiment, measured
-from keras_matrix.runner.measure.request import CellChoice, RunRequest
+from keras_matrix.runner.measure.request import CellChoice, RunRequest, check_backends
 from keras_matrix.runner.measure.traces import write_uncompressed
+from keras_matrix.runner.service.stored import Findings, chosen_run, findings_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

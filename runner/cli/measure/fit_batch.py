@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 
 from keras_matrix.records.schema import Status
-from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.measure.largest import cell_name, line
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
@@ -18,6 +17,7 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.largest_search import find
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.largest_cells import Found, check_limit
+from keras_matrix.runner.service import cells
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

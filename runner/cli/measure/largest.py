@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from keras_matrix.runner.cli.render.format import settings_text, size
+from keras_matrix.runner.cli.render.format import size
 from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.measure.largest_search import LargestFound
 from keras_matrix.runner.plan.largest_batch import Try
 from keras_matrix.runner.plan.largest_cells import Found

@@ -16,7 +16,6 @@ from keras_matrix.analysis.comparison.context import WorkStatus
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.look.stored import Findings
 from keras_matrix.runner.cli.machine.init import installed
 from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.options import add_results_option, workload_choice
@@ -31,6 +30,7 @@ from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.plan import PlannedRepeat
 from keras_matrix.runner.service import quick
+from keras_matrix.runner.service.stored import Findings
 
 UNPROVED = {
     WorkStatus.NOT_CHECKED: "Whether they do the same work was not checked",

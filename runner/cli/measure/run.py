@@ -14,7 +14,6 @@ from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import HARMLESS, Record, Status
 from keras_matrix.records.store import Run, latest_attempts
-from keras_matrix.runner.cli.look.stored import Findings, write_report
 from keras_matrix.runner.cli.measure import sending
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
 from keras_matrix.runner.cli.render import findings
@@ -22,6 +21,7 @@ from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.measure.experiment import Experiment, measured
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.session import Session
+from keras_matrix.runner.service.stored import Findings, write_report
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

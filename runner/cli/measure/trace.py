@@ -24,21 +24,22 @@ from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.neutral import plain
 from keras_matrix.records.traces.request import TRACE_NAME, Trace, TraceError, untraceable
 from keras_matrix.records.traces.table import Table
-from keras_matrix.runner.cli.look import cells
-from keras_matrix.runner.cli.look.named_cells import named_cells, searched
-from keras_matrix.runner.cli.look.stored import chosen_run, passed_over
 from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.options import add_measuring_options, check_output, check_range, run_request
-from keras_matrix.runner.cli.render.display import TerminalDisplay
-from keras_matrix.runner.cli.render.format import document, settings_text
+from keras_matrix.runner.cli.render.display import TerminalDisplay, passed_over
+from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.render.trace_text import heading, start_lines, table_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.matrix.trace_rules import request_problem
 from keras_matrix.runner.measure.experiment import Experiment, measured
 from keras_matrix.runner.measure.request import MATRIX, RunRequest
 from keras_matrix.runner.measure.traces import stored_traces, table_of
 from keras_matrix.runner.plan.largest_cells import refuse
+from keras_matrix.runner.service import cells
+from keras_matrix.runner.service.named_cells import named_cells, searched
+from keras_matrix.runner.service.stored import chosen_run
 
 TOP = 20
 FILE_ENDINGS = (".xplane.pb", ".json", ".json.gz", ".ctf")

@@ -6,12 +6,14 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
+from keras_matrix.records.store import Problem, Run
 from keras_matrix.runner.cli.measure.largest import tried_line
 from keras_matrix.runner.cli.render.progress.lines import progress
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.plan.largest_batch import Try
 from keras_matrix.runner.plan.plan import PlannedRepeat
+from keras_matrix.runner.service.stored import skipped_files
 
 
 class TerminalDisplay:
@@ -52,3 +54,10 @@ class TerminalDisplay:
     def of_a_try(self) -> TerminalDisplay:
         """Return the display for a try of a batch size: only problems are printed."""
         return TerminalDisplay(True, self._problems)
+
+
+def passed_over(run: Run, problems: Sequence[Problem]) -> int:
+    """Name on stderr the files of a run that cannot be read, while a command looks through runs. Return 1 if any."""
+    for line in skipped_files(run, problems):
+        print(f"runner: {line}", file=sys.stderr)
+    return 1 if problems else 0

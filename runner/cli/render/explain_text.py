@@ -14,7 +14,8 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.figures import quantity
-from keras_matrix.runner.cli.render.format import document, seconds, settings_text, size
+from keras_matrix.runner.cli.render.format import document, seconds, size
+from keras_matrix.runner.matrix.settings_text import settings_text
 
 Names = tuple[str, str]
 SIZES = ("bytes written",)

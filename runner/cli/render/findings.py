@@ -32,10 +32,10 @@ from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.store import Run
 from keras_matrix.records.task import DEFINITION, TaskRun
 from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.look.stored import Findings
 from keras_matrix.runner.cli.render.figures import quantity, task_lines
 from keras_matrix.runner.cli.render.format import columns, count, document, seconds, significant, size
 from keras_matrix.runner.cli.render.verdicts import interval, table_lines
+from keras_matrix.runner.service.stored import Findings
 
 WARNINGS_SHOWN = 12
 OF_A_COMMAND = ("task", "compared", "command")  # what is shown of a command besides its parameters

@@ -18,7 +18,8 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Problem
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.figures import between, quantity
-from keras_matrix.runner.cli.render.format import LENGTHS, NOTHING, columns, differing, document, settings_text
+from keras_matrix.runner.cli.render.format import NOTHING, columns, document
+from keras_matrix.runner.matrix.settings_text import LENGTHS, differing, settings_text
 from keras_matrix.runner.matrix.strict_yaml import value_text
 
 REMARKS_SHOWN = 5

@@ -11,7 +11,8 @@ from keras_matrix.analysis.stats.blocks import geometric
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.figures import quantity
-from keras_matrix.runner.cli.render.format import settings_text, significant
+from keras_matrix.runner.cli.render.format import significant
+from keras_matrix.runner.matrix.settings_text import settings_text
 
 
 def lines(found: Reproduction, figure: Figure, stored: Sequence[Record], new: Sequence[Record]) -> list[str]:

@@ -9,7 +9,8 @@ from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.instruments.input_use import InputFacts
 from keras_matrix.records.instruments.stall_arms import ArmName
-from keras_matrix.runner.cli.render.format import NOTHING, columns, seconds, settings_text, significant
+from keras_matrix.runner.cli.render.format import NOTHING, columns, seconds, significant
+from keras_matrix.runner.matrix.settings_text import settings_text
 
 NOT_RESOLVED, NOT_MEASURED = "not resolved", "not measured"
 

@@ -16,7 +16,8 @@ from keras_matrix.analysis.stats.suite import SuiteRatio
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.figures import quantity
-from keras_matrix.runner.cli.render.format import columns, count, document, title_defaults
+from keras_matrix.runner.cli.render.format import columns, count, document
+from keras_matrix.runner.matrix.settings_text import title_defaults
 
 Names = Mapping[str, str]
 FACETS = ["workload", "backend", "median", "p95", "first epoch", "scatter between", "scatter within"]

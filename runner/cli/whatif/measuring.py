@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.store import Run
-from keras_matrix.runner.cli.look.stored import Findings
 from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Experiment
 from keras_matrix.runner.measure.experiment import measured as measured_session
 from keras_matrix.runner.measure.request import RunRequest
+from keras_matrix.runner.service.stored import Findings
 from keras_matrix.runner.whatif.measurement import Measured, measured
 
 

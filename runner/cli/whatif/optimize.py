@@ -26,7 +26,7 @@ from keras_matrix.records.fc import spec
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.options import DEFAULT_RESULTS, check_output, size_bytes
+from keras_matrix.runner.cli.options import check_output
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.whatif import trace_source, verification
 from keras_matrix.runner.cli.whatif.measuring import measure
@@ -40,6 +40,8 @@ from keras_matrix.runner.cli.whatif.replay_text import trace_lines
 from keras_matrix.runner.cli.whatif.verification import Work
 from keras_matrix.runner.cli.whatif.verification_text import verified_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
+from keras_matrix.runner.executors.registry import size_bytes
+from keras_matrix.runner.measure.request import DEFAULT_RESULTS
 from keras_matrix.runner.whatif import measurement, probes, strategy_file
 from keras_matrix.runner.whatif.measurement import BASE
 from keras_matrix.runner.whatif.memory_use import memory_use

@@ -19,7 +19,8 @@ from keras_matrix.analysis.whatif.replay import (
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.codec import to_json
-from keras_matrix.runner.cli.render.format import columns, seconds, settings_text, significant
+from keras_matrix.runner.cli.render.format import columns, seconds, significant
+from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.matrix.strict_yaml import value_text
 from keras_matrix.runner.whatif.measurement import settings_of
 from keras_matrix.runner.whatif.prediction import Prediction

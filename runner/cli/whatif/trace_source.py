@@ -13,9 +13,10 @@ from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import Results, Run, latest_attempts
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import peaks_of
-from keras_matrix.runner.cli.look import cells
-from keras_matrix.runner.cli.look.stored import chosen_run, passed_over
+from keras_matrix.runner.cli.render.display import passed_over
 from keras_matrix.runner.errors import InfrastructureError, UsageError
+from keras_matrix.runner.service import cells
+from keras_matrix.runner.service.stored import chosen_run
 from keras_matrix.runner.whatif import cost_data, cost_file, links
 from keras_matrix.runner.whatif.cost_file import Applied
 from keras_matrix.runner.whatif.prediction import without_profiler

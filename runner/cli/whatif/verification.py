@@ -19,13 +19,13 @@ from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.analysis.whatif.verify import BASELINE, Measurement, Prediction, Verdict, Verification
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cli.look.stored import write_page
 from keras_matrix.runner.cli.options import add_measuring_options, check_range, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.whatif.measuring import Session, measure
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.measure.request import MATRIX, CellChoice, RunRequest
+from keras_matrix.runner.service.stored import write_page
 from keras_matrix.runner.whatif import verification_file
 from keras_matrix.runner.whatif.measurement import Plan, environment_problem, plan, settings_of, unused_links
 

@@ -22,7 +22,7 @@ from keras_matrix.dashboards.live.questions import Choice, questions
 from keras_matrix.dashboards.report import site
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.store import Results, Run
-from keras_matrix.runner.cli.look.stored import update_findings
+from keras_matrix.runner.service.stored import update_findings
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.conftest import make_record, make_settings
 from tests.dashboards.boards import HOSTILE, NIGHTS, cell_of, plain_pages, stored, warehouse_of

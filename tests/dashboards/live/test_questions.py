@@ -513,7 +513,7 @@ def test_failures_are_counted_by_status(warehouse: LocalWarehouse) -> None:
 
 def test_run_with_an_injected_fault_is_not_in_the_latest_matrix(tmp_path: Path) -> None:
     from keras_matrix.records.store import Run
-    from keras_matrix.runner.cli.look.stored import update_findings
+    from keras_matrix.runner.service.stored import update_findings
     from tests.sessions import processes, store_session
 
     stored(tmp_path, nights=1)

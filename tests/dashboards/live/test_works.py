@@ -17,7 +17,7 @@ from keras_matrix.dashboards.live.questions import Choice, questions
 from keras_matrix.dashboards.live.works import with_titles
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run
-from keras_matrix.runner.cli.look.stored import update_findings
+from keras_matrix.runner.service.stored import update_findings
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.conftest import make_settings
 from tests.dashboards.boards import warehouse_of

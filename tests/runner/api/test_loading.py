@@ -12,7 +12,7 @@ import pytest
 import keras_matrix as km
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.records.schema import Status
-from keras_matrix.runner.cli.render.format import title_defaults
+from keras_matrix.runner.matrix.settings_text import title_defaults
 from tests.conftest import make_record, make_settings
 from tests.fakes.executor import FakeExecutor
 from tests.runner.api.conftest import measured

@@ -9,8 +9,8 @@ from keras_matrix.records.instruments.stall_arms import arm_of
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.figures import attempt_figure
-from keras_matrix.runner.cli.render.format import work
 from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.matrix.settings_text import work
 from keras_matrix.runner.plan.plan import PlannedRepeat
 
 REASON_CHARACTERS = 200

@@ -81,5 +81,5 @@ TARGET = Target(
     inputs(),
     checking,
     share=3,
-    modules=("runner/cli/look/stored.py", "records/findings.py", "uploader/local/manifest.py", "uploader/rows.py"),
+    modules=("runner/service/stored.py", "records/findings.py", "uploader/local/manifest.py", "uploader/rows.py"),
 )

@@ -10,8 +10,8 @@ import pytest
 
 from keras_matrix.records.appended.annotations import Annotation, append
 from keras_matrix.records.schema import Record, Status
-from keras_matrix.runner.cli.compare.histories import across_stored
 from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.service.histories import across_stored
 from tests.conftest import MACHINE
 from tests.sessions import nights, noisy, processes, run_name, store_session
 

@@ -15,10 +15,11 @@ import pytest
 from keras_matrix.analysis.comparison.context import ShownTrace
 from keras_matrix.records.schema import Container, Record, Status, Times
 from keras_matrix.records.store import Results, Run
-from keras_matrix.runner.cli.look.merge import commands, table
-from keras_matrix.runner.cli.look.stored import findings_of
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.cli.render.findings import few_repeats
+from keras_matrix.runner.service import commands
+from keras_matrix.runner.service import merge as table
+from keras_matrix.runner.service.stored import findings_of
 from tests.conftest import MACHINE, make_settings
 from tests.sessions import began, noisy, processes, run_name, store_session
 

@@ -11,8 +11,8 @@ from keras_matrix.analysis.comparison import starts
 from keras_matrix.analysis.comparison.context import NO_CONTEXT
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.records.schema import DeviceProof, Memory, Record, Resolved
-from keras_matrix.runner.cli.look.stored import Findings
 from keras_matrix.runner.cli.render.findings import as_document, cell_lines, warning_lines
+from keras_matrix.runner.service.stored import Findings
 from tests.conftest import make_record
 from tests.synthetic_devices import device_records
 

@@ -1,8 +1,7 @@
-"""Stored runs: finding one by the flags `--results` and `--run`, and writing its report."""
+"""Stored runs: finding one by its id, computing its findings, and writing its report."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,17 +21,17 @@ from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import near, printable
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import stored
-from keras_matrix.runner.cli.compare.histories import assessed
-from keras_matrix.runner.cli.look.merge.choice import RUNS_NAMED
-from keras_matrix.runner.cli.look.merge.commands import measuring_again
-from keras_matrix.runner.cli.render.format import title_defaults
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.settings_text import title_defaults
 from keras_matrix.runner.measure.stalls import stall_reports, store_reports
 from keras_matrix.runner.measure.traces import stored_traces, table_of
 from keras_matrix.runner.plan.session import FINISHED
 from keras_matrix.runner.plan.stopping import looks_of
+from keras_matrix.runner.service.commands import measuring_again
+from keras_matrix.runner.service.histories import assessed
 from keras_matrix.runner.whatif import verification_file
 
+RUNS_NAMED = 5  # in a message about an unknown run
 LOOKED_BACK = 400  # runs; the time to find changes grows with the square of the number of sessions
 
 
@@ -107,15 +106,10 @@ def unread_file(results: Path, problem: Problem) -> UnreadFile:
     return UnreadFile(printable(path.as_posix(), " "), printable(problem.reason, " "))
 
 
-def passed_over(run: Run, problems: Sequence[Problem]) -> int:
-    """Name on stderr the files of a run that cannot be read: they may belong to what is sought. Return 1 if any.
-
-    For a command that looks through the runs, the newest first; the number is its exit code.
-    """
-    for problem in problems:
-        unread = unread_file(run.folder.parent, problem)
-        print(f"runner: {unread}; skipped, although it may belong to this cell", file=sys.stderr)
-    return 1 if problems else 0
+def skipped_files(run: Run, problems: Sequence[Problem]) -> list[str]:
+    """Return a line for each file of a run that cannot be read, for a search through runs: it may have been sought."""
+    unread = [unread_file(run.folder.parent, problem) for problem in problems]
+    return [f"{file}; skipped, although it may belong to this cell" for file in unread]
 
 
 def unread_runs(results: Path, name: str | None) -> tuple[UnreadFile, ...]:

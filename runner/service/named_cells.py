@@ -9,10 +9,10 @@ from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results
 from keras_matrix.records.task import PREFIX
-from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.request import RunRequest
+from keras_matrix.runner.service import cells
 
 LIMIT_FACTOR = 3.0  # of the longest process of a stored cell: its time limit, if that is above the default
 

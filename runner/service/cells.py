@@ -8,8 +8,8 @@ from typing import NoReturn
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import PREFIX
 from keras_matrix.records.text import near
-from keras_matrix.runner.cli.render.format import settings_text
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.settings_text import settings_text
 
 HELP = "a cell id or its beginning, or a workload, as in mnist_mlp or jax:mnist_mlp"
 
