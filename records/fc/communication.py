@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -38,10 +37,14 @@ class Communication:
     @property
     def step_time_s(self) -> float:
         """Return the median step of those epochs."""
+        import statistics  # slow, and few records of a table have these times
+
         return statistics.median(self.step_times_s)
 
     @property
     def share(self) -> float:
         """Return the median share of a step that is spent in collectives."""
+        import statistics
+
         pairs = zip(self.compute_times_s, self.step_times_s, strict=True)
         return 1 - statistics.median(compute / step for compute, step in pairs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -20,6 +21,16 @@ def ignore_other_modules() -> None:
     # `python -m` puts the working folder first. Behind the packages it would still replace namespace packages.
     sys.path[:] = [one for one in sys.path if one in others or not _is_working_folder(one) or Path(one) == own]
     sys.path.sort(key=lambda folder: folder in others)
+
+
+def search_path(roots: Sequence[str], path: Sequence[str]) -> list[str]:
+    """Return where modules are looked for: the standard library, the user's folders, installed packages.
+
+    A user's `data` comes before an installed one; a user's `random` does not replace the standard one.
+    """
+    installed = [place for place, folder in enumerate(path) if folder.endswith(("site-packages", "dist-packages"))]
+    place = min(installed, default=len(path))
+    return [*path[:place], *roots, *path[place:]]
 
 
 def _is_working_folder(folder: str) -> bool:

@@ -18,8 +18,9 @@ from pathlib import Path
 from keras_matrix.records.codec import CodecError
 from keras_matrix.records.fc import spec
 from keras_matrix.records.host import inherited_environment
+from keras_matrix.records.host.import_path import search_path
 from keras_matrix.runner.cell.clock import monotonic
-from keras_matrix.runner.cell.job import Job, make_home, read_job, result_of, search_path, write_result
+from keras_matrix.runner.cell.job import Job, make_home, read_job, result_of, write_result
 from keras_matrix.runner.cell.user_errors import report_of
 
 # The path of a Unix socket has at most 107 bytes; multiprocessing adds up to 40 for a folder and a name.

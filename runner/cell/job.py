@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -181,13 +180,3 @@ def make_home(job: Job) -> dict[str, str]:
         with contextlib.suppress(FileExistsError):
             folder.mkdir()
     return {"HOME": str(home), "TMPDIR": str(temporary), "KERAS_HOME": str(home / ".keras")}
-
-
-def search_path(roots: Sequence[str], path: Sequence[str]) -> list[str]:
-    """Return where modules are looked for: the standard library, the user's folders, installed packages.
-
-    A user's `data` comes before an installed one; a user's `random` does not replace the standard one.
-    """
-    installed = [place for place, folder in enumerate(path) if folder.endswith(("site-packages", "dist-packages"))]
-    place = min(installed, default=len(path))
-    return [*path[:place], *roots, *path[place:]]

@@ -16,8 +16,6 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.host.addresses import without_user
 from keras_matrix.records.settings import Scalar
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.executors import registry
-from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends
 from keras_matrix.runner.matrix.grammar import FILE_RULES
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
 from keras_matrix.runner.matrix.service_selection import Service
@@ -86,6 +84,8 @@ def add_matrix_options(parser: argparse.ArgumentParser, *, workload: bool = Fals
 
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say how cells are measured."""
+    from keras_matrix.runner.executors import registry  # plan and others that measure nothing need no executor
+
     group = parser.add_argument_group("how")
     add_results_option(group)
     group.add_argument(
@@ -190,6 +190,8 @@ def workload_choice(
 
     Without any they are all backends, whose cells name what to install. Raises `UsageError`, naming `flag`.
     """
+    from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends  # slow
+
     check_backends(overrides.backends)
     backends = overrides.backends or installed_backends(Interpreter(sys.executable)) or BACKENDS
     try:
@@ -200,6 +202,8 @@ def workload_choice(
 
 def run_request(args: argparse.Namespace, choice: CellChoice | None = None) -> RunRequest:
     """Return the request made by the flags of `add_measuring_options`, for the chosen cells. Raises `UsageError`."""
+    from keras_matrix.runner.executors import registry
+
     return RunRequest(
         command=("runner", *map(without_user, args.given)),
         choice=choice or cell_choice(args),

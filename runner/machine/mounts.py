@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from keras_matrix.records.host.import_path import search_path
 from keras_matrix.records.task import Task
-from keras_matrix.runner.cell.job import search_path
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.task_request import filled
 from keras_matrix.runner.matrix.task_rules import PLACE

@@ -44,8 +44,8 @@ def settings_texts(cells: Sequence[Settings]) -> tuple[dict[str, Scalar], list[s
     for places, table in tables:
         workload = [cells[places[0]].workload] * len(places)
         written = zip(workload, *(column.texts for column in table if column.key not in shared), strict=True)
-        for place, parts in zip(places, written, strict=True):
-            texts[place] = printable("".join(parts))
+        for place, text in zip(places, map("".join, written), strict=True):
+            texts[place] = text if text.isprintable() else printable(text)
     return shared, texts
 
 

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records import left_out
 from keras_matrix.records.backends import BACKENDS
@@ -20,7 +20,6 @@ from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.text import near
 from keras_matrix.runner.errors import UsageError, made_from_values
-from keras_matrix.runner.executors.registry import Executors
 from keras_matrix.runner.machine.mounts import import_roots, missing
 from keras_matrix.runner.machine.workload_names import check_workloads, missing_function
 from keras_matrix.runner.matrix import catalog
@@ -31,6 +30,9 @@ from keras_matrix.runner.matrix.reader import Cell, Matrix, expand, load, parse,
 from keras_matrix.runner.matrix.service_selection import Service, chosen
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.largest_cells import refuse
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.executors.registry import Executors
 
 MATRIX = Path("matrix.yaml")
 DEFAULT_RESULTS = Path("results")

@@ -49,14 +49,15 @@ def estimates(results: Path, cells: Sequence[Cell]) -> Estimates:
 
 def earlier_wall_times(results: Path) -> dict[str, float]:
     """Return the duration of each cell's process in the newest run, in seconds."""
-    from statistics import median
-
     from keras_matrix.records.store import Results
 
     newest = Results(results).latest()
-    records = newest.load()[0] if newest else []
+    if newest is None:
+        return {}
+    from statistics import median
+
     taken: dict[str, list[float]] = {}
-    for record in records:
+    for record in newest.load()[0]:
         if record.harness.wall_time_s:
             taken.setdefault(record.cell_id, []).append(record.harness.wall_time_s)
     return {cell: median(walls) for cell, walls in taken.items()}

@@ -19,7 +19,6 @@ from keras_matrix.records.names import assignment
 from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
 from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
 from keras_matrix.runner.cli.render.format import aligned, document, duration
-from keras_matrix.runner.cli.render.progress.attempt_text import distinguishing
 from keras_matrix.runner.matrix.grammar import LARGEST
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_texts, work
@@ -77,6 +76,8 @@ def _table(cells: Sequence[Cell], estimated: Estimates) -> list[str]:
 
 def _blocks(repeats: Sequence[PlannedRepeat], seed: int) -> list[str]:
     """Return the cells of each block in their order."""
+    from keras_matrix.runner.cli.render.progress.attempt_text import distinguishing  # slow; only --verbose needs it
+
     details = distinguishing(repeats, lambda cell: f"{cell.settings.backend} {work(cell.settings)}")
     lines, block = list[str](), None
     for planned in repeats:

@@ -68,8 +68,6 @@ def columns(rows: list[list[str]], right: frozenset[int] = frozenset()) -> list[
 
 def aligned(columns: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:
     """Return the rows of a table as `columns` does, from the texts of its columns."""
-    padded = []
-    for i, texts in enumerate(columns):
-        width = max(map(len, texts))
-        padded.append([text.rjust(width) if i in right else text.ljust(width) for text in texts])
-    return ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
+    widths = [max(map(len, texts)) for texts in columns]
+    row = "  ".join(f"%{width if i in right else -width}s" for i, width in enumerate(widths))
+    return [(row % texts).rstrip() for texts in zip(*columns, strict=True)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.runner.cell.job import search_path
+from keras_matrix.records.host.import_path import search_path
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.machine.mounts import import_roots
 from keras_matrix.runner.measure.experiment import moved_roots

@@ -18,6 +18,8 @@ from keras_matrix.runner.machine.gpus.present import PresentGpus
 from keras_matrix.runner.machine.gpus.state import DRIVER_FILES
 from keras_matrix.runner.machine.preflight.facts import GpuFacts, read_gpus
 from keras_matrix.runner.machine.preflight.rules import NO_DRIVER
+from keras_matrix.runner.matrix.reader import expand, load
+from keras_matrix.runner.matrix.settings_text import settings_text, settings_texts
 from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.machine import write
@@ -37,6 +39,7 @@ tasks:
     command: [train]
     timeout_s: 1
 """
+MATRICES = Path(__file__).parents[4] / "matrices"
 LONG_S = 0.5 + 2 + 100 * 0.7
 
 
@@ -146,6 +149,14 @@ def test_a_plan_is_a_table_of_cells_below_what_they_share(folder: Path, capsys: 
         for backend in ("jax", "torch")
     ]
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("path", sorted(MATRICES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_texts_of_many_cells_are_those_of_each_cell(path: Path) -> None:
+    settings = [cell.settings for cell in expand(load(path))]
+    shared, texts = settings_texts(settings)
+    assert [settings_text(one, shared) for one in settings] == texts
+    assert len(texts) > 1
 
 
 def test_parameter_named_like_a_setting_is_shown_under_params(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
