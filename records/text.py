@@ -70,3 +70,13 @@ def printable_values(value: Any) -> Any:
     if isinstance(value, dict):
         return {printable(key): printable_values(item) for key, item in value.items()}
     return [printable_values(item) for item in value] if isinstance(value, list) else value
+
+
+def duration(value: float) -> str:
+    """Return a duration in whole minutes and seconds, such as `3 min 05 s`."""
+    whole = round(value)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -46,7 +46,7 @@ COMMANDS = {
     "replay": ("runner.cli.whatif.replay", "replay a training step from its trace, and predict other settings"),
     "optimize": ("runner.cli.whatif.optimize", "search for faster settings of a traced cell, and verify them"),
     "compare": ("runner.cli.compare.compare", "compare two runs, or two environments measured interleaved"),
-    "bisect": ("runner.cli.bisect.bisect", "find the version, day or commit from which on a cell is slower"),
+    "bisect": ("runner.cli.history.bisect", "find the version, day or commit from which on a cell is slower"),
     "explain": ("runner.cli.compare.explain", "explain why a cell is slower than another, from both traces"),
     "reproduce": ("runner.cli.compare.reproduce", "measure a stored cell again, as its record says, and compare"),
     "gate": ("runner.cli.compare.gate", "fail where new is slower than base"),

@@ -49,7 +49,7 @@ FORMATS: dict[str, tuple[int, str | None]] = {
     "records.schema.SCHEMA_VERSION": (4, None),  # records: tests/runner/test_old_results.py
     "records.traces.neutral.VERSION": (1, "read_trace"),
     "runner.checks.first_hour.report.VERSION": (1, "read_first_hour"),
-    "runner.cli.bisect.state.VERSION": (1, None),  # a bisection of another version begins anew
+    "runner.service.bisect.state.VERSION": (1, None),  # a bisection of another version begins anew
     "runner.matrix.catalog.CATALOG_VERSION": (1, "read_catalog"),
     "runner.matrix.grammar.VERSION": (1, "read_matrix"),
     "runner.whatif.verification_file.VERSION": (1, None),  # counts as missing

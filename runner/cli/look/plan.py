@@ -16,9 +16,10 @@ from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.names import assignment
+from keras_matrix.records.text import duration
 from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
 from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
-from keras_matrix.runner.cli.render.format import aligned, document, duration
+from keras_matrix.runner.cli.render.format import aligned, document
 from keras_matrix.runner.matrix.grammar import LARGEST
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_texts, work

@@ -15,14 +15,14 @@ from pathlib import Path
 from keras_matrix.analysis.comparison.context import WorkStatus
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.records.schema import MEASURED
-from keras_matrix.records.text import printable
+from keras_matrix.records.text import duration, printable
 from keras_matrix.runner.cli.machine.init import installed
 from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.options import add_results_option, workload_choice
 from keras_matrix.runner.cli.render import findings
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.figures import quantity
-from keras_matrix.runner.cli.render.format import columns, duration, significant
+from keras_matrix.runner.cli.render.format import columns, significant
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
 from keras_matrix.runner.matrix.reader import Cell

@@ -18,16 +18,6 @@ def seconds(value: float | None) -> str:
     return f"{significant(value)} s"
 
 
-def duration(value: float) -> str:
-    """Return a duration in whole minutes and seconds, such as `3 min 05 s`."""
-    whole = round(value)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
 def significant(value: float | None, digits: int = 3) -> str:
     """Return a number with that many significant digits and no exponent."""
     if value is None:

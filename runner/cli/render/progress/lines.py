@@ -11,8 +11,7 @@ from contextlib import contextmanager
 
 from keras_matrix.records.host.streams import discard
 from keras_matrix.records.schema import Record, Status
-from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.render.format import duration
+from keras_matrix.records.text import duration, printable
 from keras_matrix.runner.cli.render.progress.attempt_text import CellNames, OutcomeText
 from keras_matrix.runner.cli.render.progress.long_states import LongStates, printing
 from keras_matrix.runner.cli.render.progress.time_left import TimeLeft

@@ -26,7 +26,7 @@ from rich.table import Column
 from rich.text import Text
 
 from keras_matrix.records.schema import HARMLESS, Record
-from keras_matrix.runner.cli.render.format import duration
+from keras_matrix.records.text import duration
 from keras_matrix.runner.cli.render.progress.attempt_text import CellNames, OutcomeText
 from keras_matrix.runner.cli.render.progress.time_left import TimeLeft
 from keras_matrix.runner.matrix.reader import Cell

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from keras_matrix.runner.cli.render.format import duration
+from keras_matrix.records.text import duration
 
 FIRST_S = 15.0
 POLL_S = 5.0  # a wake-up that reads a clock: the runner must not use the CPU while a cell runs

@@ -24,8 +24,8 @@ from keras_matrix.analysis.regression.bisection import (
 from keras_matrix.analysis.regression.gate import Rule
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.codec import to_json
-from keras_matrix.runner.cli.bisect.axes import Axis
-from keras_matrix.runner.cli.render.format import duration
+from keras_matrix.records.text import duration
+from keras_matrix.runner.service.bisect.axes import Axis
 
 LISTED = 12
 MORE = "a quieter machine, more epochs, or versions that differ more may decide it; the same command measures anew"

@@ -18,10 +18,7 @@ from keras_matrix.analysis.regression.gate import Rule
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import latest_attempts
-from keras_matrix.runner.cli.bisect.axes import Axis
-from keras_matrix.runner.cli.bisect.state import Answered, State
-from keras_matrix.runner.cli.bisect.text import answer_line, undecided_line
-from keras_matrix.runner.cli.render.format import duration
+from keras_matrix.records.text import duration
 from keras_matrix.runner.environments.rebuilt import CannotRebuild, NotNow
 from keras_matrix.runner.errors import InfrastructureError, RunnerError
 from keras_matrix.runner.matrix.reader import Cell
@@ -29,6 +26,9 @@ from keras_matrix.runner.measure.experiment import Display, Experiment, measured
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.adaptive import Question, numbers, step_times, weights_of
 from keras_matrix.runner.plan.session import ArmRequest, Session
+from keras_matrix.runner.service.bisect.axes import Axis
+from keras_matrix.runner.service.bisect.state import Answered, State
+from keras_matrix.runner.service.bisect.text import answer_line, undecided_line
 
 
 class BudgetSpent(RunnerError):

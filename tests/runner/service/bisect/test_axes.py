@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.runner.cli.bisect import axes
-from keras_matrix.runner.cli.bisect.axes import Cache, CheckoutAxis, DateAxis
 from keras_matrix.runner.environments.commits import Checkout, Commit
 from keras_matrix.runner.environments.dated import Locked
 from keras_matrix.runner.environments.layered import Base, Layer
 from keras_matrix.runner.plan.session import ArmRequest
+from keras_matrix.runner.service.bisect import axes
+from keras_matrix.runner.service.bisect.axes import Cache, CheckoutAxis, DateAxis
 
 CACHE = Cache(Path("/cache"), print)
 LOCKS = (Locked(date(2026, 5, 1), "a==1\nb==1\n"), Locked(date(2026, 5, 9), "a==1\nb==2\n"))

@@ -15,13 +15,14 @@ import pytest
 
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cli.bisect import bisect, trials
+from keras_matrix.runner.cli.history import bisect
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork, NotNow
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.interrupts import Interrupted
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.session import ArmRequest
+from keras_matrix.runner.service.bisect import search, trials
 from tests.conftest import MACHINE, make_settings
 from tests.fakes.container_engine import FakeEngine
 from tests.fakes.executor import FailsAt, FakeExecutor, crash
@@ -403,7 +404,7 @@ def test_budget_counts_what_was_spent_and_the_same_command_continues(
 ) -> None:
     """Mutation: `_announce` compares the next trial alone with the budget."""
     seconds = itertools.count(0, 100)
-    monkeypatch.setattr(bisect, "Trials", partial(trials.Trials, clock=lambda: float(next(seconds))))
+    monkeypatch.setattr(search, "Trials", partial(trials.Trials, clock=lambda: float(next(seconds))))
     executor = FakeExecutor()
     assert bisected(monkeypatch, FakeAxis(), "--budget", "210", executor=executor) == 5
     said = capsys.readouterr()
