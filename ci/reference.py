@@ -27,9 +27,9 @@ from keras_matrix.records import schema
 from keras_matrix.records.schema import STATUS_MEANINGS
 from keras_matrix.runner import errors as runner_errors
 from keras_matrix.runner.cli import main as runner
-from keras_matrix.runner.cli.measure.run import exit_code
 from keras_matrix.runner.matrix import catalog, grammar, stall_rules, task_rules, trace_rules
 from keras_matrix.runner.matrix.grammar import Rule
+from keras_matrix.runner.service.run import exit_code
 from keras_matrix.uploader import errors as uploader_errors
 from keras_matrix.uploader.cli import main as uploader
 

@@ -79,7 +79,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "runner/cli/look/list_.py": (1, OWN),
     "runner/cli/machine/first_hour.py": (1, NAMED),
     "runner/cli/machine/init.py": (1, OWN),
-    "runner/cli/measure/trace.py": (
+    "runner/service/trace.py": (
         1,
         "a stored trace, whose path `Run.inside` has checked, or one made in a scratch folder",
     ),

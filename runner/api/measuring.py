@@ -13,7 +13,6 @@ from keras_matrix.records.store import Run as StoredRun
 from keras_matrix.records.text import near
 from keras_matrix.runner.api.loading import as_runner_errors, of_stored
 from keras_matrix.runner.api.stored_run import Run, as_path
-from keras_matrix.runner.cli.measure.run import finished, measured_matrix
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import Interrupted, MatrixError, UsageError, made_from_values
 from keras_matrix.runner.executors import registry
@@ -22,6 +21,7 @@ from keras_matrix.runner.matrix.grammar import FILE_RULES
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.measure.request import DEFAULT_RESULTS, CellChoice, RunRequest, check_backends
 from keras_matrix.runner.measure.seams import Seams
+from keras_matrix.runner.service.run import measured_matrix
 
 
 class RunOptions(TypedDict, total=False):
@@ -68,7 +68,7 @@ def measure(matrix: str | Path | Mapping[str, Any], options: RunOptions, seams: 
     try:
         values = made_from_values() if isinstance(matrix, Mapping) else nullcontext()
         with as_runner_errors(), values:
-            done = finished(measured_matrix(_request(matrix, options, seams), display))
+            done = measured_matrix(_request(matrix, options, seams), display)
     except Interrupted as stopped:  # a loop that goes on after a `RunnerError` must not go on after Ctrl-C
         raise KeyboardInterrupt(str(stopped)) from stopped
     return of_stored(StoredRun(done.run.folder.resolve()), done.found)  # also found from another working folder

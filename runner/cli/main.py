@@ -21,6 +21,7 @@ from keras_matrix.records.text import near
 from keras_matrix.runner.cli.measure import service
 from keras_matrix.runner.errors import RunnerError, UsageError
 from keras_matrix.runner.interrupts import process_interruptible
+from keras_matrix.runner.service import exit_codes
 from keras_matrix.uploader.cli.command_parser import CommandParser
 
 if TYPE_CHECKING:
@@ -66,9 +67,7 @@ VERSION = "0.1.0"
 DESCRIPTION = """Measure which Keras 3 backend, device and setting is fastest for your models, with intervals.
 
 The default command is `run`: `runner --matrix matrix.yaml`."""
-EPILOG = """exit codes: 0 all cells ok, 1 some cell not ok, 2 bad input, 3 infrastructure, 130 interrupted;
-of gate: 4 regressed, 5 undecided; of reproduce: 4 differs, 5 undecided;
-of bisect: 4 the bad end is not slower, 5 undecided"""
+EPILOG = exit_codes.help_text()
 
 
 def parser(called: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser:
@@ -118,16 +117,18 @@ def _called(given: list[str], seams: Seams | None, own_process: bool) -> int:
     except RunnerError as error:
         return _complain(str(error), error.exit_code)
     except StoreFailure as error:
-        return _complain(str(error), 3)
+        return _complain(str(error), exit_codes.INFRASTRUCTURE)
     except BrokenPipeError:
         discard(sys.stdout)  # as in `runner list | head`
         return 0
     except OSError as error:
         advice = "free some space and run the same command again; " if error.errno == errno.ENOSPC else ""
         where = error.filename or "this machine"
-        return _complain(f"{where}: {error.strerror or error}; {advice}no published record is lost", 3)
+        return _complain(
+            f"{where}: {error.strerror or error}; {advice}no published record is lost", exit_codes.INFRASTRUCTURE
+        )
     except KeyboardInterrupt as stopped:
-        return _complain(str(stopped) or "stopped", 130)
+        return _complain(str(stopped) or "stopped", exit_codes.INTERRUPTED)
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from keras_matrix.runner.executors.places import Places
     from keras_matrix.runner.executors.preflight import Preflight
     from keras_matrix.runner.plan.largest_batch import Try
+    from keras_matrix.runner.plan.largest_cells import LargestFound
 
 # File of a run's folder: the log folder of the latest start that had one.
 LOG_DIR_NAME = "log_dir.json"
@@ -55,6 +56,12 @@ class Display(Protocol):
 
     def tried(self, cell: Cell, found: Try) -> None:
         """Show whether a batch size fits."""
+
+    def largest(self, found: LargestFound) -> None:
+        """Show the largest batch that fits, of each cell."""
+
+    def warn(self, text: str) -> None:
+        """Show a warning, also if nothing else is shown."""
 
     def progress(
         self, repeats: Sequence[PlannedRepeat], pending: Sequence[PlannedRepeat], estimates_s: Mapping[str, float]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record
@@ -20,19 +20,10 @@ from keras_matrix.runner.measure.experiment import Display, Experiment, measured
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan import largest_cells
 from keras_matrix.runner.plan.largest_batch import Try, search
-from keras_matrix.runner.plan.largest_cells import Found
+from keras_matrix.runner.plan.largest_cells import Found, LargestFound
 from keras_matrix.runner.plan.session import resume, writing
 
 FOLDER = "fit-batch"
-
-
-@dataclass(frozen=True, slots=True)
-class LargestFound:
-    """The search results of the cells with `batch_size: largest`, from this start or the earlier one it continues."""
-
-    cells: Sequence[Cell]
-    found: Sequence[Found]
-    by_earlier_start: bool
 
 
 def find(request: RunRequest, cell: Cell, display: Display) -> Found:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from keras_matrix.runner.matrix.reader import Cell
     from keras_matrix.runner.plan.largest_batch import Search
 
+
 KEY = "largest_batch"
 TRY_STEPS = 2  # calls of the backend in an epoch of a try
 TRY_EPOCHS = 2
@@ -113,3 +114,12 @@ def stored_results(run: Mapping[str, Any], cells: Sequence[Cell], memory_bytes: 
     complete = {one.planned for one in found} == {cell.cell_id for cell in cells if cell.uses_largest_batch}
     failed = any((one.stopped or "").startswith(f"{Status.INFRA}:") for one in found)
     return found if complete and not failed else None
+
+
+@dataclass(frozen=True, slots=True)
+class LargestFound:
+    """The search results of the cells with `batch_size: largest`, from this start or the earlier one it continues."""
+
+    cells: Sequence[Cell]
+    found: Sequence[Found]
+    by_earlier_start: bool

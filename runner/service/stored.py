@@ -23,10 +23,12 @@ from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import stored
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.settings_text import title_defaults
+from keras_matrix.runner.measure.experiment import Display
 from keras_matrix.runner.measure.stalls import stall_reports, store_reports
 from keras_matrix.runner.measure.traces import stored_traces, table_of
 from keras_matrix.runner.plan.session import FINISHED
 from keras_matrix.runner.plan.stopping import looks_of
+from keras_matrix.runner.service import exit_codes
 from keras_matrix.runner.service.commands import measuring_again
 from keras_matrix.runner.service.histories import assessed
 from keras_matrix.runner.whatif import verification_file
@@ -106,10 +108,14 @@ def unread_file(results: Path, problem: Problem) -> UnreadFile:
     return UnreadFile(printable(path.as_posix(), " "), printable(problem.reason, " "))
 
 
-def skipped_files(run: Run, problems: Sequence[Problem]) -> list[str]:
-    """Return a line for each file of a run that cannot be read, for a search through runs: it may have been sought."""
-    unread = [unread_file(run.folder.parent, problem) for problem in problems]
-    return [f"{file}; skipped, although it may belong to this cell" for file in unread]
+def passed_over(run: Run, problems: Sequence[Problem], display: Display) -> int:
+    """Warn of the files of a run that cannot be read: they may belong to what is sought. Return the exit code.
+
+    For a command that looks through the runs, the newest first.
+    """
+    for problem in problems:
+        display.warn(f"{unread_file(run.folder.parent, problem)}; skipped, although it may belong to this cell")
+    return exit_codes.NOT_OK if problems else exit_codes.OK
 
 
 def unread_runs(results: Path, name: str | None) -> tuple[UnreadFile, ...]:

@@ -13,7 +13,7 @@ import pytest
 from keras_matrix.analysis.regression.gate import Outcome
 from keras_matrix.records.schema import Status
 from keras_matrix.runner import errors
-from keras_matrix.runner.cli.compare.gate import EXIT_CODES
+from keras_matrix.runner.service.exit_codes import VERDICTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
@@ -81,4 +81,4 @@ def test_every_status_has_a_section() -> None:
 def test_every_exit_code_has_a_row() -> None:
     found = {int(code) for code in re.findall(r"^\| (\d+) \|", section("By exit code"), re.MULTILINE)}
     raised = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "exit_code")}
-    assert found == {0, 1} | raised | {EXIT_CODES[outcome] for outcome in Outcome}
+    assert found == {0, 1} | raised | {VERDICTS["gate"][outcome] for outcome in Outcome}

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import argparse
 
-from keras_matrix.analysis.regression.gate import Outcome
 from keras_matrix.runner.cli.compare import compare
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options
-
-EXIT_CODES = {Outcome.NO_WORSE: 0, Outcome.NOT_MEASURED: 1, Outcome.REGRESSED: 4, Outcome.UNDECIDED: 5}
+from keras_matrix.runner.service import exit_codes
+from keras_matrix.runner.service.compare import findings, rule_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +37,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare, show, and return the verdict as an exit code."""
     compare.check_pages(args.markdown, args.out)
-    found = compare.findings(compare.sides_of(args), compare.rule_of(args.threshold, args.also), to_decide=True)
+    found = findings(compare.sides_of(args), rule_of(args.threshold, args.also), to_decide=True)
     compare.show(found, args.threshold, args.markdown, args.out, as_json=args.json)
-    return EXIT_CODES[found.outcome] or int(found.incomplete)
+    return exit_codes.VERDICTS["gate"][found.outcome] or int(found.incomplete)

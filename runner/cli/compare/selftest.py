@@ -10,30 +10,24 @@ CPU, other CPUs); the result is how much slower they are meanwhile, which tables
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from keras_matrix.analysis.regression.gate import Rule
-from keras_matrix.analysis.selftest import Labelled, Rate, SelftestResult, findings, gate_alarms, named, pooled
-from keras_matrix.analysis.stats.sequential import FIXED
+from keras_matrix.analysis.influence import percent_text
 from keras_matrix.dashboards.charts.format import plural
-from keras_matrix.records.injected_faults import counterpart
-from keras_matrix.records.schema import Record
-from keras_matrix.records.store import Results, Run
-from keras_matrix.runner.cli.compare import parallel_devices
-from keras_matrix.runner.cli.compare.compare import check_plant
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.instruments import influence
+from keras_matrix.records.instruments.influence import Influence
+from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, number, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.executors.supervise.timing_cost import cost_of_timing
-from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
 from keras_matrix.runner.measure.request import RunRequest
-from keras_matrix.runner.service.stored import write_report
+from keras_matrix.runner.service.compare import check_plant
+from keras_matrix.runner.service.selftest import measure, measured_influences, stored_sessions, summary, timing_costs
 
-LABELS = ("base", "new")
 LONGEST_COST_S = 86_400
 
 
@@ -66,85 +60,16 @@ def run(args: argparse.Namespace) -> int:
     if args.parallel_devices:
         if args.plant or args.cost_s:
             raise UsageError("--parallel-devices: measures one thing; leave out --plant and --cost-s")
-        return parallel_devices.run(request, stored=args.stored, as_json=args.json)
+        return _parallel_devices(request, stored=args.stored, as_json=args.json)
     if not args.stored:
-        _measure(request, args.plant, TerminalDisplay(args.json))
+        measure(request, args.plant, TerminalDisplay(args.json))
     sessions = stored_sessions(Results(request.results), args.plant)
     if not sessions:
         planted = f" with {args.plant}" if args.plant else ""
         raise UsageError(f"--stored: {request.results} contains no selftest{planted}")
-    fields = _fields(sessions, args.plant, _cost(request, args.cost_s) if args.cost_s else [])
+    fields = summary(sessions, args.plant, timing_costs(request, args.cost_s) if args.cost_s else [])
     print(document(fields) if args.json else _text(fields))
     return 0 if fields["findings"] else 1
-
-
-def _measure(request: RunRequest, fault: str | None, display: TerminalDisplay) -> None:
-    matrix, cells = request.choice.load()
-    faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
-    arms = {label: own_arm(request, cells, planted) for label, planted in faults.items()}
-    experiment = Experiment(cells, request.choice.about(matrix.left_out), arms, request.budget_of(matrix))
-    session = measured(request, experiment, display)
-    for run in session.runs.values():
-        write_report(run)
-
-
-def stored_sessions(results: Results, fault: str | None) -> list[Labelled]:
-    """Return the records of the stored sessions of two labels with this Python and this injected fault, or without."""
-    faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
-    wanted = {label: {"python": None, "fault": planted} for label, planted in faults.items()}
-    found: list[Labelled] = []
-    for run in results.runs():
-        about = run.about()
-        if about.get("arms") == wanted and about.get("arm") == LABELS[0]:
-            other = Run(results.root / str(about["runs"][LABELS[1]]))
-            found.append((run.load()[0], other.load()[0]))
-    return found
-
-
-def _fields(sessions: Sequence[Labelled], fault: str | None, cost: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "planted": fault,
-        "sessions": len(sessions),
-        "notes": pooled(sessions),
-        "findings": [_finding_json(one) for one in findings(sessions)],
-        "gate_regressed": _rate_json(gate_alarms(sessions, Rule(threshold=0.0, looks=FIXED))),
-        "named": {
-            name: {kind: _rate_json(rate) for kind, rate in kinds.items()}
-            for name, kinds in named(sessions, Rule(looks=FIXED)).items()
-        },
-        "parent_cpu_share": _parent_cpu([record for session in sessions for side in session for record in side]),
-        "cost": cost,
-    }
-
-
-def _finding_json(one: SelftestResult) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "outside": _rate_json(one.outside),
-        "outside_p_value": one.outside.p_value(0.05),
-        "slower": _rate_json(one.slower),
-        "half_width": one.half_width,
-        "ratio": one.ratio,
-    }
-
-
-def _rate_json(rate: Rate) -> dict[str, Any]:
-    interval = rate.interval()
-    return {"count": rate.count, "of": rate.of, "share": rate.share, "interval": list(interval) if interval else None}
-
-
-def _parent_cpu(records: Sequence[Record]) -> dict[str, float] | None:
-    shares = [
-        record.harness.parent_cpu_time_s / record.harness.wall_time_s
-        for record in records
-        if record.harness.parent_cpu_time_s is not None and record.harness.wall_time_s
-    ]
-    return {"median": statistics.median(shares), "maximum": max(shares)} if shares else None
-
-
-def _cost(request: RunRequest, seconds: float) -> list[dict[str, Any]]:
-    _, cells = request.choice.load()
-    return [cost_of_timing(backend, seconds) for backend in dict.fromkeys(cell.settings.backend for cell in cells)]
 
 
 def _text(fields: dict[str, Any]) -> str:
@@ -184,3 +109,30 @@ def _kinds_text(kinds: dict[str, Any]) -> str:
     of = next(iter(kinds.values()))["of"]
     found = [f"{kind} in {rate['count']}" for kind, rate in kinds.items() if rate["count"]]
     return f"{', '.join(found) or 'nothing'}, of {of} comparison{'' if of == 1 else 's'}"
+
+
+def _parallel_devices(request: RunRequest, *, stored: bool, as_json: bool) -> int:
+    """Measure, store and print the influence of the other devices. Returns the exit code."""
+    found, missing = (
+        (influence.load([request.results]), []) if stored else measured_influences(request, TerminalDisplay(as_json))
+    )
+    if stored and not found:
+        raise UsageError(f"--stored: {request.results} contains no self test of parallel devices")
+    fields = {"influences": to_json(list(found)), "missing": missing}
+    print(document(fields) if as_json else "\n".join([*_influence_lines(found), *missing]))
+    return 1 if missing else 0
+
+
+def _influence_lines(found: Sequence[Influence]) -> list[str]:
+    if not found:
+        return ["no cell was measured with the other devices at rest and at work"]
+    rows = [["cell", "workload", "backend", "devices", "step time while the others work", "blocks"]]
+    for one in found:
+        rows.append([one.cell_id, one.workload, one.backend, str(one.devices), percent_text(one), str(one.blocks)])
+    return [
+        f"influence of other devices on {plural(len(found), 'cell')}, against the same cells with the others at rest",
+        "",
+        *columns(rows),
+        "",
+        "95 % intervals, paired by block; the tables of cells that are measured at the same time state this influence",
+    ]

@@ -18,7 +18,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from keras_matrix.analysis.regression.bisection import THRESHOLD, Outcome
+from keras_matrix.analysis.regression.bisection import THRESHOLD
 from keras_matrix.runner.cli.options import add_measuring_options, number, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document
@@ -26,20 +26,11 @@ from keras_matrix.runner.environments.rebuilt import cache_folder
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.measure.request import MATRIX
 from keras_matrix.runner.plan.estimates import estimates
-from keras_matrix.runner.service import cells
+from keras_matrix.runner.service import cells, exit_codes
 from keras_matrix.runner.service.bisect import text
 from keras_matrix.runner.service.bisect.axes import Cache
 from keras_matrix.runner.service.bisect.search import Search, Span, axis_of, cell_named, search_for
 from keras_matrix.runner.service.bisect.suspects import suspects
-
-EXIT_CODES = {
-    Outcome.FOUND: 0,
-    Outcome.NOT_MEASURED: 1,
-    Outcome.NOT_SLOWER: 4,
-    Outcome.ENDS_UNDECIDED: 5,
-    Outcome.RANGE: 5,
-    Outcome.NOT_CONFIRMED: 5,
-}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     machine = differing.machine if differing else ()
     result = search_for(request, Search(cell, axis, args.out, smallest, process_s, machine), display)
     print(document(result.document) if args.json else "\n".join([*result.lines, f"measured in {result.folder}"]))
-    return EXIT_CODES[result.outcome]
+    return exit_codes.VERDICTS["bisect"][result.outcome]
 
 
 def _span(args: argparse.Namespace) -> Span:

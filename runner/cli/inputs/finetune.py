@@ -25,6 +25,7 @@ from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.measure.experiment import Experiment, dataset_dir, measured
 from keras_matrix.runner.measure.request import CellChoice, check_backends
+from keras_matrix.runner.service.run import finished
 
 WORKLOAD = "finetune"
 COMMAND = "runner finetune"
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         cells = expand(parse(Path(COMMAND), text.encode()))
     display = TerminalDisplay(args.json)
     experiment = Experiment(cells, {"matrix_path": COMMAND, "matrix_text": text})
-    return conclude(request, measured(request, experiment, display), display)
+    return conclude(request, finished(measured(request, experiment, display)), display)
 
 
 def _params() -> Mapping[str, Rule]:

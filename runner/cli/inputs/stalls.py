@@ -20,7 +20,6 @@ from keras_matrix.records.instruments.stall_arms import arms_of, base_of
 from keras_matrix.records.store import Run
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.inputs.verification import Work, about, dataset, verify
-from keras_matrix.runner.cli.measure.run import Finished, finished
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, check_range, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document
@@ -39,6 +38,7 @@ from keras_matrix.runner.measure.stalls import store_probes, store_verified, sto
 from keras_matrix.runner.plan.largest_cells import refuse
 from keras_matrix.runner.service import cells
 from keras_matrix.runner.service.named_cells import named_cells, searched, stored_limit_s
+from keras_matrix.runner.service.run import Finished, finished
 from keras_matrix.runner.service.stored import chosen_run, findings_of, write_report
 
 APPLIED = 2

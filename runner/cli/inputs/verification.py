@@ -14,7 +14,6 @@ from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.stall_arms import arm_of, arms_of
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.machine.data_folders import DataFolders
 from keras_matrix.runner.matrix.reader import Cell
@@ -22,6 +21,7 @@ from keras_matrix.runner.matrix.stall_rules import together
 from keras_matrix.runner.measure.experiment import Experiment, measured
 from keras_matrix.runner.measure.input_tools import InputTools
 from keras_matrix.runner.measure.request import RunRequest
+from keras_matrix.runner.service.run import finished
 
 DATASET = "dataset_path"
 CACHE = "cache"

@@ -34,7 +34,6 @@ from keras_matrix.runner.cli.measure.fc_flags import (
     fc_flags,
     refuse_too_large,
 )
-from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.options import add_measuring_options, check_range, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.fc_text import figure_lines
@@ -45,6 +44,7 @@ from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from keras_matrix.runner.measure.experiment import Experiment, measured
 from keras_matrix.runner.measure.request import CellChoice, RunRequest, check_backends
 from keras_matrix.runner.measure.traces import write_uncompressed
+from keras_matrix.runner.service.run import finished
 from keras_matrix.runner.service.stored import Findings, chosen_run, findings_of
 
 

@@ -7,9 +7,8 @@ from collections.abc import Collection
 from keras_matrix.runner.cli.render.format import size
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_text
-from keras_matrix.runner.measure.largest_search import LargestFound
 from keras_matrix.runner.plan.largest_batch import Try
-from keras_matrix.runner.plan.largest_cells import Found
+from keras_matrix.runner.plan.largest_cells import Found, LargestFound
 
 
 def lines(largest: LargestFound, printed: Collection[str] = ()) -> list[str]:

@@ -29,6 +29,7 @@ from keras_matrix.runner.matrix.task_entry import entry_of, with_gpus
 from keras_matrix.runner.matrix.task_request import TaskRequest, labelled
 from keras_matrix.runner.measure.experiment import Experiment, measured
 from keras_matrix.runner.measure.request import MATRIX, CellChoice, RunRequest
+from keras_matrix.runner.service.run import finished
 
 CONFIGS = ("task_config_template.cfg", "task_config.cfg")
 CFG_ONLY = ("epochs", "kvstore", "dtype", "metrics_policy", "command_to_execute")
@@ -83,7 +84,7 @@ def _measured(request: RunRequest, matrix: Matrix, display: TerminalDisplay, out
     figures = result_file.document(latest_attempts(session.records("")), labels)
     if figures:  # before printing, which ends early if the reader closes the pipe
         output.write_text(result_file.text(figures), encoding="utf-8")
-    code = conclude(request, session, display)
+    code = conclude(request, finished(session), display)
     display.say(f"result: {output}" if figures else f"no result: nothing was measured, and {output} was not written")
     return code
 

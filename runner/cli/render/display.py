@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
-from keras_matrix.records.store import Problem, Run
-from keras_matrix.runner.cli.measure.largest import tried_line
+from keras_matrix.runner.cli.measure.largest import lines, tried_line
 from keras_matrix.runner.cli.render.progress.lines import progress
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.plan.largest_batch import Try
 from keras_matrix.runner.plan.plan import PlannedRepeat
-from keras_matrix.runner.service.stored import skipped_files
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.plan.largest_cells import LargestFound
 
 
 class TerminalDisplay:
@@ -45,6 +47,14 @@ class TerminalDisplay:
         if not self.quiet:
             print(tried_line(cell, found), file=sys.stderr, flush=True)
 
+    def largest(self, found: LargestFound) -> None:
+        """Print the largest batch that fits, of each cell."""
+        self.say("\n".join(lines(found, self.known_problems)))
+
+    def warn(self, text: str) -> None:
+        """Print a warning on stderr."""
+        print(f"runner: {text}", file=sys.stderr)
+
     def progress(
         self, repeats: Sequence[PlannedRepeat], pending: Sequence[PlannedRepeat], estimates_s: Mapping[str, float]
     ) -> AbstractContextManager[Observer]:
@@ -54,10 +64,3 @@ class TerminalDisplay:
     def of_a_try(self) -> TerminalDisplay:
         """Return the display for a try of a batch size: only problems are printed."""
         return TerminalDisplay(True, self._problems)
-
-
-def passed_over(run: Run, problems: Sequence[Problem]) -> int:
-    """Name on stderr the files of a run that cannot be read, while a command looks through runs. Return 1 if any."""
-    for line in skipped_files(run, problems):
-        print(f"runner: {line}", file=sys.stderr)
-    return 1 if problems else 0

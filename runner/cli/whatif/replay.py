@@ -13,18 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_matrix.analysis.whatif import timeline
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
-from keras_matrix.analysis.whatif.replay import HeldOut, Replay, explained, held_out, replay
-from keras_matrix.analysis.whatif.what_ifs import registry
-from keras_matrix.analysis.whatif.what_ifs.registry import Choice
+from keras_matrix.analysis.whatif.replay import HeldOut, Replay, explained, replay
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.text import printable
-from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Head
 from keras_matrix.runner.cli.options import check_output, check_range
 from keras_matrix.runner.cli.render.format import document
-from keras_matrix.runner.cli.whatif import picture, trace_source, verification
+from keras_matrix.runner.cli.whatif import options
 from keras_matrix.runner.cli.whatif.replay_text import (
     document_of,
     prediction_document,
@@ -34,7 +29,9 @@ from keras_matrix.runner.cli.whatif.replay_text import (
 )
 from keras_matrix.runner.cli.whatif.verification_text import verified_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
-from keras_matrix.runner.whatif import stored_graph
+from keras_matrix.runner.service import whatif
+from keras_matrix.runner.service.whatif import choices_of, replayed, what_if_problem, write_timelines
+from keras_matrix.runner.whatif import picture, stored_graph
 from keras_matrix.runner.whatif.cost_file import Applied
 from keras_matrix.runner.whatif.prediction import Prediction, predictions
 
@@ -43,11 +40,11 @@ TOP, RESAMPLES, MOST_RESAMPLES = 12, 200, 100_000
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
-    parser.add_argument("trace", nargs="+", metavar="TRACE", help=trace_source.HELP)
+    parser.add_argument("trace", nargs="+", metavar="TRACE", help=options.TRACE_HELP)
     parser.add_argument("--run", metavar="RUN", help="use the trace of this run")
     what_if = "change the step: workers=4, bandwidth=500mbit, tensor_fusion=8, ...; may be repeated: docs/whatif.md"
     parser.add_argument("--what-if", action="append", default=[], metavar="NAME[=VALUE]", help=what_if)
-    trace_source.add_model_options(parser)
+    options.add_model_options(parser)
     resamples = f"replays with steps drawn at random, for the percentiles; default: {RESAMPLES}"
     parser.add_argument("--resamples", type=int, default=RESAMPLES, metavar="N", help=resamples)
     parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"lines of each table; default: {TOP}")
@@ -57,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     graph = "store the trace graph here, a Parquet file per rank"
     parser.add_argument("--graph", type=Path, metavar="FOLDER", help=graph)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    verification.add_verify_options(parser, "the settings of the what-ifs")
+    options.add_verify_options(parser, "the settings of the what-ifs")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,25 +63,25 @@ def run(args: argparse.Namespace) -> int:
     check_range("--top", args.top, 1)
     output = Output(args.to, args.picture, args.graph)
     output.check()
-    choices = _choices(args.what_if)
-    work = verification.work_of(args)
-    trace = trace_source.found_trace(args.trace, args.results, args.run)
-    graph = trace_source.loaded(trace, args.calibration, args.level)
-    model = trace_source.cost_model(args, trace, graph)
-    base = trace_source.unprofiled(trace, graph)
-    shown = Shown(graph, *_replayed(graph, args.resamples), replay(base, resamples=args.resamples), model)
+    choices = choices_of(args.what_if)
+    work = options.work_of(args)
+    trace = whatif.found_trace(args.trace, args.results, args.run, work.display)
+    graph = whatif.loaded(trace, args.calibration, args.level)
+    model = options.cost_model(args, trace, graph)
+    base = whatif.unprofiled(trace, graph)
+    shown = Shown(graph, *replayed(graph, args.resamples), replay(base, resamples=args.resamples), model)
     try:
         found = predictions(base, choices, model.predict if model else None, args.resamples)
     except GraphError as error:
-        raise UsageError(_of_what_if(error)) from error
+        raise UsageError(what_if_problem(error)) from error
     strategies = [one.strategy for one in found]
-    plan = verification.checked_plan(work, base, strategies) if args.verify else None
+    plan = whatif.checked_plan(work, base, strategies) if args.verify else None
     output.write(graph, shown.replayed)
     if not args.json:
         print("\n".join(map(printable, [*shown.lines(found, args.top), *output.lines()])))
-    result = verification.verified(work, base, shown.baseline, strategies, plan) if plan else None
+    result = whatif.verified(work, base, shown.baseline, strategies, plan) if plan else None
     if args.json:
-        own = {"verification": None if result is None else verification.document_of(graph, result)}
+        own = {"verification": None if result is None else whatif.verification_document(graph, result)}
         print(document({**shown.document(found), **own}))
     elif result is not None:
         print("\n".join(map(printable, verified_lines(result))))
@@ -113,26 +110,6 @@ class Shown:
         what_ifs = [prediction_document(self.baseline.step_time_s, one) for one in found]
         replayed = document_of(self.graph, self.replayed, self.errors)
         return {**replayed, "baseline_step_time_s": self.baseline.step_time_s, "what_ifs": what_ifs}
-
-
-def _replayed(graph: Graph, resamples: int) -> tuple[Replay, tuple[HeldOut, ...]]:
-    """Return the replay, and the errors of held-out steps, none for a single traced step. Raises `UsageError`."""
-    try:
-        errors = held_out(graph) if len(graph.header.step_times_s) > 1 else ()
-        return replay(graph, resamples=resamples), errors
-    except GraphError as error:
-        raise UsageError(f"TRACE: {error}") from error
-
-
-def _choices(texts: Sequence[str]) -> list[Choice]:
-    try:
-        return [registry.read(text) for text in texts]
-    except GraphError as error:
-        raise UsageError(_of_what_if(error)) from error
-
-
-def _of_what_if(error: GraphError) -> str:
-    return f"--what-if: {str(error).removeprefix('--what-if: ')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,20 +149,3 @@ class Output:
         if self.timeline is not None:
             lines[0] += "   https://ui.perfetto.dev opens it: the workers of the replay follow the measured ones"
         return ["", *lines] if lines else []
-
-
-def write_timelines(path: Path, graph: Graph, replayed: Replay) -> None:
-    """Write the measured ranks as workers 0, 1, ..., and the replayed ones as the next workers. Raises OSError."""
-    ranks = graph.header.world_size
-    spans = [
-        *timeline.measured_spans(graph),
-        *timeline.spans(graph, replayed.schedule, first_worker=ranks),
-    ]
-    head = Head(graph.header.backend, 2 * ranks, graph.header.device, len(graph.header.step_times_s))
-    packed = path if path.suffix == ".gz" else path.with_name(f".{path.name}.gz")
-    neutral.write(packed, head, spans)
-    if packed != path:
-        try:
-            neutral.plain(packed, path)
-        finally:
-            packed.unlink()

@@ -9,7 +9,7 @@ from keras_matrix.analysis.whatif.verify import BASELINE, Round, Row, Verificati
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.runner.cli.render.format import NOTHING, columns, seconds
 from keras_matrix.runner.cli.whatif.replay_text import interval
-from keras_matrix.runner.cli.whatif.verification import Verified
+from keras_matrix.runner.service.whatif import Verified
 
 Gains = Mapping[str, Estimate]
 

@@ -26,6 +26,7 @@ from keras_matrix.runner.measure.experiment import Display, Experiment, measured
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.adaptive import Question, numbers, step_times, weights_of
 from keras_matrix.runner.plan.session import ArmRequest, Session
+from keras_matrix.runner.service import exit_codes
 from keras_matrix.runner.service.bisect.axes import Axis
 from keras_matrix.runner.service.bisect.state import Answered, State
 from keras_matrix.runner.service.bisect.text import answer_line, undecided_line
@@ -34,13 +35,13 @@ from keras_matrix.runner.service.bisect.text import answer_line, undecided_line
 class BudgetSpent(RunnerError):
     """The next trial is expected to exceed the budget. The same command continues."""
 
-    exit_code = 5
+    exit_code = exit_codes.UNDECIDED
 
 
 class EndFailed(RunnerError):
     """Processes of an end fail that were measured before. The same command continues."""
 
-    exit_code = 1
+    exit_code = exit_codes.NOT_OK
 
 
 @dataclass(slots=True)

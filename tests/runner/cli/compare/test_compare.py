@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.schema import Record, Status
-from keras_matrix.runner.cli.compare.compare import rule_of
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.cli.render.progress.attempt_text import result
 from keras_matrix.runner.executors.process.interpreter import Interpreter
+from keras_matrix.runner.service.compare import rule_of
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.sessions import nights, processes, run_name, store_session
 

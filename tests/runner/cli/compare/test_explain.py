@@ -18,12 +18,12 @@ from keras_matrix.records.traces.programs import PROGRAMS_NAME, ProgramSummary
 from keras_matrix.records.traces.programs import write as write_programs
 from keras_matrix.records.traces.request import TRACE_NAME, Traced
 from keras_matrix.runner.cell.job import Job, write_result
-from keras_matrix.runner.cli.compare import explained_sides
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.matrix.reader import expand, load
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.session import ArmRequest
+from keras_matrix.runner.service import explain as explain_service
 from tests.analysis.explain.traced import Operation, steps
 from tests.fakes.executor import PRETENDED, FakeExecutor
 from tests.sessions import processes, run_name, store_session
@@ -232,7 +232,7 @@ def test_two_runs_without_traces_are_measured_again_with_their_versions(
         built.append(then["keras"])
         return ArmRequest(None, None, then)
 
-    monkeypatch.setattr(explained_sides, "rebuilt_arm", rebuilt)
+    monkeypatch.setattr(explain_service, "rebuilt_arm", rebuilt)
     executor = tracing()
     assert "caveat" not in " ".join(explained(capsys, run_name(0), run_name(1), executor=executor))
     assert built == ["3.14.0", "3.15.0"]

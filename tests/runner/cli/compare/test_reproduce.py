@@ -14,11 +14,11 @@ import pytest
 from keras_matrix.records.schema import Container, Learning, Resolved, Status
 from keras_matrix.records.store import Results
 from keras_matrix.records.task import PREFIX
-from keras_matrix.runner.cli.compare import reproduce
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors.process import registration
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.session import ArmRequest
+from keras_matrix.runner.service import reproduce
 from tests.conftest import MACHINE, make_settings
 from tests.fakes.container_engine import FakeEngine
 from tests.fakes.executor import FakeExecutor

@@ -13,9 +13,9 @@ from keras_matrix.analysis.whatif.search.families import Found
 from keras_matrix.analysis.whatif.search.trajectory import Strategy, Trajectory, Trial
 from keras_matrix.records.names import named
 from keras_matrix.records.store import Results
-from keras_matrix.runner.cli.whatif import verification
 from keras_matrix.runner.cli.whatif.optimize_text import found_lines
 from keras_matrix.runner.matrix.reader import expand, parse
+from keras_matrix.runner.service import whatif
 from keras_matrix.runner.whatif import stored_graph
 from tests.runner.cli.whatif.traced_cell import LINK, MATRIX, WRONG_TIMES, executor, runner
 from tests.runner.whatif.graphs import data_parallel
@@ -294,7 +294,7 @@ def test_wrong_flags_are_refused_before_anything_is_measured(
 def test_a_cell_that_cannot_be_measured_here_is_refused_before_the_probes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(verification, "environment_problem", lambda settings: "network: no namespaces exist")
+    monkeypatch.setattr(whatif, "environment_problem", lambda settings: "network: no namespaces exist")
     fake = executor()
     assert runner("optimize", "torch:fc", "--verify", fake=fake) == 2
     assert "--verify: network: no namespaces exist" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from keras_matrix.analysis.whatif.engine import simulate
 from keras_matrix.analysis.whatif.graph import Graph, NodeKind
-from keras_matrix.runner.cli.whatif.picture import COLOURS, svg
+from keras_matrix.runner.whatif.picture import COLOURS, svg
 from tests.runner.whatif.graphs import two_workers
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -1,4 +1,4 @@
-"""Finds or measures the two sides of `runner explain`: a cell's records and its trace, of base and of new.
+"""Finds or measures the two sides of an explanation, a cell's records and its trace, and explains their difference.
 
 A side is a cell of a stored run. What has no stored trace is measured anew and traced, both sides interleaved in one
 session: two cells as one comparison, two environments as in `runner compare`, and two stored runs in environments with
@@ -8,32 +8,42 @@ the versions of their records.
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
+from keras_matrix.analysis.comparison.ratios import ratio_of
+from keras_matrix.analysis.comparison.table import log_ratios, summaries
+from keras_matrix.analysis.explain.explanation import Explanation, Side, explain
+from keras_matrix.analysis.explain.facts import differing_facts
+from keras_matrix.analysis.explain.parts import StepParts, read_parts
+from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.schema import Record
+from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run, latest_attempts
 from keras_matrix.records.task import PREFIX
-from keras_matrix.records.traces.request import Trace, untraceable
-from keras_matrix.runner.cli.compare.compare import BASE, NEW, Sides, arms_of, environments_of, stored_run
-from keras_matrix.runner.cli.compare.reproduce import rebuilt_arm
-from keras_matrix.runner.cli.render.display import passed_over
+from keras_matrix.records.traces.request import Trace, TraceError, untraceable
 from keras_matrix.runner.environments.rebuilt import installable
-from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_text
-from keras_matrix.runner.measure.experiment import Experiment, measured
+from keras_matrix.runner.measure.experiment import Display, Experiment, measured
 from keras_matrix.runner.measure.request import MATRIX
 from keras_matrix.runner.measure.traces import stored_traces
 from keras_matrix.runner.plan.largest_cells import refuse
 from keras_matrix.runner.plan.session import ArmRequest
+from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import cells
+from keras_matrix.runner.service.compare import BASE, NEW, Sides, arms_of, environments_of, stored_run
+from keras_matrix.runner.service.histories import across_stored
 from keras_matrix.runner.service.named_cells import named_cells, searched, stored_cell
-from keras_matrix.runner.service.stored import chosen_run, write_report
+from keras_matrix.runner.service.reproduce import rebuilt_arm
+from keras_matrix.runner.service.stored import chosen_run, passed_over, write_report
+from keras_matrix.runner.whatif.measurement import steps_of_call
+
+LEAST_ATYPICAL = 0.05
 
 STEPS = 20
 MOST_NAMED = 10
@@ -95,9 +105,6 @@ def sides_of(wanted: Wanted) -> tuple[CellSide, CellSide]:
     return _of_cells(wanted)
 
 
-# Two environments.
-
-
 def _environments(wanted: Wanted) -> tuple[CellSide, CellSide]:
     sides, name = wanted.sides, wanted.cell
     if sides.base or name is None:
@@ -106,10 +113,7 @@ def _environments(wanted: Wanted) -> tuple[CellSide, CellSide]:
         raise UsageError("--stored: two environments are measured; name two stored runs instead")
     environments = environments_of(sides)
     cell = _traced(wanted, _cell(wanted, name))
-    return _measured(wanted, {BASE: cell, NEW: cell}, arms_of(sides, environments, [cell]))
-
-
-# Two stored runs.
+    return _session(wanted, {BASE: cell, NEW: cell}, arms_of(sides, environments, [cell]))
 
 
 def _runs(wanted: Wanted) -> tuple[Run, Run] | None:
@@ -130,7 +134,7 @@ def _of_runs(wanted: Wanted, base: Run, new: Run) -> tuple[CellSide, CellSide]:
     if base.folder.resolve() == new.folder.resolve():
         raise UsageError(f"explain: BASE and NEW are the same run, {base.folder}; name two of its cells instead")
     name = wanted.cell or _only_common(base, new)
-    sides = _side_named(base, name), _side_named(new, name)
+    sides = _side_named(base, name, wanted.sides.display), _side_named(new, name, wanted.sides.display)
     if (all(side.traced for side in sides) and not wanted.anew) or any(side.is_task for side in sides):
         return sides
     if wanted.stored:
@@ -162,7 +166,7 @@ def _rebuilt(wanted: Wanted, base: CellSide, new: CellSide) -> tuple[CellSide, C
     if same_versions:
         request = wanted.sides.request
         arm = rebuilt_arm(then.versions, request, cells_of[BASE], wanted.sides.display)
-        return _measured(wanted, _together(cells_of), {"": arm})
+        return _session(wanted, _together(cells_of), {"": arm})
     if then.cell_id != now.cell_id:
         raise UsageError(
             f"explain: {_untraced((base, new))}; they are different cells with different versions, which no session "
@@ -172,10 +176,7 @@ def _rebuilt(wanted: Wanted, base: CellSide, new: CellSide) -> tuple[CellSide, C
         name: rebuilt_arm(record.versions, wanted.sides.request, cells_of[name], wanted.sides.display)
         for name, record in ((BASE, then), (NEW, now))
     }
-    return _measured(wanted, cells_of, arms)
-
-
-# Two cells.
+    return _session(wanted, cells_of, arms)
 
 
 def _of_cells(wanted: Wanted) -> tuple[CellSide, CellSide]:
@@ -191,7 +192,7 @@ def _of_cells(wanted: Wanted) -> tuple[CellSide, CellSide]:
         raise UsageError("--stored: no stored run has traces of both cells; without --stored they are traced now")
     named = {BASE: _cell(wanted, str(wanted.sides.base)), NEW: _cell(wanted, str(wanted.sides.new))}
     _check_different(*(cell.cell_id for cell in named.values()))
-    return _measured(wanted, _together({name: _traced(wanted, cell) for name, cell in named.items()}), {})
+    return _session(wanted, _together({name: _traced(wanted, cell) for name, cell in named.items()}), {})
 
 
 def _in_a_run(wanted: Wanted) -> tuple[CellSide, CellSide] | None:
@@ -202,9 +203,9 @@ def _in_a_run(wanted: Wanted) -> tuple[CellSide, CellSide] | None:
     for run in runs:
         records, problems = run.load()
         there = {record.cell_id: record.settings for record in records}
-        exit_code |= passed_over(run, problems)
+        exit_code |= passed_over(run, problems, wanted.sides.display)
         if wanted.run or all(cells.matching(name, there) for name in names):
-            base, new = (_side(run, cells.one_of(name, there, f"run {run.run_id}")) for name in names)
+            base, new = (_cell_side(run, cells.one_of(name, there, f"run {run.run_id}")) for name in names)
             _check_different(base.records[0].cell_id, new.records[0].cell_id)
             if all(side.traced or side.is_task for side in (base, new)):
                 return replace(base, exit_code=exit_code), new
@@ -225,18 +226,15 @@ def _cell(wanted: Wanted, name: str) -> Cell:
     return found
 
 
-# Both.
-
-
-def _side_named(run: Run, name: str) -> CellSide:
+def _side_named(run: Run, name: str, display: Display) -> CellSide:
     """Return the cell of a run that a text names. Raises `UsageError`."""
     records, problems = run.load()
     there: dict[str, Settings] = {record.cell_id: record.settings for record in records}
-    side = _side(run, cells.one_of(name, there, f"run {run.run_id}"))
-    return replace(side, exit_code=passed_over(run, problems))
+    side = _cell_side(run, cells.one_of(name, there, f"run {run.run_id}"))
+    return replace(side, exit_code=passed_over(run, problems, display))
 
 
-def _side(run: Run, cell: str) -> CellSide:
+def _cell_side(run: Run, cell: str) -> CellSide:
     records = [record for record in latest_attempts(run.load()[0]) if record.cell_id == cell]
     return CellSide(run, records, next(stored_traces(run, records), None))
 
@@ -255,7 +253,7 @@ def _together(named: Mapping[str, Cell]) -> dict[str, Cell]:
     return {side: replace(cell, together=name, change=side) for side, cell in named.items()}
 
 
-def _measured(wanted: Wanted, named: Mapping[str, Cell], arms: Mapping[str, ArmRequest]) -> tuple[CellSide, CellSide]:
+def _session(wanted: Wanted, named: Mapping[str, Cell], arms: Mapping[str, ArmRequest]) -> tuple[CellSide, CellSide]:
     """Measure both sides in one session, and trace their first processes."""
     request = wanted.sides.request
     unique = list({cell.cell_id: cell for cell in named.values()}.values())
@@ -266,7 +264,7 @@ def _measured(wanted: Wanted, named: Mapping[str, Cell], arms: Mapping[str, ArmR
         run.clear_leftovers()
         write_report(run)
     runs = {name: session.runs[name if name in session.runs else ""] for name in (BASE, NEW)}
-    return _side(runs[BASE], named[BASE].cell_id), _side(runs[NEW], named[NEW].cell_id)
+    return _cell_side(runs[BASE], named[BASE].cell_id), _cell_side(runs[NEW], named[NEW].cell_id)
 
 
 def _check_different(base: str, new: str) -> None:
@@ -278,3 +276,70 @@ def _untraced(sides: Sequence[CellSide]) -> str:
     """Return which side has no stored trace."""
     names = [f"{side.run.run_id} (cell {side.records[0].cell_id})" for side in sides if side.traced is None]
     return f"no trace is stored of {' and '.join(names)}" if names else "both traces are stored already"
+
+
+def explanation(base: CellSide, new: CellSide, ratio: Estimate) -> Explanation:
+    """Return what explains the difference of two measured and traced cells."""
+    sides = _side(base), _side(new)
+    folders = tuple(side.traced[1].parent for side in (base, new) if side.traced)
+    operations = (sides[0].parts.operations, sides[1].parts.operations)
+    facts = differing_facts(_measured(base), _measured(new), (folders[0], folders[1]), operations)
+    return explain(*sides, ratio, facts, _caveats(base, new, ratio))
+
+
+def problem_of(base: CellSide, new: CellSide) -> str | None:
+    """Return why nothing can be explained, None if it can."""
+    for name, side in (("base", base), ("new", new)):
+        if not _measured(side):
+            failed = side.records[0] if side.records else None
+            return (
+                f"{name} was not measured: {failed.status}: {failed.reason}" if failed else f"{name} was not measured"
+            )
+        if side.traced is None and not side.is_task:
+            return f"no trace of {name}: {side.problem}"
+    return None
+
+
+def _measured(side: CellSide) -> list[Record]:
+    return [record for record in side.records if record.status in MEASURED]
+
+
+def _side(side: CellSide) -> Side:
+    """Return a side with the parts of its traced steps. Raises `InfrastructureError` for a damaged trace."""
+    assert side.traced is not None
+    record, path = side.traced
+    try:
+        parts: StepParts = read_parts(path, steps_of_call(record))
+    except TraceError as error:
+        raise InfrastructureError(f"{error}; --new measures and traces both sides") from error
+    return Side(_measured(side), record, parts)
+
+
+def ratio_of_sides(results: Path, base: CellSide, new: CellSide) -> Estimate:
+    """Return new / base of the figure: paired by block in one session, else with the spread between sessions."""
+    about, other = base.run.about(), new.run.about()
+    session = about.get("session", base.run.run_id)
+    if session == other.get("session", new.run.run_id):
+        (before,), (after,) = (summaries(side.records).values() for side in (base, new))
+        if logs := log_ratios(after, before):
+            return ratio_of("new", {"": list(logs.values())}, looks_of(about)).estimate
+    roots = {folder.resolve() for folder in (results, base.run.folder.parent, new.run.folder.parent)}
+    runs = {base.run.run_id, new.run.run_id}
+    cells_of = {side.records[0].cell_id for side in (base, new)}
+    found = across_stored(sorted(roots), runs, cells_of)(_measured(base), _measured(new))
+    assert found is not None  # both sides have measured records
+    return found.estimate
+
+
+def _caveats(base: CellSide, new: CellSide, ratio: Estimate) -> list[str]:
+    found = []
+    if ratio.bounds is None:
+        advice = f"measure both sides in one session with at least {MIN_BLOCKS} repeats (--new)"
+        found.append(f"the ratio has no interval, so that the change may be noise; {advice}")
+    for name, side in (("base", base), ("new", new)):
+        times_s = [time_s for record in _measured(side) if (time_s := record.times.step_time_s)]
+        own_s = side.traced[0].times.step_time_s if side.traced else None
+        mean_s = statistics.geometric_mean(times_s) if times_s else None
+        if own_s and mean_s and abs(own_s / mean_s - 1) > max(LEAST_ATYPICAL, abs(ratio.centre - 1) / 2):
+            found.append(f"the traced process of {name} is not typical: {own_s / mean_s:.2f} times the mean step time")
+    return found

@@ -1,0 +1,110 @@
+"""Searches for faster settings of a traced cell in replay; gains that no trace shows are probed on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from keras_matrix.analysis.whatif.graph import Graph, GraphError
+from keras_matrix.analysis.whatif.replay import Replay, replay
+from keras_matrix.analysis.whatif.search import families
+from keras_matrix.analysis.whatif.search.families import Families, Found, Inputs
+from keras_matrix.analysis.whatif.search.layer_choice import AMP, OP_FUSION
+from keras_matrix.analysis.whatif.search.trajectory import Strategy
+from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.fc import spec
+from keras_matrix.records.schema import Record
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.service.whatif import Work, measure
+from keras_matrix.runner.whatif import measurement, probes
+from keras_matrix.runner.whatif.measurement import BASE
+from keras_matrix.runner.whatif.memory_use import memory_use
+
+
+@dataclass(frozen=True, slots=True)
+class Gains:
+    """The probed ratios of blocks by family, and why families have none."""
+
+    ratios: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    without: Mapping[str, str] = field(default_factory=dict)
+
+    def with_ratios(self, family: str, ratios: Mapping[str, float]) -> Gains:
+        """Return the gains with those of a family."""
+        return Gains({**self.ratios, family: ratios}, self.without)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A graph, its replay, what was found from there, and which share of the trace it explains."""
+
+    graph: Graph
+    baseline: Replay
+    found: Found
+    coverage: float
+
+    def document(self, gains: Gains) -> dict[str, object]:
+        """Return the search as plain values."""
+        return {
+            "source": self.graph.header.source,
+            "coverage": self.coverage,
+            "step_time_s": self.baseline.step_time_s,
+            "probed": to_json(dict(gains.ratios)),
+            "not_probed": dict(gains.without),
+            "trajectories": to_json(list(self.found.trajectories)),
+            "strategies": to_json(list(self.found.strategies)),
+        }
+
+
+def families_of(text: str) -> Families:
+    try:
+        return families.parse(text)
+    except GraphError as error:
+        raise UsageError(str(error)) from error
+
+
+def probed(work: Work, graph: Graph, wanted: Families) -> Gains:
+    """Measure the probes that the families need."""
+    if not {OP_FUSION, AMP}.intersection(wanted.names):
+        return Gains()
+    base = measurement.settings_of(graph.header.settings)
+    if base is None:
+        return Gains({}, dict.fromkeys({OP_FUSION, AMP}.intersection(wanted.names), "the trace is not of a cell"))
+    found = probes.probes_of(base, graph, wanted)
+    if not found.probes:
+        return Gains({}, found.without)
+    work.display.say(f"probing {plural(len(found.probes), 'block')} of layers, on one worker")
+    cells = measurement.cells_of(found.base, {one.name: one.settings for one in found.probes}, work.repeats)
+    times = measure(work.request, work.display, cells, "runner optimize").found
+    base_s = times[BASE].step_times_s
+    ratios = probes.ratios(graph, found.probes, base_s, {name: one.step_times_s for name, one in times.items()})
+    return Gains(ratios, found.without)
+
+
+def inputs_of(gains: Gains, graph: Graph, record: Record | None, budget: int | None) -> Inputs:
+    return Inputs(
+        gains.ratios.get(OP_FUSION, {}),
+        gains.ratios.get(AMP, {}),
+        None if budget is None else memory_use(record, graph),
+        budget,
+    )
+
+
+def searched(graph: Graph, wanted: Families, inputs: Inputs) -> Search:
+    try:
+        return Search(graph, replay(graph), families.search(graph, wanted, inputs), graph.header.coverage)
+    except GraphError as error:
+        raise UsageError(f"TRACE: {error}") from error
+
+
+def by_time(best: Sequence[Strategy]) -> list[Strategy]:
+    return sorted(best, key=lambda one: one.step_time_s)
+
+
+def link_words(graph: Graph) -> list[str]:
+    """Return the command that makes the links of the traced cell; none for one without."""
+    settings = measurement.settings_of(graph.header.settings)
+    if settings is None or settings.workload != spec.WORKLOAD or spec.problem_of(settings).network == spec.LOCAL:
+        return []
+    problem = spec.problem_of(settings)
+    return ["ci/netns", str(problem.workers), "--rate", problem.network, "--"]

@@ -1,0 +1,137 @@
+"""Measures a stored cell again, with the versions and settings of its record."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_matrix.analysis.regression.reproduction import Reproduction, judge
+from keras_matrix.records.backends import TABLE
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.packages import KERAS_HUB
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.store import RECORD_NAME, Run, latest_attempts
+from keras_matrix.records.task import PREFIX
+from keras_matrix.runner.environments.rebuilt import CannotRebuild, cache_folder, environment, installable, recipe_of
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors.process import interpreter
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.experiment import Display, Experiment, measured, own_arm
+from keras_matrix.runner.measure.request import RunRequest
+from keras_matrix.runner.plan.session import ArmRequest
+from keras_matrix.runner.service import cells
+from keras_matrix.runner.service.histories import spread_stored
+from keras_matrix.runner.service.named_cells import stored_cell
+from keras_matrix.runner.service.run import Finished, finished
+from keras_matrix.runner.service.stored import chosen_run
+
+LEAST_REPEATS, MOST_REPEATS = 5, 1000  # by default at least as many as an interval over blocks needs
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The cell that is measured again: its run, and the latest attempts at its repeats."""
+
+    run: Run
+    records: list[Record]
+
+    @property
+    def image(self) -> str | None:
+        """The digest of the image that it was measured in, if any."""
+        container = self.records[0].container
+        return None if container is None else container.image_id
+
+    @property
+    def start(self) -> str | None:
+        """How its processes were started, in the terms of --start."""
+        resolved = self.records[0].resolved
+        if resolved is None:
+            return None
+        return "warm" if self.image and resolved.start == "fork" else resolved.start
+
+    def cell(self, repeats: int | None) -> Cell:
+        """The cell as it was measured, with at least five processes."""
+        return stored_cell(self.records, repeats or max(LEAST_REPEATS, len(self.records)))
+
+
+def stored(name: str, results: Path, run_id: str | None) -> Stored:
+    """Return the stored cell that the file of a record or a cell's name stands for. Raises `UsageError`."""
+    path = Path(name)
+    named = RECORD_NAME.fullmatch(path.name)
+    if path.suffix == ".json" and not path.is_file():
+        raise UsageError(f"RECORD: {path} does not exist")
+    if not named and path.suffix == ".json":
+        raise UsageError(f"RECORD: {path} is not a record, whose file is named CELL.REPEAT.ATTEMPT.json")
+    run = Run(path.resolve().parent.parent) if named else chosen_run(results, run_id)
+    records, problems = run.load()
+    there = {record.cell_id: record.settings for record in records}
+    if named and named[1] not in there:
+        reasons = [f": {one.reason}" for one in problems if one.path.name == path.name] or [" in the folder of a run"]
+        raise UsageError(f"RECORD: {path} is not a record{reasons[0]}")
+    cell = named[1] if named else cells.one_of(name, there, f"run {run.run_id}")
+    found = [record for record in latest_attempts(records) if record.cell_id == cell]
+    if found[0].settings.workload.startswith(PREFIX):
+        command = f"runner task {found[0].settings.workload.removeprefix(PREFIX)}"
+        raise UsageError(f"RECORD: an external command, which no record contains; measure it again with: {command}")
+    if all(record.status is not Status.OK for record in found):
+        why = f"ended ok ({found[0].status}: {found[0].reason}): there is no figure to reproduce"
+        raise UsageError(f"RECORD: no process of {cell} in {run.run_id} {why}")
+    return Stored(run, found)
+
+
+def measured_again(stored: Stored, cell: Cell, env: Path | None, request: RunRequest, display: Display) -> Finished:
+    """Measure a stored cell in an environment, by default in one with its versions. Raises `CannotRebuild`."""
+    if env is not None:
+        arm = _arm_of(env, "--env")
+    elif stored.image is None:
+        arm = rebuilt_arm(stored.records[0].versions, request, cell, display)
+    else:
+        arm = _same_image(stored, request, cell)
+    text = json.dumps(to_json(cell.settings), indent=1)
+    about = {"matrix_path": "runner reproduce", "matrix_text": text, "reproduces": stored.run.run_id}
+    return finished(measured(request, Experiment([cell], about, {"": arm}), display))
+
+
+def _arm_of(folder: Path, flag: str) -> ArmRequest:
+    found = interpreter.of_environment(folder, flag)
+    return ArmRequest(found.python, None, found.versions())
+
+
+def rebuilt_arm(then: Mapping[str, str], request: RunRequest, cell: Cell, display: Display) -> ArmRequest:
+    """Return this Python if it has these versions, or else an environment made with them. Raises `CannotRebuild`."""
+    if not request.executors.contract.local_software:
+        raise CannotRebuild(f"--executor {request.executors.entry.name}: the record was not measured in a container")
+    software = request.executors.software([cell])
+    # A record names a backend by its module: tensorflow, also if the installed distribution is tensorflow-cpu.
+    modules = {name: software[one.cpu_package] for name, one in TABLE.items() if one.cpu_package in software}
+    here = installable({"python": platform.python_version(), **modules, **software})
+    if all(here.get(name) == version for name, version in installable(then).items()):
+        return own_arm(request, [cell])
+    if catalog.needs_keras_hub(cell.settings.workload) and KERAS_HUB not in then:
+        raise CannotRebuild(
+            f"the record does not state the version of KerasHub, which {cell.settings.workload} needs; "
+            "name an environment with --env"
+        )
+    return _arm_of(environment(recipe_of(then), cache_folder(), display.say), "RECORD")
+
+
+def _same_image(stored: Stored, request: RunRequest, cell: Cell) -> ArmRequest:
+    """Return the arm of the stored image. Raises `CannotRebuild` if the name now stands for another one."""
+    arm = own_arm(request, [cell])
+    if stored.image not in arm.versions.values():
+        now = ", ".join(f"{name} is {digest}" for name, digest in arm.versions.items()) or "there is no image here"
+        raise CannotRebuild(
+            f"the record was measured in the image {stored.image}, but {now}; if you have it, name it: "
+            f"docker tag {stored.image} reproduced:SERVICE, and add --images reproduced"
+        )
+    return arm
+
+
+def judged(stored: Stored, latest: Sequence[Record], tolerance: float) -> Reproduction:
+    """Return the verdict on the new records, with the spread between the stored sessions of the cell."""
+    spread = spread_stored([stored.run.folder.parent], [stored.run.run_id], {stored.records[0].cell_id})
+    return judge(stored.records, latest, spread([*stored.records, *latest]), tolerance)

@@ -1,0 +1,60 @@
+"""Measures the cells of a matrix and writes the report: `runner run`, and `keras_matrix.run` of the Python API.
+
+The same request continues the newest unfinished run of the same plan. A search for the largest batch is imported and
+entered only if a cell asks for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keras_matrix.records.schema import HARMLESS, Record, Status
+from keras_matrix.records.store import Run, latest_attempts
+from keras_matrix.runner.measure.experiment import Display, Experiment, measured
+from keras_matrix.runner.measure.request import RunRequest
+from keras_matrix.runner.plan.session import Session
+from keras_matrix.runner.service import exit_codes
+from keras_matrix.runner.service.stored import Findings, write_report
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A session that has ended: its run, with findings, latest attempts and exit code."""
+
+    run: Run
+    found: Findings
+    latest: list[Record]
+    exit_code: int
+
+
+def measured_matrix(request: RunRequest, display: Display) -> Finished:
+    """Measure the chosen cells of a matrix, largest batch sizes included, and write the report."""
+    matrix, cells = request.choice.load(largest=True)
+    request.choice.check_workloads(matrix, cells)
+    about = request.choice.about(matrix.left_out)
+    experiment = Experiment(cells, about, budget_s=request.budget_of(matrix))
+    if any(cell.uses_largest_batch for cell in cells):
+        from keras_matrix.runner.measure.largest_search import with_largest  # only such a matrix needs it
+
+        experiment, largest = with_largest(request, experiment, display)
+        display.largest(largest)
+    return finished(measured(request, experiment, display))
+
+
+def finished(session: Session) -> Finished:
+    """Write the report of a session with one run, and return its findings."""
+    run = session.runs[""]
+    run.clear_leftovers()
+    found = write_report(run)
+    latest = latest_attempts(found.records)
+    return Finished(run, found, latest, exit_code(latest, max(0, len(session.repeats) - len(latest))))
+
+
+def exit_code(latest: Sequence[Record], pending: int) -> int:
+    """Return the exit code of a run: 3 if repeats are pending because of the infrastructure, 1 if a cell is not ok."""
+    statuses = Counter(record.status for record in latest)
+    if pending or statuses[Status.INFRA]:
+        return exit_codes.INFRASTRUCTURE
+    return exit_codes.NOT_OK if any(status not in HARMLESS for status in statuses) else exit_codes.OK

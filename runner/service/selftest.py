@@ -1,0 +1,154 @@
+"""Measures a matrix against itself under two labels, and finds the stored sessions of that kind."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from keras_matrix.analysis.influence import influences
+from keras_matrix.analysis.regression.gate import Rule
+from keras_matrix.analysis.selftest import Labelled, Rate, SelftestResult, findings, gate_alarms, named, pooled
+from keras_matrix.analysis.stats.sequential import FIXED
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.injected_faults import counterpart
+from keras_matrix.records.instruments import influence
+from keras_matrix.records.instruments.influence import Influence
+from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.store import Results, Run
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors.others_busy import half_of_cpus, other_devices
+from keras_matrix.runner.executors.supervise.timing_cost import cost_of_timing
+from keras_matrix.runner.machine.gpus.present import present_gpus
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.experiment import Display, Experiment, measured, own_arm
+from keras_matrix.runner.measure.request import RunRequest
+from keras_matrix.runner.service.stored import write_report
+
+# The runs are in a folder of their own: they are no figures of the backends.
+PARALLEL_DEVICES = "parallel-devices"
+ALONE, BUSY = "alone", "others_busy"
+
+LABELS = ("base", "new")
+
+
+def measure(request: RunRequest, fault: str | None, display: Display) -> None:
+    """Measure the matrix under both labels, interleaved; the second one has the injected fault."""
+    matrix, cells = request.choice.load()
+    faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
+    arms = {label: own_arm(request, cells, planted) for label, planted in faults.items()}
+    experiment = Experiment(cells, request.choice.about(matrix.left_out), arms, request.budget_of(matrix))
+    session = measured(request, experiment, display)
+    for run in session.runs.values():
+        write_report(run)
+
+
+def stored_sessions(results: Results, fault: str | None) -> list[Labelled]:
+    """Return the records of the stored sessions of two labels with this Python and this injected fault, or without."""
+    faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
+    wanted = {label: {"python": None, "fault": planted} for label, planted in faults.items()}
+    found: list[Labelled] = []
+    for run in results.runs():
+        about = run.about()
+        if about.get("arms") == wanted and about.get("arm") == LABELS[0]:
+            other = Run(results.root / str(about["runs"][LABELS[1]]))
+            found.append((run.load()[0], other.load()[0]))
+    return found
+
+
+def summary(sessions: Sequence[Labelled], fault: str | None, cost: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the findings of all sessions as JSON values."""
+    return {
+        "planted": fault,
+        "sessions": len(sessions),
+        "notes": pooled(sessions),
+        "findings": [_finding_json(one) for one in findings(sessions)],
+        "gate_regressed": _rate_json(gate_alarms(sessions, Rule(threshold=0.0, looks=FIXED))),
+        "named": {
+            name: {kind: _rate_json(rate) for kind, rate in kinds.items()}
+            for name, kinds in named(sessions, Rule(looks=FIXED)).items()
+        },
+        "parent_cpu_share": _parent_cpu([record for session in sessions for side in session for record in side]),
+        "cost": cost,
+    }
+
+
+def _finding_json(one: SelftestResult) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "outside": _rate_json(one.outside),
+        "outside_p_value": one.outside.p_value(0.05),
+        "slower": _rate_json(one.slower),
+        "half_width": one.half_width,
+        "ratio": one.ratio,
+    }
+
+
+def _rate_json(rate: Rate) -> dict[str, Any]:
+    interval = rate.interval()
+    return {"count": rate.count, "of": rate.of, "share": rate.share, "interval": list(interval) if interval else None}
+
+
+def _parent_cpu(records: Sequence[Record]) -> dict[str, float] | None:
+    shares = [
+        record.harness.parent_cpu_time_s / record.harness.wall_time_s
+        for record in records
+        if record.harness.parent_cpu_time_s is not None and record.harness.wall_time_s
+    ]
+    return {"median": statistics.median(shares), "maximum": max(shares)} if shares else None
+
+
+def timing_costs(request: RunRequest, seconds: float) -> list[dict[str, Any]]:
+    """Return the cost of timing on each backend, measured this long."""
+    _, cells = request.choice.load()
+    return [cost_of_timing(backend, seconds) for backend in dict.fromkeys(cell.settings.backend for cell in cells)]
+
+
+def measured_influences(request: RunRequest, display: Display) -> tuple[Sequence[Influence], list[str]]:
+    """Return the influence on each cell, and a line for each cell without one."""
+    matrix, cells = request.choice.load()
+    cells, count = _on_one_device(cells)
+    own = replace(request, results=request.results / PARALLEL_DEVICES)
+    arms = {ALONE: own_arm(own, cells), BUSY: replace(own_arm(own, cells), others_busy=True)}
+    experiment = Experiment(cells, request.choice.about(matrix.left_out), arms, own.budget_of(matrix))
+    session = measured(own, experiment, display)
+    for run in session.runs.values():
+        run.clear_leftovers()
+    found = influences(session.records(ALONE), session.records(BUSY), count)
+    influence.keep(request.results, found)
+    known = {one.cell_id for one in found}
+    failed = [one for arm in arms for one in session.records(arm) if one.status not in MEASURED]
+    return found, [_without(cell, failed) for cell in cells if cell.cell_id not in known]
+
+
+def _without(cell: Cell, failed: Sequence[Record]) -> str:
+    """Return the line of a cell without an influence; the reason is that of its last record without figures."""
+    settings, reasons = cell.settings, [one.reason or one.status for one in failed if one.cell_id == cell.cell_id]
+    why = f": {reasons[-1]}" if reasons else ""
+    return f"no influence measured: {settings.backend}:{settings.workload} ({cell.cell_id}){why}"
+
+
+def _on_one_device(cells: Sequence[Cell]) -> tuple[list[Cell], int]:
+    """Return the cells, each on one device, and the number of devices that work at the same time.
+
+    A cell that may use all CPUs gets half of them. Raises `UsageError` if there is no other device.
+    """
+    found, counts = [], set()
+    present = present_gpus() if any(cell.settings.device == "gpu" for cell in cells) else None
+    for cell in cells:
+        settings = cell.settings
+        if cell.task is not None:
+            raise UsageError("--parallel-devices: measures workloads only, got an external command; use --filter")
+        if settings.device == "cpu" and settings.cpus == "all":
+            settings = replace(settings, cpus=half_of_cpus())
+        others = other_devices(settings, cell.placement.gpus, present)
+        if not others:
+            what = "GPUs" if settings.device == "gpu" else f"CPUs (the cell uses {settings.cpus})"
+            raise UsageError(f"--parallel-devices: there are no other {what} for {settings.workload} on this machine")
+        counts.add(1 + len(others))
+        alone = replace(cell.placement, parallel_devices=False, across_gpus=False)
+        found.append(replace(cell, settings=settings, cell_id=cell_id(settings), placement=alone))
+    if len(counts) > 1:
+        raise UsageError("--parallel-devices: the cells leave different numbers of devices to others; use --filter")
+    return found, counts.pop()

@@ -1,0 +1,132 @@
+"""Finds the stored trace of a cell, or records one, and writes copies of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.schema import Record
+from keras_matrix.records.settings import FIT
+from keras_matrix.records.store import Results, Run
+from keras_matrix.records.traces.neutral import plain
+from keras_matrix.records.traces.request import Trace, untraceable
+from keras_matrix.records.traces.table import Table
+from keras_matrix.runner.errors import InfrastructureError, UsageError
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.matrix.settings_text import settings_text
+from keras_matrix.runner.matrix.trace_rules import request_problem
+from keras_matrix.runner.measure.experiment import Display, Experiment, measured
+from keras_matrix.runner.measure.request import RunRequest
+from keras_matrix.runner.measure.traces import stored_traces
+from keras_matrix.runner.plan.largest_cells import refuse
+from keras_matrix.runner.service import cells
+from keras_matrix.runner.service.named_cells import named_cells, searched
+from keras_matrix.runner.service.run import Finished, finished
+from keras_matrix.runner.service.stored import chosen_run, passed_over
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRecord:
+    """A record that has a trace, and its run."""
+
+    run: Run
+    record: Record
+    path: Path
+    exit_code: int = 0  # 1 if files that cannot be read may have had a newer trace
+
+
+def stored_trace(results: Path, name: str, run: str | None, display: Display) -> TracedRecord | None:
+    """Return the newest trace of the cell, or None. Raises `UsageError` if `run` is given and has no trace of it."""
+    runs = [chosen_run(results, run)] if run else Results(results).runs()
+    exit_code = 0
+    for one in reversed(runs):
+        records, problems = one.load()
+        traces = {found.record.cell_id: found for found in _traces_of(one, records)}
+        exit_code |= passed_over(one, problems, display)
+        there = {cell: found.record.settings for cell, found in traces.items()}
+        if cells.matching(name, there):
+            return replace(traces[cells.one_of(name, there, one.run_id)], exit_code=exit_code)
+        if run:
+            names = ", ".join(sorted({f"{own.backend}:{own.workload}" for own in there.values()})) or "none"
+            raise UsageError(
+                f"--run: {one.run_id} contains no trace of {name!r} (traces there: {names}); record one with: "
+                f"runner trace {name} --new"
+            )
+    return None
+
+
+def record_trace(request: RunRequest, cell: Cell, display: Display) -> tuple[TracedRecord | None, Finished]:
+    """Measure a cell with its trace; return the trace, None without one, and the finished run."""
+    text = json.dumps({"settings": to_json(cell.settings), "trace": to_json(cell.trace)}, indent=1)
+    about = {"matrix_path": "runner trace", "matrix_text": text}
+    done = finished(measured(request, Experiment([cell], about), display))
+    traces = _traces_of(done.run, done.run.load()[0])
+    return next((traced for traced in traces if traced.record in done.latest), None), done
+
+
+def _traces_of(run: Run, records: Sequence[Record]) -> Iterator[TracedRecord]:
+    for record, path in stored_traces(run, records):
+        yield TracedRecord(run, record, path)
+
+
+def requested(epochs: list[int] | None, steps: int | None) -> Trace:
+    """Return the requested epochs and steps. Raises `UsageError`."""
+    usual = Trace()
+    wanted = replace(usual, epochs=epochs or usual.epochs, steps=usual.steps if steps is None else steps)
+    if problem := request_problem(wanted):
+        raise UsageError(f"--{problem}")
+    return wanted
+
+
+def cell_to_trace(request: RunRequest, name: str, *, in_matrix: bool) -> Cell:
+    """Return the named cell, of the matrix if it is there, else of a stored run. Raises `UsageError`."""
+    there = named_cells(request, name, in_matrix=in_matrix)
+    settings = {cell_id: cell.settings for cell_id, cell in there.items()}
+    matrix = request.choice.matrix
+    if not there:
+        raise UsageError(f"CELL: there is no {matrix} and {request.results} contains no run; name a --matrix")
+    found = there[cells.one_of(name, settings, searched(matrix))]
+    if found.task is not None:
+        raise UsageError(f"CELL: {name!r} is an external command; run it under a profiler with wrap: docs/tasks.md")
+    if problem := untraceable(found.settings.implementation):
+        raise UsageError(f"CELL: {found.settings.backend} {settings_text(found.settings)}: {problem}")
+    refuse([found])
+    return replace(found, repeats=1, precision_target=None)
+
+
+def call_time_s(record: Record) -> float | None:
+    """Return the measured time of a traced step, which is a call of the backend."""
+    step_time_s, settings = record.times.step_time_s, record.settings
+    if step_time_s is None or settings.phase != FIT:
+        return step_time_s
+    return step_time_s * settings.steps_per_execution
+
+
+def write_page(page: Path | None, title: str, table: Table, path: Path) -> None:
+    """Write the page of a trace. Raises `TraceError` or `InfrastructureError`."""
+    if page is None:
+        return
+    from keras_matrix.dashboards.charts.trace_timeline import step_of  # with templates that no other command needs
+    from keras_matrix.dashboards.report import page as report
+    from keras_matrix.dashboards.report import trace_page
+
+    try:
+        report.write(page, trace_page.render(title, table, step_of(path)))
+    except OSError as error:
+        raise InfrastructureError(f"--html: {page}: cannot be written: {error.strerror or error}") from error
+
+
+def write_copy(copy: Path | None, path: Path) -> None:
+    if copy is None:
+        return
+    try:
+        if copy.suffix == ".gz":
+            shutil.copyfile(path, copy)
+        else:
+            plain(path, copy)
+    except OSError as error:
+        raise InfrastructureError(f"--to: {copy}: cannot be written: {error.strerror or error}") from error
