@@ -46,7 +46,7 @@ NAMING_BACKENDS = {
     "records.traces.conversion": "the format of a profile's file",
     "analysis.hardware.flops": "why the tool of a backend counts other operations",
     "analysis.parity.known_deviations": "known causes of deviations",
-    "runner.cell.parity.causes": "their detection and correction",
+    "runner.cell.parity.worker": "their detection and correction",
     "runner.machine.preflight.builds": "what each released wheel was compiled for",
     "runner.environments.package_versions": "which packages of a backend are installed together",
     "models.language_models.hub": "which backend KerasHub needs itself",

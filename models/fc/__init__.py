@@ -6,7 +6,7 @@
     native/          each backend's workers, and how a step is built and run;  stages.py: several stages in one process
     worker_group.py  all workers of a problem;  ranks.py: worker processes;  network.py: their networks
     profiled.py      the time of the collectives of a compiled step, measured by the backend's own profiler
-    layout.py        the arrays of each worker;  reference.py: the same in NumPy;  prove.py: compares the two
+    layout.py        the arrays of each worker;  prove.py: computes the same in NumPy, and compares the two
 
 `records.fc.spec` defines a problem, its computation and its communication by formula. The workload below is the same
 stack as Keras layers: the mode `fc_keras`, trained by `fit`; the catalog and the other counts of work are based on it.

@@ -1,6 +1,6 @@
 """Counts the work of a workload from the built model, in three independent ways for a forward pass:
 
-  analytic    arithmetic over the shapes of dense, convolutional and recurrent layers (`analytic.py`): no backend
+  analytic    arithmetic over the shapes of dense, convolutional and recurrent layers (`counting.py`): no backend
   counted     two FLOPs per multiply-add of every matrix product and convolution that runs, loops included; the same
               definition on every backend (`forward` in `jax.py`, `tensorflow.py`, `torch.py`)
   framework   the result of the backend's own tool (`framework` there), with its own definition

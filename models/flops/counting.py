@@ -1,19 +1,32 @@
-"""Counts one workload's FLOPs as they run, and the elements that a step must move. Needs Keras on some backend."""
+"""Counts one workload's FLOPs as they run, and the elements that a step must move. Needs Keras on some backend.
+
+`forward_flops` counts by arithmetic over the shapes of a model's layers, without running or tracing it. It supports
+dense, convolutional, depthwise, separable and recurrent layers; a model with another layer that multiplies
+matrices has no figure. Two FLOPs per multiply-add, padding included; bias, activation, normalisation and pooling are
+not counted. Source: Goodfellow, Bengio, Courville, "Deep Learning", 2016, chapters 9 and 10.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import keras
+from keras import layers
 
 from keras_matrix.models import flops
-from keras_matrix.models.flops import analytic
 from keras_matrix.models.registry import load, workloads
 from keras_matrix.models.workload import Built, Request
 from keras_matrix.records.instruments.work import FlopCheck, Target, Work
+
+Shape = tuple[int, ...]
+
+GATES = {"LSTM": 4, "GRU": 3, "SimpleRNN": 1}
+# Layers with weights that multiply no matrix.
+FREE = (layers.BatchNormalization, layers.LayerNormalization, layers.Embedding)
 
 
 def work(target: Target) -> Work:
@@ -31,7 +44,7 @@ def work(target: Target) -> Work:
         weight_elements=_elements(model.weights),
         trainable_elements=_elements(model.trainable_variables),
         lookup_elements=_elements(
-            w for layer in analytic.leaves(model) if isinstance(layer, keras.layers.Embedding) for w in layer.weights
+            w for layer in leaves(model) if isinstance(layer, keras.layers.Embedding) for w in layer.weights
         ),
         slot_elements=_elements(slots(model.optimizer)),
         input_elements_per_sample=_elements(keras.tree.flatten(x)),
@@ -51,7 +64,7 @@ def check(target: Target, batch_size: int | None) -> FlopCheck:
     model = built.model
     batch = batch_size or workloads()[target.workload].batch_size
     x, y = built.samples(batch, 0)
-    by_layer = analytic.layers_flops(model)
+    by_layer = layers_flops(model)
     counted = counter().forward(model, x)
     tool = counter().framework(model, x, y)
     return FlopCheck(
@@ -59,13 +72,13 @@ def check(target: Target, batch_size: int | None) -> FlopCheck:
         params=target.params,
         backend=keras.backend.backend(),
         batch_size=batch,
-        analytic=None if by_layer is None else batch * analytic.forward_flops(by_layer),
-        analytic_train=None if by_layer is None else batch * analytic.train_flops(by_layer),
+        analytic=None if by_layer is None else batch * forward_flops(by_layer),
+        analytic_train=None if by_layer is None else batch * train_flops(by_layer),
         counted=counted,
         framework=tool.forward_flops,
         framework_train=tool.train_flops,
         framework_train_bytes=tool.train_bytes,
-        loops=any(isinstance(layer, keras.layers.RNN) for layer in analytic.leaves(model)),
+        loops=any(isinstance(layer, keras.layers.RNN) for layer in leaves(model)),
         parameters=_elements(model.trainable_variables),
         tool=counter().TOOL,
     )
@@ -83,7 +96,7 @@ def recording(model: Any) -> Iterator[dict[int, int]]:
     The backward pass needs these inputs again to compute the weights' gradients.
     """
     seen: dict[int, int] = {}
-    watched = list(analytic.leaves(model))
+    watched = list(leaves(model))
     for layer in watched:
         # On the instance, bypassing Keras's attribute tracking: class and weights remain unchanged.
         layer.__dict__["call"] = _noting(layer, seen)
@@ -114,3 +127,108 @@ def _built(target: Target) -> Built:
 
 def _elements(arrays: Any) -> int:
     return sum(math.prod(array.shape) for array in arrays)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFlops:
+    """One layer's FLOPs on one sample: of the forward pass, and of its input's gradient."""
+
+    forward: int
+    input_gradient: int
+
+
+# As the first layer, it still needs the gradient of its output: the next layer computes that of its input.
+NOTHING = LayerFlops(0, 0)
+
+
+def layers_flops(model: Any) -> list[LayerFlops] | None:
+    """Return the FLOPs of each layer that has weights, in the model's order.
+
+    None if a layer is not supported or is used twice, or if the model is not a graph of layers with known shapes.
+    """
+    if not hasattr(model, "operations"):
+        return None
+    found: list[LayerFlops] = []
+    for layer in model.layers:
+        if not layer.weights:
+            continue
+        flops = NOTHING if isinstance(layer, FREE) else _flops(layer)
+        if flops is None:
+            return None
+        found.append(flops)
+    return found
+
+
+def forward_flops(layers_: list[LayerFlops]) -> int:
+    """Return the FLOPs of one sample's forward pass."""
+    return sum(layer.forward for layer in layers_)
+
+
+def train_flops(layers_: list[LayerFlops]) -> int:
+    """Return the FLOPs of forward and backward: three times forward, without the first input's gradient."""
+    return 3 * forward_flops(layers_) - (layers_[0].input_gradient if layers_ else 0)
+
+
+def _flops(layer: Any) -> LayerFlops | None:
+    if len(layer._inbound_nodes) != 1 or not isinstance(layer.input, keras.KerasTensor):
+        return None
+    taken, made = tuple(layer.input.shape[1:]), tuple(layer.output.shape[1:])
+    for kind, formula in FORMULAS:
+        if type(layer) is kind:
+            return formula(layer, taken, made)
+    return None
+
+
+def _dense(layer: Any, taken: Shape, made: Shape) -> LayerFlops:
+    flops = 2 * taken[-1] * math.prod(made)
+    return LayerFlops(flops, flops)
+
+
+def _convolution(layer: Any, taken: Shape, made: Shape) -> LayerFlops:
+    flops = 2 * math.prod(layer.kernel_size) * taken[-1] // layer.groups * math.prod(made)
+    return LayerFlops(flops, flops)
+
+
+def _depthwise(layer: Any, taken: Shape, made: Shape) -> LayerFlops:
+    flops = 2 * math.prod(layer.kernel_size) * math.prod(made)
+    return LayerFlops(flops, flops)
+
+
+def _separable(layer: Any, taken: Shape, made: Shape) -> LayerFlops:
+    middle = 2 * math.prod(made[:-1]) * taken[-1] * layer.depth_multiplier
+    depthwise = middle * math.prod(layer.kernel_size)
+    return LayerFlops(depthwise + middle * made[-1], depthwise)
+
+
+def _recurrent(layer: Any, taken: Shape, made: Shape) -> LayerFlops:
+    """The input's gradient covers the features at every step, and the state before the first."""
+    steps, features = taken
+    per_feature = 2 * GATES[type(layer).__name__] * layer.units
+    forward = steps * per_feature * (features + layer.units)
+    return LayerFlops(forward, per_feature * (steps * features + layer.units))
+
+
+FORMULAS: tuple[tuple[type, Callable[[Any, Shape, Shape], LayerFlops]], ...] = (
+    (layers.Dense, _dense),
+    (layers.Conv1D, _convolution),
+    (layers.Conv2D, _convolution),
+    (layers.DepthwiseConv2D, _depthwise),
+    (layers.SeparableConv2D, _separable),
+    (layers.LSTM, _recurrent),
+    (layers.GRU, _recurrent),
+    (layers.SimpleRNN, _recurrent),
+)
+
+
+def leaves(model: Any) -> Iterator[Any]:
+    """Yield the layers with their own weights, each once, even if two layers contain it; a recurrent one is one."""
+    yield from {id(layer): layer for layer in _leaves(model)}.values()
+
+
+def _leaves(model: Any) -> Iterator[Any]:
+    for layer in model._flatten_layers(include_self=False, recursive=False):
+        inner = [] if isinstance(layer, layers.RNN) else list(_leaves(layer))
+        if inner:
+            yield from inner
+        elif layer.weights:
+            yield layer

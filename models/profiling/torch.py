@@ -1,20 +1,36 @@
-"""PyTorch's profiler (Kineto), with the shapes of the operators' inputs."""
+"""PyTorch's profiler (Kineto), with the shapes of the operators' inputs.
+
+The file joins two of that profiler: a first step with the shapes of its operators, and further ones without. Where
+shapes are recorded, the profiler retains small blocks of memory between those of the tensors, so that glibc cannot use
+these again: a convolutional network on a CPU requested 40 MB of new memory in each step, and took 13 % longer (without
+shapes 4 %). Where all steps of a trace have equal shapes, one step is enough.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import profiler
 
-from keras_matrix.models.profiling import shapes
+from keras_matrix.records.traces import kineto
 from keras_matrix.records.traces.programs import ProgramSummary, counted
 from keras_matrix.records.traces.request import STEP, TraceError
+
+SHAPES = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+IDS = ("External id", "Ev Idx", "Record function id")
+BASE = "baseTimeNanoseconds"
+POOL = "gloo:"
+
+Event = dict[str, Any]
 
 
 class Profiler:
@@ -51,7 +67,7 @@ class Profiler:
             first, rest = Path(folder) / f"first{self.ending}", Path(folder) / f"rest{self.ending}"
             self._first.export_chrome_trace(str(first))
             recording.export_chrome_trace(str(rest))
-            shapes.join(first, rest, path)
+            join(first, rest, path)
 
     def mark(self, name: str) -> AbstractContextManager[Any]:
         mark: AbstractContextManager[Any] = profiler.record_function(name)
@@ -101,3 +117,142 @@ def _nodes(root: Any) -> Iterator[str]:
         following = {one for one, _ in node.next_functions if one is not None} - seen
         seen |= following
         waiting += following
+
+
+class Call(NamedTuple):
+    """The operator of an event: its thread, or the pool of those that run collectives, and its name."""
+
+    thread: Any
+    name: str
+
+
+def join(first: Path, rest: Path, path: Path) -> None:
+    """Write all events of both files to `path`; those of `rest` get the shapes of the equal operators of `first`.
+
+    A step of `rest` in which an operator's number of calls differs has no shapes of this operator. Raises `TraceError`.
+    """
+    events, base_ns = _read_all(first)
+    later = _Later.read(rest)
+    found = dict(later.shaped(_shapes(events)))
+    shift_us = (base_ns - later.base_ns) / 1000
+    offset = 1 + max((number for event in events for number in _ids(event)), default=0)
+    with path.open("w", encoding="utf-8") as file:
+        file.write("{" + "".join(f"{json.dumps(name)}: {json.dumps(value)},\n" for name, value in later.members))
+        file.write(f"{json.dumps(kineto.EVENTS)}: [\n")
+        written = (json.dumps(event) for event in _joined(events, shift_us, rest, found, offset))
+        file.write(next(written, ""))
+        for one in written:
+            file.write(f",\n{one}")
+        file.write("\n]}\n")
+
+
+def _read_all(path: Path) -> tuple[list[Event], int]:
+    events: list[Event] = []
+    base_ns = 0
+    for member, value in kineto.members(path):
+        if member == kineto.EVENTS:
+            events.append(value)
+        elif member == BASE:
+            base_ns = int(value)
+    return events, base_ns
+
+
+def _joined(
+    events: Iterable[Event], shift_us: float, rest: Path, shapes: dict[int, dict[str, Any]], offset: int
+) -> Iterator[Event]:
+    for event in events:
+        yield event | {"ts": round(event["ts"] + shift_us, 3)} if "ts" in event and shift_us else event
+    for number, event in enumerate(_events(rest)):
+        _renumber(event, offset)
+        if number in shapes:
+            event["args"] = event.get("args", {}) | shapes[number]
+        yield event
+
+
+def _events(path: Path) -> Iterator[Event]:
+    return (value for member, value in kineto.members(path) if member == kineto.EVENTS)
+
+
+def _ids(event: Event) -> Iterator[int]:
+    """Yield the numbers that connect events within one file."""
+    args = event.get("args")
+    values = [event.get("id"), *(args.get(name) for name in IDS)] if isinstance(args, dict) else [event.get("id")]
+    return (value for value in values if isinstance(value, int))
+
+
+def _renumber(event: Event, offset: int) -> None:
+    """Make the numbers that connect events differ from those of the other file."""
+    for owner, names in ((event, ("id",)), (event.get("args") or {}, IDS)):
+        for name in names:
+            if isinstance(owner.get(name), int):
+                owner[name] += offset
+
+
+def _step(event: Event) -> bool:
+    return event.get("ph") == "X" and str(event.get("name")).startswith(STEP)
+
+
+def _pools(calls: Iterable[Call]) -> set[Any]:
+    """Return the threads that run collectives: which of them runs one changes from step to step."""
+    return {call.thread for call in calls if call.name.startswith(POOL)}
+
+
+def _shapes(events: Sequence[Event]) -> dict[Call, list[dict[str, Any]]]:
+    """Return the shapes of each operator's calls within the marked step, in order of time."""
+    steps = [event for event in events if _step(event)]
+    begin_us, end_us = (steps[0]["ts"], steps[0]["ts"] + steps[0]["dur"]) if steps else (0, 0)
+    inside = [event for event in events if event.get("ph") == "X" and begin_us <= event["ts"] < end_us]
+    pools = _pools(Call(event["tid"], event["name"]) for event in inside)
+    found: dict[Call, list[dict[str, Any]]] = {}
+    for event in sorted(inside, key=lambda one: float(one["ts"])):
+        args = event.get("args") or {}
+        call = _call(event["tid"], event["name"], pools)
+        found.setdefault(call, []).append({name: args[name] for name in SHAPES if name in args})
+    return found
+
+
+def _call(thread: Any, name: str, pools: set[Any]) -> Call:
+    return Call(POOL if thread in pools else thread, name)
+
+
+@dataclass(slots=True)
+class _Later:
+    """The events of a file without their arguments: number, time in microseconds and call; and its other members."""
+
+    seen: list[tuple[int, float, Call]] = field(default_factory=list)
+    steps: list[tuple[float, float]] = field(default_factory=list)
+    members: list[tuple[str, Any]] = field(default_factory=list)
+    base_ns: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> _Later:
+        found = cls()
+        names: dict[str, str] = {}
+        number = -1
+        for member, value in kineto.members(path):
+            if member != kineto.EVENTS:
+                found.members.append((member, value))
+                found.base_ns = int(value) if member == BASE else found.base_ns
+                continue
+            number += 1
+            if value.get("ph") != "X":
+                continue
+            if _step(value):
+                found.steps.append((value["ts"], value["ts"] + value["dur"]))
+            name = names.setdefault(value["name"], value["name"])
+            found.seen.append((number, value["ts"], Call(value["tid"], name)))
+        found.steps.sort()
+        return found
+
+    def shaped(self, shapes: Mapping[Call, Sequence[dict[str, Any]]]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the number of each event with known shapes, and these."""
+        pools = _pools(call for _, _, call in self.seen)
+        found: dict[tuple[int, Call], list[tuple[float, int]]] = {}
+        for number, at_us, (thread, name) in self.seen:
+            step = bisect_right(self.steps, at_us, key=lambda one: one[0]) - 1
+            if step >= 0 and at_us < self.steps[step][1]:
+                found.setdefault((step, _call(thread, name, pools)), []).append((at_us, number))
+        for (_, call), seen in found.items():
+            known = shapes.get(call, ())
+            if len(known) == len(seen):
+                yield from ((number, one) for (_, number), one in zip(sorted(seen), known, strict=True) if one)

@@ -3,29 +3,43 @@
 `python -P -m keras_matrix.runner.cell.entry JOB` is the fresh start; a fork server calls `run_job` in its child. In
 both cases the process ends with `os._exit`: a backend's tear-down costs up to a second and could only damage what is
 already written.
+
+Messages for errors of the user's own code name the user's file and line, by its path on the host. They explain three
+causes that a user cannot see: a file with the name of a module that Python imports in its place, a syntax error, and a
+relative path (a cell runs in a folder of its own). Other messages get the place alone.
+
+Libraries that read in workers put the error of unreadable data somewhere into a longer text: it comes first here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import re
+import subprocess
 import sys
 import tempfile
 import traceback
 from dataclasses import replace
 from pathlib import Path
 
+import keras_matrix
 from keras_matrix.records.codec import CodecError
 from keras_matrix.records.fc import spec
 from keras_matrix.records.host import inherited_environment
 from keras_matrix.records.host.import_path import search_path
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, make_home, read_job, result_of, write_result
-from keras_matrix.runner.cell.user_errors import report_of
 
 # The path of a Unix socket has at most 107 bytes; multiprocessing adds up to 40 for a folder and a name.
 LONGEST_SOCKET_FOLDER = 64
 MESSAGE_CHARACTERS = 4000
+INSTALLED = ("/site-packages/", "/dist-packages/", f"{Path(os.__file__).parent}/", f"{keras_matrix.__path__[0]}/")
+LINE_LIMIT = 3000
+# A test compares it with the class, which is not imported here: it would import NumPy before the backend.
+DATA_ERROR = "keras_matrix.models.inputs.stored.sample.InputDataError"
+_DATA_ERROR_LINE = re.compile(r"\bInputDataError: (.+)")
 
 
 def import_backend() -> float:
@@ -121,6 +135,112 @@ def main() -> None:
         traceback.print_exc()
     finally:
         leave(code)
+
+
+def report_of(error: Exception, job: Job) -> tuple[str, str]:
+    """Return the name of an error and its message; of unreadable data, however it is wrapped, its own line first."""
+    text = message_of(error, job)
+    if found := _DATA_ERROR_LINE.search(text):
+        return DATA_ERROR, f"{found[1].rstrip()}\n{text}"
+    kind = type(error)
+    return f"{kind.__module__}.{kind.__qualname__}", text
+
+
+def message_of(error: Exception, job: Job) -> str:
+    """Return an error's message; its first line ends with the innermost place in the user's files, if there is one."""
+    text = str(error) or type(error).__name__
+    place = _place(error, job)
+    if shadowed := _shadowed(error, job, place):
+        return f"{shadowed}; rename it" + (f" (imported at {place})" if place else "")
+    if place is None:
+        return text
+    if isinstance(error, SyntaxError):
+        text = error.msg or type(error).__name__
+    if isinstance(error, FileNotFoundError) and _is_relative(error):
+        text += f"; a cell runs in a folder of its own: use Path(__file__).parent / {error.filename!r}"
+    line, newline, rest = text.partition("\n")
+    return f"{line[:LINE_LIMIT]} ({place}){newline}{rest}"
+
+
+def _is_relative(error: FileNotFoundError) -> bool:
+    """Return whether a relative path was opened; a program that is missing is looked for elsewhere."""
+    innermost = traceback.extract_tb(error.__traceback__)[-1].filename
+    return innermost != subprocess.__file__ and not Path(str(error.filename or "/")).is_absolute()
+
+
+def _place(error: Exception, job: Job) -> str | None:
+    """Return `FILE:LINE` of the innermost frame in the user's files, of a syntax error the line that has it."""
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        places.append((error.filename, error.lineno))
+    own = _workload_files(job)
+    found = [f"{_host_path(path, job)}:{line}" for path, line in places if _is_users(path, job, own)]
+    return found[-1] if found else None
+
+
+def _is_users(path: str, job: Job, own: tuple[str, ...]) -> bool:
+    if path.startswith((f"{keras_matrix.__path__[0]}/", f"{job.folder}/")):
+        return False
+    in_roots = any(path.startswith(f"{root}/") for root in job.import_roots)
+    return path.startswith(own) or (in_roots and not any(folder in path for folder in INSTALLED))
+
+
+def _workload_files(job: Job) -> tuple[str, ...]:
+    """Return the folder of the workload's package or the file of its module: it may be an installed one."""
+    module = sys.modules.get(job.settings.workload.partition(":")[0].partition(".")[0])
+    if module is None or ":" not in job.settings.workload:
+        return ()
+    folders = getattr(module, "__path__", None)
+    return tuple(f"{folder}/" for folder in folders) if folders else (str(module.__file__),)
+
+
+def _shadowed(error: Exception, job: Job, place: str | None) -> str | None:
+    """Return which of the user's files has the name of another module; None unless that module caused the error."""
+    name = _module_of(error)
+    if name is None and place is None and ":" in job.settings.workload:
+        name = job.settings.workload.partition(":")[0]
+    if name is None:
+        return None
+    top = name.partition(".")[0]
+    loaded = getattr(sys.modules.get(top), "__file__", None) or ""
+    file = _users_file(name, job)
+    if file is None or loaded == str(file) or loaded.startswith(f"{file}/"):
+        return None
+    standard = top in sys.stdlib_module_names
+    if not standard and not any(folder in loaded for folder in INSTALLED):
+        return None
+    kind = "a standard module" if standard else "an installed module"
+    return f"{_host_path(str(file), job)} has the name of {kind}, which Python imports in its place"
+
+
+def _users_file(name: str, job: Job) -> Path | None:
+    """Return the user's file with a module's name; for a module in a package the folder of the package."""
+    top = name.partition(".")[0]
+    for root in map(Path, job.import_roots):
+        inner = root.joinpath(*name.split("."))
+        with contextlib.suppress(PermissionError):  # nothing is found in a folder that is closed to this user
+            if top != name and (inner.is_dir() or inner.with_suffix(".py").is_file()):
+                return root / top
+            for file in (root / f"{top}.py", root / top / "__init__.py"):
+                if file.is_file():
+                    return file
+    return None
+
+
+def _module_of(error: Exception) -> str | None:
+    """Return the module that lacks what was imported from it or read as its attribute."""
+    if isinstance(error, ImportError):
+        return error.name if isinstance(error.name, str) else None
+    module = error.obj if isinstance(error, AttributeError) else None
+    return module.__name__ if isinstance(module, type(sys)) else None
+
+
+def _host_path(path: str, job: Job) -> str:
+    """Return a path in a folder of the user's as the host has it."""
+    for root, host_root in zip(job.import_roots, job.host_roots, strict=False):
+        if path.startswith(f"{root}/"):
+            return host_root + path[len(root) :]
+    return path
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ class ParityWorker:
     `role` is weights (create them), train (compare steps), fit (the same by `fit`, on the cell's devices) or forward
     (sketch the layers' outputs). `weights` is the
     file to load, None for the process that creates it. With `nudge`, a seed, each weight moves by one unit in its last
-    place. The operations in `correct` are computed exactly, unlike by the backend: see `runner.cell.parity.causes`.
+    place. The operations in `correct` are computed exactly, unlike by the backend: see `runner.cell.parity.worker`.
     """
 
     role: str

@@ -3,6 +3,8 @@
 The output of a cell is ignored. A result counts only with the parent's nonce, the right identity, and a process that
 exited with 0 by itself; a process that got a signal from the runner is never ok. The end of the process does not count
 for what a cell does after its result is published: saving its model, writing a profile and tracing.
+
+Caveats about what a process read are bad samples, workers without rest, and files perhaps cached although cold.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from keras_matrix.records.codec import CodecError, decode, loads
 from keras_matrix.records.fc import spec
 from keras_matrix.records.host import cpu_list
 from keras_matrix.records.host.memory_errors import says_out_of_memory
+from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.replicas import facts as replica_facts
 from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, GpuEpochs, Status, Surroundings
@@ -27,7 +30,6 @@ from keras_matrix.records.text import printable_values
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.derived_figures import derived
-from keras_matrix.runner.measure.input_caveats import input_caveats
 from keras_matrix.runner.measure.lost_gpu import busy_gpu, lost_gpu
 from keras_matrix.runner.measure.work_judge import malformed, mismatch, misplaced, option_caveats, work_caveats
 from keras_matrix.runner.plan.steps import TARGET_EPOCH_S
@@ -43,6 +45,11 @@ CLOCK_SLACK_S = 2.0
 
 LOST_REPLICA = "ReplicaFailed"  # of runner.cell.replicated.torch
 STATUS_OF_EXCEPTION = {"Unsupported": Status.UNSUPPORTED, "UnsupportedWorkload": Status.UNSUPPORTED}
+# Share of the files in the page cache from which a cold epoch is not cold: what a read-ahead of others brings back.
+RESIDENT_LIMIT = 0.05
+NAMES_SHOWN = 3
+
+
 STATUS_OF_EXCEPTION |= {"NotFetched": Status.INFRA}
 STATUS_OF_EXCEPTION |= {"DeviceMismatch": Status.DEVICE_MISMATCH, "WorkMismatch": Status.WORK_MISMATCH}
 DEVICE_OOM_TYPES = ("ResourceExhaustedError", "OutOfMemoryError")
@@ -318,3 +325,43 @@ def _implausible(result: CellResult, job: Job) -> str | None:
         return "it does not prove its layout"
     # A backend may silently change the layout of an FC cell to another than its mode's.
     return spec.layout_problem(spec.problem_of(job.settings), result.parallel)
+
+
+def input_caveats(use: InputUse | None) -> Iterator[str]:
+    """Yield warnings about the input of a measurement."""
+    if use is None:
+        return
+    if use.bad_samples:
+        of_all = f" of {use.facts.samples:,}" if use.facts and use.facts.samples else ""
+        names = ", ".join(use.bad_names[:NAMES_SHOWN]) + (", ..." if use.bad_samples > NAMES_SHOWN else "")
+        yield (
+            f"bad_samples: {use.bad_samples:,}{of_all} samples could not be decoded and were replaced by others "
+            f"({names}); repair or remove them"
+        )
+    if use.restless_epochs:
+        yield (
+            f"restless: after {use.restless_epochs} epochs, discarded ones included, workers still prepared batches "
+            "when the process gave its turn to others, whose epochs this may have slowed down; set a smaller prefetch"
+        )
+    if use.cold_files is not None:
+        yield from _cold_caveats(use, use.cold_files)
+
+
+def _cold_caveats(use: InputUse, evicted: int) -> Iterator[str]:
+    """Yield why the epochs of a cold cell may have been warm."""
+    files = use.facts.files if use.facts else None
+    if files is not None and evicted < files:
+        yield (
+            f"not_cold: {files - evicted:,} of {files:,} files could not be evicted from the page cache, and may have "
+            "been read from it; let this user read them, or measure on another file system"
+        )
+    if use.resident_share is None:
+        yield (
+            "maybe_not_cold: the system does not say whether the files' pages left the page cache; measure as the user "
+            "who owns the files, or may write them"
+        )
+    elif use.resident_share > RESIDENT_LIMIT:
+        yield (
+            f"not_cold: {use.resident_share:.0%} of the files' bytes stayed in the page cache after they were evicted; "
+            "they are in memory (tmpfs), or another process has them open or mapped: measure on another copy"
+        )

@@ -1,9 +1,14 @@
-"""Builds the record of a process that ended: reads its files as untrusted input, judges them, and fills the record."""
+"""Builds the record of a process that ended: reads its files as untrusted input, judges them, and fills the record.
+
+The status of an external command is decided from its observation, by the same rules as for any cell. The command must
+exit with 0 and report its primary metric; another missing metric is only a warning. If the primary one is missing, the
+others still count: `analysis.comparison.primary_metric.completed`.
+"""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,15 +19,28 @@ from keras_matrix.records import files, schema
 from keras_matrix.records.instruments.usage import Usage, usage_series_name
 from keras_matrix.records.schema import CellResult, Evidence, Learning, Machine, Memory, Record, Status, Times
 from keras_matrix.records.store import Problem
+from keras_matrix.records.task import TaskRun, primary_missing
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.measure.judge import ResultRefused, StatusVerdict, accept, judge
-from keras_matrix.runner.measure.task_judge import judge_task
+from keras_matrix.runner.executors.tasks.observation import TaskObservation
+from keras_matrix.runner.measure.judge import (
+    ResultRefused,
+    StatusVerdict,
+    accept,
+    caveats_around,
+    ended_by_force,
+    judge,
+    not_run,
+)
+from keras_matrix.runner.measure.lost_gpu import reported_lost
 
 OUTPUT_TAIL_CHARACTERS = 8000
 MOST_NAMED = 3
 Growths = tuple[Growth | None, Growth | None]
+WORDS_CHARACTERS = 200
+
+
 """Those of the host's and of the device's memory."""
 
 
@@ -170,3 +188,52 @@ def read_bounded(path: Path, limit_bytes: int) -> bytes | None:
 
 # Why a file cannot be opened that a cell made: a folder on its way, a mode.
 BY_A_CELL = (errno.ENOTDIR, errno.EACCES, errno.EPERM)
+
+
+def judge_task(outcome: Outcome) -> StatusVerdict:
+    """Return the verdict on an attempt of a command."""
+    if ended := not_run(outcome):
+        return ended
+    if lost := reported_lost(outcome):
+        return StatusVerdict(Status.INFRA, lost)
+    observed = outcome.task
+    assert observed is not None
+    return _failed(outcome, observed) or _measured(outcome, observed)
+
+
+def _failed(outcome: Outcome, observed: TaskObservation) -> StatusVerdict | None:
+    if observed.no_device:
+        return StatusVerdict(Status.DEVICE_MISMATCH, observed.no_device)
+    if observed.too_few_devices:
+        return StatusVerdict(Status.UNSUPPORTED, observed.too_few_devices)
+    if observed.never or observed.stopped:
+        return StatusVerdict(Status.ERROR, observed.never or observed.stopped)
+    if forced := ended_by_force(outcome):
+        return forced
+    if outcome.exit_code != 0:
+        lines = outcome.output_tail.strip().splitlines()
+        last = f": {lines[-1][:WORDS_CHARACTERS]}" if lines else ""
+        return StatusVerdict(Status.ERROR, f"exit code {outcome.exit_code}{last}")
+    return None
+
+
+def _measured(outcome: Outcome, observed: TaskObservation) -> StatusVerdict:
+    primary = observed.run.primary_metric
+    warnings = (*_warnings(observed.run), *observed.caveats, *caveats_around(outcome, [outcome.wall_time_s or 0.0]))
+    if primary is not None and primary.value is not None:
+        return StatusVerdict(Status.OK, None, warnings)
+    problem = primary.problem if primary and primary.problem else "no_match: the command did not report this metric"
+    status = Status.DIVERGED if problem.startswith("not_finite") else Status.ERROR
+    outlived = "; processes outlived the command, which should wait for them" if observed.run.outlived else ""
+    return StatusVerdict(status, primary_missing(observed.run.primary, f"{problem}{outlived}"), warnings)
+
+
+def _warnings(run: TaskRun) -> Iterator[str]:
+    if run.outlived:
+        yield (
+            f"outlived: {run.outlived} of the command's processes still ran after its end, and were killed; "
+            "run them in the foreground, or have the command wait for them"
+        )
+    for metric in run.metrics:
+        if metric.problem and metric.name != run.primary:
+            yield f"metric_missing: {metric.name}: {metric.problem}; check its pattern and the output"

@@ -29,7 +29,6 @@ from keras_matrix.runner.executors.shared_folders import autotuned, compile_cach
 from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.attempts import Attempts, Key
-from keras_matrix.runner.measure.block import judged_together
 from keras_matrix.runner.measure.lost_gpu import LostGpus
 from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.measure.record_builder import record_of, with_changes
@@ -38,6 +37,9 @@ from keras_matrix.runner.plan.steps import longest_epoch_s, steps_for
 
 if TYPE_CHECKING:
     from keras_matrix.runner.executors.preflight import Preflight
+
+from keras_matrix.analysis.surroundings.disturbance import disturbed
+from keras_matrix.analysis.surroundings.neighbours import cause_of, share_while_waiting
 
 MOST_REPLACEMENTS = 1
 # Share of a session's blocks: a machine that disturbs more of them always does, and repeating only doubles the cost.
@@ -435,3 +437,19 @@ class Scheduler:
             board=self._context.log_dir is not None and planned.cell.task is None,
             gpus=self._context.gpus or planned.cell.placement.gpus,
         )
+
+
+def judged_together(ended: Sequence[tuple[str, Outcome]]) -> tuple[bool, list[Outcome]]:
+    """Return whether a block was disturbed from outside, and its outcomes with the reason, in the same order.
+
+    Each outcome is passed with its cell's name, and is returned with what that cell used while the others worked.
+    """
+    watched = [stretch for _, outcome in ended for stretch in outcome.watched or ()]
+    reason = disturbed(watched)
+    text = None if reason is None else cause_of(reason, [outcome.surroundings for _, outcome in ended])
+    found = []
+    for name, outcome in ended:
+        share = share_while_waiting(name, watched)
+        around = replace(outcome.surroundings, disturbed=text, waiting_cpu_share=share)
+        found.append(replace(outcome, surroundings=around))
+    return reason is not None, found

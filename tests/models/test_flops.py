@@ -142,7 +142,7 @@ def test_arithmetic_counts_every_kind_of_convolution_and_no_unknown_layer() -> N
     program = """
 import json, keras
 from keras import layers
-from keras_matrix.models.flops.analytic import layers_flops, forward_flops, train_flops
+from keras_matrix.models.flops.counting import layers_flops, forward_flops, train_flops
 
 def flops(shape, *stack):
     inputs = x = keras.Input(shape)

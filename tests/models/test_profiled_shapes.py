@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from keras_matrix.models.profiling.shapes import join
+from keras_matrix.models.profiling.torch import join
 from keras_matrix.records.traces.request import STEP, TraceError
 
 MAIN, POOLED, OTHER = 10, 11, 12

@@ -25,8 +25,8 @@ IMPORT_BY_NAME = {
     "runner/cli/main.py",
     "runner/executors/registry.py",
     "runner/machine/gpus/nvml.py",
-    "runner/measure/tensorboard/messages.py",
-    "runner/executors/tasks/metrics/literals.py",
+    "runner/measure/tensorboard/writer.py",
+    "runner/executors/tasks/metrics/match.py",
 }
 RUNS_CODE = re.compile(r"\b(import_module|__import__|spec_from_file_location|run_path|run_module|exec|eval)\(")
 WORKLOAD = "my_net:build"

@@ -19,7 +19,7 @@ WORK, IMPORTS, INPUTS = f"{ROOT}/work", f"{ROOT}/import", f"{ROOT}/inputs"
 # The folders that processes share, by their names in a job, and where they are below ROOT.
 SHARED = {"compile_cache_dir": "compile-cache", "autotune_dir": "autotune", "cuda_cache_dir": "cuda-cache"}
 # The parameters of built-in workloads that name a data set or a file, their values that name neither, and the lists of
-# labels that the validation images of ILSVRC2012 may have next to their folder (`models.inputs.stored.class_list`).
+# labels that the validation images of ILSVRC2012 may have next to their folder (`models.inputs.stored.folder`).
 INPUT_PARAMS = ("dataset_path", "base_model")
 NO_PATHS = ("", "none", "imagenet")
 LABEL_LISTS = (

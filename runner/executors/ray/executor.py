@@ -1,4 +1,9 @@
-"""The runner's side of cells on a cluster: a machine as a place, its executor, and a cell that runs there."""
+"""The runner's side of cells on a cluster: a machine as a place, its executor, and a cell that runs there.
+
+Workers of a cell may be on several machines, of which the first one measures. A process that only provides workers ends
+well whenever it is let go, however the cell ends. So the end of the cell is that of the measuring process, unless
+another one says more about why it failed.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +19,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.fc.rendezvous import Rendezvous, Site
+from keras_matrix.records.files import read_json
 from keras_matrix.records.host.gpu_list import GpuChoice
+from keras_matrix.records.schema import CellResult
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Run
-from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCell
 from keras_matrix.runner.executors.ray import folders
 from keras_matrix.runner.executors.ray.agent import Ended
 from keras_matrix.runner.executors.ray.cluster import UNAVAILABLE_S, Cluster, Lost, Unavailable
-from keras_matrix.runner.executors.ray.endings import KILLED, combined, copied
 from keras_matrix.runner.executors.ray.machines import NodeFacts, Offer, identity_of
 from keras_matrix.runner.executors.supervise.watch import Never
 
 ACQUIRE_POLL_S = 1.0
 # Within this time an agent answers a call that waits for no cell; the import of a backend is a part of the first one.
 ANSWER_S = 180.0
+KILLED = 9
+NOT_CONNECTED, WORKER_DIED, FAR = ".NotConnected", ".WorkerDied", "on another machine"
 
 
 class Archives:
@@ -354,3 +363,43 @@ class CellOnNode:
             self._gone = Outcome(signal=KILLED, oom_kills=1, wall_time_s=wall_s, machine=self._place.offers[0].machine)
         else:
             self._gone = Outcome(infrastructure=str(error), wall_time_s=wall_s)
+
+
+def copied(ended: Ended, job: Job) -> None:
+    """Write the files of a process to the job's folders here. Raises OSError and `tarfile.TarError`."""
+    folders.unpacked(ended.folder, Path(job.folder))
+    if ended.outputs is not None and job.outputs_dir is not None:
+        folders.unpacked(ended.outputs, Path(job.outputs_dir))
+
+
+def combined(measured: Outcome, others: Sequence[Ended], job: Job) -> Outcome:
+    """Return the outcome of a cell whose measuring process has left its files here; others' files replace them.
+
+    Raises OSError and `tarfile.TarError` if these cannot be written.
+    """
+    result = _result(job)
+    if _is_well(measured) or (job.goes_on and result is not None and result.device is not None):
+        return measured
+    failed = next((one for one in others if not _is_well(one.outcome)), None)
+    if failed is not None:
+        copied(failed, job)
+        return failed.outcome
+    name, message = (result.exception or "", result.message or "") if result else ("", "")
+    if name.endswith(NOT_CONNECTED):
+        return replace(measured, infrastructure=f"rendezvous: {message}")
+    kills = sum(one.outcome.oom_kills or 0 for one in others)
+    if kills and name.endswith(WORKER_DIED) and FAR in message:
+        return replace(measured, exit_code=None, signal=KILLED, oom_kills=kills)
+    return measured
+
+
+def _is_well(outcome: Outcome) -> bool:
+    return outcome.exit_code == 0 and outcome.infrastructure is None
+
+
+def _result(job: Job) -> CellResult | None:
+    """Return what the measuring process has written, None without a valid result."""
+    try:
+        return decode(CellResult, read_json(job.result_path, RESULT_LIMIT_BYTES), "result")
+    except (OSError, CodecError):
+        return None

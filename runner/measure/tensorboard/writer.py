@@ -6,6 +6,25 @@
 Promise: `written` does not raise because of a disk or the files of a cell: the record lists what was written, and a
 warning says what is missing and why. Status and figures never change. No file is written through a link or outside of
 the log folder. The files of the cell are read as untrusted input.
+
+The graph comes from a Keras model's own description: `model.to_json()` is the same on every backend: layers, and for
+each call of a layer its input tensors with the layers that they came from (`keras_history`). A nested model becomes a
+scope with its name.
+
+Limits: the operations inside a layer, and models without a description (a subclass without `get_config`).
+
+The protobuf messages and the writer of files are tensorboardX's. `import tensorboardX` imports PyTorch if that is
+installed: 3 s, and a backend in the runner's process. The parts that are used need only protobuf, so they are loaded
+below a package whose own `__init__` has not run.
+
+The curves are those of a record and its usage over time. Values that were not measured become no points. Epochs count
+from 0, the discarded ones first.
+
+PyTorch's trace becomes an `XSpace`, the file that TensorBoard's profile plugin opens. The plugin reads no other format;
+TensorFlow's and JAX's profilers write it themselves. CPU operations become lines of the plane `/host:CPU`, one per
+thread; kernels become lines of `/device:GPU:N`, one per stream. Source of the layout:
+tsl/profiler/protobuf/xplane.proto of XLA. Times: traces use microseconds, lines nanoseconds, and events picoseconds
+from the begin of their line.
 """
 
 from __future__ import annotations
@@ -13,23 +32,26 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
 
 from keras_matrix.records.codec import loads
 from keras_matrix.records.instruments.usage import UsageSeries
+from keras_matrix.records.protobuf import encoded_number, encoded_piece
 from keras_matrix.records.schema import Record, TensorBoardOutput
 from keras_matrix.records.text import printable
+from keras_matrix.records.traces.request import STEP, TRAIN
 from keras_matrix.records.trees import walk
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.measure.judge import ResultRefused
 from keras_matrix.runner.measure.record_builder import read_bounded
-from keras_matrix.runner.measure.tensorboard.graph import Node, nodes_of
-from keras_matrix.runner.measure.tensorboard.messages import Event, GraphDef, NodeDef, RecordWriter, Summary
-from keras_matrix.runner.measure.tensorboard.scalars import CurvePoint, began_s, points
-from keras_matrix.runner.measure.tensorboard.xspace import xspace
 
 EVENTS = "events.out.tfevents.0"
 VERSION = "brain.Event:2"
@@ -38,6 +60,16 @@ NAME_CHARACTERS, WORDS_CHARACTERS = 60, 400
 LEFT_LIMIT_BYTES = 256 << 20
 # Exceptions that malformed input may raise; numbers in JSON may be infinite.
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError)
+TENSOR = "__keras_tensor__"
+PACKAGE = "tensorboardX"
+HOST = "/host:CPU"
+ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+US_IN_NS, US_IN_PS = 1000, 1_000_000
+
+# Of a step, by which XProf's pages group events: its number, and that it is the root of its group.
+STEP_NUMBER, ROOT = (1, "step_num"), (2, "_r")
+
+Plane = dict[str, list[tuple[float, float, str]]]
 
 
 class NotWritten(Exception):
@@ -191,3 +223,202 @@ def _left(path: Path) -> bytes | None:
     if found is not None and len(found) > LEFT_LIMIT_BYTES:
         raise NotWritten(f"{path.name} is larger than {LEFT_LIMIT_BYTES >> 20} MiB")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A layer: its scoped name, its class, and the names of its input nodes."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+
+
+def nodes_of(described: Mapping[str, Any]) -> list[Node]:
+    """Return the layers of a model as nodes. Raises `KeyError` or `TypeError` for an invalid description."""
+    found: list[Node] = []
+    _expand(described, "", (), found)
+    return found
+
+
+def _expand(layer: Mapping[str, Any], scope: str, sources: Sequence[str], found: list[Node]) -> tuple[str, ...]:
+    """Add the nodes of a layer, or of a model's layers; return the names of its output nodes."""
+    config = layer["config"]
+    name = scope + str(config["name"])
+    if "layers" not in config:
+        found.append(Node(name, str(layer["class_name"]), tuple(dict.fromkeys(sources))))
+        return (name,)
+    if "output_layers" in config:
+        return _functional(config, name + "/", sources, found)
+    ends = tuple(sources)
+    for one in config["layers"]:
+        ends = _expand(one, name + "/", ends, found)
+    return ends
+
+
+def _functional(config: Mapping[str, Any], scope: str, sources: Sequence[str], found: list[Node]) -> tuple[str, ...]:
+    entrances = list(_references(config["input_layers"]))
+    ends: dict[str, tuple[str, ...]] = {}
+    for layer in config["layers"]:
+        name = str(layer["config"]["name"])
+        inner = [_end(ends, history) for history in _histories(layer.get("inbound_nodes"))]
+        if name in entrances and entrances.index(name) < len(sources):
+            inner = [sources[entrances.index(name)]]
+        ends[name] = _expand(layer, scope, [one for one in inner if one], found)
+    return tuple(end for name in _references(config["output_layers"]) for end in ends.get(name, ()))
+
+
+def _end(ends: Mapping[str, Sequence[str]], history: Sequence[Any]) -> str | None:
+    """Return the node that a tensor came from; a nested model has several outputs, a layer has one."""
+    there = ends.get(str(history[0]), ())
+    return there[min(int(history[2]), len(there) - 1)] if there else None
+
+
+def _references(value: Any) -> Iterator[str]:
+    """Yield the layers in a description of inputs or outputs: [name, 0, 0], or lists and maps of these."""
+    if isinstance(value, list) and len(value) == 3 and isinstance(value[0], str):
+        yield value[0]
+    elif isinstance(value, (list, dict)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _references(inner)
+
+
+def _histories(value: Any) -> Iterator[Sequence[Any]]:
+    """Yield the origin of each tensor among the arguments of a layer's calls: [layer, call, output]."""
+    if isinstance(value, dict) and value.get("class_name") == TENSOR:
+        yield value["config"]["keras_history"]
+    elif isinstance(value, (list, dict)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _histories(inner)
+
+
+if PACKAGE not in sys.modules:  # register it without running it
+    if (found := PathFinder.find_spec(PACKAGE)) is None:
+        raise ModuleNotFoundError(f"{PACKAGE} is not installed: pip install tensorboardx", name=PACKAGE)
+    sys.modules[PACKAGE] = module_from_spec(found)
+
+Event = import_module(f"{PACKAGE}.proto.event_pb2").Event
+GraphDef = import_module(f"{PACKAGE}.proto.graph_pb2").GraphDef
+NodeDef = import_module(f"{PACKAGE}.proto.node_def_pb2").NodeDef
+Summary = import_module(f"{PACKAGE}.proto.summary_pb2").Summary
+RecordWriter = import_module(f"{PACKAGE}.record_writer").RecordWriter
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A value of a curve; `at_s`, in seconds since 1970, is a label for people."""
+
+    tag: str
+    step: int
+    value: float
+    at_s: float
+
+
+def began_s(record: Record) -> float:
+    """Return when an attempt began, as seconds since 1970: a label."""
+    return datetime.fromisoformat(record.started_at).timestamp()
+
+
+def points(record: Record, series: UsageSeries | None) -> Iterator[CurvePoint]:
+    """Yield every point: epochs, usage over time, and the figures."""
+    begun_s = began_s(record)
+    yield from _epochs(record, begun_s)
+    if series is not None:
+        yield from _usage(series, begun_s)
+    for metric in record.task.metrics if record.task else ():
+        if metric.value is not None:
+            yield CurvePoint(f"metric/{metric.name}", 0, metric.value, begun_s)
+    if record.times.step_time_s is not None:
+        yield CurvePoint("figure/step_time_s", 0, record.times.step_time_s, begun_s)
+
+
+def _epochs(record: Record, begun_s: float) -> Iterator[CurvePoint]:
+    times_s = [*record.times.discarded_epoch_times_s, *record.times.epoch_times_s]
+    series: dict[str, Sequence[float | None]] = {"time_s": times_s, "loss": record.learning.loss}
+    for name, values in {**series, **record.learning.metrics}.items():
+        for epoch, value in enumerate(values):
+            if value is not None:
+                yield CurvePoint(f"epoch/{name}", epoch, value, begun_s + sum(times_s[: epoch + 1]))
+
+
+def _usage(series: UsageSeries, begun_s: float) -> Iterator[CurvePoint]:
+    for one in fields(UsageSeries):
+        values = getattr(series, one.name)
+        if one.name in ("times_s", "epochs_s"):
+            continue
+        for number, value in enumerate(values):
+            if value is not None:
+                yield CurvePoint(f"use/{one.name}", number, float(value), begun_s + series.times_s[number])
+
+
+"""Lines by name, each a list of (begin in us, duration in us, name)."""
+
+
+def xspace(events: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return the XSpace of a Chrome trace's events; incomplete events are skipped."""
+    planes: dict[str, Plane] = {}
+    for event in events:
+        if event.get("ph") != "X" or "ts" not in event:
+            continue
+        begun_us, took_us = float(event["ts"]), float(event.get("dur", 0.0))
+        plane, line = _place(event)
+        planes.setdefault(plane, {}).setdefault(line, []).append((begun_us, took_us, str(event.get("name", ""))))
+    begun_us = min((one[0] for plane in planes.values() for line in plane.values() for one in line), default=0.0)
+    return b"".join(
+        encoded_piece(1, _plane(number, name, plane, begun_us))
+        for number, (name, plane) in enumerate(sorted(planes.items()), start=1)
+    )
+
+
+def _place(event: Mapping[str, Any]) -> tuple[str, str]:
+    if event.get("cat") in ON_DEVICE:
+        args = event.get("args") or {}
+        device, stream = args.get("device", event.get("pid", 0)), args.get("stream", event.get("tid"))
+        return f"/device:GPU:{device}", f"stream {stream}"
+    return HOST, f"thread {event.get('tid', 0)}"
+
+
+def _plane(number: int, name: str, plane: Plane, begun_us: float) -> bytes:
+    shown = {_shown(one[2])[0] for x in plane.values() for one in x}
+    names = {text: index for index, text in enumerate(sorted(shown), 1)}
+    lines = (
+        encoded_piece(3, _line(index, line, sorted(events), names, begun_us))
+        for index, (line, events) in enumerate(sorted(plane.items()), start=1)
+    )
+    metadata = (
+        encoded_piece(4, encoded_number(1, index) + encoded_piece(2, encoded_number(1, index) + _text(2, text)))
+        for text, index in names.items()
+    )
+    statistics = (
+        encoded_piece(5, encoded_number(1, index) + encoded_piece(2, encoded_number(1, index) + _text(2, text)))
+        for index, text in (STEP_NUMBER, ROOT)
+    )
+    return b"".join([encoded_number(1, number), _text(2, name), *lines, *metadata, *statistics])
+
+
+def _shown(name: str) -> tuple[str, bytes]:
+    """Return the name of an event, and its statistics: those of a step if it is a mark of one."""
+    number = name.removeprefix(STEP)
+    if number == name or not (number.isascii() and number.isdigit()):
+        return name, b""
+    values = ((STEP_NUMBER[0], int(number)), (ROOT[0], 1))
+    return TRAIN, b"".join(
+        encoded_piece(4, encoded_number(1, index) + encoded_number(4, value)) for index, value in values
+    )
+
+
+def _line(
+    number: int, name: str, events: list[tuple[float, float, str]], names: Mapping[str, int], begun_us: float
+) -> bytes:
+    begins_ns = round((events[0][0] - begun_us) * US_IN_NS)
+    parts = [encoded_number(1, number), _text(2, name), encoded_number(3, begins_ns)]
+    for event_us, took_us, text in events:
+        offset_ps = max(0, round((event_us - begun_us) * US_IN_PS) - begins_ns * 1000)
+        shown, statistics = _shown(text)
+        times = encoded_number(2, offset_ps) + encoded_number(3, round(took_us * US_IN_PS))
+        parts.append(encoded_piece(4, encoded_number(1, names[shown]) + times + statistics))
+    return b"".join(parts)
+
+
+def _text(field: int, value: str) -> bytes:
+    return encoded_piece(field, printable(value, " ").encode())

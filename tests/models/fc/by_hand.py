@@ -12,8 +12,7 @@ import numpy as np
 from keras_matrix.models.fc import layout, programs
 from keras_matrix.models.fc.interface import Worker
 from keras_matrix.models.fc.programs import program
-from keras_matrix.models.fc.prove import error
-from keras_matrix.models.fc.reference import train
+from keras_matrix.models.fc.prove import error, train
 from keras_matrix.models.fc.stages import LocalStage, in_turn
 from keras_matrix.records.fc.spec import MODES, FcProblem, Kind, traffic_per_step
 from keras_matrix.records.fc.traffic import together

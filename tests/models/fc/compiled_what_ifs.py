@@ -8,8 +8,7 @@ import sys
 
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.native.assembly import assemble, reserve
-from keras_matrix.models.fc.prove import error
-from keras_matrix.models.fc.reference import train
+from keras_matrix.models.fc.prove import error, train
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.spec import FcProblem
 

@@ -15,8 +15,7 @@ import keras  # once, with the backend, for all workers that are forked
 
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.native.assembly import assemble, reserve
-from keras_matrix.models.fc.prove import error
-from keras_matrix.models.fc.reference import train
+from keras_matrix.models.fc.prove import error, train
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc import calibration, network
 from keras_matrix.records.fc.spec import FcProblem, layout_problem, parallel_of

@@ -13,8 +13,7 @@ import pytest
 from keras_matrix.analysis.fc.cells import LIMITS
 from keras_matrix.models.fc import layout, prove
 from keras_matrix.models.fc.layout import Array
-from keras_matrix.models.fc.prove import error, update_error
-from keras_matrix.models.fc.reference import Trained, train
+from keras_matrix.models.fc.prove import Trained, error, train, update_error
 from keras_matrix.records.fc.proof import ProofOrder
 from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem
 from keras_matrix.records.fc.traffic import Traffic

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_matrix.models.fc import layout
-from keras_matrix.models.fc.reference import backward, train
+from keras_matrix.models.fc.prove import backward, train
 from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, FcProblem, Kind
 
 TASK = FcProblem(level=2, weight_size=6, batch_size=4, precision="float64")

@@ -11,8 +11,7 @@ from keras_matrix.models.fc import layering
 from keras_matrix.models.fc.native import torch_worker
 from keras_matrix.models.fc.native.torch import TorchRank
 from keras_matrix.models.fc.processes.ranks import Ranks
-from keras_matrix.models.fc.prove import error, found
-from keras_matrix.models.fc.reference import train
+from keras_matrix.models.fc.prove import error, found, train
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc import calibration
 from keras_matrix.records.fc.proof import ProofOrder

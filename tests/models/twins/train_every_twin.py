@@ -22,7 +22,7 @@ from keras_matrix.models.registry import workloads  # noqa: E402
 from keras_matrix.models.twins.interface import Compiled  # noqa: E402
 from keras_matrix.models.workload import Request  # noqa: E402
 from keras_matrix.runner.cell import backends  # noqa: E402
-from keras_matrix.runner.cell.implementations.equality import (  # noqa: E402
+from keras_matrix.runner.cell.implementations.training import (  # noqa: E402
     Start,
     forget_functions,
     largest_deviation,

@@ -12,8 +12,8 @@ import pytest
 
 from keras_matrix.models.inputs.stored.sample import InputDataError
 from keras_matrix.records.host.import_path import search_path
+from keras_matrix.runner.cell.entry import DATA_ERROR, message_of, report_of
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cell.user_errors import DATA_ERROR, message_of, report_of
 from tests.conftest import make_settings
 
 

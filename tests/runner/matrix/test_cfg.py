@@ -8,8 +8,15 @@ import pytest
 
 from keras_matrix.records.task import Compute, Goal, MetricSpec
 from keras_matrix.runner.errors import MatrixError
-from keras_matrix.runner.matrix.cfg import Filled, flags_without_place, goal_of, read_cfg, substituted, unused_keys
-from keras_matrix.runner.matrix.cfg_file import lines_of
+from keras_matrix.runner.matrix.cfg import (
+    Filled,
+    flags_without_place,
+    goal_of,
+    lines_of,
+    read_cfg,
+    substituted,
+    unused_keys,
+)
 
 # The example of that driver's own document.
 SEED = r"""

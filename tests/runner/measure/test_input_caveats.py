@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keras_matrix.records.instruments.input_use import InputFacts, InputUse
-from keras_matrix.runner.measure.input_caveats import input_caveats
+from keras_matrix.runner.measure.judge import input_caveats
 
 
 def test_record_without_a_pipeline_or_without_problems_has_no_caveat() -> None:

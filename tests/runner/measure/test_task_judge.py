@@ -10,7 +10,7 @@ from keras_matrix.records.schema import Status, Surroundings
 from keras_matrix.records.task import Metric, TaskRun
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.tasks.observation import TaskObservation
-from keras_matrix.runner.measure.task_judge import judge_task
+from keras_matrix.runner.measure.record_builder import judge_task
 
 RUN = TaskRun("t", ["true"], "speed", [Metric("speed", 3.0, "m/s"), Metric("loss", 0.5)])
 DONE = Outcome(exit_code=0, wall_time_s=1.0, task=TaskObservation(RUN))

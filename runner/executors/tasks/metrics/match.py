@@ -7,22 +7,28 @@ Standard library only.
 A pattern is matched against each line separately: `^` and `$` match the ends of a line. Lines end with a newline or, as
 in progress bars, a carriage return; the last one may be open. Terminal sequences and backspaces are removed before.
 Bytes that are not UTF-8 match only patterns for any character or negated sets. A line longer than `LINE_BYTES` is cut.
+
+A text that every match of a pattern contains selects the lines to match by a plain text search. It is found by reading
+the parse tree of Python's `re`, whose form is not guaranteed: for another form no text is found, and the pattern is
+searched in all lines, which is slower and finds the same.
+
+The values of a metric are reduced to one. Promise: memory does not grow with the log, except for order statistics,
+which store at most `MOST_VALUES` values.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, AnyStr, Generic, TypeAlias
-
-from keras_matrix.runner.executors.tasks.metrics.literals import required
-from keras_matrix.runner.executors.tasks.metrics.values import MOST_VALUES, Values
 
 CHUNK_BYTES = 4 << 20
 LINE_BYTES = 1 << 20
@@ -34,6 +40,13 @@ _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b
 # Signs that are no ASCII but can only be a minus; dashes that also stand for one; the full-width forms of a number.
 _SIGNS = "\u2212\ufe63\uff0d"
 _AS_ASCII = str.maketrans({**dict.fromkeys(_SIGNS + "\u2010\u2011\u2012\u2013", "-"), "\uff0b": "+", "\uff0e": "."})
+MOST_VALUES = 2_000_000
+FOLD_AT = 1 << 16
+
+Result = tuple[float | None, str | None]
+SHARES = {"median": 0.5, "p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
 _AS_ASCII |= str.maketrans({"\uff0c": ",", "\uff25": "E", "\uff45": "e"})
 # What makes another number of the one beside it: a sign apart, a dash, a power, a fraction, a hexadecimal prefix.
 _UNCLEAR = re.compile(
@@ -231,6 +244,118 @@ def main() -> None:
         if line.get("value") is not None and not math.isfinite(line["value"]):
             line |= {"value": None, "problem": "not_finite: too large a number"}
         print(json.dumps(line, allow_nan=False), flush=True)
+
+
+def required(pattern: str) -> str:
+    """Return the longest text that every match of a valid pattern contains, or an empty text."""
+    try:
+        tree: Any = importlib.import_module("re._parser").parse(pattern)
+        if tree.state.flags & re.IGNORECASE:
+            return ""
+        runs = _runs(tree, [""])
+    except (ImportError, AttributeError, TypeError, ValueError, RecursionError):
+        return ""
+    return max(runs, key=len)
+
+
+def _runs(items: Iterable[tuple[Any, Any]], runs: list[str]) -> list[str]:
+    """Return the contiguous texts in a sequence of required items; the last one may be continued."""
+    for operation, argument in items:
+        name = str(operation)
+        if name == "LITERAL":
+            runs[-1] += chr(argument)
+        elif name == "SUBPATTERN" and not argument[1] and not argument[2]:  # a group without flags of its own
+            _runs(argument[3], runs)
+        else:
+            runs.append("")
+    return runs
+
+
+class Values:
+    """Collects the values of a metric; the first `discard` of them are ignored."""
+
+    def __init__(self, compute: str, discard: int = 0, workers: int = 1) -> None:
+        """Take the name of the reduction from the matrix, and the number of workers that share a total."""
+        self._compute, self._discard, self._workers = compute, discard, workers
+        self._pending = array("d")
+        self._sums: list[float] = []
+        self._first = self._last = self._smallest = self._largest = math.nan
+        self._folded = 0
+        self._not_finite = 0
+
+    @property
+    def count(self) -> int:
+        """The number of values that count."""
+        return self._folded + len(self._pending)
+
+    def add(self, value: float) -> None:
+        """Add the next value."""
+        if self._discard:
+            self._discard -= 1
+            return
+        if not self.count:
+            self._first = value
+        self._last = value
+        self._not_finite += not math.isfinite(value)
+        self._pending.append(value)
+        if len(self._pending) >= FOLD_AT and self._compute not in SHARES:
+            self._fold()
+
+    @property
+    def full(self) -> bool:
+        """Whether no more values can be stored."""
+        return len(self._pending) >= MOST_VALUES
+
+    def result(self) -> Result:
+        """Return the reduced value, or None and the reason."""
+        if not self.count:
+            return None, "no_match: no line of the output matches"
+        ends = {"first": self._first, "last": self._last}
+        if self._compute in ends:
+            value = ends[self._compute]
+            return (value, None) if math.isfinite(value) else (None, f"not_finite: its {self._compute} is {value}")
+        if self._not_finite:
+            return None, f"not_finite: {self._not_finite} of {self.count} values are nan or infinite"
+        value = self._reduced()
+        return (value, None) if math.isfinite(value) else (None, "not_finite: the values are too large to be summed")
+
+    def _reduced(self) -> float:
+        if self._compute in SHARES:
+            return quantile(sorted(self._pending), SHARES[self._compute])
+        self._fold()
+        reductions: dict[str, Callable[[], float]] = {
+            "min": lambda: self._smallest,
+            "max": lambda: self._largest,
+            "total": lambda: _sum(self._sums) / self._workers,
+            "average": lambda: _sum(self._sums) / self._folded,
+            "average_aggregate": lambda: _sum(self._sums) / self._folded * self._workers,
+        }
+        return reductions[self._compute]()
+
+    def _fold(self) -> None:
+        if not self._pending:
+            return
+        self._sums = [_sum([*self._sums, *self._pending])]
+        self._smallest = min(self._pending) if math.isnan(self._smallest) else min(self._smallest, *self._pending)
+        self._largest = max(self._pending) if math.isnan(self._largest) else max(self._largest, *self._pending)
+        self._folded += len(self._pending)
+        self._pending = array("d")
+
+
+def quantile(ordered: list[float], share: float) -> float:
+    """Return the quantile of the sorted values, interpolated linearly between neighbours."""
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def _sum(values: list[float]) -> float:
+    """Return the correctly rounded sum, or nan if it is not finite."""
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return math.nan
 
 
 if __name__ == "__main__":

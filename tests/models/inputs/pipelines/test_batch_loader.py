@@ -16,8 +16,8 @@ from keras_matrix.models.inputs.pipelines.batch_loader import (
     BatchLoader,
     Injected,
 )
-from keras_matrix.models.inputs.pipelines.cache import CachedLoader, cached
 from keras_matrix.models.inputs.pipelines.decode import Decode
+from keras_matrix.models.inputs.pipelines.pipeline import CachedLoader, cached
 from keras_matrix.models.inputs.pipelines.pixels import TF
 from keras_matrix.models.inputs.stored.source import InputDataError, open_source
 from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR, BAD_SAMPLES_FILE

@@ -11,9 +11,9 @@ import pytest
 
 from keras_matrix.models.inputs.pipelines.decode import Decode, Pixels
 from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage
+from keras_matrix.models.inputs.probing import probe
 from keras_matrix.models.inputs.probing import probe as probing
-from keras_matrix.models.inputs.probing import storage_probe
-from keras_matrix.models.inputs.probing.storage_probe import limits
+from keras_matrix.models.inputs.probing.probe import limits
 from keras_matrix.models.inputs.stored.sample import InputDataError
 
 PARAMS: dict[str, Any] = {"dataset_path": "images", "image_size": 32}
@@ -74,7 +74,7 @@ def test_storage_figures_need_bytes_from_storage(tmp_path: Path, monkeypatch: py
     paths = [tmp_path / str(number) for number in range(60)]
     for path in paths:
         path.write_bytes(b"x" * 8192)
-    monkeypatch.setattr(storage_probe, "_delivered", lambda: 0)
+    monkeypatch.setattr(probe, "_delivered", lambda: 0)
     found = limits(paths)
     assert (found.bytes_per_s, found.small_reads_per_s, found.one_read_s) == (None, None, None)
     assert "reads came from memory" in str(found.note)
@@ -85,9 +85,9 @@ def test_storage_figures_are_reads_and_bytes_per_second(tmp_path: Path, monkeypa
     for path in paths:
         path.write_bytes(b"x" * 8192)
     delivered = iter(range(0, 10**9, 10**6))
-    monkeypatch.setattr(storage_probe, "_delivered", lambda: next(delivered))
+    monkeypatch.setattr(probe, "_delivered", lambda: next(delivered))
     evicted: list[Path] = []
-    monkeypatch.setattr(storage_probe, "evict", evicted.extend)
+    monkeypatch.setattr(probe, "evict", evicted.extend)
     found = limits(paths)
     assert sorted(evicted) == sorted(paths)
     assert found.bytes_per_s is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.models.inputs.stored.class_list import GROUND_TRUTH, SYNSETS
+from keras_matrix.models.inputs.stored.folder import GROUND_TRUTH, SYNSETS
 from keras_matrix.models.inputs.stored.source import InputDataError, open_source
 
 

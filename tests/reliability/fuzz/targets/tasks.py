@@ -159,4 +159,4 @@ def checking(folder: Path) -> Iterator[Check]:
     yield check
 
 
-TARGET = Target(texts(), checking, share=100, modules=("runner/matrix/cfg.py", "runner/matrix/cfg_file.py"))
+TARGET = Target(texts(), checking, share=100, modules=("runner/matrix/cfg.py", "runner/matrix/cfg.py"))

@@ -7,7 +7,7 @@ from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 
-from keras_matrix.runner.cell.piped.queues import queue_of, watch
+from keras_matrix.runner.cell.piped.timers import queue_of, watch
 
 
 def done(is_done: bool) -> Any:

@@ -12,15 +12,15 @@ pytestmark = pytest.mark.process
 
 PROBE = """
 import keras
-from keras_matrix.runner.cell.replicated import torch_replica
-before = torch_replica.keras_distributes()
+from keras_matrix.runner.cell.replicated import torch
+before = torch.keras_distributes()
 keras.distribution.list_devices = lambda kind=None: ["cpu:0"]
-print(before, torch_replica.keras_distributes())
+print(before, torch.keras_distributes())
 """
 LOSSES = """
 import keras
 from keras_matrix.runner.cell.backends import Unsupported
-from keras_matrix.runner.cell.replicated.torch_replica import sums_losses
+from keras_matrix.runner.cell.replicated.torch import sums_losses
 
 def answer(*reductions):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])

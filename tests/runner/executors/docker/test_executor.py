@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from docker.errors import APIError
 
-from keras_matrix.models.inputs.stored import class_list
+from keras_matrix.models.inputs.stored.folder import BY_FILE, list_file
 from keras_matrix.records.schema import MEASURED, Status
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job, read_job
@@ -269,10 +269,10 @@ def test_lists_of_labels_that_are_mounted_are_those_that_a_cell_looks_for(tmp_pa
     (tmp_path / "val" / "ILSVRC2012_val_00000001.JPEG").touch()
     for name in LABEL_LISTS:
         (tmp_path / name).touch()
-        assert class_list.list_file(tmp_path / "val") == tmp_path / name
+        assert list_file(tmp_path / "val") == tmp_path / name
         (tmp_path / name).unlink()
-    (tmp_path / class_list.BY_FILE[1]).touch()
-    assert class_list.list_file(tmp_path / "val") is None
+    (tmp_path / BY_FILE[1]).touch()
+    assert list_file(tmp_path / "val") is None
 
 
 def test_missing_data_set_keeps_its_name_for_the_message_of_the_cell(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from keras_matrix.runner.executors.tasks.start import (
 )
 from keras_matrix.runner.machine.gpus.present import PresentGpus
 from keras_matrix.runner.measure.judge import StatusVerdict
-from keras_matrix.runner.measure.task_judge import judge_task
+from keras_matrix.runner.measure.record_builder import judge_task
 from tests.canaries import SECRETS
 from tests.conftest import make_settings
 

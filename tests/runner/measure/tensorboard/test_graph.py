@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.runner.measure.tensorboard.graph import Node, nodes_of
+from keras_matrix.runner.measure.tensorboard.writer import Node, nodes_of
 
 
 def layer(name: str, kind: str = "Dense", *sources: Any, **config: Any) -> dict[str, Any]:

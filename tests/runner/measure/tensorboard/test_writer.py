@@ -24,9 +24,7 @@ from keras_matrix.runner.cell.tracing.tensorboard import ENDED
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.measure.tensorboard import writer
-from keras_matrix.runner.measure.tensorboard.messages import Event, GraphDef
-from keras_matrix.runner.measure.tensorboard.scalars import points
-from keras_matrix.runner.measure.tensorboard.writer import AttemptToWrite, folder_of, written
+from keras_matrix.runner.measure.tensorboard.writer import AttemptToWrite, Event, GraphDef, folder_of, points, written
 from tests.conftest import make_record, make_settings
 from tests.fakes.executor import LAYERS, FakeExecutor
 from tests.sessions import newest_records

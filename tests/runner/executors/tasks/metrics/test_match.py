@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.runner.executors.tasks.metrics import match
-from keras_matrix.runner.executors.tasks.metrics.match import in_log, measure, number
-from keras_matrix.runner.executors.tasks.metrics.values import Values, quantile
+from keras_matrix.runner.executors.tasks.metrics.match import Values, in_log, measure, number, quantile
 
 SEED_LOG = """\
 INFO:root:Epoch[0] Batch [49]	Speed: 829.012392 samples/sec	accuracy=0.172578
@@ -224,7 +223,7 @@ def test_values_are_reduced_to_one(tmp_path: Path, compute: str, value: float) -
 def test_reduction_does_not_depend_on_the_buffer_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: str, value: float
 ) -> None:
-    monkeypatch.setattr("keras_matrix.runner.executors.tasks.metrics.values.FOLD_AT", 2)
+    monkeypatch.setattr("keras_matrix.runner.executors.tasks.metrics.match.FOLD_AT", 2)
     made = measured(tmp_path, "x=1\nx=2\nx=5\nx=9\nx=3\n", compute=compute)
     assert (made["value"], made["matches"]) == (pytest.approx(value), 5)
 
@@ -281,7 +280,7 @@ def test_first_values_of_a_log_can_be_discarded(tmp_path: Path) -> None:
 
 
 def test_order_statistics_stop_where_memory_would_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keras_matrix.runner.executors.tasks.metrics.values.MOST_VALUES", 10)
+    monkeypatch.setattr("keras_matrix.runner.executors.tasks.metrics.match.MOST_VALUES", 10)
     made = measured(tmp_path, "x=1\n" * 20, compute="p90")
     assert made["value"] is None
     assert str(made["problem"]).startswith("too_many: ")
