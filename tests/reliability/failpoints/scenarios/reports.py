@@ -35,7 +35,7 @@ def publish(folder: Path) -> int:
     results = Results(folder / "results")
     try:
         results.open_for_writing()
-        run = results.runs()[0]
+        run = Run(results.root / run_name(0))
         run.clear_leftovers()
         there = {record.repeat for record in run.load()[0]}
         for repeat in sorted(set(range(PUBLISHED)) - there):
@@ -126,7 +126,7 @@ def _newest(folder: Path) -> Run:
 
 SCENARIOS = (
     Scenario("publish", publish, prepare_session, differences=not_published),
-    Scenario("report", report, prepare_run, differences=incomplete_report, warm=report),
+    Scenario("report", report, prepare_run, differences=incomplete_report, partial=(1,), warm=report),
     Scenario("site", site, prepare_run, differences=incomplete_site, partial=(1,), warm=report),
     *(
         Scenario(
