@@ -15,15 +15,24 @@ from keras_matrix.records.appended.annotations import NoteKind, in_force, load
 from keras_matrix.records.history_reader import Past, Wanted
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Problem, Results
-from keras_matrix.records.text import near
+from keras_matrix.records.text import near, printable
 from keras_matrix.runner.errors import UsageError
+
+
+def without_run(roots: Sequence[Path], advice: str = "measure one with: runner --matrix matrix.yaml") -> str:
+    """Return that these results folders contain no run, or none that can be read with the first reason."""
+    named = ", ".join(map(str, roots))
+    unread = [problem for root in roots for problem in Results(root).left_out()]
+    if unread:
+        return f"{named} contains no run that can be read: {unread[0].path}: {printable(unread[0].reason)}"
+    return f"{named} contains no run; {advice}"
 
 
 def read(roots: Sequence[Path], cell: str | None) -> tuple[Past, list[Problem]]:
     """Return the stored history of the named cells. Raises `UsageError` if there is none."""
     named = ", ".join(map(str, roots))
     if not any(Results(root).runs() for root in roots):
-        raise UsageError(f"--results: {named} contains no run; measure one with: runner --matrix matrix.yaml")
+        raise UsageError(f"--results: {without_run(roots)}")
     names: set[str] = set()
     found = history_reader.read(roots, _choice(cell, names))
     if not any(run.attempts for run in found.runs):

@@ -36,7 +36,7 @@ from keras_matrix.runner.matrix.settings_text import title_defaults
 from keras_matrix.runner.plan.session import FINISHED
 from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import commands
-from keras_matrix.runner.service.histories import spread_stored
+from keras_matrix.runner.service.histories import spread_stored, without_run
 from keras_matrix.runner.service.stored import RUNS_NAMED, Findings, findings_of, notes, pending_of
 
 LOOKED_BACK = 100  # runs; a backend that is in none of them counts as not measured
@@ -93,10 +93,8 @@ def _without_records(records: Sequence[Record], problems: Sequence[Problem]) -> 
 def chosen(request: MergeRequest, reader: MergeReader) -> Merge:
     """Return the runs to merge. Raises `UsageError` if there are none, or if named runs do not fit."""
     if not reader.runs:
-        raise UsageError(
-            f"--results: {request.results} contains no run; measure one with: runner --matrix matrix.yaml, "
-            "or with a service: docker compose run --rm jax-cpu"
-        )
+        advice = "measure one with: runner --matrix matrix.yaml, or with a service: docker compose run --rm jax-cpu"
+        raise UsageError(f"--results: {without_run([request.results], advice)}")
     named = list(dict.fromkeys(request.runs or ([request.reference] if request.reference else [])))
     for name in named:
         if name not in reader.runs:

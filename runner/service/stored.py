@@ -30,7 +30,7 @@ from keras_matrix.runner.plan.session import FINISHED
 from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import exit_codes
 from keras_matrix.runner.service.commands import measuring_again
-from keras_matrix.runner.service.histories import assessed
+from keras_matrix.runner.service.histories import assessed, without_run
 from keras_matrix.runner.whatif import verification_file
 
 RUNS_NAMED = 5  # in a message about an unknown run
@@ -57,7 +57,7 @@ def chosen_run(results: Path, name: str | None, flag: str = "--run") -> Run:
     runs = {run.run_id: run for run in Results(results).runs()}
     if not runs:
         asked = "--results" if name is None else flag
-        raise UsageError(f"{asked}: {results} contains no run; measure one with: runner --matrix matrix.yaml")
+        raise UsageError(f"{asked}: {without_run([results])}")
     if name is None:
         return runs[max(runs)]
     if name not in runs:

@@ -219,3 +219,16 @@ def test_push_names_a_folder_that_is_no_run_and_sends_the_others(run: Run, capsy
     assert called(run, "report") == 1  # without --run the newest run is shown, and this one sorts last
     assert f"{stray.name}: its name must begin" in capsys.readouterr().out
     assert called(run, "report", "--run", run.run_id) == 0
+
+
+@pytest.mark.parametrize("command", [["report"], ["report", "--merge"], ["history"], ["compare", "a", "b"]])
+def test_only_run_that_cannot_be_read_is_named(
+    run: Run, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutation: `without_run` does not look at what `Results` has left out."""
+    (run.folder / "run.json").unlink()
+    (run.folder / "run.json").mkdir()
+    assert called(run, *command) == 2
+    message = capsys.readouterr().err
+    assert f"contains no run that can be read: {run.folder}: run.json is not a regular file" in message
+    assert "measure one" not in message
