@@ -76,8 +76,8 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "runner/checks/parity_processes.py": (1, f"{SCRATCH}; without objects"),
     "runner/checks/work.py": (1, OWN),
     "runner/cli/look/list_.py": (1, OWN),
-    "runner/cli/machine/first_hour.py": (1, NAMED),
-    "runner/cli/machine/init.py": (1, OWN),
+    "runner/service/first_hour.py": (1, NAMED),
+    "runner/service/starter.py": (1, OWN),
     "runner/service/trace.py": (
         1,
         "a stored trace, whose path `Run.inside` has checked, or one made in a scratch folder",

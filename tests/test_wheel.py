@@ -45,7 +45,7 @@ def test_the_wheel_has_one_import_name(wheel: dict[str, bytes]) -> None:
 
 
 def test_the_wheel_has_the_files_that_init_writes(wheel: dict[str, bytes]) -> None:
-    starter = "keras_matrix/runner/cli/machine/starter"
+    starter = "keras_matrix/runner/service/starter_files"
     assert wheel[f"{starter}/my_workload.py.txt"] == (ROOT / "docs" / "examples" / "my_workload.py").read_bytes()
     assert b"backends: [@BACKENDS@]" in wheel[f"{starter}/matrix.yaml"]
 

@@ -1,1 +1,1 @@
-../../runner/cli/machine/starter/my_workload.py.txt
+../../runner/service/starter_files/my_workload.py.txt

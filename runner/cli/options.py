@@ -38,13 +38,6 @@ def check_output(flag: str, path: Path) -> None:
         raise UsageError(f"{flag}: {path.parent} is not writable; name a file in another folder")
 
 
-def check_range(flag: str, value: float, least: int, most: int | None = None) -> None:
-    """Refuse a number outside its range. Raises `UsageError`."""
-    if value < least or (most is not None and value > most):
-        rule = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise UsageError(f"{flag}: must be {rule}, got {value}")
-
-
 def number(flag: str, least: float, most: float, text: str) -> float:
     """Read the number given with a flag. Raises `UsageError`."""
     try:
@@ -54,16 +47,6 @@ def number(flag: str, least: float, most: float, text: str) -> float:
     if not least <= value <= most:
         raise UsageError(f"{flag}: must be a number from {least:g} to {most:g}, got {text!r}")
     return value
-
-
-def count_gpus(device: str) -> int:
-    """Return how many GPUs the caller may use, 0 for another device. Raises `UsageError` if none is visible."""
-    from keras_matrix.runner.executors.supervise.visible_gpus import NoGpu, visible_gpus
-
-    try:
-        return len(visible_gpus()) if device == "gpu" else 0
-    except NoGpu as error:
-        raise UsageError(str(error)) from error
 
 
 def add_matrix_options(parser: argparse.ArgumentParser, *, workload: bool = False) -> None:

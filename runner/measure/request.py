@@ -34,6 +34,7 @@ from keras_matrix.runner.plan.largest_cells import refuse
 if TYPE_CHECKING:
     from keras_matrix.runner.executors.registry import Executors
 
+
 MATRIX = Path("matrix.yaml")
 DEFAULT_RESULTS = Path("results")
 OF_ONE_WORKLOAD = Path("runner --workload")  # the name of a matrix that is made from flags
@@ -143,3 +144,10 @@ def check_backends(names: Sequence[str]) -> None:
     for name in names:
         if name not in BACKENDS:
             raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}{near(name, BACKENDS)}")
+
+
+def check_range(flag: str, value: float, least: int, most: int | None = None) -> None:
+    """Refuse a number outside its range. Raises `UsageError`."""
+    if value < least or (most is not None and value > most):
+        rule = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise UsageError(f"{flag}: must be {rule}, got {value}")

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import glob
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from keras_matrix.analysis.comparison.primary_metric import cost
-from keras_matrix.analysis.history.change_points import USUAL_RUN_LENGTH, Assessment, Notes, assess
-from keras_matrix.analysis.history.sessions import History, SessionRatio, SessionSpread, across_sessions, histories
+from keras_matrix.analysis.history.change_points import (
+    USUAL_RUN_LENGTH,
+    Assessment,
+    Notes,
+    assess,
+)
+from keras_matrix.analysis.history.sessions import (
+    History,
+    SessionRatio,
+    SessionSpread,
+    across_sessions,
+    histories,
+)
 from keras_matrix.records import history_reader
 from keras_matrix.records.appended.annotations import NoteKind, in_force, load
+from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.history_reader import Past, Wanted
 from keras_matrix.records.schema import Record
+from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Problem, Results
 from keras_matrix.records.text import near, printable
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.settings_text import LENGTHS, differing, settings_text
+from keras_matrix.runner.matrix.strict_yaml import value_text
 
 
 def without_run(roots: Sequence[Path], advice: str = "measure one with: runner --matrix matrix.yaml") -> str:
@@ -122,3 +139,30 @@ def spread_stored(
 def _place(record: Record) -> tuple[str, str, tuple[str, str] | None]:
     device = (record.device.platform, record.device.model or record.device.name) if record.device else None
     return record.cell_id, record.machine.host_id, device
+
+
+def title(history: History) -> str:
+    """Return the title of a cell: its workload, the settings that are not the default, and its backend."""
+    backend = str(history.settings.get("backend"))
+    try:
+        text = settings_text(decode(Settings, dict(history.settings)))
+    except CodecError:  # settings of an earlier schema
+        text = f"{history.settings.get('workload')}"
+    return printable(f"{text} on {backend}" if f"backend={backend}" not in text else text)
+
+
+def titles(assessed: Iterable[Assessment]) -> dict[str, str]:
+    """Return the title of each cell by its id: with the id if others have the same, as commands of two definitions."""
+    named = {one.history.cell_id: title(one.history) for one in assessed}
+    times = Counter(named.values())
+    return {cell_id: text if times[text] == 1 else f"{text} (cell {cell_id})" for cell_id, text in named.items()}
+
+
+def filters(history: History) -> list[str]:
+    """Return what selects a cell among others of its workload and backend in a matrix, as in `batch_size=32`."""
+    try:
+        found = differing(decode(Settings, dict(history.settings)))
+    except CodecError:
+        return []
+    selecting = [(key, value) for key, value in found if key not in {"backend", *LENGTHS}]
+    return [f"{key}={glob.escape(value_text(value))}" for key, value in selecting if value is not None]

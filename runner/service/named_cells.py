@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from keras_matrix.analysis.comparison.context import UnreadFile
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record
-from keras_matrix.records.store import Results
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.store import Results, Run
 from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.service import cells
+from keras_matrix.runner.service.stored import unread_file, unread_lines
 
 LIMIT_FACTOR = 3.0  # of the longest process of a stored cell: its time limit, if that is above the default
 
@@ -51,3 +54,21 @@ def stored_cell(records: Sequence[Record], repeats: int = 1) -> Cell:
     """Return the cell of these records, to be measured again in this number of processes."""
     settings = records[0].settings
     return Cell(settings, cell_id(settings), repeats, stored_limit_s(records), None)
+
+
+def run_with_cell(runs: Sequence[Run], name: str) -> tuple[Run, list[UnreadFile]]:
+    """Return the first of these runs that has the named cell, and the files of those before it that cannot be read.
+
+    Raises `UsageError`.
+    """
+    seen: dict[str, Settings] = {}
+    unread: list[UnreadFile] = []
+    for run in runs:
+        records, problems = run.load()
+        settings = {record.cell_id: record.settings for record in records}
+        if cells.matching(name, settings):
+            return run, unread
+        seen = settings | seen
+        unread += [unread_file(run.folder.parent, problem) for problem in problems]
+    where = f"run {runs[0].run_id}" if len(runs) == 1 else f"the {len(runs)} runs of {runs[0].folder.parent}"
+    return cells.refuse(name, seen, where, unread_lines(unread))

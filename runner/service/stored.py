@@ -33,6 +33,8 @@ from keras_matrix.runner.service.commands import measuring_again
 from keras_matrix.runner.service.histories import assessed, without_run
 from keras_matrix.runner.whatif import verification_file
 
+UNREAD_SHOWN = 20
+
 RUNS_NAMED = 5  # in a message about an unknown run
 LOOKED_BACK = 400  # runs; the time to find changes grows with the square of the number of sessions
 
@@ -210,3 +212,15 @@ def pending_of(about: Mapping[str, object], records: Sequence[Record]) -> int:
     ended = [record for record in latest_attempts(records) if record.status != "infra"]
     planned = about.get("planned")
     return max(0, planned - len(ended)) if isinstance(planned, int) else 0
+
+
+def unread_lines(unread: Sequence[UnreadFile]) -> list[str]:
+    """Return a line for each file that cannot be used, and what that means; at most `UNREAD_SHOWN` files."""
+    if not unread:
+        return []
+    more = len(unread) - UNREAD_SHOWN
+    return [
+        f"{plural(len(unread), 'file')} cannot be read, and no figure rests on {'it' if len(unread) == 1 else 'them'}:",
+        *(f"  {one}" for one in unread[:UNREAD_SHOWN]),
+        *([f"  and {more} more"] if more > 0 else []),
+    ]

@@ -17,8 +17,9 @@ from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.records.traces.request import MAX_STEPS
 from keras_matrix.runner.cli.compare.compare import add_sides
 from keras_matrix.runner.cli.compare.compare import sides_of as compared_sides
-from keras_matrix.runner.cli.options import add_measuring_options, check_range
+from keras_matrix.runner.cli.options import add_measuring_options
 from keras_matrix.runner.cli.render import explain_text
+from keras_matrix.runner.measure.request import check_range
 from keras_matrix.runner.service import cells
 from keras_matrix.runner.service.explain import STEPS, Wanted, explanation, problem_of, ratio_of_sides, sides_of
 

@@ -14,27 +14,22 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc import spec
 from keras_matrix.records.instruments.parity import ParityRecord
 from keras_matrix.records.names import PARAMS
 from keras_matrix.records.settings import DATA, DISTRIBUTIONS, MODEL, Scalar
-from keras_matrix.records.text import near, printable
+from keras_matrix.records.text import printable
 from keras_matrix.runner.checks.parity import ParityRequest, compare_all, exit_code
 from keras_matrix.runner.checks.parity_processes import Subject
-from keras_matrix.runner.cli.options import add_results_option, check_range
+from keras_matrix.runner.cli.options import add_results_option
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.executors import Executor
-from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.matrix import catalog
-from keras_matrix.runner.matrix.grammar import USER_WORKLOAD
 from keras_matrix.runner.matrix.overrides import parse_assignment
-from keras_matrix.runner.matrix.presets import small, small_batch
-from keras_matrix.runner.measure.request import check_backends
-
-PRECISIONS = ("float64", "float32")
+from keras_matrix.runner.matrix.presets import small_batch
+from keras_matrix.runner.measure.request import check_range
+from keras_matrix.runner.service.parity import PRECISIONS, compared_backends, params_of, precisions_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -103,60 +98,20 @@ def _request(args: argparse.Namespace) -> ParityRequest:
         subjects=[
             Subject(
                 name,
-                (of_keras if name == spec.WORKLOAD else {}) | _params(known, name, assigned),
+                (of_keras if name == spec.WORKLOAD else {}) | params_of(known, name, assigned),
                 args.batch_size or small_batch(name),
                 args.steps,
                 args.seed,
             )
             for name in dict.fromkeys(args.workloads or known.workloads)
         ],
-        backends=_backends(args.backend, args.seams.executor, least=2 if args.devices is None else 1),
-        precisions=_precisions(args.precision),
+        backends=compared_backends(args.backend, args.seams.executor, least=2 if args.devices is None else 1),
+        precisions=precisions_of(args.precision),
         results=args.results,
         timeout_s=args.timeout_s,
         keep_weights=args.keep_weights,
         executor=args.seams.executor,
     )
-
-
-def _params(known: Any, name: str, assigned: dict[str, Scalar]) -> dict[str, Scalar]:
-    if USER_WORKLOAD.fullmatch(name):
-        return assigned
-    if name not in known.workloads:
-        raise UsageError(
-            f"WORKLOAD: must be one of {', '.join(known.workloads)} or your own module:build, got {name!r}"
-            f"{near(name, known.workloads)}"
-        )
-    rules = known.workloads[name].params
-    for key, value in assigned.items():
-        if key not in rules:
-            raise UsageError(f"--set {key}: {name} takes {', '.join(rules)}, got {key!r}{near(key, rules)}")
-        if problem := rules[key].problem(value):
-            raise UsageError(f"--set {key}: {problem}")
-    return {**small(name), **{key: rules[key].normal(value) for key, value in assigned.items()}}
-
-
-def _backends(named: Sequence[str], executor: Executor | None, least: int) -> list[str]:
-    """Return the backends to compare: at least `least`, all of them installed. Raises `UsageError`."""
-    check_backends(named)
-    executor = executor or ProcessExecutor()
-    wanted = [name for name in BACKENDS if not named or name in named]
-    missing = {name: reason for name in wanted if (reason := executor.missing(name))}
-    if named and missing:
-        raise UsageError(f"--backend: {'; '.join(missing.values())}")
-    found = [name for name in wanted if name not in missing]
-    if len(found) < least:
-        reasons = f" ({'; '.join(missing.values())})" if missing else ""
-        needed = "two backends" if least == 2 else "one backend"
-        raise UsageError(f"--backend: parity needs at least {needed}, got {', '.join(found) or 'none'}{reasons}")
-    return found
-
-
-def _precisions(text: str) -> list[str]:
-    found = [name for name in PRECISIONS if name in text.split(",")]
-    if not found or set(text.split(",")) != set(found):
-        raise UsageError(f"--precision: must be {' or '.join(PRECISIONS)}, or both separated by a comma, got {text!r}")
-    return found
 
 
 def verdict(record: ParityRecord) -> str:

@@ -32,7 +32,7 @@ from keras_matrix.runner.checks import roofline as runs
 from keras_matrix.runner.checks import work
 from keras_matrix.runner.checks.peaks import Effort, Subject, measure
 from keras_matrix.runner.checks.work import check
-from keras_matrix.runner.cli.options import add_results_option, check_range
+from keras_matrix.runner.cli.options import add_results_option
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.render.roofline_text import check_lines, lines
 from keras_matrix.runner.errors import UsageError
@@ -43,6 +43,7 @@ from keras_matrix.runner.machine import machine
 from keras_matrix.runner.machine.gpus.identity import GpuIdentity, gpu_identity
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.settings_text import title_defaults
+from keras_matrix.runner.measure.request import check_range
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.plan.session import writing
 from keras_matrix.runner.service.stored import chosen_run

@@ -23,11 +23,14 @@ from keras_matrix.dashboards.report import history_page
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.history import notes, notify, rule
-from keras_matrix.runner.cli.options import check_range, folder
+from keras_matrix.runner.cli.options import folder
 from keras_matrix.runner.cli.render import history_lines as lines
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.measure.request import check_range
 from keras_matrix.runner.service import histories
 from keras_matrix.runner.service.histories import read
+from keras_matrix.runner.service.notes import write
+from keras_matrix.runner.service.notify import send
 
 RUN_LENGTHS = (300, 1000, 3000)
 
@@ -69,12 +72,14 @@ def run(args: argparse.Namespace) -> int:
     for flag, value, least in (("--last", args.last, 1), ("--replays", args.replays, 1), ("--seed", args.seed, 0)):
         check_range(flag, value, least)
     if note is not None:
-        return notes.write(roots, cell or "", note, args.false_alarm_every)
+        print(write(roots, cell or "", note, args.false_alarm_every))
+        return 0
     if args.calibrate:
         replays = Replays(count=args.replays, seed=args.seed)
         return _calibrate(roots, cell, replays, args.false_alarm_every, as_json=args.json)
     if notification is not None:
-        return notify.send(roots, cell, notification, args.false_alarm_every)
+        send(roots, cell, notification, args.false_alarm_every, print)
+        return 0
     return _list(roots, cell, _Listing(args.last, args.false_alarm_every, args.out, args.json))
 
 
@@ -100,7 +105,7 @@ def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
     assessed = histories.assessed(past, roots, listing.run_length)
     remarks = lines.remarks(assessed, past.caveats, problems)
     if listing.page is not None:
-        named = lines.titles(assessed)
+        named = histories.titles(assessed)
         titles = [named[one.history.cell_id] for one in assessed]
         report.write(listing.page, history_page.render(assessed, titles, remarks))
     if listing.as_json:

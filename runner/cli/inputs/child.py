@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keras_matrix.runner.cli.options import check_range
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.measure.request import check_range
 
 PACKAGE = "keras_matrix.models.inputs.stored"
 UNITS = {"": 1, "B": 1}

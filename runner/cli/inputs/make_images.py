@@ -13,8 +13,8 @@ import re
 from pathlib import Path
 
 from keras_matrix.runner.cli.inputs import child
-from keras_matrix.runner.cli.options import check_range
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.measure.request import check_range
 
 MOST_IMAGES, MOST_PIXELS = 9_999_999, 8192
 QUALITY = 93

@@ -16,20 +16,11 @@ from datetime import date
 from functools import partial
 
 from keras_matrix.dashboards.live.app import hosts, serve
-from keras_matrix.dashboards.live.app.application import statements
-from keras_matrix.dashboards.live.app.needed import needed
-from keras_matrix.dashboards.live.app.refreshed import Clocks, Refreshed, RefreshPolicy
-from keras_matrix.dashboards.live.app.source import EndedRuns, Live, Source, UnreadFiles
-from keras_matrix.dashboards.live.page import empty_notice
-from keras_matrix.dashboards.live.questions import EARLIEST_DAY
-from keras_matrix.dashboards.live.session import SessionReader
-from keras_matrix.runner.cli.measure import sending
 from keras_matrix.runner.cli.options import add_results_option, number
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.measure.scheduler import utc_now
-from keras_matrix.uploader import opening
+from keras_matrix.runner.service import upload
+from keras_matrix.runner.service.dashboard import source_of
 from keras_matrix.uploader.cli import flags, options
-from keras_matrix.uploader.warehouse import LOCAL, is_local
 
 REFRESH_MIN = 10.0
 LEAST_REFRESH_MIN = 1.0
@@ -75,23 +66,11 @@ def run(args: argparse.Namespace) -> int:
         listen_address = hosts.listen_address(args.listen, args.public)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    sending.check(args.source, "--from")
-    with sending.explained():
+    upload.check(args.source, "--from")
+    with upload.explained():
         target = options.Target(args.source, args.results, options.warehouse_options(args))
-        serve.serve(_source(target, args.since, args.refresh), listen_address)
+        serve.serve(source_of(target, args.since, args.refresh), listen_address)
     return 0
-
-
-def _source(target: options.Target, since: str | None, refresh_min: float) -> Source:
-    """Return the source of the pages: the local warehouse itself, or snapshots of a dataset."""
-    warehouse = opening.open_warehouse(target.address, target.results, target.options)
-    if is_local(target.address):
-        empty, session = partial(empty_notice, target.address, target.results), SessionReader(target.results, utc_now)
-        update = EndedRuns(target.results, partial(sending.send, sending.Upload(LOCAL), target.results))
-        update()
-        unread = UnreadFiles(target.results)
-        return Live(warehouse, since or EARLIEST_DAY, empty, session=session.current, update=update, unread=unread)
-    return Refreshed(warehouse, needed(statements()), RefreshPolicy(60 * refresh_min, since), Clocks(utc_now))
 
 
 def _day(text: str) -> str | None:

@@ -17,7 +17,6 @@ from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.names import assignment
 from keras_matrix.records.text import duration
-from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
 from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
 from keras_matrix.runner.cli.render.format import aligned, document
 from keras_matrix.runner.matrix.grammar import LARGEST
@@ -25,6 +24,7 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_texts, work
 from keras_matrix.runner.plan.estimates import Estimates, estimates
 from keras_matrix.runner.plan.plan import PlannedRepeat, order, plan_id
+from keras_matrix.runner.service.plan import refused_cells, refused_lines
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

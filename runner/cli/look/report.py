@@ -10,29 +10,20 @@ files for GitHub Pages or any folder."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from keras_matrix.dashboards.charts.format import plural
-from keras_matrix.dashboards.report import site
-from keras_matrix.records import findings
-from keras_matrix.records.store import Results, Run
-from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.look import merged
-from keras_matrix.runner.cli.measure import sending
-from keras_matrix.runner.cli.options import add_results_option, check_output, check_range
+from keras_matrix.runner.cli.options import add_results_option, check_output
 from keras_matrix.runner.cli.render.findings import as_json, print_table
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.service.merge import MergeRequest
+from keras_matrix.runner.service.site import publish
 from keras_matrix.runner.service.stored import (
     chosen_run,
-    findings_of,
-    page_of,
     unread_runs,
-    update_findings,
     write_report,
 )
 
@@ -92,40 +83,9 @@ def _merge_request(args: argparse.Namespace) -> MergeRequest:
 
 
 def _publish(folder: Path, site_folder: Path, last: int) -> int:
-    """Bring the local warehouse up to date and write the site from it."""
-    chosen_run(folder, None)  # raises if there is no run
-    check_range("--last", last, 1)
-    problems = [str(one) for one in unread_runs(folder, None)]
-    with sending.explained():
-        _with_findings(Results(folder).runs()[-last:])
-        sending.send(sending.Upload("local"), folder)
-        pages = site.publish(site_folder, folder, _rendered(Results(folder).runs()[-last:], problems), problems)
+    """Write the site of all runs."""
+    pages, problems = publish(folder, site_folder, last)
     print(f"{plural(pages, 'page')}: {site_folder / 'index.html'}")
     for problem in problems:
         print(f"left out: {printable(problem, ' ')}")
     return 1 if problems else 0
-
-
-def _with_findings(runs: Sequence[Run]) -> None:
-    """Compute the findings of the runs that have none, so that they are pushed."""
-    for run in runs:
-        with suppress(StoreFailure):  # named when its page is rendered
-            if findings.load(run) is None:
-                update_findings(run)
-
-
-def _rendered(runs: Sequence[Run], problems: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield each run that can be shown with its page, made from its records; add a line for each problem.
-
-    The page in the run's folder is not read: it may be from somebody else, with a script of theirs, or a link.
-    """
-    for run in runs:
-        try:
-            findings.load(run)
-            found = findings_of(run)
-            page = page_of(run, found)
-        except StoreFailure as error:
-            problems.append(str(error))
-            continue
-        problems += map(str, found.run_context.unread)
-        yield run.run_id, page

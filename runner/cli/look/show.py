@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 
-from keras_matrix.analysis.comparison.context import UnreadFile
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.settings import Settings
-from keras_matrix.records.store import Results, Run
+from keras_matrix.records.store import Results
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.options import add_results_option
-from keras_matrix.runner.cli.render.findings import cell_lines, unread_lines
+from keras_matrix.runner.cli.render.findings import cell_lines
 from keras_matrix.runner.service import cells
-from keras_matrix.runner.service.stored import chosen_run, findings_of, unread_file, unread_runs
+from keras_matrix.runner.service.named_cells import run_with_cell
+from keras_matrix.runner.service.stored import chosen_run, findings_of, unread_file, unread_lines, unread_runs
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the named cell."""
     newest = chosen_run(args.results, args.run)
     runs = [newest] if args.run else list(reversed(Results(args.results).runs()))
-    store, passed = _with_cell(runs, args.cell)
+    store, passed = run_with_cell(runs, args.cell)
     records, problems = store.load()
     there = {record.cell_id: record.settings for record in records}
     stray = [*passed, *unread_runs(args.results, args.run)]
@@ -49,21 +47,3 @@ def run(args: argparse.Namespace) -> int:
     unread = [*found.run_context.unread, *stray]
     print("\n".join([*cell_lines(*shown[0], found.run_context), *unread_lines(unread)]))
     return 1 if unread else 0
-
-
-def _with_cell(runs: Sequence[Run], name: str) -> tuple[Run, list[UnreadFile]]:
-    """Return the first of these runs that has the named cell, and the files of those before it that cannot be read.
-
-    Raises `UsageError`.
-    """
-    seen: dict[str, Settings] = {}
-    unread: list[UnreadFile] = []
-    for run in runs:
-        records, problems = run.load()
-        settings = {record.cell_id: record.settings for record in records}
-        if cells.matching(name, settings):
-            return run, unread
-        seen = settings | seen
-        unread += [unread_file(run.folder.parent, problem) for problem in problems]
-    where = f"run {runs[0].run_id}" if len(runs) == 1 else f"the {len(runs)} runs of {runs[0].folder.parent}"
-    return cells.refuse(name, seen, where, unread_lines(unread))

@@ -34,7 +34,7 @@ from keras_matrix.runner.cli.measure.fc_flags import (
     fc_flags,
     refuse_too_large,
 )
-from keras_matrix.runner.cli.options import add_measuring_options, check_range, run_request
+from keras_matrix.runner.cli.options import add_measuring_options, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.fc_text import figure_lines
 from keras_matrix.runner.cli.render.format import document, size
@@ -42,7 +42,7 @@ from keras_matrix.runner.errors import MatrixError, UsageError
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from keras_matrix.runner.measure.experiment import Experiment, measured
-from keras_matrix.runner.measure.request import CellChoice, RunRequest, check_backends
+from keras_matrix.runner.measure.request import CellChoice, RunRequest, check_backends, check_range
 from keras_matrix.runner.measure.traces import write_uncompressed
 from keras_matrix.runner.service.run import finished
 from keras_matrix.runner.service.stored import Findings, chosen_run, findings_of

@@ -20,11 +20,11 @@ from keras_matrix.records.text import printable
 from keras_matrix.runner.checks import fc
 from keras_matrix.runner.checks.fc import PRECISIONS, ProofRequest, workers_on
 from keras_matrix.runner.cli.measure.fc_flags import FcFlags, as_flags, check_values, refuse_too_large
-from keras_matrix.runner.cli.options import count_gpus
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.executors.probe import ProcessProbe
+from keras_matrix.runner.executors.supervise.visible_gpus import count_gpus
 from keras_matrix.runner.interrupts import interruptible
 from keras_matrix.runner.machine import machine
 from keras_matrix.runner.machine.preflight.facts import read_gpus

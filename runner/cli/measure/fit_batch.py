@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import argparse
 
-from keras_matrix.records.schema import Status
 from keras_matrix.runner.cli.measure.largest import cell_name, line
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.largest_search import find
-from keras_matrix.runner.measure.request import RunRequest
-from keras_matrix.runner.plan.largest_cells import Found, check_limit
+from keras_matrix.runner.plan.largest_cells import Found
 from keras_matrix.runner.service import cells
+from keras_matrix.runner.service.fit_batch import exit_code, searched_cells
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,25 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search on each backend and print the results."""
     request, display = run_request(args), TerminalDisplay(args.json)
-    found = [(cell, find(request, cell, display)) for cell in _chosen(request, args.cell)]
+    found = [(cell, find(request, cell, display)) for cell in searched_cells(request, args.cell)]
     if args.json:
         print(document({"cells": [_row(*one) for one in found]}))
     else:
         print("\n".join(line(cell_name(cell), one, display.known_problems) for cell, one in found))
-    return max(_exit_code(one) for _, one in found)
-
-
-def _chosen(request: RunRequest, name: str) -> list[Cell]:
-    """Return the cells to search, one per backend. Raises `UsageError`."""
-    there = {cell.cell_id: cell for cell in request.choice.load(largest=True)[1] if cell.task is None}
-    settings = {cell_id: cell.settings for cell_id, cell in there.items()}
-    names = cells.matching(name, settings)
-    if not names:
-        cells.refuse(name, settings, str(request.choice.matrix))
-    if len({settings[one].backend for one in names}) < len(names):
-        cells.ask(name, names, settings)
-    check_limit([there[one] for one in names], request.memory_bytes, "--memory")
-    return [there[one] for one in names]
+    return max(exit_code(one) for _, one in found)
 
 
 def _row(cell: Cell, found: Found) -> dict[str, object]:
@@ -62,9 +48,3 @@ def _row(cell: Cell, found: Found) -> dict[str, object]:
         "tries": found.tries,
         "stopped": found.stopped,
     }
-
-
-def _exit_code(found: Found) -> int:
-    if (found.stopped or "").startswith(f"{Status.INFRA}:"):
-        return 3
-    return 1 if found.largest is None else 0

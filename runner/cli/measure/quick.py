@@ -16,7 +16,6 @@ from keras_matrix.analysis.comparison.context import WorkStatus
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.records.text import duration, printable
-from keras_matrix.runner.cli.machine.init import installed
 from keras_matrix.runner.cli.options import add_results_option, workload_choice
 from keras_matrix.runner.cli.render import findings
 from keras_matrix.runner.cli.render.display import TerminalDisplay
@@ -30,6 +29,7 @@ from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.plan import PlannedRepeat
 from keras_matrix.runner.service import quick
 from keras_matrix.runner.service.run import finished
+from keras_matrix.runner.service.starter import installed
 from keras_matrix.runner.service.stored import Findings
 
 UNPROVED = {

@@ -16,6 +16,7 @@ from keras_matrix.runner.cli.render import findings
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.service.run import Finished, measured_matrix
+from keras_matrix.runner.service.upload import after_run
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     display = TerminalDisplay(args.json)
     code = conclude(request, measured_matrix(request, display), display)
     if upload is not None:
-        sending.after_run(upload, request.results)
+        after_run(upload, request.results, display.warn)
     return code
 
 

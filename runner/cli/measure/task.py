@@ -7,29 +7,20 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-from keras_matrix.records.store import latest_attempts
-from keras_matrix.records.text import near
 from keras_matrix.runner.cli.measure.run import conclude
-from keras_matrix.runner.cli.options import add_measuring_options, check_output, check_range, count_or_auto, run_request
+from keras_matrix.runner.cli.options import add_measuring_options, check_output, count_or_auto, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.tasks import result_file
-from keras_matrix.runner.executors.tasks.result_file import Labels
-from keras_matrix.runner.matrix import catalog
-from keras_matrix.runner.matrix.cfg import Filled, flags_without_place, read_cfg, unused_keys
-from keras_matrix.runner.matrix.grammar import LIMITS
+from keras_matrix.runner.matrix.cfg import Filled
 from keras_matrix.runner.matrix.overrides import Overrides
-from keras_matrix.runner.matrix.reader import Matrix, load
+from keras_matrix.runner.matrix.reader import Matrix
 from keras_matrix.runner.matrix.service_selection import command_backends
-from keras_matrix.runner.matrix.task_entry import entry_of, with_gpus
-from keras_matrix.runner.matrix.task_request import TaskRequest, labelled
-from keras_matrix.runner.measure.experiment import Experiment, measured
-from keras_matrix.runner.measure.request import MATRIX, CellChoice, RunRequest
-from keras_matrix.runner.service.run import finished
+from keras_matrix.runner.measure.request import MATRIX, CellChoice, check_range
+from keras_matrix.runner.service.task import matrix_of_cfg, matrix_of_task, measured_task
 
 CONFIGS = ("task_config_template.cfg", "task_config.cfg")
 CFG_ONLY = ("epochs", "kvstore", "dtype", "metrics_policy", "command_to_execute")
@@ -72,20 +63,11 @@ def run(args: argparse.Namespace) -> int:
     if args.result is not None or not service:
         check_output("--result", output)
     labels = result_file.Labels(args.framework, args.metrics_suffix)
-    return _measured(request, matrix, TerminalDisplay(args.json), output, labels)
-
-
-def _measured(request: RunRequest, matrix: Matrix, display: TerminalDisplay, output: Path, labels: Labels) -> int:
-    """Measure the only task of a matrix, write its figures and print them."""
-    matrix, cells = request.choice.cells_of(matrix)
-    output.unlink(missing_ok=True)  # the file of an earlier run is not the result of this one
-    about = request.choice.about(matrix.left_out)
-    session = measured(request, Experiment(cells, about, budget_s=request.budget_of(matrix)), display)
-    figures = result_file.document(latest_attempts(session.records("")), labels)
-    if figures:  # before printing, which ends early if the reader closes the pipe
-        output.write_text(result_file.text(figures), encoding="utf-8")
-    code = conclude(request, finished(session), display)
-    display.say(f"result: {output}" if figures else f"no result: nothing was measured, and {output} was not written")
+    display = TerminalDisplay(args.json)
+    done, has_figures = measured_task(request, matrix, labels, output, display)
+    code = conclude(request, done, display)
+    no_result = f"no result: nothing was measured, and {output} was not written"
+    display.say(f"result: {output}" if has_figures else no_result)
     return code
 
 
@@ -95,24 +77,12 @@ def _matrix(args: argparse.Namespace) -> tuple[Path, Matrix]:
         raise UsageError("--config, --matrix: name one file, not both")
     here = (Path(name) for name in CONFIGS if Path(name).is_file())
     if config := args.config or (None if args.matrix else next(here, None)):
-        return config, _of_cfg(config, args.task_name, _filled(args))
+        return config, matrix_of_cfg(config, args.task_name, _filled(args), TerminalDisplay(args.json).warn)
     flags = [f"--{name.replace('_', '-')}" for name in CFG_ONLY if getattr(args, name) is not None]
     if flags:
         raise UsageError(f"{', '.join(flags)}: belongs to a .cfg file; a matrix file has params in their place")
     path: Path = args.matrix or MATRIX
-    return path, _of_matrix(path, args.task_name, args.num_gpus)
-
-
-def _of_cfg(path: Path, name: str | None, filled: Filled) -> Matrix:
-    task = read_cfg(path, name, filled)
-    written = read_cfg(path, name, Filled(policy=filled.policy, command=filled.command))
-    for note in unused_keys(path, name, filled):
-        print(f"runner: {note}", file=sys.stderr)
-    for flag in flags_without_place(written.command[0], filled):
-        print(f"runner: {flag}: the command has no such field, and runs unchanged", file=sys.stderr)
-    limits = {key: rule.default for key, rule in LIMITS.items()} | {"timeout_s": LIMITS["timeout_s"].maximum}
-    entry = entry_of((f"[{task.name}]", None), TaskRequest(task, None, labelled(None, ())), {}, limits)
-    return Matrix(str(path), (entry,), catalog.load())
+    return path, matrix_of_task(path, args.task_name, args.num_gpus)
 
 
 def _filled(args: argparse.Namespace) -> Filled:
@@ -125,15 +95,3 @@ def _filled(args: argparse.Namespace) -> Filled:
         raise UsageError(f"{WORKERS_VARIABLE}: must be a whole number, got {workers!r}")
     fields = (args.num_gpus, args.epochs, args.kvstore, args.dtype, args.metrics_policy, args.command_to_execute)
     return Filled(*fields, workers=max(1, int(workers)))
-
-
-def _of_matrix(path: Path, named: str | None, gpus: int | None) -> Matrix:
-    matrix = load(path)
-    entries = {entry.task.task.name: entry for entry in matrix.entries if entry.task}
-    name = named or (next(iter(entries)) if len(entries) == 1 else None)
-    if name is None or name not in entries:
-        there = ", ".join(entries) or "none; write some under tasks:"
-        raise UsageError(
-            f"--task-name: must be a task of {matrix.name} ({there}), got {name}{near(str(name), entries)}"
-        )
-    return replace(matrix, entries=(with_gpus(entries[name], gpus),))

@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_matrix.analysis.comparison import run_summary, starts
 from keras_matrix.analysis.comparison.answer import answer
-from keras_matrix.analysis.comparison.context import RunContext, UnreadFile, cell_caveats
+from keras_matrix.analysis.comparison.context import RunContext, cell_caveats
 from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
     completed,
@@ -35,13 +35,12 @@ from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.figures import quantity, task_lines
 from keras_matrix.runner.cli.render.format import columns, count, document, seconds, significant, size
 from keras_matrix.runner.cli.render.verdicts import interval, table_lines
-from keras_matrix.runner.service.stored import Findings
+from keras_matrix.runner.service.stored import Findings, unread_lines
 
 WARNINGS_SHOWN = 12
 OF_A_COMMAND = ("task", "compared", "command")  # what is shown of a command besides its parameters
 CELLS_NAMED = 3  # of a warning
 COUNTS_FROM = 100_000  # larger integers are counts, and shown with thousands separators
-UNREAD_SHOWN = 20
 
 
 def print_table(found: Findings, printed: Collection[str] = ()) -> None:
@@ -79,18 +78,6 @@ def print_problems(console: Any, found: Findings, printed: Collection[str] = ())
     _print_caveats(console, found)
     for line in unread_lines(found.run_context.unread):
         console.print(_plain(line), style="bold", soft_wrap=True)
-
-
-def unread_lines(unread: Sequence[UnreadFile]) -> list[str]:
-    """Return a line for each file that cannot be used, and what that means; at most `UNREAD_SHOWN` files."""
-    if not unread:
-        return []
-    more = len(unread) - UNREAD_SHOWN
-    return [
-        f"{plural(len(unread), 'file')} cannot be read, and no figure rests on {'it' if len(unread) == 1 else 'them'}:",
-        *(f"  {one}" for one in unread[:UNREAD_SHOWN]),
-        *([f"  and {more} more"] if more > 0 else []),
-    ]
 
 
 def few_repeats(rows: Sequence[Row], command: str | None = None) -> str | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,45 +9,16 @@ from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure
 from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of
 from keras_matrix.analysis.history.change_points import LEAST_FOR_CHANGES, Assessment, Change, VersionChange
 from keras_matrix.analysis.history.searches import searches
-from keras_matrix.analysis.history.sessions import LEAST_SESSIONS, History, Session, SessionSpread
+from keras_matrix.analysis.history.sessions import LEAST_SESSIONS, Session, SessionSpread
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.records.codec import CodecError, decode, to_json
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.codec import to_json
 from keras_matrix.records.store import Problem
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.figures import between, quantity
 from keras_matrix.runner.cli.render.format import NOTHING, columns, document
-from keras_matrix.runner.matrix.settings_text import LENGTHS, differing, settings_text
-from keras_matrix.runner.matrix.strict_yaml import value_text
+from keras_matrix.runner.service.histories import titles
 
 REMARKS_SHOWN = 5
-
-
-def title(history: History) -> str:
-    """Return the title of a cell: its workload, the settings that are not the default, and its backend."""
-    backend = str(history.settings.get("backend"))
-    try:
-        text = settings_text(decode(Settings, dict(history.settings)))
-    except CodecError:  # settings of an earlier schema
-        text = f"{history.settings.get('workload')}"
-    return printable(f"{text} on {backend}" if f"backend={backend}" not in text else text)
-
-
-def titles(assessed: Iterable[Assessment]) -> dict[str, str]:
-    """Return the title of each cell by its id: with the id if others have the same, as commands of two definitions."""
-    named = {one.history.cell_id: title(one.history) for one in assessed}
-    times = Counter(named.values())
-    return {cell_id: text if times[text] == 1 else f"{text} (cell {cell_id})" for cell_id, text in named.items()}
-
-
-def filters(history: History) -> list[str]:
-    """Return what selects a cell among others of its workload and backend in a matrix, as in `batch_size=32`."""
-    try:
-        found = differing(decode(Settings, dict(history.settings)))
-    except CodecError:
-        return []
-    selecting = [(key, value) for key, value in found if key not in {"backend", *LENGTHS}]
-    return [f"{key}={glob.escape(value_text(value))}" for key, value in selecting if value is not None]
 
 
 def overview(assessed: Sequence[Assessment]) -> list[str]:

@@ -17,7 +17,7 @@ from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.analysis.whatif.replay import HeldOut, Replay, explained, replay
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.options import check_output, check_range
+from keras_matrix.runner.cli.options import check_output
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.whatif import options
 from keras_matrix.runner.cli.whatif.replay_text import (
@@ -29,6 +29,7 @@ from keras_matrix.runner.cli.whatif.replay_text import (
 )
 from keras_matrix.runner.cli.whatif.verification_text import verified_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
+from keras_matrix.runner.measure.request import check_range
 from keras_matrix.runner.service import whatif
 from keras_matrix.runner.service.whatif import choices_of, replayed, what_if_problem, write_timelines
 from keras_matrix.runner.whatif import picture, stored_graph

@@ -21,6 +21,7 @@ from keras_matrix.records.fc import spec
 from keras_matrix.records.host.gpu_list import ALL, ANY_GPU, INDEX, UUID, GpuChoice, counted, is_model
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.settings import Settings
+from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.machine.gpus.present import PresentGpus, present_gpus
 
@@ -240,3 +241,13 @@ def completed_uuid(name: str, uuids: Sequence[str]) -> str:
         fits = f"fits {len(found)} GPUs" if found else "is the UUID of no GPU here"
         raise NoGpu(f"{VARIABLE}: {name!r} {fits}; name one of {', '.join(found or uuids)}")
     return found[0] if found else name
+
+
+def count_gpus(device: str) -> int:
+    """Return how many GPUs the caller may use, 0 for another device. Raises `UsageError` if none is visible."""
+    from keras_matrix.runner.executors.supervise.visible_gpus import NoGpu, visible_gpus
+
+    try:
+        return len(visible_gpus()) if device == "gpu" else 0
+    except NoGpu as error:
+        raise UsageError(str(error)) from error

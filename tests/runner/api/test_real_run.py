@@ -10,8 +10,8 @@ import pytest
 import keras_matrix as km
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import MEASURED
-from keras_matrix.runner.cli.machine.init import write
 from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.service.starter import write
 
 pytestmark = pytest.mark.process
 CELL = {"workload": "my_workload:build", "steps_per_epoch": 2, "threads": 1}

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,10 +25,10 @@ from keras_matrix.runner.checks.first_hour import checks, judgements, report
 from keras_matrix.runner.checks.first_hour.checks import copies_to_device, share_in_steps
 from keras_matrix.runner.checks.first_hour.measured import MeasuredRun
 from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome, Step
-from keras_matrix.runner.cli.machine.first_hour import _run_all
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.measure.seams import Seams
+from keras_matrix.runner.service.first_hour import run_all as run_checks
 from tests.conftest import make_record, make_settings
 
 OK, FAILED, NOT_RUN = Outcome.OK, Outcome.FAILED, Outcome.NOT_RUN
@@ -208,13 +209,16 @@ def test_repeated_barrier_asks_the_probe_anew() -> None:
     assert found.summary.endswith("(measured 2 times)")
 
 
+SHOW = partial(print, end="")
+
+
 def step(outcome: Outcome, *, essential: bool = False) -> Step:
     return Step(str(outcome), "something", lambda: Found(outcome, "found"), essential)
 
 
 def run_all(*steps: Step) -> list[Done]:
     done: list[Done] = []
-    _run_all(iter(steps), done)
+    run_checks(iter(steps), done, SHOW)
     return done
 
 
@@ -224,7 +228,7 @@ def test_interruption_retains_the_completed_steps(capsys: pytest.CaptureFixture[
 
     done: list[Done] = []
     with pytest.raises(Interrupted):
-        _run_all(iter([step(OK), Step("two", "something", interrupted), step(OK)]), done)
+        run_checks(iter([step(OK), Step("two", "something", interrupted), step(OK)]), done, SHOW)
     assert [one.found.outcome for one in done] == [OK]
     assert "two ... interrupted" in capsys.readouterr().out
 

@@ -24,8 +24,8 @@ from keras_matrix.dashboards.live.app.source import Source
 from keras_matrix.records import findings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.cli.measure import sending
 from keras_matrix.runner.measure.seams import Seams
+from keras_matrix.runner.service import upload as upload_module
 from keras_matrix.uploader import process
 from keras_matrix.uploader.cli.main import main as uploader
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
@@ -97,10 +97,10 @@ def test_without_credentials_the_measurement_is_stored_and_the_failure_reported(
 def test_unexpected_error_of_the_uploader_does_not_cost_the_measurement(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(upload: sending.Upload, results: Path) -> None:
+    def broken(upload: upload_module.Upload, results: Path) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(sending, "send", broken)
+    monkeypatch.setattr(upload_module, "send", broken)
     assert runner("--upload", "local") == 0
     assert "the measurement did: RuntimeError: a fault of ours\n" in capsys.readouterr().err
 

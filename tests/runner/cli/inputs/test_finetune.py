@@ -76,7 +76,7 @@ def test_time_limit_follows_from_the_work_unless_it_is_given() -> None:
 
     def limit_s(arguments: str) -> object:
         args = parser.parse_args(arguments.split())
-        return command._matrix(args, command._given(args))["defaults"]["timeout_s"]
+        return command._tuning(args).matrix()["defaults"]["timeout_s"]
 
     small = "--dataset-size 100 --epochs 3"
     assert limit_s(small) == command.START_S + 4 * 100 * command.SAMPLE_S

@@ -16,8 +16,8 @@ from keras_matrix.dashboards.live.app.source import Source
 from keras_matrix.dashboards.live.page import EMPTY, empty_notice
 from keras_matrix.dashboards.report import site
 from keras_matrix.runner.cli.main import main, parser
-from keras_matrix.runner.cli.measure import sending
 from keras_matrix.runner.measure.seams import Seams
+from keras_matrix.runner.service import upload
 from tests.dashboards.boards import stored, warehouse_of
 
 ROOT = Path(__file__).parents[4]
@@ -63,7 +63,7 @@ def test_emptied_warehouse_is_reported_with_the_repair_command(tmp_path: Path, m
         pages.append(body.decode())
 
     monkeypatch.setattr(serve, "serve", look)
-    monkeypatch.setattr(sending, "send", lambda address, results: None)  # a push that does not notice
+    monkeypatch.setattr(upload, "send", lambda address, results: None)  # a push that does not notice
     assert main(["dashboard", "--results", str(results.root)], Seams()) == 0
     site.publish(tmp_path / "site", results.root, [])
     for page in (pages[1], (tmp_path / "site" / "index.html").read_text()):

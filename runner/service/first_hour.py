@@ -1,0 +1,137 @@
+"""Runs the checks of a device whose answers are known, one after the other, and writes their report."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.codec import loads
+from keras_matrix.runner.checks.first_hour.checks import Hour, steps
+from keras_matrix.runner.checks.first_hour.measured import HourTarget
+from keras_matrix.runner.checks.first_hour.report import Report, read
+from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome, Step
+from keras_matrix.runner.errors import InfrastructureError, InputError, Interrupted, UsageError
+from keras_matrix.runner.executors.preflight import preflight_of
+from keras_matrix.runner.executors.probe import Probe, probe_settings
+from keras_matrix.runner.executors.process.interpreter import installed_versions
+from keras_matrix.runner.executors.supervise.visible_gpus import count_gpus
+from keras_matrix.runner.interrupts import interruptible
+from keras_matrix.runner.machine import machine
+from keras_matrix.runner.measure.request import check_backends
+from keras_matrix.runner.measure.scheduler import utc_now
+
+Show = Callable[[str], None]  # shows a text at once, as it is: a line comes in two parts
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The checks to run: of these backends on a device, those whose name contains a text of `only`, if any."""
+
+    backends: Sequence[str]
+    device: str
+    only: Sequence[str]
+    results: Path
+
+
+def checked(wanted: Wanted, probe: Probe, show: Show) -> tuple[Report, bool]:
+    """Run the checks, which `show` their progress; return whether a signal ended them."""
+    backends, device, only, results = wanted.backends, wanted.device, wanted.only, wanted.results
+    count_gpus(device)  # refuses an invalid CUDA_VISIBLE_DEVICES before the driver is queried
+    _refuse_without_device(backends, device)
+    about = {"date": f"{utc_now():%Y-%m-%d %H:%M} UTC", **_about(device, backends)}
+    results.mkdir(parents=True, exist_ok=True)
+    done: list[Done] = []
+    interrupted = False
+    try:
+        # In the results folder, because a container's /tmp is small and no library can be loaded from it.
+        with interruptible(), tempfile.TemporaryDirectory(prefix=".first-hour-", dir=results) as folder:
+            for backend in backends:
+                own = Path(folder).resolve() / backend
+                steps = _steps(probe, backend, device, own)
+                run_all((step for step in steps if not only or any(text in step.name for text in only)), done, show)
+    except Interrupted:
+        interrupted = True
+    if not done and not interrupted:
+        raise UsageError(f"--only: no check has {' or '.join(map(repr, only))} in its name")
+    return Report(f"a {device.upper()}", about, done), interrupted
+
+
+def _refuse_without_device(backends: Sequence[str], device: str) -> None:
+    """Raise `InfrastructureError` if no backend can use the device."""
+    cells = [probe_settings(backend, device) for backend in backends]
+    preflight = preflight_of(cells)
+    if preflight is None:
+        return
+    found = [[one for one in preflight.problems(cell) if one.status is not None] for cell in cells]
+    if all(found):
+        raise InfrastructureError("\n".join(dict.fromkeys(str(problems[0]) for problems in found)))
+
+
+def _steps(probe: Probe, backend: str, device: str, folder: Path) -> Iterator[Step]:
+    folder.mkdir()
+    workers = (1, 2) if device == "cpu" or count_gpus(device) > 1 else (1,)
+    return steps(Hour(HourTarget(backend, device, folder), probe, workers=workers))
+
+
+def run_all(every: Iterator[Step], done: list[Done], show: Show) -> None:
+    """Run the steps in order and append the results to `done`; stop after an essential one that failed."""
+    for step in every:
+        done.append(_done(step, show))
+        if step.essential and done[-1].found.outcome is Outcome.FAILED:
+            break
+
+
+def _done(step: Step, show: Show) -> Done:
+    """Run one step, and show a line on it. An exception is a failure that the report names."""
+    show(f"{step.name} ...")
+    began_s = time.monotonic()
+    try:
+        found = step.run()
+    except Interrupted:
+        show(" interrupted\n")
+        raise
+    except Exception as error:  # noqa: BLE001 - the other steps still run and the report is written
+        found = Found(Outcome.FAILED, f"{type(error).__name__}: {error}")
+    done = Done(step.name, step.expected, found, time.monotonic() - began_s)
+    show(f" {found.outcome}, {done.duration_s:.1f} s: {found.summary}\n")
+    return done
+
+
+def backends_to_check(named: Sequence[str], probe: Probe) -> list[str]:
+    """Return the backends to check. Raises `UsageError` for one that is not installed, and if none is."""
+    check_backends(named)
+    for name in named:
+        if reason := probe.missing(name):
+            raise UsageError(f"--backend: {name}: {reason}")
+    found = list(dict.fromkeys(named)) or [name for name in BACKENDS if probe.missing(name) is None]
+    if not found:
+        raise UsageError("--backend: no backend is installed here; install one as described in docs/commands.md")
+    return found
+
+
+def _about(device: str, backends: Sequence[str]) -> dict[str, str]:
+    """Return the facts on machine and versions for the report."""
+    here, versions = machine.detect(), installed_versions()
+    gpus = {"GPUs": ", ".join(here.gpus) or "none", "driver": here.gpu_driver or "none"} if device == "gpu" else {}
+    names = ("keras", *backends)
+    return {
+        "device": device,
+        "backends": ", ".join(backends),
+        **gpus,
+        "CPU": f"{here.cpu_model}, {here.logical_cpus} CPUs",
+        "system": ", ".join(filter(None, (here.os, here.kernel, here.container))),
+        "versions": ", ".join(f"{name} {versions[name]}" for name in names if name in versions),
+    }
+
+
+def read_report(path: Path) -> Report:
+    try:
+        return read(loads(path.read_bytes()))
+    except OSError as error:
+        raise InputError(f"--merge: {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"--merge: {path}: must be a JSON report of this command: {error}") from error

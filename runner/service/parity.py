@@ -1,0 +1,58 @@
+"""What a comparison of backends takes: workloads with their parameters, installed backends, precisions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.settings import Scalar
+from keras_matrix.records.text import near
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors import Executor
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.matrix.grammar import USER_WORKLOAD
+from keras_matrix.runner.matrix.presets import small
+from keras_matrix.runner.measure.request import check_backends
+
+PRECISIONS = ("float64", "float32")
+
+
+def params_of(known: Any, name: str, assigned: dict[str, Scalar]) -> dict[str, Scalar]:
+    if USER_WORKLOAD.fullmatch(name):
+        return assigned
+    if name not in known.workloads:
+        raise UsageError(
+            f"WORKLOAD: must be one of {', '.join(known.workloads)} or your own module:build, got {name!r}"
+            f"{near(name, known.workloads)}"
+        )
+    rules = known.workloads[name].params
+    for key, value in assigned.items():
+        if key not in rules:
+            raise UsageError(f"--set {key}: {name} takes {', '.join(rules)}, got {key!r}{near(key, rules)}")
+        if problem := rules[key].problem(value):
+            raise UsageError(f"--set {key}: {problem}")
+    return {**small(name), **{key: rules[key].normal(value) for key, value in assigned.items()}}
+
+
+def compared_backends(named: Sequence[str], executor: Executor | None, least: int) -> list[str]:
+    """Return the backends to compare: at least `least`, all of them installed. Raises `UsageError`."""
+    check_backends(named)
+    executor = executor or ProcessExecutor()
+    wanted = [name for name in BACKENDS if not named or name in named]
+    missing = {name: reason for name in wanted if (reason := executor.missing(name))}
+    if named and missing:
+        raise UsageError(f"--backend: {'; '.join(missing.values())}")
+    found = [name for name in wanted if name not in missing]
+    if len(found) < least:
+        reasons = f" ({'; '.join(missing.values())})" if missing else ""
+        needed = "two backends" if least == 2 else "one backend"
+        raise UsageError(f"--backend: parity needs at least {needed}, got {', '.join(found) or 'none'}{reasons}")
+    return found
+
+
+def precisions_of(text: str) -> list[str]:
+    found = [name for name in PRECISIONS if name in text.split(",")]
+    if not found or set(text.split(",")) != set(found):
+        raise UsageError(f"--precision: must be {' or '.join(PRECISIONS)}, or both separated by a comma, got {text!r}")
+    return found

@@ -1,0 +1,320 @@
+"""Measures how long a cell waits for its input, applies the advice of such an analysis, and measures each change.
+
+The arms of an analysis are interleaved; so are a change and the unchanged cell.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from keras_matrix.analysis.stalls.report import Advice, StallReport, Verdict, Verified
+from keras_matrix.analysis.stalls.verify import verified
+from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
+from keras_matrix.records.codec import canonical, to_json
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.instruments.input_probe import InputProbe
+from keras_matrix.records.instruments.stall_arms import arm_of, arms_of, base_of
+from keras_matrix.records.schema import Record
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.store import Run
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.machine.data_folders import DataFolders
+from keras_matrix.runner.machine.mounts import import_roots
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.grammar import LIMITS
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.matrix.stall_rules import together
+from keras_matrix.runner.measure.experiment import Display, Experiment, dataset_dir, measured
+from keras_matrix.runner.measure.input_tools import InputTools
+from keras_matrix.runner.measure.request import RunRequest, check_range
+from keras_matrix.runner.measure.stalls import store_probes, store_verified, stored_probes
+from keras_matrix.runner.plan.largest_cells import refuse
+from keras_matrix.runner.service import cells
+from keras_matrix.runner.service.named_cells import named_cells, searched, stored_limit_s
+from keras_matrix.runner.service.run import Finished, finished
+from keras_matrix.runner.service.stored import chosen_run, findings_of, write_report
+
+DATASET = "dataset_path"
+CACHE = "cache"
+# A cache is full after a pass: a longer one than this is not measured only for a verdict.
+MOST_PASS_STEPS = 1000
+NOT_VERIFIABLE = "the parameters of your own pipeline are not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What measuring, probing and converting need."""
+
+    request: RunRequest
+    display: Display
+    tools: InputTools
+    folders: DataFolders
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An advice, and the cells that are measured to verify it."""
+
+    advice: Advice
+    unchanged: Cell
+    changed: Cell
+
+
+def verify(
+    work: Work, reports: Sequence[StallReport], chosen: Mapping[str, Cell], most: int
+) -> tuple[dict[str, list[Verified]], int]:
+    """Apply the best advice of each analysis, at most `most`, and measure it.
+
+    `chosen` are the warm cells by id. Return the results by the cell_id of the analysis, and the exit code. An advice
+    that cannot be applied has a result too, which is undecided and says why.
+    """
+    results = {one.cell_id: _trials(work, one, chosen[one.cell_id], most) for one in reports}
+    trials = [one for own in results.values() for one in own if isinstance(one, Trial)]
+    if not trials:
+        work.display.say("no advice can be applied")
+        return {name: [one for one in own if isinstance(one, Verified)] for name, own in results.items()}, 0
+    cells = list({cell.cell_id: cell for trial in trials for cell in (trial.unchanged, trial.changed)}.values())
+    done = finished(measured(work.request, Experiment(cells, about(cells)), work.display))
+    return {name: [_result(one, done.latest) for one in own] for name, own in results.items()}, done.exit_code
+
+
+def _result(one: Trial | Verified, latest: Sequence[Record]) -> Verified:
+    if isinstance(one, Verified):
+        return one
+    cells = (one.unchanged, one.changed)
+    before, after = ([record for record in latest if record.cell_id == cell.cell_id] for cell in cells)
+    return verified(one.advice, one.changed.cell_id, before, after)
+
+
+def about(wanted: Sequence[Cell]) -> dict[str, object]:
+    """Return the origin of the cells for `run.json`."""
+    text = json.dumps([to_json(one.settings) for one in wanted], indent=1)
+    return {"matrix_path": "runner stalls", "matrix_text": text}
+
+
+def dataset(settings: Settings) -> str:
+    """Return the data set of a workload of the catalog, empty without one."""
+    return "" if ":" in settings.workload else str(settings.params.get(DATASET, ""))
+
+
+def _trials(work: Work, report: StallReport, base: Cell, most: int) -> list[Trial | Verified]:
+    """Return the trials of the best advice that can be applied, and the results of what cannot be before these."""
+    found: list[Trial | Verified] = []
+    for advice in report.advice:
+        if sum(isinstance(one, Trial) for one in found) == most:
+            break
+        trial = _trial(work, report, base, advice) if advice.verifiable else NOT_VERIFIABLE
+        if isinstance(trial, Trial):
+            found.append(trial)
+            continue
+        why = f"not applied: {trial}"
+        work.display.say(f"{base.settings.backend}: {advice.change}: {why}")
+        found.append(Verified(advice.change, advice.text, "", advice.speed_up, None, Verdict.UNDECIDED, why))
+    return found
+
+
+def _trial(work: Work, report: StallReport, base: Cell, advice: Advice) -> Trial | str:
+    """Return the trial of an advice, or why it cannot be applied."""
+    settings = next(s for s in arms_of(report.settings, cold=True) if arm_of(s) is report.observed)
+    name = f"verify {together(report.settings)}"
+    if advice.change == CACHE:
+        steps = _pass_steps(report)
+        if isinstance(steps, str):
+            return steps
+        if steps != settings.steps_per_epoch:  # else the unchanged cell is that of the other trials
+            settings, name = replace(settings, steps_per_epoch=steps), f"{name} {steps}"
+    changed = _changed(work, settings, advice)
+    if isinstance(changed, str):
+        return changed
+    unchanged = replace(base, settings=settings, cell_id=cell_id(settings), together=name, change="unchanged")
+    own = replace(unchanged, settings=changed, cell_id=cell_id(changed), change=advice.change)
+    return Trial(advice, unchanged, own)
+
+
+def _pass_steps(report: StallReport) -> int | str:
+    """Return the steps of a pass that fills a cache in the discarded epoch, or why none does."""
+    facts = report.facts
+    if facts is None or not facts.samples:
+        return "the number of samples of a pass is not known; measure with cache: ram and more epochs"
+    if facts.worker_kind == "process":
+        return (
+            "each worker process fills a cache of its own, which takes many passes; measure with cache: ram and "
+            "worker_kind: thread, or with more epochs"
+        )
+    if report.settings.discard < 1:
+        return "no epoch is discarded, in which a pass could fill it; measure with discard: 1"
+    steps = math.ceil(facts.samples / report.settings.batch_size)
+    if steps > MOST_PASS_STEPS:
+        return f"a pass has {steps} steps, more than {MOST_PASS_STEPS}; measure with cache: ram and more epochs"
+    return steps
+
+
+def _changed(work: Work, settings: Settings, advice: Advice) -> Settings | str:
+    """Return the settings with an advice applied, or why that fails."""
+    params = settings.params | advice.params
+    if advice.stored_as is not None:
+        source = work.folders.found(dataset(settings))
+        if source is None:
+            return f"{dataset(settings)} does not exist here"
+        target = source.with_name(f"{source.name}-{advice.stored_as}")
+        work.display.say(f"converting {source} to {target}")  # an earlier conversion is kept
+        if problem := work.tools.convert(source, target, str(advice.stored_as)):
+            return problem
+        params |= {DATASET: str(target)}
+    return replace(settings, params=params)
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What is analysed: a cell, measured now or stored in `run`; `most` changes are applied, None measures none."""
+
+    cell: str
+    run: str | None
+    cold: bool
+    most: int | None
+
+
+def analysed(work: Work, wanted: Analysis, *, in_matrix: bool) -> tuple[Run, list[StallReport], int]:
+    """Return the run of the analyses, one per backend, and the exit code of what was measured. Raises `UsageError`."""
+    if wanted.run is not None:
+        run, reports = _stored_analyses(work.request, wanted.cell, wanted.run)
+        limit_s = stored_limit_s(run.load()[0])
+        chosen, code = {report.cell_id: _warm_cell(report, limit_s) for report in reports}, 0
+        if wanted.most is not None:
+            reports = _probed_again(work, run, chosen)
+    else:
+        chosen = _analysed_cells(work.request, wanted.cell, in_matrix=in_matrix)
+        done = _measured_analyses(work, chosen, cold=wanted.cold)
+        run, reports, code = done.run, list(done.found.run_context.stalls), done.exit_code
+    if wanted.most is not None:
+        results, verify_code = verify(work, reports, chosen, wanted.most)
+        stored = {report.cell_id: report for report in store_verified(run, results)}
+        reports, code = [stored[report.cell_id] for report in reports], max(code, verify_code)
+        write_report(run)  # again, with what was measured
+    return run, reports, code
+
+
+def _analysed_cells(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str, Cell]:
+    """Return the warm cell of each analysis by its id, one per backend. Raises `UsageError`."""
+    there = named_cells(request, name, in_matrix=in_matrix)
+    settings = {cell_id: cell.settings for cell_id, cell in there.items() if cell.task is None}
+    names = cells.matching(name, settings)
+    if not names:
+        cells.refuse(name, settings, searched(request.choice.matrix))
+    _check_overrides(request, name, [there[one] for one in names])
+    refuse([there[one] for one in names])
+    _check_pipelines({settings[one].workload for one in names})
+    wanted = request.choice.overrides.repeats
+    found = {base.cell_id: base for base in (_base(there[one], wanted) for one in names)}
+    if len({base.settings.backend for base in found.values()}) < len(found):
+        cells.ask(name, list(found), {one: base.settings for one, base in found.items()})
+    for base in found.values():
+        if base.settings.phase != "fit":
+            raise UsageError(f"CELL: {name!r} has phase {base.settings.phase}; input stalls are those of phase fit")
+    return found
+
+
+def _check_overrides(request: RunRequest, name: str, found: Sequence[Cell]) -> None:
+    """Refuse flags that change cells of a matrix for one of a stored run. Raises `UsageError`."""
+    given = request.choice.overrides
+    if all(cell.line is not None for cell in found):
+        return
+    if isinstance(given.repeats, int):
+        check_range("--repeats", given.repeats, 1, int(LIMITS["repeats"].maximum or 0))
+    flags = {"--backend": given.backends, "--filter": given.filters, "--set": given.assignments}
+    if unused := [flag for flag, value in flags.items() if value]:
+        raise UsageError(
+            f"{', '.join(unused)}: must not be given for a cell of a stored run, which is measured as it was; "
+            f"{request.choice.matrix} has no cell {name!r}: write it into a matrix, and name that with --matrix"
+        )
+
+
+def _check_pipelines(workloads: Iterable[str]) -> None:
+    """Refuse a workload of the catalog without an input pipeline. Raises `UsageError`."""
+    known = catalog.load().workloads
+    for name in workloads:
+        if name in known and not known[name].has_pipeline:
+            raise UsageError(
+                f"CELL: {name} has no input pipeline, so that it waits for none; name a cell of finetune, or of a "
+                "workload of your own that returns a model and a source"
+            )
+
+
+def _base(cell: Cell, wanted: int | str | None) -> Cell:
+    """Return the warm cell of a cell's analysis.
+
+    A cell of a stored run has one repeat, which gives no interval: it gets those that `--repeats` wants, or enough.
+    """
+    settings = base_of(cell.settings)
+    stored = wanted if isinstance(wanted, int) else max(MIN_BLOCKS, cell.repeats)
+    repeats = cell.repeats if cell.line is not None else stored
+    return replace(
+        cell, settings=settings, cell_id=cell_id(settings), repeats=repeats, precision_target=None, trace=None
+    )
+
+
+def _arms(base: Cell, *, cold: bool) -> list[Cell]:
+    name = together(base.settings)
+    arms = arms_of(base.settings, cold=cold)
+    return [replace(base, settings=one, cell_id=cell_id(one), together=name) for one in arms]
+
+
+def data_folders(request: RunRequest) -> DataFolders:
+    roots = import_roots(request.choice.matrix.resolve().parent)
+    return DataFolders(dataset_dir(request), tuple(str(root) for root in roots))
+
+
+def _measured_analyses(work: Work, chosen: Mapping[str, Cell], *, cold: bool) -> Finished:
+    """Measure the arms of each analysis interleaved, then probe the data sets."""
+    wanted = [arm for base in chosen.values() for arm in _arms(base, cold=cold)]
+    session = measured(work.request, Experiment(wanted, about(wanted)), work.display)
+    store_probes(session.runs[""], _probes(work, chosen))
+    return finished(session)
+
+
+def _probed_again(work: Work, run: Run, chosen: Mapping[str, Cell]) -> list[StallReport]:
+    """Probe the data sets of stored analyses that were not probed, and return the analyses with these probes."""
+    there = stored_probes(run)
+    store_probes(run, _probes(work, {name: base for name, base in chosen.items() if name not in there}))
+    return [one for one in write_report(run).run_context.stalls if one.cell_id in chosen]
+
+
+def _probes(work: Work, chosen: Mapping[str, Cell]) -> dict[str, InputProbe]:
+    """Probe each data set once, with the same software and files as the cells."""
+    contract = work.request.executors.contract
+    if not (contract.local_software and contract.local_files):
+        return {}
+    found: dict[str, InputProbe] = {}
+    by_data: dict[str, InputProbe] = {}
+    for name, base in chosen.items():
+        if not (path := dataset(base.settings)):
+            continue
+        data = canonical([base.settings.params, base.settings.batch_size])
+        if data not in by_data:
+            work.display.say(f"probing {path}")
+            by_data[data] = work.tools.probe(base.settings, work.folders)
+        found[name] = by_data[data]
+    return found
+
+
+def _stored_analyses(request: RunRequest, name: str, run_id: str) -> tuple[Run, list[StallReport]]:
+    """Return a stored run and its analyses of a cell. Raises `UsageError`."""
+    run = chosen_run(request.results, run_id)
+    found = {one.cell_id: one for one in findings_of(run).run_context.stalls}
+    # Any arm names its analysis.
+    there = {arm.cell_id: one.cell_id for one in found.values() for arm in one.arms}
+    names = {there[one] for one in there if one.startswith(name)}
+    names |= set(cells.matching(name, {one: report.settings for one, report in found.items()}))
+    if not names:
+        workloads = ", ".join(sorted({f"{one.settings.backend}:{one.settings.workload}" for one in found.values()}))
+        advice = f"it contains {workloads or 'no stall analysis'}; measure one with: runner stalls {name}"
+        raise UsageError(f"--run: {run.run_id} contains no stall analysis of {name!r}; {advice}")
+    return run, [found[one] for one in found if one in names]
+
+
+def _warm_cell(report: StallReport, timeout_s: float) -> Cell:
+    """Return the warm cell of a stored analysis, with the repeats that it had, but enough for an interval."""
+    return Cell(report.settings, report.cell_id, max(MIN_BLOCKS, report.blocks), timeout_s, None)
