@@ -24,7 +24,7 @@ from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import stored
-from keras_matrix.runner.service.histories import across_stored
+from keras_matrix.runner.service.histories import across_stored, without_run
 from keras_matrix.runner.service.stored import newest_runs, write_report
 
 BASE, NEW = "base", "new"
@@ -105,7 +105,7 @@ def stored_run(sides: Sides, name: str) -> Run:
     there = [run.run_id for run in Results(results).runs()]
     raise UsageError(
         f"{sides.command}: {name!r} is neither a run's folder, nor a results folder with a run in it, nor a run's id"
-        f"{near(name, there)}; in {results} {newest_runs(there)}"
+        f"{near(name, there)}; {f'in {results} {newest_runs(there)}' if there else without_run([results])}"
     )
 
 
