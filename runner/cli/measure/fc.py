@@ -7,45 +7,37 @@ over a network, processes on every backend."""
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from keras_matrix.analysis.fc.cells import Summary, summary
-from keras_matrix.analysis.fc.parallel import FcFigure, figures
+from keras_matrix.analysis.fc.parallel import FcFigure
 from keras_matrix.analysis.fc.sweep import as_csv, backends_of
 from keras_matrix.dashboards.charts.format import plural
-from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc.spec import MODES, gpu_aggr, problem_of
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Run
 from keras_matrix.records.text import printable
-from keras_matrix.runner.checks.fc import matrix_of
 from keras_matrix.runner.cli.measure import fc_proof
-from keras_matrix.runner.cli.measure.fc_flags import (
-    FULL_TRACE,
-    FcFlags,
-    add_task_flags,
-    as_flags,
-    check_original,
-    check_task,
-    check_values,
-    fc_flags,
-    refuse_too_large,
-)
+from keras_matrix.runner.cli.measure.fc_flags import add_task_flags, fc_flags
 from keras_matrix.runner.cli.options import add_measuring_options, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.fc_text import figure_lines
 from keras_matrix.runner.cli.render.format import document, size
-from keras_matrix.runner.errors import MatrixError, UsageError
+from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.overrides import Overrides
-from keras_matrix.runner.matrix.reader import Cell, expand, parse
-from keras_matrix.runner.measure.experiment import Experiment, measured
-from keras_matrix.runner.measure.request import CellChoice, RunRequest, check_backends, check_range
-from keras_matrix.runner.measure.traces import write_uncompressed
-from keras_matrix.runner.service.run import finished
-from keras_matrix.runner.service.stored import Findings, chosen_run, findings_of
+from keras_matrix.runner.measure.request import CellChoice, RunRequest, check_backends
+from keras_matrix.runner.service.fc import (
+    FcFlags,
+    all_traces_left,
+    figures_of,
+    measured_modes,
+    prove,
+)
+from keras_matrix.runner.service.stored import chosen_run, findings_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
     check_backends(args.backend)
     if args.prove:
         fc_proof.refuse_unused(vars(args))
-        return fc_proof.prove(fc_flags(args), args.results, args.seams, as_json=args.json)
+        say = partial(print, file=sys.stderr)
+        return fc_proof.show(prove(fc_flags(args), args.results, args.seams, say), as_json=args.json)
     if args.export_csv is not None:
         return _export(chosen_run(args.results, args.run), args.backend, args.export_csv)
     if args.mode is None:
@@ -84,49 +77,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(request: RunRequest, flags: FcFlags, display: TerminalDisplay) -> int:
-    text, cells = _cells(flags)
-    if request.executors.contract.local_machine:
-        refuse_too_large(problem_of(cell.settings) for cell in cells if cell.settings.device == "cpu")
-    experiment = Experiment(cells, {"matrix_path": "runner fc", "matrix_text": text})
-    done = finished(measured(request, experiment, display))
-    figures = _figures(done.found)
+    done = measured_modes(request, flags, display)
+    figures = figures_of(done.found)
     if display.quiet:
         print(document({"cells": _cell_rows(done.latest, figures)}))
     else:
         print("\n".join(measured_lines(done.latest, figures)))
         print(f"records: {done.run.folder / 'records'}")
-    missing = flags.full_trace and not _all_traces_left(done.run, done.latest, display)
+    missing = flags.full_trace and not all_traces_left(done.run, done.latest, display)
     return done.exit_code or int(missing)
-
-
-def _all_traces_left(store: Run, latest: Sequence[Record], display: TerminalDisplay) -> bool:
-    """Write each cell's trace to the working folder, as the original did; return whether every cell has one."""
-    left = write_uncompressed(store, latest, Path(FULL_TRACE))
-    for path in left:
-        display.say(f"trace: {path}")
-    return len(left) == len({record.cell_id for record in latest})
-
-
-def _cells(flags: FcFlags) -> tuple[str, list[Cell]]:
-    """Return the matrix that the flags describe, as text, and its cells. Raises `InputError`."""
-    check_range("--num-batches", flags.num_batches, 1)
-    check_range("--full-trace", flags.full_trace, 0, 1)
-    for workers in flags.task.get("workers", [1]):
-        check_values({**flags.task, "workers": workers, "repeats": flags.repeats})
-        check_task({**flags.task, "workers": workers})
-    check_original(flags)
-    entry = flags.task | ({"trace": {}} if flags.full_trace else {})
-    text = json.dumps(matrix_of(flags.backends or BACKENDS, entry, flags.num_batches, flags.repeats), indent=1)
-    try:
-        return text, expand(parse(Path("runner fc"), text.encode()))
-    except MatrixError as error:
-        raise UsageError("\n".join(as_flags(error.problems))) from error
-
-
-def _figures(found: Findings) -> dict[str, FcFigure]:
-    """Return the figures of the FC cells of a run, by cell_id."""
-    cells = [cell for row in found.rows for cell in row.cells.values()]
-    return {figure.cell_id: figure for figure in figures(cells, found.run_context.shares)}
 
 
 def _by_cell(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -204,7 +163,7 @@ def _cell_rows(records: Sequence[Record], figures: Mapping[str, FcFigure]) -> li
 
 def _export(store: Run, backends: Sequence[str], path: Path) -> int:
     """Write a stored sweep of one backend as CSV."""
-    found = _figures(findings_of(store)).values()
+    found = figures_of(findings_of(store)).values()
     there = backends_of(found)
     if not there:
         raise UsageError(

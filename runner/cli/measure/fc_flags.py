@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from keras_matrix.records.fc.rules import memory_problem, problems_of
-from keras_matrix.records.fc.spec import MODES, PARTITIONS, WORKLOAD, FcProblem, gpu_aggr
-from keras_matrix.records.host.system import free_memory_bytes
-from keras_matrix.records.text import near
+from keras_matrix.records.fc.spec import MODES, PARTITIONS
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.matrix import catalog
-from keras_matrix.runner.matrix.grammar import DEFAULTS
-
-FULL_TRACE = "full_trace.ctf"
+from keras_matrix.runner.service.fc import FULL_TRACE, FcFlags
 
 
 def truth(text: str) -> bool:
@@ -55,11 +46,6 @@ TASK: dict[str, tuple[str, Callable[[str], object], str, str]] = {
     "threads": ("threads", int, "N", "CPU threads of all workers together; default: all"),
     "device": ("device", str, "NAME", "cpu or gpu; default: cpu"),
     "seed": ("seed", int, "N", "seed of weights and batch; default: 0"),
-}
-# The flag of each name in a message on the matrix.
-FLAGS = {key: flag.replace("_", "-") for flag, (key, *_) in TASK.items()} | {
-    "backends": "backend",
-    "repeats": "repeats",
 }
 # Flags of the original that have another name here.
 RENAMED = {"model": "mode"}
@@ -129,73 +115,8 @@ def _spelled(word: str) -> str:
     return f"--{RENAMED.get(name, name)}{equals}{value}"
 
 
-@dataclass(frozen=True, slots=True)
-class FcFlags:
-    """The values of the flags; `task` has the given parameters of the workload, by the names of a matrix file."""
-
-    task: dict[str, Any]
-    backends: list[str]
-    num_batches: int
-    repeats: int
-    full_trace: int
-    gpu_aggr: int | None
-    num_classes: int | None
-
-
 def fc_flags(args: argparse.Namespace) -> FcFlags:
     """Return the values of the flags of `add_task_flags`."""
     task = {key: value for flag, (key, *_) in TASK.items() if (value := getattr(args, flag)) is not None}
     agree = (args.full_trace, args.gpu_aggr, args.num_classes)
     return FcFlags(task, args.backend, args.num_batches, args.repeats, *agree)
-
-
-def check_values(given: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for a value that is not allowed."""
-    rules = {**DEFAULTS, **catalog.load().workloads[WORKLOAD].params}
-    for key, value in given.items():
-        if problem := rules[key].problem(value):
-            words = [choice for choice in rules[key].choices if isinstance(choice, str)]
-            hint = near(value, words) if isinstance(value, str) else ""
-            raise UsageError(f"--{FLAGS.get(key, key)}: {problem}{hint}")
-
-
-def check_task(given: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for parameters that do not go together."""
-    known = {field.name for field in fields(FcProblem)}
-    if problems := problems_of(FcProblem(**{key: value for key, value in given.items() if key in known})):
-        raise UsageError("\n".join(as_flags(problems)))
-
-
-def check_original(flags: FcFlags) -> None:
-    """Raise `UsageError` if the flags of the original contradict the others."""
-    device, workers = flags.task.get("device", "cpu"), max(flags.task.get("workers", [1]))
-    mode = flags.task["mode"]
-    if flags.gpu_aggr not in (None, own := gpu_aggr(mode, workers, device)):
-        raise UsageError(
-            f"--gpu-aggr: must be {own} for {mode} with {workers} workers on {device}, got {flags.gpu_aggr}; each "
-            "worker keeps its weights on its own device, which --device chooses"
-        )
-    if flags.num_classes not in (None, 1):
-        raise UsageError(f"--num-classes: must be 1, the column of the last layer, got {flags.num_classes}")
-
-
-def as_flags(problems: Iterable[str]) -> list[str]:
-    """Return the problems of a matrix made from flags, or of its parameters, with the flags named; each once."""
-    return list(dict.fromkeys(map(_as_flag, problems)))
-
-
-def _as_flag(problem: str) -> str:
-    """Return a problem without its place in the matrix, which the user did not write."""
-    text = re.sub(r"^runner fc:\d+: (cells\[0\](: |\.)|defaults\.)?", "", problem)
-    name = re.match(r"(\w+)(\[\d+\])?: ", text)
-    if name is None or name[1] not in FLAGS:
-        return text
-    return f"--{FLAGS[name[1]]}: {text[name.end() :]}"
-
-
-def refuse_too_large(tasks: Iterable[FcProblem]) -> None:
-    """Raise `UsageError` for a task that does not fit this machine's memory, before anything is started."""
-    free_bytes = free_memory_bytes()
-    for task in tasks:
-        if fault := memory_problem(task, free_bytes):
-            raise UsageError("\n".join(as_flags([fault])))

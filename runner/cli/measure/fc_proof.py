@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 from keras_matrix.analysis.fc.cells import LIMITS, proof_problem
-from keras_matrix.analysis.fc.proofs import Origin, proved_modes, worst_error
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.analysis.fc.proofs import worst_error
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.fc import proof
-from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder
-from keras_matrix.records.fc.rules import DEFAULTS, PARAMETERS, WHAT_IF, backend_problems, parameter_problems
-from keras_matrix.records.fc.spec import LOCAL, MODES, FcProblem
+from keras_matrix.records.fc.proof import ProofAnswer
+from keras_matrix.records.fc.rules import DEFAULTS, WHAT_IF
+from keras_matrix.records.fc.spec import LOCAL, FcProblem
 from keras_matrix.records.text import printable
-from keras_matrix.runner.checks import fc
-from keras_matrix.runner.checks.fc import PRECISIONS, ProofRequest, workers_on
-from keras_matrix.runner.cli.measure.fc_flags import FcFlags, as_flags, check_values, refuse_too_large
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
-from keras_matrix.runner.executors.probe import ProcessProbe
-from keras_matrix.runner.executors.supervise.visible_gpus import count_gpus
-from keras_matrix.runner.interrupts import interruptible
-from keras_matrix.runner.machine import machine
-from keras_matrix.runner.machine.preflight.facts import read_gpus
-from keras_matrix.runner.machine.preflight.rules import gpu_problems
-from keras_matrix.runner.measure.scheduler import utc_now
-from keras_matrix.runner.measure.seams import Seams
+from keras_matrix.runner.service.fc import FcProof
 
-# Flags that apply to all tasks of a proof, by the names of a matrix file. bfloat16, which `amp` selects, is beyond any
-# limit.
-FIXED = ("level", "weight_size", "batch_size", *(name for name in PARAMETERS if name not in ("network", "amp")))
 # Flags that have no effect on a proof, with the only value that each may have.
 NOT_GIVEN = ("export_csv", "threads", "run", "start", "budget", "order_seed", "log_dir", "datasets")
 UNUSED = {
@@ -52,91 +34,18 @@ def refuse_unused(given: Mapping[str, object]) -> None:
         raise UsageError("\n".join(f"--{flag}: has no effect with --prove; leave one of the two out" for flag in wrong))
 
 
-def prove(flags: FcFlags, results: Path, seams: Seams, *, as_json: bool) -> int:
-    """Run the proof; exit code 1 if a task is beyond its limit or a backend gave no answer."""
-    request, seed, device = proof_request(flags.task), flags.task.get("seed", 0), flags.task.get("device", "cpu")
-    tasks = request.tasks()
-    backends = _backends(flags.backends, tasks)
-    # The reference is in float64.
-    refuse_too_large([task.changed(precision="float64") for task in tasks])
-    if missing := _missing_gpu(device, seams):
-        print(f"preflight: {missing}", file=sys.stderr)
-        answers = list[ProofAnswer]()
-        refused = dict.fromkeys(backends, missing)
-    else:
-        probe = seams.probe or ProcessProbe(str(results.resolve()))
-        with interruptible():
-            order = ProofOrder(tasks, seed=seed, device=device)
-            answers, refused = fc.prove(probe, backends, order, lambda line: print(line, file=sys.stderr))
-    if answers and not request.fixed:  # a proof of other sizes, or of some variants only, is not what rows show
-        for problem in proof.load(results)[1]:
-            print(f"{problem}; it is replaced", file=sys.stderr)
-        origin = Origin(utc_now().isoformat(timespec="seconds"), device, machine.summary())
-        proof.save(results, proved_modes(answers, origin))
-    proved = bool(answers) and not refused and not any(proof_problem(p) for a in answers for p in a.proofs)
+def show(found: FcProof, *, as_json: bool) -> int:
+    """Print a proof; exit code 1 if a task is beyond its limit or a backend gave no answer."""
+    skipped = found.request.skipped()
     if as_json:
-        found = {"holds": proved, "seed": seed, "device": device, "answers": to_json(answers), "refused": refused}
-        print(document({**found, "skipped": request.skipped()}))
-    elif not missing:
-        first = tasks[0]
+        head = {"holds": found.holds, "seed": found.seed, "device": found.device}
+        print(document({**head, "answers": to_json(list(found.answers)), "refused": found.refused, "skipped": skipped}))
+    elif not found.missing:
+        first = found.request.tasks()[0]
         sizes = f"level {first.level}, weight_size {first.weight_size}, batch_size {first.batch_size}"
-        lines = [*proof_lines(answers, refused), f"{sizes}, seed {seed}, on {device}"]
-        print("\n".join([*lines, *(f"* not proved: {why}" for why in request.skipped())]))
-    return 0 if proved else 1
-
-
-def _missing_gpu(device: str, seams: Seams) -> str | None:
-    """Return why nothing can be proved on a GPU; None on the CPU. The probe of a test replaces the machine."""
-    if device != "gpu" or (seams.probe and not seams.preflight):
-        return None
-    facts = (seams.preflight and seams.preflight.gpus) or read_gpus(())
-    return next((str(one) for one in gpu_problems(facts, (), None) if one.status is not None), None)
-
-
-def proof_request(given: Mapping[str, Any]) -> ProofRequest:
-    """Return the modes, workers and precisions to prove, and the parameters that are fixed in all tasks.
-
-    `given` are the given parameters of a task, by the names of a matrix file. Raises `UsageError` if there is nothing
-    to prove.
-    """
-    device, mode, precision = given.get("device", "cpu"), given.get("mode"), given.get("precision")
-    if device not in ("cpu", "gpu"):
-        raise UsageError(f"--device: must be cpu or gpu with --prove, got {device!r}")
-    if mode is not None and mode not in MODES:
-        raise UsageError(f"--mode: must be one of {', '.join(MODES)}, got {mode!r}")
-    if mode is not None and not MODES[mode].native:
-        raise UsageError(f"--mode: {mode} is Keras's own path, which `runner parity fc` compares")
-    if precision not in (None, *PRECISIONS):
-        raise UsageError(f"--dtype: must be {' or '.join(PRECISIONS)} with --prove, got {precision}")
-    given_workers = given.get("workers")
-    for workers in given_workers or [1]:
-        check_values({**given, "workers": workers})
-    fixed = {key: value for key, value in given.items() if key in FIXED}
-    request = ProofRequest(
-        modes=[mode] if mode else _modes_with(fixed),
-        workers=list(dict.fromkeys(given_workers or workers_on(device, count_gpus(device)))),
-        precisions=[precision] if precision else PRECISIONS,
-        fixed=fixed,
-    )
-    if not request.tasks() or (mode and given_workers and request.skipped()):
-        raise UsageError("\n".join(as_flags(fault for _, fault in request.problems())))
-    return request
-
-
-def _modes_with(fixed: Mapping[str, Any]) -> list[str]:
-    """Return the modes that have all of the given parameters."""
-    return [
-        mode.name for mode in MODES.values() if mode.native and not parameter_problems(FcProblem(mode.name, **fixed))
-    ]
-
-
-def _backends(named: Sequence[str], tasks: Sequence[FcProblem]) -> list[str]:
-    """Return the backends that support some of the tasks. Raises `UsageError` for a named one that supports none."""
-    able = [name for name in BACKENDS if not all(backend_problems(task, name) for task in tasks)]
-    for name in named:
-        if name not in able:
-            raise UsageError("\n".join(as_flags(fault for task in tasks for fault in backend_problems(task, name))))
-    return list(dict.fromkeys(named)) or able
+        lines = [*proof_lines(found.answers, found.refused), f"{sizes}, seed {found.seed}, on {found.device}"]
+        print("\n".join([*lines, *(f"* not proved: {why}" for why in skipped)]))
+    return 0 if found.holds else 1
 
 
 def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> list[str]:

@@ -22,11 +22,13 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.checks.fc import PRECISIONS, ProofRequest, matrix_of
 from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.cli.measure.fc_flags import TASK
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.preflight import Preflight
 from keras_matrix.runner.machine.preflight.facts import GpuFacts
 from keras_matrix.runner.machine.preflight.rules import NO_DRIVER
 from keras_matrix.runner.measure.seams import Seams
+from keras_matrix.runner.service.fc import FLAGS
 from tests.fakes.executor import FakeExecutor
 from tests.sessions import counted_records, newest_records
 
@@ -591,3 +593,9 @@ def test_fc_matrix_contains_every_mode_with_one_and_two_workers(capsys: pytest.C
     alone = [mode.name for mode in spec.MODES.values() if mode.kind is spec.Kind.SINGLE]
     wanted = {(mode, n) for mode in spec.MODES for n in (1, 2) if n == 1 or mode not in alone}
     assert points == {(*point, backend) for point in wanted for backend in BACKENDS}
+
+
+def test_messages_name_the_flags_of_the_command() -> None:
+    flags = {key: flag.replace("_", "-") for flag, (key, *_) in TASK.items()}
+    assert flags | {"backends": "backend", "repeats": "repeats"} == FLAGS
+    assert len(FLAGS) > 20
