@@ -70,6 +70,7 @@ PARTS = (
     Part("first-hour-gpu", "ci/gpu", 60, needs_gpu=True),
     Part("bench", "make bench", 15),
     Part("gate", "ci/gate", 15),
+    Part("own-speed", "ci/own-speed", 30),
     Part("parity", ".venv/bin/runner parity", 90),  # every workload does the same work on every backend
 )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from keras_matrix.analysis.comparison.versus import Across, Versus, versus
 from keras_matrix.analysis.regression.gate import Rule, sharing
 from keras_matrix.analysis.regression.regression_kinds import ALSO, TESTED
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.injected_faults import UnknownFault, counterpart, parse
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import near
@@ -149,8 +150,9 @@ def arms_of(sides: Sides, environments: Environments, cells: Sequence[Cell]) -> 
 
 def _check_packages(flag: str, environment: Interpreter | None, cells: Sequence[Cell]) -> None:
     """Refuse an environment without the packages of the cells, before anything is measured. Raises `UsageError`."""
-    backends = dict.fromkeys(cell.settings.backend for cell in cells)
-    absent = environment.absent(["keras", "numpy", *backends]) if environment else []
+    backends = dict.fromkeys(cell.settings.backend for cell in cells if cell.settings.backend in BACKENDS)
+    packages = ["keras", "numpy", *backends] if backends else []  # what other external commands need is not known
+    absent = environment.absent(packages) if environment else []
     if environment and absent:
         raise UsageError(
             f"{flag}: {environment.python} has no {', '.join(absent)}; install them there, "

@@ -16,8 +16,10 @@ from keras_matrix.records.schema import Record, Status
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.cli.render.progress.attempt_text import result
 from keras_matrix.runner.executors.process.interpreter import Interpreter
+from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.service.compare import rule_of
 from tests.conftest import MACHINE, make_record, make_settings
+from tests.fakes.executor import FakeExecutor
 from tests.sessions import nights, processes, run_name, store_session
 
 
@@ -27,6 +29,10 @@ class Bare(Interpreter):
     def absent(self, packages: Iterable[str]) -> list[str]:
         """All of them."""
         return list(packages)
+
+    def versions(self) -> dict[str, str]:
+        """That of Python alone."""
+        return {"python": "3.11.0"}
 
 
 def pair(root: Path, base: Sequence[Record], new: Sequence[Record]) -> list[str]:
@@ -308,6 +314,20 @@ def test_an_environment_without_keras_is_refused_before_the_other_side_is_measur
     code, printed = run(["--base-env", "bare"], capsys)
     assert (code, printed.startswith("runner: --base-env: bare has no keras, numpy, jax; install")) == (2, True)
     assert not (tmp_path / "results").exists()
+
+
+def test_external_commands_without_backends_are_measured_in_an_environment_without_keras(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "keras_matrix.runner.executors.process.interpreter.of_environment", lambda folder, flag: Bare(str(folder))
+    )
+    sides = ["--base-env", "bare", "--new-env", "bare", "--repeats", "1"]
+    for backends, code in (("", 1), (", backends: [jax]", 2)):
+        (tmp_path / "matrix.yaml").write_text(f"version: 1\ntasks: [{{task: hello, command: [train]{backends}}}]\n")
+        assert main(["gate", *sides], Seams(executor=FakeExecutor())) == code
+        assert ("bare has no keras, numpy, jax" in capsys.readouterr().err) is (code == 2)
 
 
 def test_another_environment_is_refused_where_cells_run_in_containers(
