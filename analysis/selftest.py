@@ -39,7 +39,7 @@ class Rate:
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
         """Return Clopper and Pearson's interval."""
-        from scipy.special import betaincinv
+        from keras_matrix.analysis.stats.special import betaincinv
 
         if not self.of:
             return None
@@ -50,7 +50,7 @@ class Rate:
 
     def p_value(self, expected: float) -> float | None:
         """Return the two-sided exact binomial p-value against an expected share (twice the smaller tail)."""
-        from scipy.special import bdtr, bdtrc
+        from keras_matrix.analysis.stats.special import bdtr, bdtrc
 
         if not self.of:
             return None

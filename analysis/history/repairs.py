@@ -34,7 +34,8 @@ class Fit:
     def scores(self, shifts: Values, first: slice | int, second: slice | int) -> NDArray[np.float64]:
         """Return the significance of shifts between levels, as standard normal values of equal probability."""
         import numpy as np
-        from scipy.special import ndtri, stdtr
+
+        from keras_matrix.analysis.stats.special import ndtri, stdtr
 
         errors = self.scatter * np.sqrt(1 / self.sizes[first] + 1 / self.sizes[second])
         scores: NDArray[np.float64] = -ndtri(stdtr(self.degrees, -np.abs(shifts) / errors))

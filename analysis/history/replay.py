@@ -162,7 +162,7 @@ def _peaks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _run_length(alarms: int, watched: int) -> RunLength:
-    from scipy.special import gammaincinv
+    from keras_matrix.analysis.stats.special import gammaincinv
 
     tail = (1 - CONFIDENCE) / 2
     low = watched / float(gammaincinv(alarms + 1, 1 - tail))

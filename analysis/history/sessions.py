@@ -191,7 +191,7 @@ def summed(parts: Sequence[Part]) -> tuple[float, float]:
 
 
 def _tail(distance: float, error: float, degrees: float) -> float:
-    from scipy.special import stdtr
+    from keras_matrix.analysis.stats.special import stdtr
 
     if error == 0:
         return 0.0 if distance > 0 else 1.0

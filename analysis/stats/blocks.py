@@ -132,7 +132,7 @@ def p_value(logs: Sequence[float], centre: float = 0.0) -> float | None:
     """Return the two-sided p-value of Student's test that the mean is `centre`; None below `MIN_BLOCKS` blocks."""
     if len(logs) < MIN_BLOCKS:
         return None
-    from scipy.special import stdtr
+    from keras_matrix.analysis.stats.special import stdtr
 
     distance, scatter = abs(statistics.fmean(logs) - centre), statistics.stdev(logs)
     if scatter == 0:
@@ -210,7 +210,7 @@ def adjusted_p_values(p_values: Sequence[float]) -> list[float]:
 @lru_cache(maxsize=4096)
 def t_quantile(degrees: float, confidence: float) -> float:
     """Return the t quantile with probability `confidence` between itself and its negative."""
-    from scipy.special import stdtrit  # importing scipy.stats takes ten times as long
+    from keras_matrix.analysis.stats.special import stdtrit
 
     return float(stdtrit(degrees, 0.5 + confidence / 2))
 
@@ -228,6 +228,6 @@ def fewest(enough: Callable[[int], bool]) -> int | None:
 
 @lru_cache(maxsize=4096)
 def _noncentrality(count: int, power: float) -> float:
-    from scipy.special import nctdtrinc
+    from keras_matrix.analysis.stats.special import nctdtrinc
 
     return float(nctdtrinc(count - 1, 1 - power, t_quantile(count - 1, 1 - LEVEL)))

@@ -89,7 +89,8 @@ def trend(times: Sequence[float] | numpy.ndarray[Any, Any]) -> Trend | None:
     Ties count as neither up nor down, and their share of the variance is subtracted.
     """
     import numpy as np
-    from scipy.special import ndtr
+
+    from keras_matrix.analysis.stats.special import ndtr
 
     values = np.asarray(times, dtype=float)
     if len(values) > TREND_STRETCHES:

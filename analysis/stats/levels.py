@@ -97,7 +97,7 @@ class Levels:
 
     def p_value(self) -> float | None:
         """Return the two-sided p-value of Student's test that the centre is 0; None below `LEAST_DEGREES`."""
-        from scipy.special import stdtr
+        from keras_matrix.analysis.stats.special import stdtr
 
         distance, error = abs(self.centre), self.error
         if error is None:
@@ -108,7 +108,7 @@ class Levels:
 
     def disagreement(self) -> float | None:
         """Return the p-value of the F test that all machines have one mean; None for one, or below `LEAST_DEGREES`."""
-        from scipy.special import fdtrc
+        from keras_matrix.analysis.stats.special import fdtrc
 
         between = len(self.counts) - 1
         if self.scatter is None or self.degrees < LEAST_DEGREES or not between:

@@ -62,7 +62,7 @@ def scatter_ratio(
     centre = statistics.stdev(first) / statistics.stdev(second)
     if count < MIN_BLOCKS:
         return Estimate(centre, None, None, count, Method.BONETT)
-    from scipy.special import ndtri
+    from keras_matrix.analysis.stats.special import ndtri
 
     quantile = float(ndtri(0.5 + confidence / 2))
     factors = [len(logs) / (len(logs) - quantile) for logs in (first, second)]  # for small samples

@@ -60,7 +60,7 @@ def resolution_text(found: Resolution | None, pairs: int) -> str:
 
 
 def _detectable(scatter: float, count: int, pairs: int) -> Detectable:
-    from scipy.special import chdtri  # the inverse of the survival function; slow to import
+    from keras_matrix.analysis.stats.special import chdtri  # the inverse of the survival function; slow to import
 
     tail = (1 - CONFIDENCE) / 2
     scatters = (scatter * math.sqrt(count / chdtri(count, p)) for p in (tail, 1 - tail))
