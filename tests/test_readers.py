@@ -87,7 +87,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "runner/executors/docker/containers.py": (1, KERNEL),
     "runner/executors/docker/executor.py": (1, KERNEL),
     "runner/executors/docker/registration.py": (1, "what this runner has noted about its own containers"),
-    "runner/executors/probe.py": (2, SCRATCH),
+    "runner/executors/process/probe.py": (2, SCRATCH),
     "runner/executors/process/interpreter.py": (1, "pyvenv.cfg of a Python that the user names"),
     "runner/executors/ray/agent.py": (2, KERNEL),
     "runner/executors/ray/folders.py": (2, "an archive in memory"),

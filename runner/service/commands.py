@@ -10,11 +10,11 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from keras_matrix.records.backends import service_name
-from keras_matrix.runner.service.quick import DECIDED_BY
 
 TAKEN_OVER = ("--matrix", "--workload", "--filter", "--set", "--repeats")  # the flags that choose the cells
 MEASURED_AGAIN = ("--matrix", "--workload", "--filter", "--set", "--backend", "--executor", "--results")
 USUAL_MATRIX = "matrix.yaml"
+DECIDED_BY = "decided_by"  # key of run.json: the command that decides what a quick look does not
 PROGRAM = "runner"  # the first word of the command of a command line
 
 

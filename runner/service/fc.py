@@ -33,7 +33,7 @@ from keras_matrix.records.text import near
 from keras_matrix.runner.checks import fc
 from keras_matrix.runner.checks.fc import PRECISIONS, ProofRequest, matrix_of, workers_on
 from keras_matrix.runner.errors import MatrixError, UsageError
-from keras_matrix.runner.executors.probe import ProcessProbe
+from keras_matrix.runner.executors.process.probe import ProcessProbe
 from keras_matrix.runner.executors.supervise.visible_gpus import count_gpus
 from keras_matrix.runner.interrupts import interruptible
 from keras_matrix.runner.machine import machine

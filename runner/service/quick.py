@@ -21,12 +21,12 @@ from keras_matrix.runner.measure.experiment import measured as measured_session
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.estimates import estimates
 from keras_matrix.runner.plan.session import Session
+from keras_matrix.runner.service.commands import DECIDED_BY
 
 NAME = "runner quick"
 WORKLOAD = "cifar10_cnn"
 DEFAULTS: Mapping[str, Scalar] = {"epochs": 2, "discard": 1, "repeats": 1, "timeout_s": 120.0}
 DECIDING_REPEATS = 5
-DECIDED_BY = "decided_by"  # key of run.json
 # What a plan does not count, since the blocks of many cells share it: a backend's import, before anything is timed.
 IMPORT_TIME_S = 5.0
 

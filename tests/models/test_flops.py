@@ -16,7 +16,8 @@ from keras_matrix.models.flops.fused import attention_flops, flat_matrix_element
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import decode
 from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopCheck, Target, Work
-from keras_matrix.runner.executors.probe import ProcessProbe, probe_settings
+from keras_matrix.runner.executors.probe import probe_settings
+from keras_matrix.runner.executors.process.probe import ProcessProbe
 from keras_matrix.runner.matrix.catalog import CATALOG_PATH
 
 ROOT = Path(__file__).parents[2]

@@ -36,8 +36,9 @@ from keras_matrix.runner.cli.options import add_results_option
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.render.roofline_text import check_lines, lines
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.executors.probe import Probe, ProcessProbe, probe_settings
+from keras_matrix.runner.executors.probe import Probe, probe_settings
 from keras_matrix.runner.executors.process.interpreter import installed_versions
+from keras_matrix.runner.executors.process.probe import ProcessProbe
 from keras_matrix.runner.executors.supervise.visible_gpus import gpus_if_visible
 from keras_matrix.runner.machine import machine
 from keras_matrix.runner.machine.gpus.identity import GpuIdentity, gpu_identity

@@ -15,12 +15,10 @@ from pathlib import Path
 
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.look import merged
 from keras_matrix.runner.cli.options import add_results_option, check_output
 from keras_matrix.runner.cli.render.findings import as_json, print_table
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.service.merge import MergeRequest
-from keras_matrix.runner.service.site import publish
 from keras_matrix.runner.service.stored import (
     chosen_run,
     unread_runs,
@@ -52,6 +50,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page and print the table, of one run or of several, or write the site."""
     if args.merge:
+        from keras_matrix.runner.cli.look import merged
+
         return merged.show(_merge_request(args), as_json=args.json)
     if args.runs:
         raise UsageError(f"RUN: name one run with --run {args.runs[0]}, or merge several with --merge")
@@ -84,6 +84,8 @@ def _merge_request(args: argparse.Namespace) -> MergeRequest:
 
 def _publish(folder: Path, site_folder: Path, last: int) -> int:
     """Write the site of all runs."""
+    from keras_matrix.runner.service.site import publish  # slow: the live dashboard, and the warehouse
+
     pages, problems = publish(folder, site_folder, last)
     print(f"{plural(pages, 'page')}: {site_folder / 'index.html'}")
     for problem in problems:

@@ -15,7 +15,7 @@ from keras_matrix.runner.checks.first_hour.report import Report, merged
 from keras_matrix.runner.checks.first_hour.steps import exit_code
 from keras_matrix.runner.cli.options import add_results_option, check_output
 from keras_matrix.runner.errors import Interrupted, UsageError
-from keras_matrix.runner.executors.probe import ProcessProbe
+from keras_matrix.runner.executors.process.probe import ProcessProbe
 from keras_matrix.runner.service.first_hour import Wanted, backends_to_check, checked, read_report
 
 REPORT = "first-hour.md"

@@ -28,6 +28,7 @@ from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.plan import PlannedRepeat
 from keras_matrix.runner.service import quick
+from keras_matrix.runner.service.commands import DECIDED_BY
 from keras_matrix.runner.service.run import finished
 from keras_matrix.runner.service.starter import installed
 from keras_matrix.runner.service.stored import Findings
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     done = finished(quick.measured(request, cells, decided_by, display))
     if display.quiet:
         head = {"run_id": done.run.run_id, "folder": str(done.run.folder), "exit_code": done.exit_code}
-        print(findings.as_document(head | {quick.DECIDED_BY: decided_by}, done.found))
+        print(findings.as_document(head | {DECIDED_BY: decided_by}, done.found))
     else:
         _print(done.found, display)
         again_s = quick.DECIDING_REPEATS * (time.perf_counter() - begun_s)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from keras_matrix.runner.errors import InfrastructureError
-from keras_matrix.runner.executors.probe import ProbeFailed, ProcessProbe, probe_settings
+from keras_matrix.runner.executors.probe import ProbeFailed, probe_settings
+from keras_matrix.runner.executors.process.probe import ProcessProbe
 from keras_matrix.runner.matrix.catalog import load
 
 TARGET = 0.01

@@ -18,7 +18,7 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.proof import Proof, ProofOrder
 from keras_matrix.records.fc.spec import DIVIDERS, MODES, OVERLAPPING, FcProblem, Kind
 from keras_matrix.runner.checks.fc import ProofRequest, prove
-from keras_matrix.runner.executors.probe import ProcessProbe
+from keras_matrix.runner.executors.process.probe import ProcessProbe
 
 HERE = Path(__file__).parent
 

@@ -13,7 +13,8 @@ from keras_matrix.records.codec import decode
 from keras_matrix.records.instruments.peaks import PeakAnswer
 from keras_matrix.records.instruments.work import CountAnswer, CountOrder, Target
 from keras_matrix.runner.checks.peaks import Effort, order_for
-from keras_matrix.runner.executors.probe import ProcessProbe, probe_settings
+from keras_matrix.runner.executors.probe import probe_settings
+from keras_matrix.runner.executors.process.probe import ProcessProbe
 from keras_matrix.runner.matrix.catalog import CATALOG_PATH
 
 pytestmark = [

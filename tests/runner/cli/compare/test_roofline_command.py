@@ -21,7 +21,8 @@ from keras_matrix.runner.checks.peaks import MODULE as PEAKS
 from keras_matrix.runner.checks.peaks import Effort, order_for
 from keras_matrix.runner.checks.work import MODULE as FLOPS
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.executors.probe import ProbeFailed, ProcessProbe, probe_settings
+from keras_matrix.runner.executors.probe import ProbeFailed, probe_settings
+from keras_matrix.runner.executors.process.probe import ProcessProbe
 from keras_matrix.runner.machine import machine
 from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
