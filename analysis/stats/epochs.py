@@ -12,6 +12,7 @@ coefficient based on Kendall's tau", JASA 63 (1968)).
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -77,9 +78,9 @@ def outliers(times: Sequence[float] | numpy.ndarray[Any, Any]) -> tuple[int, ...
     values = np.asarray(times, dtype=float)
     if not len(values):
         return ()
-    median = np.median(values)
+    median = statistics.median(values.tolist())  # NumPy's would import its masked arrays
     distances = np.abs(values - median)
-    limit = max(OUTLIER_MADS * float(np.median(distances)), LEAST_DEVIATION * abs(float(median)))
+    limit = max(OUTLIER_MADS * statistics.median(distances.tolist()), LEAST_DEVIATION * abs(median))
     return tuple(int(index) for index in np.flatnonzero(distances > limit))
 
 

@@ -85,9 +85,11 @@ def modes(values: Sequence[float]) -> Modes | None:
     ordered = np.sort(np.log(np.asarray(values, dtype=float)))
     share, at = (float(found[0]) for found in _best_split(ordered[np.newaxis, :]))
     fast, slow = ordered[: int(at)], ordered[int(at) :]
+    if slow.mean() - fast.mean() < math.log1p(LEAST_GAP):  # before the null is simulated
+        return None
     # Phipson and Smyth (2010): a simulated p-value is never 0.
     chance = float((1 + np.sum(_null_shares(len(values)) >= share)) / (1 + NULL_RUNS))
-    if chance > MODES_LEVEL or slow.mean() - fast.mean() < math.log1p(LEAST_GAP):
+    if chance > MODES_LEVEL:
         return None
     return Modes(math.exp(fast.mean()), math.exp(slow.mean()), len(slow), len(ordered), chance)
 

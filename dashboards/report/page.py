@@ -176,8 +176,10 @@ def _shown(value: object) -> object:
 
 @cache
 def templates() -> Environment:
-    """Return the templates, compiled once per process; all values are escaped."""
+    """Return the templates, compiled once; all values are escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    from keras_matrix.dashboards.report.compiled_templates import CompiledTemplates
 
     found = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -187,6 +189,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         finalize=_shown,
+        bytecode_cache=CompiledTemplates(TEMPLATES / "__pycache__"),
     )
     found.globals.update(slot_of=slot_of, DASH=DASH)
     found.filters["term"] = term

@@ -23,7 +23,6 @@ from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import stored
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.settings_text import title_defaults
-from keras_matrix.runner.measure.experiment import Display
 from keras_matrix.runner.measure.stalls import stall_reports, store_reports
 from keras_matrix.runner.measure.traces import stored_traces, table_of
 from keras_matrix.runner.plan.session import FINISHED
