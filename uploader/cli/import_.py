@@ -18,9 +18,7 @@ from keras_matrix.uploader.cli import flags, options
 if TYPE_CHECKING:
     from keras_matrix.uploader.external_import import ImportedRows
 
-NAME = "import"
 SHOWN = 20
-HELP = "import external results with a mapping of columns"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -6,9 +6,6 @@ import argparse
 
 from keras_matrix.uploader.cli import options
 
-NAME = "init"
-HELP = "create dataset, tables and views; print the minimum IAM roles"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""

@@ -1,24 +1,37 @@
 """The command `uploader`: parses arguments, runs a subcommand, and reports an error as one message and an exit code.
 
-A subcommand is a module of this package with `NAME`, `HELP`, `configure(parser)` and `run(args) -> exit code`, and is
-listed in `COMMANDS`. Large dependencies are imported only when a subcommand runs.
+A subcommand is a row of `COMMANDS` and a module of this package with `configure(parser)` and `run(args) -> exit code`,
+which is imported only if that subcommand is called. Large dependencies are imported only when it runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from importlib import import_module
 
 from keras_matrix.records.host.import_path import ignore_other_modules
 from keras_matrix.records.host.streams import discard, standard_streams
 from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import near
-from keras_matrix.uploader.cli import import_, init, migrate, push, query, schema, status, verify
 from keras_matrix.uploader.cli.command_parser import CommandParser
 from keras_matrix.uploader.errors import BadInput, UploadError
 
-COMMANDS = (push, init, status, migrate, verify, query, import_, schema)
+# The name of each subcommand: its module, and its line in `uploader --help`.
+COMMANDS = {
+    "push": ("push", "send the rows that the warehouse does not have yet"),
+    "init": ("init", "create dataset, tables and views; print the minimum IAM roles"),
+    "status": ("status", "print pending batches and the rows that were set aside with their reasons"),
+    "migrate": (
+        "migrate",
+        "add new NULLABLE columns and replace the views; fail with the differences if there are others",
+    ),
+    "verify": ("verify", "compare row counts and checksums of the warehouse with the records"),
+    "query": ("query", "run one SELECT in BigQuery's dialect"),
+    "import": ("import_", "import external results with a mapping of columns"),
+    "schema": ("schema", "print the tables: DDL or documentation"),
+}
 DESCRIPTION = """Upload records for dashboards, each row exactly once: to Parquet files next to the results (the
 default, which needs no server) or to BigQuery."""
 EPILOG = """addresses: local (results/warehouse), local:FOLDER, bigquery://PROJECT.DATASET
@@ -27,8 +40,8 @@ exit codes: 0 complete, 1 rows were set aside or differ, 2 bad input, 3 the ware
 the moment (pending batches stay pending), 130 interrupted"""
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser with all subcommands."""
+def parser(called: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser:
+    """Return the command line; of subcommands that are not `called`, only the names and summaries."""
     top = argparse.ArgumentParser(
         prog="uploader",
         description=DESCRIPTION,
@@ -38,9 +51,13 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True, parser_class=CommandParser
     )
-    for module in COMMANDS:
-        configured = commands.add_parser(module.NAME, help=module.HELP, description=module.__doc__)
-        configured.commands = [one.NAME for one in COMMANDS]
+    for name, (path, summary) in COMMANDS.items():
+        if name not in called:
+            commands.add_parser(name, help=summary)
+            continue
+        module = import_module(f"keras_matrix.uploader.cli.{path}")
+        configured = commands.add_parser(name, help=summary, description=module.__doc__)
+        configured.commands = COMMANDS
         configured.formatter_class = argparse.RawDescriptionHelpFormatter
         module.configure(configured)
         configured.set_defaults(main=module.run)
@@ -59,10 +76,10 @@ def _called(argv: Sequence[str] | None) -> int:
     """Run a subcommand; return its exit code, or that of its error, whose message is printed."""
     try:
         words = list(sys.argv[1:] if argv is None else argv)
-        names = [module.NAME for module in COMMANDS]
-        if words and not words[0].startswith("-") and words[0] not in names:
-            raise BadInput(f"COMMAND: must be one of {', '.join(names)}, got {words[0]!r}{near(words[0], names)}")
-        args = parser().parse_args(words)
+        if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+            known, similar = ", ".join(COMMANDS), near(words[0], COMMANDS)
+            raise BadInput(f"COMMAND: must be one of {known}, got {words[0]!r}{similar}")
+        args = parser(words[:1]).parse_args(words)
         return int(args.main(args))
     except UploadError as error:
         return _report(str(error), error.exit_code)

@@ -6,9 +6,6 @@ import argparse
 
 from keras_matrix.uploader.cli import options
 
-NAME = "migrate"
-HELP = "add new NULLABLE columns and replace the views; fail with the differences if there are others"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""

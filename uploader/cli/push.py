@@ -15,8 +15,6 @@ from keras_matrix.uploader.cli import flags, options, repair_summary
 if TYPE_CHECKING:
     from keras_matrix.uploader.push import PushSummary
 
-NAME = "push"
-HELP = "send the rows that the warehouse does not have yet"
 OWN = (
     flags.DEADLINE,
     flags.Flag("retry-dead", "retry the rows that were set aside"),

@@ -24,9 +24,6 @@ from keras_matrix.uploader.errors import BadInput
 if TYPE_CHECKING:
     from keras_matrix.uploader.warehouse import Answer, Scalar
 
-NAME = "query"
-HELP = "run one SELECT in BigQuery's dialect"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-NAME = "schema"
-HELP = "print the tables: DDL or documentation"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""

@@ -9,8 +9,6 @@ import json
 
 from keras_matrix.uploader.cli import options
 
-NAME = "status"
-HELP = "print pending batches and the rows that were set aside with their reasons"
 SHOWN = 20
 
 

@@ -7,9 +7,6 @@ import shlex
 
 from keras_matrix.uploader.cli import options
 
-NAME = "verify"
-HELP = "compare row counts and checksums of the warehouse with the records"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""

@@ -29,7 +29,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def shown(folder: Path, text: str, *, autoescape: bool = True) -> str:
     cache = CompiledTemplates(folder)
-    environment = Environment(loader=DictLoader({"a.html": text}), bytecode_cache=cache, autoescape=autoescape)  # noqa: S701
+    environment = Environment(loader=DictLoader({"a.html": text}), bytecode_cache=cache, autoescape=autoescape)  # noqa: S701 - of the test alone
     return environment.get_template("a.html").render(value="<b>")
 
 
