@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from keras_matrix.analysis.comparison.context import RunContext, ShownTrace, UnreadFile
 from keras_matrix.analysis.comparison.table import Row, table
@@ -31,6 +32,9 @@ from keras_matrix.runner.service import exit_codes
 from keras_matrix.runner.service.commands import measuring_again
 from keras_matrix.runner.service.histories import assessed, without_run
 from keras_matrix.runner.whatif import verification_file
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.measure.experiment import Display
 
 UNREAD_SHOWN = 20
 
