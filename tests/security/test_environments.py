@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.runner.executors import probe
+from keras_matrix.runner.executors.process import probe
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.supervise.environment import ALLOWED, CREDENTIAL, cell_environment
 from tests.canaries import NAMES, SECRETS

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.runner.executors import probe
 from keras_matrix.runner.executors.probe import probe_settings
+from keras_matrix.runner.executors.process import probe
 from keras_matrix.runner.executors.process.probe import ProcessProbe
 from keras_matrix.runner.executors.supervise.environment import CUDA_CACHE_BYTES
 
