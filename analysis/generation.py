@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import Record
+from keras_matrix.records.text import bytes_text, percentage
 
 LABEL = "overhead-bound"
 CACHES = 4
 ARITHMETIC_SHARE = 0.8
-MEBI = 2.0**20
 
 
 def median_of(records: Iterable[Record], value: Callable[[Generation], float | None]) -> float | None:
@@ -65,13 +65,13 @@ def overhead_reasons(records: Sequence[Record]) -> list[str]:
     reasons, cache, share = [], one.last_level_cache_bytes, arithmetic_share(records)
     if cache is not None and one.weight_bytes <= CACHES * cache:
         reasons.append(
-            f"the weights ({one.weight_bytes / MEBI:.3g} MiB) are not above {CACHES} times the last-level caches "
-            f"({cache / MEBI:.3g} MiB)"
+            f"the weights ({bytes_text(one.weight_bytes)}) are not above {CACHES} times the last-level caches "
+            f"({bytes_text(cache)})"
         )
     if share is None:
         reasons.append("the share of arithmetic is not known")
     elif share < ARITHMETIC_SHARE:
-        reasons.append(f"arithmetic is {share * 100:.0f} % of a decoding step, below {ARITHMETIC_SHARE * 100:.0f} %")
+        reasons.append(f"arithmetic is {percentage(share)} of a decoding step, below {percentage(ARITHMETIC_SHARE)}")
     return reasons
 
 

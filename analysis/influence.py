@@ -12,6 +12,7 @@ from keras_matrix.analysis.comparison.table import CellSummary, log_ratios, summ
 from keras_matrix.analysis.stats.blocks import of_logs
 from keras_matrix.records.instruments.influence import Influence
 from keras_matrix.records.schema import Record
+from keras_matrix.records.text import percent_change
 
 COMMAND = "runner selftest --parallel-devices"
 
@@ -47,9 +48,8 @@ def influence_caveat(cell: CellSummary, known: Sequence[Influence]) -> str | Non
 
 def percent_text(one: Influence) -> str:
     """Return an influence as a change in percent, with its interval: `+1.2 % [0.4 2.0]`."""
-    low, high = (None if bound is None else f"{100 * (bound - 1):.1f}" for bound in (one.low, one.high))
-    bounds = f"[{low} {high}]" if low is not None else f"({one.blocks} blocks: no interval)"
-    return f"{100 * (one.ratio - 1):+.1f} % {bounds}"
+    text = percent_change(one.ratio, one.low, one.high)
+    return text if one.low is not None else f"{text} ({one.blocks} blocks: no interval)"
 
 
 def _nearest(cell: CellSummary, known: Sequence[Influence]) -> Influence | None:

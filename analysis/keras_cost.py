@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from keras_matrix.analysis.comparison.primary_metric import cost
-from keras_matrix.analysis.comparison.ratios import Ratio, bracketed, ratio_of, takes, too_few
+from keras_matrix.analysis.comparison.ratios import Ratio, bracketed, ratio_of, share_text, takes, too_few
 from keras_matrix.analysis.comparison.same_work import differing, losses_apart
 from keras_matrix.analysis.comparison.table import CellSummary, Row, logs_by_machine
 from keras_matrix.analysis.comparison.titles import titles
@@ -107,12 +107,6 @@ def keras_costs(rows: Sequence[Row]) -> list[KerasCost]:
 def by_keras(settings: Settings) -> Settings:
     """Return the settings of the same work done by Keras."""
     return replace(settings, implementation=KERAS)
-
-
-def share_text(share: Estimate) -> str:
-    """Return a share with its interval in percent, such as `3.1 % [1.9 4.3]`."""
-    ends = "" if share.bounds is None else f" [{share.bounds[0] * 100:.1f} {share.bounds[1] * 100:.1f}]"
-    return f"{share.centre * 100:.1f} %{ends}"
 
 
 def _cost(ladder: Mapping[str, tuple[Row, CellSummary]], work: str) -> KerasCost:

@@ -1,4 +1,8 @@
-"""Text that came from outside, made fit for every output.
+"""The one place of text: numbers with their unit, intervals, percentages, bytes, moments, and text from outside.
+
+One notation each, in the terminal, a page, a notification and a document: three significant digits, `4.21 ms`; an
+interval in brackets behind its centre, in the same unit, `1.66x [1.48 1.86]`; a percentage, `5.2 %`; bytes in powers
+of 1024, `1.40 GiB`. `None`, which is not measured, and what is not finite become `NOTHING`, never 0.
 
 The text of an exception, a file name, the output of a cell, a user's name, a value of the environment and a record of
 somebody else may contain half of a surrogate pair, which no file and no terminal can encode, a terminal's control
@@ -8,10 +12,12 @@ It knows nothing of the markup of an output: a page, a console and Markdown esca
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
+NOTHING = "-"
 LONGEST_NAME = 64  # of which a near one is looked for
 
 # ECMA-48 control sequences (CSI, OSC and two-byte escapes), and what else only moves a terminal's cursor or rings.
@@ -72,6 +78,153 @@ def printable_values(value: Any) -> Any:
     return [printable_values(item) for item in value] if isinstance(value, list) else value
 
 
+class Unit(NamedTuple):
+    """A unit's name and its size in the base unit (seconds or bytes)."""
+
+    name: str
+    size: float
+
+
+PLAIN = Unit("", 1.0)
+SECOND, MILLISECOND = Unit("s", 1.0), Unit("ms", 1e-3)
+TIME_UNITS = (SECOND, MILLISECOND, Unit("us", 1e-6), Unit("ns", 1e-9))
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+MEBIBYTE = Unit("MiB", MIB)
+MEMORY_UNITS = (Unit("TiB", TIB), Unit("GiB", GIB), MEBIBYTE, Unit("KiB", KIB), Unit("B", 1.0))
+COUNT_UNITS = (Unit("T", 1e12), Unit("G", 1e9), Unit("M", 1e6), Unit("k", 1e3))
+PERCENT = Unit("%", 0.01)
+DIGITS = 3
+MOST_PERCENT_DECIMALS = 6
+# Per cent: all, the most below it that is told apart, with its decimals, and what a sum of shares may miss.
+ALL, NEARLY_ALL, NEARLY_DECIMALS, ROUNDING = 100.0, 99.999, 3, 1e-9
+
+
+def unit_for(values: Iterable[float], units: tuple[Unit, ...] = TIME_UNITS) -> Unit:
+    """Return the largest unit in which the largest of the values is at least 1."""
+    largest = max((abs(value) for value in values), default=0.0)
+    return next((unit for unit in units if largest >= unit.size), units[-1 if largest > 0 else 0])
+
+
+def number(value: float | None, unit: float = 1.0, *, digits: int = DIGITS) -> str:
+    """Return a value in units of `unit`, with so many significant digits and no exponent; whole from 100 on."""
+    if value is None or not math.isfinite(value / unit):
+        return NOTHING
+    return f"{value / unit:,.{_decimals(value / unit, digits)}f}" if value else "0"
+
+
+def _decimals(value: float, digits: int = DIGITS) -> int:
+    if value == 0:
+        return 0
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    # Rounding may carry: 9.996 becomes 10.0, with one decimal less.
+    return max(0, digits - 1 - math.floor(math.log10(abs(round(value, places) or value))))
+
+
+def integer(value: int | None) -> str:
+    """Return a whole number with thousands separators."""
+    return NOTHING if value is None else f"{value:,}"
+
+
+def count(value: float | None) -> str:
+    """Return a large count such as `25.6 M`."""
+    unit = next((unit for unit in COUNT_UNITS if value is not None and value >= unit.size), None)
+    return quantity(value, unit) if unit else NOTHING if value is None else str(value)
+
+
+def quantity(value: float | None, unit: Unit, low: float | None = None, high: float | None = None) -> str:
+    """Return a value with its unit and, if it is known, its interval in that unit: `4.21 ms [4.10 4.33]`."""
+    if value is None or not math.isfinite(value) or unit.name == PERCENT.name:
+        return percentage(value, low, high)
+    bounds = interval(low, high, value, unit.size)
+    return f"{number(value, unit.size)} {unit.name}".rstrip() + (f" {bounds}" if bounds else "")
+
+
+def seconds(value: float | None, low: float | None = None, high: float | None = None) -> str:
+    """Return a time in a suitable unit: `4.21 ms`, or `4.21 ms [4.10 4.33]`."""
+    return NOTHING if value is None else quantity(value, unit_for([value]), low, high)
+
+
+def amount(value: float | None, unit: str, low: float | None = None, high: float | None = None) -> str:
+    """Return a figure with the name of its unit; that of seconds is chosen: `825 samples/s`, `4.21 ms`."""
+    return seconds(value, low, high) if unit == SECOND.name else quantity(value, Unit(unit, 1.0), low, high)
+
+
+def bytes_text(value: float | None) -> str:
+    """Return a number of bytes in a suitable unit: `1.40 GiB`, `812 MiB`."""
+    return NOTHING if value is None else quantity(value, unit_for([max(abs(value), 1.0)], MEMORY_UNITS))
+
+
+def interval(low: float | None, high: float | None, centre: float | None = None, unit: float = 1.0) -> str | None:
+    """Return an interval without its unit, `[1.48 1.86]`, with the decimals of the centre; None without one."""
+    if low is None or high is None:
+        return None
+    places = _decimals((max(abs(low), abs(high)) if centre is None else centre) / unit)
+    return _bounds(low / unit, high / unit, places)
+
+
+def _bounds(low: float, high: float, places: int) -> str:
+    return f"[{low:z,.{places}f} {high:z,.{places}f}]"
+
+
+def interval_text(low: float, high: float, unit: str) -> str:
+    """Return an interval that stands alone, with its unit: `[4.10 4.33] ms`."""
+    chosen = unit_for([low, high]) if unit == SECOND.name else Unit(unit, 1.0)
+    return f"{interval(low, high, unit=chosen.size)} {chosen.name}".rstrip()
+
+
+def ratio_text(ratio: float, low: float | None = None, high: float | None = None) -> str:
+    """Return a ratio with its interval, if it has one: `1.66x [1.48 1.86]`."""
+    return f"{ratio:,.2f}x" + (f" {_bounds(low, high, 2)}" if low is not None and high is not None else "")
+
+
+def percentage(
+    share: float | None, low: float | None = None, high: float | None = None, *, signed: bool = False
+) -> str:
+    """Return a share as a percentage, with its interval if it has one: `5.2 %`, `5.2 % [4.9 5.5]`.
+
+    It has one decimal and, below 1 %, two significant digits in at most six decimals. What is less than 100 % is not
+    rounded to it: `99.97 %`, `> 99.999 %`.
+    """
+    if share is None or not math.isfinite(share):
+        return NOTHING
+    percent = share / PERCENT.size
+    bounds = () if low is None or high is None else (low / PERCENT.size, high / PERCENT.size)
+    places = _percent_decimals(percent, *bounds)
+    below = "> " if _is_rounded_to_all(percent, places) else ""
+    text = f"{below}{NEARLY_ALL if below else percent:{'+' if signed else ''}z,.{places}f} %"
+    return f"{text} {_bounds(*bounds, places)}" if bounds else text
+
+
+def percentage_interval(low: float | None, high: float | None) -> str:
+    """Return an interval of shares that stands alone: `[4.9 5.5] %`."""
+    if low is None or high is None:
+        return NOTHING
+    bounds = low / PERCENT.size, high / PERCENT.size
+    return f"{_bounds(*bounds, _percent_decimals(*bounds))} %"
+
+
+def _percent_decimals(*percents: float) -> int:
+    """Return the decimals of a percentage and its interval, of which the largest decides."""
+    largest = max(map(abs, percents))
+    if round(largest, MOST_PERCENT_DECIMALS) == 0:
+        return 1
+    if largest < 1:
+        return min(max(1, _decimals(largest, 2)), MOST_PERCENT_DECIMALS)
+    near = (places for places in range(1, NEARLY_DECIMALS) if not any(_is_rounded_to_all(p, places) for p in percents))
+    return next(near, NEARLY_DECIMALS)
+
+
+def _is_rounded_to_all(percent: float, places: int) -> bool:
+    """Return whether rounding makes 100 % of less; a sum of shares may miss it in its last bits."""
+    return percent < ALL - ROUNDING and round(percent, places) >= ALL
+
+
+def percent_change(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
+    """Return a ratio as a change in percent: `+5.2 %`, `-3.1 % [-4.0 -2.2]`."""
+    less, more = (None if bound is None else bound - 1 for bound in (low, high))
+    return percentage(None if ratio is None else ratio - 1, less, more, signed=True)
+
+
 def duration(value: float) -> str:
     """Return a duration in whole minutes and seconds, such as `3 min 05 s`."""
     whole = round(value)
@@ -80,3 +233,20 @@ def duration(value: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """Return `1 repeat`, `2 repeats`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def moment(label: object) -> str:
+    """Return an ISO 8601 time as `21 November 2025, 05:25 UTC`; any other text unchanged."""
+    from datetime import UTC, datetime
+
+    try:
+        when = datetime.fromisoformat(str(label))
+    except ValueError:
+        return str(label)
+    when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+    return f"{when.day} {when:%B %Y, %H:%M} UTC"

@@ -35,6 +35,7 @@ from keras_matrix.records.instruments.stall_arms import arms_of, base_of
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.store import Results, Run
+from keras_matrix.records.text import number
 from keras_matrix.runner.api.frame import columns
 from keras_matrix.runner.api.rows import cells_of
 from keras_matrix.runner.cli.main import main
@@ -42,7 +43,6 @@ from keras_matrix.runner.cli.measure.largest import cell_name, tried_line
 from keras_matrix.runner.cli.render import history_lines, reproduction_text
 from keras_matrix.runner.cli.render import versus as versus_text
 from keras_matrix.runner.cli.render.findings import as_document
-from keras_matrix.runner.cli.render.format import significant
 from keras_matrix.runner.cli.render.progress.attempt_text import CellNames
 from keras_matrix.runner.cli.render.stall_text import report_lines
 from keras_matrix.runner.cli.render.verdicts import table_lines
@@ -165,7 +165,7 @@ def tables() -> tuple[tuple[Drawn, list[Row]], ...]:
 
 
 def figure(seconds: float) -> str:
-    return f"{significant(seconds * 1000)} ms"
+    return f"{number(seconds * 1000)} ms"
 
 
 def expected(drawn: Drawn, rows: Iterable[Row]) -> dict[str, dict[str, str]]:
@@ -343,14 +343,14 @@ def test_reproduction_names_the_cell_and_shows_its_figures() -> None:
 
 def test_warehouse_and_history_show_each_cell_its_own_figure(tmp_path: Path) -> None:
     """All runs on one page: a cell of several runs shows the newest, which has the same figure."""
-    for number, (one, _) in enumerate(tables()[:3]):
+    for night, (one, _) in enumerate(tables()[:3]):
         times_s = {cell_id(each): one.times_s[cell_id(each)] for each in one.cells}
         records = [r for each in one.cells for r in processes(times_s[cell_id(each)], 0.0, 3, settings=each)]
-        update_findings(Run(store_session(tmp_path, run_name(number), records)))
+        update_findings(Run(store_session(tmp_path, run_name(night), records)))
     all_times_s = {cell_id(each): one.times_s[cell_id(each)] for one in runs()[:3] for each in one.cells}
     warehouse = warehouse_of(Results(tmp_path))
     heat = panel_of(warehouse, questions()["matrix"], Choice()).heat
-    shown = {cell.cell_id: cell.text.replace("\u00a0", " ") for row in heat for cell in row.cells if cell.cell_id}
+    shown = {cell.cell_id: cell.text for row in heat for cell in row.cells if cell.cell_id}
     assert shown == {name: figure(seconds) for name, seconds in all_times_s.items()}
     assert len({row.title for row in heat}) == len(heat) == len({work_key(e) for o in runs()[:3] for e in o.cells})
     blocks = panel_of(warehouse, questions()["figures"], Choice()).blocks

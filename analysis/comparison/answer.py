@@ -15,6 +15,7 @@ from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.comparison.table import Row, in_order
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.league_means import suite
+from keras_matrix.records.text import seconds
 
 MOST_NAMED = 3  # workloads in a title
 
@@ -139,12 +140,8 @@ def _of_one_row(row: Row) -> str:
         return f"{row.verdict}; {row.lowest} has the lowest figure"
     if len(measured) == 1 and all(cell.figure == STEP_TIME for cell in row.cells.values()):
         [(name, step_time_s)] = measured.items()
-        return f"{name} takes {_duration(step_time_s)} a step; {row.verdict}"
+        return f"{name} takes {seconds(step_time_s)} a step; {row.verdict}"
     return row.verdict
-
-
-def _duration(value_s: float) -> str:
-    return f"{value_s * 1e3:#.3g} ms" if value_s < 0.9995 else f"{value_s:.2f} s"
 
 
 def _mean_texts(counts: Answer) -> list[str]:

@@ -13,9 +13,9 @@ from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.epochs import Drift, EpochSummary, summarise_epochs
 from keras_matrix.analysis.stats.memory_growth import WARNING, device_growth, growth_text, host_growth
 from keras_matrix.analysis.stats.processes import modes
-from keras_matrix.analysis.surroundings.disturbance import percent
 from keras_matrix.analysis.surroundings.neighbours import NEIGHBOUR_LIMIT
 from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.text import percentage, seconds
 
 
 def measurement_caveats(records: Sequence[Record]) -> tuple[str, ...]:
@@ -70,9 +70,8 @@ def _modes(figures: Sequence[float]) -> str | None:
     if found is None:
         return None
     return (
-        f"two modes of processes: {found.count - found.slow_count} at {found.fast * 1e3:.3g} ms and "
-        f"{found.slow_count} at {found.slow * 1e3:.3g} ms a step (p {found.p_value:.2g}); the mean is between them: "
-        "set repeats: 20 or more"
+        f"two modes of processes: {found.count - found.slow_count} at {seconds(found.fast)} and {found.slow_count} at "
+        f"{seconds(found.slow)} a step (p {found.p_value:.2g}); the mean is between them: set repeats: 20 or more"
     )
 
 
@@ -127,6 +126,6 @@ def _busy_while_waiting(measured: Sequence[Record]) -> str | None:
     if not busy:
         return None
     return (
-        f"computes while it waits: up to {percent(max(busy))} of the CPUs, in {len(busy)} of {len(shares)} processes: "
-        "it slows down the cells compared with it; end what its workload leaves running between its epochs"
+        f"computes while it waits: up to {percentage(max(busy))} of the CPUs, in {len(busy)} of {len(shares)} "
+        "processes: it slows down the cells compared with it; end what its workload leaves running between its epochs"
     )

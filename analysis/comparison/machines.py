@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from keras_matrix.analysis.stats.levels import Levels, grouped, levels
 from keras_matrix.records.instruments.gpu_place import JOIN, gpus_of_place, host_of_place
 from keras_matrix.records.schema import Machine, Record
+from keras_matrix.records.text import bytes_text
 
 # The kernel and firmware reserve a part of the memory, which varies a little between equal machines.
 MEMORY_TOLERANCE = 0.03
-GIB = 2.0**30
 SHOWN_CHARACTERS = 8
 SHOWN_OF_UUID = 12
 MACHINES, GPUS, PLACES = "machines", "GPUs", "places of one machine"
@@ -81,7 +81,7 @@ def _unequal(machines: Sequence[Machine]) -> str | None:
     if len(known) < len(machines):
         return ""
     if min(known) < (1 - MEMORY_TOLERANCE) * max(known):
-        return f"memory: {min(known) / GIB:.4g} to {max(known) / GIB:.4g} GiB"
+        return f"memory: {bytes_text(min(known))} to {bytes_text(max(known))}"
     return None
 
 

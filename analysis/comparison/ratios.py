@@ -16,7 +16,7 @@ from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate, minimum_det
 from keras_matrix.analysis.stats.levels import DISAGREEMENT_LEVEL, LEAST_DEGREES, levels
 from keras_matrix.analysis.stats.sequential import Looks
 from keras_matrix.analysis.stats.sessions import BY_SPREAD, NO_INTERVAL
-from keras_matrix.analysis.surroundings.disturbance import percent
+from keras_matrix.records.text import interval, percent_change, percentage, ratio_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def would_have_shown(ratios: Sequence[Ratio]) -> str:
     known = [ratio.smallest_difference for ratio in ratios if ratio.smallest_difference is not None]
     if not known or any(ratio.separate for ratio in ratios):
         return ""
-    return f"; a difference of {percent(max(known))} would have shown"
+    return f"; a difference of {percentage(max(known))} would have shown"
 
 
 def _behind_text(ratios: Sequence[Ratio], figure: Figure, lowest: str) -> str:
@@ -166,7 +166,7 @@ def _disagreement(lowest: str, ratios: Sequence[Ratio], figure: Figure) -> str:
 
 def at_each(ratio: Ratio) -> str:
     """Return the ratio at each machine, and the p-value of the test that it is the same at all."""
-    found = ", ".join(f"{one.estimate.centre:.2f}x at {short(one.machine)}" for one in ratio.by_machine)
+    found = ", ".join(f"{ratio_text(one.estimate.centre)} at {short(one.machine)}" for one in ratio.by_machine)
     return f"{found}{_chance(ratio)}"
 
 
@@ -208,11 +208,17 @@ def how(ratios: Sequence[Ratio]) -> str:
 
 def bracketed(estimate: Estimate) -> str:
     """Return a ratio with its interval, such as `1.42x [1.30 1.55]`; without an interval only the ratio."""
-    return f"{estimate.centre:.2f}x{_ends(estimate)}"
+    return ratio_text(estimate.centre, estimate.low, estimate.high)
 
 
-def _ends(estimate: Estimate) -> str:
-    return f" [{estimate.low:.2f} {estimate.high:.2f}]" if estimate.bounds else ""
+def share_text(share: Estimate) -> str:
+    """Return a share with its interval in percent, such as `3.1 % [1.9 4.3]`; without an interval only the share."""
+    return percentage(share.centre, share.low, share.high)
+
+
+def change_text(ratio: Estimate) -> str:
+    """Return a ratio as a change with its interval, such as `-3.1 % [-4.0 -2.2]`."""
+    return percent_change(ratio.centre, ratio.low, ratio.high)
 
 
 _AS = {True: ("takes", "as long"), False: ("costs", "as much")}
@@ -238,4 +244,4 @@ def ratios_text(ratios: Sequence[Ratio], figure: Figure = STEP_TIME, against: st
 def with_disturbed(ratio: Ratio) -> str:
     """Return the interval that includes the disturbed blocks, in brackets; empty without such blocks."""
     bounds = ratio.all_data.bounds if ratio.all_data else None
-    return f" (with disturbed blocks [{bounds[0]:.2f} {bounds[1]:.2f}])" if bounds else ""
+    return f" (with disturbed blocks {interval(*bounds)})" if bounds else ""

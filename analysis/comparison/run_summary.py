@@ -19,6 +19,7 @@ from keras_matrix.analysis.stats.league_means import suite
 from keras_matrix.analysis.stats.sequential import LOOKS
 from keras_matrix.analysis.stats.suite import SuiteRatio
 from keras_matrix.records.schema import Status
+from keras_matrix.records.text import percentage
 
 NOTABLE = 0.05  # the relative difference for which a run reports whether it would have shown
 NIGHT_S = 7200.0
@@ -45,7 +46,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
     now, drawn = detectable(rows, NOTABLE), sum(len(row.ratios) for row in rows)
     if not drawn:
         return text
-    text.append(f"a difference of {NOTABLE * 100:.0f} % would have shown in {now.able} of {now.of} comparisons")
+    text.append(f"a difference of {percentage(NOTABLE)} would have shown in {now.able} of {now.of} comparisons")
     if drawn < now.of:
         text[-1] += f" ({now.of - drawn} not compared)"
     if (night := projected(rows, NIGHT_S)) is not None and night.able > now.able:

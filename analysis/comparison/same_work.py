@@ -24,6 +24,7 @@ from typing import Any
 from keras_matrix.analysis.comparison import machines, tf32
 from keras_matrix.records.backends import TABLE as BACKEND_TABLE
 from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.text import percentage
 
 LOSS_TOLERANCE = 0.25
 ADVICE = "check optimiser and initial weights; runner parity locates the difference between two backends"
@@ -172,8 +173,9 @@ def losses_apart(cells: Cells, advice: str = ADVICE) -> str | None:
             if initial and abs(a - b) > LOSS_TOLERANCE * initial:
                 return (
                     f"losses differ: in epoch {epoch} {one} is at {a:.3g} and {other} at {b:.3g}, further apart than "
-                    f"{LOSS_TOLERANCE:.0%} of their first ({paths[one][0]:.3g} and {paths[other][0]:.3g}): {advice}"
-                ).replace("%", " %")
+                    f"{percentage(LOSS_TOLERANCE)} of their first ({paths[one][0]:.3g} and "
+                    f"{paths[other][0]:.3g}): {advice}"
+                )
     return None
 
 

@@ -15,9 +15,9 @@ from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.comparison.titles import varying_by_workload, work_labels
 from keras_matrix.analysis.stats.blocks import blocks_needed, minimum_detectable_effect
 from keras_matrix.analysis.stats.sequential import LOOKS
-from keras_matrix.analysis.surroundings.disturbance import percent
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.task import DEFINITION
+from keras_matrix.records.text import percentage
 
 NO_AXES = ("set_by_matrix", DEFINITION)  # of a cell's identity, but no key of a matrix
 
@@ -33,7 +33,7 @@ class Undecided:
 
     def text(self, command: str | None) -> str:
         """Return what would decide; `command` measures the run's cells again, None if there is no such command."""
-        needed = f"about {self.repeats} repeats show a difference of {percent(self.effect)}"
+        needed = f"about {self.repeats} repeats show a difference of {percentage(self.effect)}"
         if command is None:
             return f"to decide: {needed}"
         given = shlex.split(command)

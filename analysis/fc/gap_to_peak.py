@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.fc.parallel import FcFigure, figures, ratio_of, with_mode
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.records.text import percentage
 
 NOTABLE_GAP = 1.05  # Keras's step over the native one
 FAR_BELOW = 0.75  # a backend's own product over the machine's best
@@ -64,16 +66,14 @@ def _fixed_share(cell: CellSummary) -> float | None:
 
 
 def _gap_line(gap: Gap) -> str:
-    interval = gap.ratio.bounds
-    bounds = f" [{interval[0]:.2f}-{interval[1]:.2f}]" if interval else ""
     backend, task = gap.keras.settings.backend, gap.keras.task
     ratio = (
-        f"{backend}: Keras's layers take {gap.ratio.centre:.2f}x{bounds} the step of {gap.native.task.mode}, "
+        f"{backend}: Keras's layers take {bracketed(gap.ratio)} the step of {gap.native.task.mode}, "
         f"{task.weight_size} wide, batch {task.batch_size}"
     )
     if gap.fixed_share is None:
         return f"{ratio}; the share of fit's own time an epoch is not known (docs/fc.md: {SECTION})"
-    return f"{ratio}: {gap.fixed_share:.1%} of it is fit's own time an epoch (docs/fc.md: {SECTION})"
+    return f"{ratio}: {percentage(gap.fixed_share)} of it is fit's own time an epoch (docs/fc.md: {SECTION})"
 
 
 def _library_lines(found: Sequence[FcFigure]) -> Iterator[str]:
@@ -87,6 +87,6 @@ def _library_lines(found: Sequence[FcFigure]) -> Iterator[str]:
         if reached < FAR_BELOW:
             named.add(name)
             yield (
-                f"{name[0]}: its own product reaches {reached:.0%} of the machine's best in {name[1]}: the library it "
-                "multiplies with is the limit, whatever the mode (runner roofline; docs/roofline.md)"
+                f"{name[0]}: its own product reaches {percentage(reached)} of the machine's best in {name[1]}: the "
+                "library it multiplies with is the limit, whatever the mode (runner roofline; docs/roofline.md)"
             )

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from keras_matrix.analysis.fc.parallel import FcFigure
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.spec import LOCAL, FcProblem, gpu_aggr
+from keras_matrix.records.text import MIB
 
 # mode, workers, gpu_aggr
 COLUMNS = (
@@ -36,7 +37,6 @@ COLUMNS = (
 )
 WEIGHT_SIZES = (1024, 2048, 4096, 8192)
 BATCH_SIZES = tuple(2**power for power in range(1, 14))
-MEBI = 2**20
 ABSENT = "N/A"
 
 
@@ -55,7 +55,7 @@ def as_csv(figures: Iterable[FcFigure], backend: str) -> str:
     }
     lines = []
     for size in WEIGHT_SIZES:
-        lines.append(f"{size} x {size} weights ({size * size // MEBI}MB)")
+        lines.append(f"{size} x {size} weights ({size * size // MIB}MB)")
         for batch in BATCH_SIZES:
             found = [times_s.get((*column, size, batch)) for column in COLUMNS]
             lines.append(", ".join([str(batch), *(ABSENT if s is None else f"{s:.6f}" for s in found)]))

@@ -28,6 +28,7 @@ from keras_matrix.records.fc import spec
 from keras_matrix.records.instruments.peaks import Gemm, Peaks, Stream
 from keras_matrix.records.instruments.work import Work, work_key
 from keras_matrix.records.settings import DATA, GENERATE, Settings
+from keras_matrix.records.text import percentage
 
 TRAINING_PER_FORWARD = 3
 ABOVE_PEAK = 1.02
@@ -394,8 +395,8 @@ def _notes(peaks: Peaks | None) -> Iterable[str]:
         yield whose
     if peaks.other_cpu_share is not None and peaks.other_cpu_share > QUIET_SHARE:
         yield (
-            f"other processes used {peaks.other_cpu_share:.0%} of the CPU time while the peaks were measured: they may "
-            "be too low; measure again with --measure when the machine is quiet"
+            f"other processes used {percentage(peaks.other_cpu_share)} of the CPU time while the "
+            "peaks were measured: they may be too low; measure again with --measure when the machine is quiet"
         )
     for what, reason in sorted(peaks.refused.items()):
         yield f"not timed: {what}: {reason}"

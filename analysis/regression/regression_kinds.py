@@ -39,6 +39,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
+from keras_matrix.analysis.comparison.ratios import bracketed, change_text
 from keras_matrix.analysis.regression.gate import Outcome, Rule, Verdict, outcome_of, spent, spent_p
 from keras_matrix.analysis.stats.blocks import (
     MIN_BLOCKS,
@@ -53,6 +54,7 @@ from keras_matrix.analysis.stats.blocks import (
 from keras_matrix.analysis.stats.memory_growth import LEAST_GROWTH_BYTES, growth_text
 from keras_matrix.analysis.stats.processes import scatter_ratio
 from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.text import percent_change
 
 FIRST_EPOCH_TOLERANCE = 0.10
 SCATTER_TOLERANCE = 0.25
@@ -329,7 +331,7 @@ def _steps_said(found: Facets, steps: Verdict) -> str:
     if RegressionKind.STEPS not in found.kinds or not flops.base or not flops.new:
         return said
     if flops.new > flops.base:
-        return f"{said}, with {percent(flops.new / flops.base)} FLOPs"
+        return f"{said}, with {percent_change(flops.new / flops.base)} FLOPs"
     if found.recompiles.more:
         return said
     return f"{said}, with {'the same' if flops.new == flops.base else 'fewer'} FLOPs: extra memory traffic or overhead"
@@ -340,12 +342,12 @@ def _scatter_said(found: Facets) -> str:
     for verdict, where in ((found.scatter, "between processes"), (found.scatter_within, "within them")):
         one = verdict.estimate
         if verdict.outcome is Outcome.REGRESSED and one:
-            texts.append(f"{one.centre:.1f} times ({one.low:.1f} to {one.high:.1f}) {where}")
+            texts.append(f"{bracketed(one)} {where}")
     return ", ".join(texts)
 
 
 def _memory_said(found: Facets) -> str:
-    """Return by how much more memory new keeps with each step: "host memory, 8.0 MiB a step [7.9 8.1] more"."""
+    """Return by how much more memory new keeps with each step: "host memory, 8.00 MiB a step [7.91 8.12] more"."""
     return ", ".join(
         f"{what} memory, {growth_text(verdict.estimate)} more"
         for what, verdict in (("host", found.host_memory), ("device", found.device_memory))
@@ -354,15 +356,7 @@ def _memory_said(found: Facets) -> str:
 
 
 def _changed(ratio: Estimate | None) -> str:
-    if ratio is None:
-        return "not measured"
-    bounds = f" ({' to '.join(map(percent, ratio.bounds))})" if ratio.bounds else ""
-    return f"{percent(ratio.centre)}{bounds}"
-
-
-def percent(ratio: float) -> str:
-    """Return a ratio as a change: `+5.2 %`, `-3.1 %`."""
-    return f"{ratio - 1:+.1%}".replace("%", " %")
+    return "not measured" if ratio is None else change_text(ratio)
 
 
 def _recompiles(pair: RecordPair) -> Counts:

@@ -23,6 +23,7 @@ from keras_matrix.records.instruments.gpu_place import gpus_of_place, host_of_pl
 from keras_matrix.records.replicas.facts import FED_FROM_HOST, Replicas
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import DATA, Settings
+from keras_matrix.records.text import percentage
 
 FASTER = "faster than one device"
 NOT_MEASURED = "one device not measured"
@@ -83,13 +84,13 @@ class DeviceScaling:
     def text(self) -> str:
         """The result as one line, such as `torch 1.62x [1.55 1.70] on 2 devices, efficiency 81 %`."""
         where = f"on {self.devices} devices"
-        communication = f"communication {_percent(self.spent.share)} ({self.spent.how})" if self.spent else ""
+        communication = f"communication {self.spent.share_text} ({self.spent.how})" if self.spent else ""
         if self.speed_up is None or self.efficiency is None:
             parts = [f"{self.settings.backend} {where}: {self.missing}", communication]
         else:
             reached = "" if self.verdict == FASTER else f" ({self.verdict})"
             gain = f"{self.settings.backend} {bracketed(self.speed_up)} {where}{reached}"
-            figures = (gain, f"efficiency {_percent(self.efficiency.centre)}", communication)
+            figures = (gain, f"efficiency {percentage(self.efficiency.centre)}", communication)
             parts = [", ".join(figure for figure in figures if figure), self.compiled, self.fed]
         return "; ".join(part for part in parts if part)
 
@@ -176,7 +177,3 @@ def _fed(devices: int, replicas: Replicas) -> str:
     if FED_FROM_HOST not in replicas.semantics:
         return ""
     return f"one device has its batches in its memory, {devices} devices get theirs from host memory"
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %" if share >= 0 else "below 0 %"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.text import percentage
 
 # Their shares are not comparable (docs/devices.md).
 HOW = {Method.TIMED: "each collective timed, with waiting", Method.PROFILED: "by the profiler"}
@@ -27,6 +28,11 @@ class StepBreakdown:
     def how(self) -> str:
         """How the share was measured, in a few words."""
         return HOW[self.method]
+
+    @property
+    def share_text(self) -> str:
+        """The share as a percentage; below zero it is noise, whose value says nothing."""
+        return percentage(self.share) if self.share >= 0 else "below 0 %"
 
 
 def step_breakdown(measured: Iterable[Communication | None]) -> StepBreakdown | None:

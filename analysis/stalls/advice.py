@@ -19,6 +19,7 @@ from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.instruments.input_probe import InputProbe
 from keras_matrix.records.instruments.input_use import MOST_PREFETCH, InputFacts
 from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.records.text import bytes_text, seconds
 
 LEAST_GAIN = 1.02
 LEAST_GAIN_WITHOUT_INTERVAL = 1.05
@@ -191,8 +192,8 @@ def _cheaper_decoding(situation: Situation) -> Iterator[_Candidate]:
     best = min(known, key=lambda name: known[name], default=None)
     if best is not None and known[best] < own_s:
         change = predict.with_prepare_cost(own_s - known[best])
-        text = f"decode with {best} ({known[best] * 1e3:.2g} ms of CPU per sample) in place of {facts.decoder}"
-        yield _Candidate("decoder", f"{text} ({own_s * 1e3:.2g} ms)", change, situation.changed(decoder=best))
+        text = f"decode with {best} ({seconds(known[best])} of CPU per sample) in place of {facts.decoder}"
+        yield _Candidate("decoder", f"{text} ({seconds(own_s)})", change, situation.changed(decoder=best))
     if not scaled and own.scaled_s is not None and own.scaled_s < own.full_s:
         change = predict.with_prepare_cost(own.full_s - own.scaled_s)
         params = situation.changed(decode_scale="dct")
@@ -211,9 +212,9 @@ def _another_library(situation: Situation, decoder: str, alone_cpu_s: float | No
     cpu_s = mean([block for block, _ in situation.pairs], lambda b: b.stages.cpu_s if b.stages else None)
     if alone_cpu_s is None or cpu_s is None or alone_cpu_s >= cpu_s:
         return
-    text = f"the fastest decoder outside the backend ({alone_cpu_s * 1e3:.2g} ms of CPU per sample in all) in place of"
+    text = f"the fastest decoder outside the backend ({seconds(alone_cpu_s)} of CPU per sample in all) in place of"
     change = predict.with_prepare_cost(cpu_s - alone_cpu_s)
-    yield _Candidate("decoder", f"{text} {decoder} ({cpu_s * 1e3:.2g} ms)", change, situation.changed(decoder="auto"))
+    yield _Candidate("decoder", f"{text} {decoder} ({seconds(cpu_s)})", change, situation.changed(decoder="auto"))
 
 
 def _device_preprocessing(situation: Situation) -> Iterator[_Candidate]:
@@ -274,7 +275,7 @@ def _memory(situation: Situation) -> Iterator[_Candidate]:
     needed_bytes = facts.samples * size * size * CHANNELS * floats * copies
     if needed_bytes > CACHE_SHARE * memory_bytes:
         return
-    text = f"cache the decoded samples in memory ({needed_bytes / 1e9:.2g} GB)"
+    text = f"cache the decoded samples in memory ({bytes_text(needed_bytes)})"
     note = "from the second pass over the data on" if copies == 1 else EACH_PROCESS
     yield _Candidate("cache", text, predict.with_everything_in_memory, situation.changed(cache="ram"), note=note)
 

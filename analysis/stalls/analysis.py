@@ -29,6 +29,7 @@ from keras_matrix.records.instruments.input_probe import InputProbe
 from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.instruments.stall_arms import ArmName, base_of
 from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.text import bytes_text, percentage
 
 SHOWN_WORKERS = 8
 MOST_HITS = 0.1  # of a cold arm, whose files were evicted
@@ -194,7 +195,9 @@ def _cold(own: Sequence[Record]) -> list[str]:
     uses = [record.input for record in own if record.input]
     lines = sorted({f"cold means: {use.cold_meaning}" for use in uses if use.cold_meaning})
     if left := [use.resident_share for use in uses if use.resident_share and use.resident_share > MOST_RESIDENT]:
-        lines.append(f"up to {max(left):.0%} of the files stayed in the page cache: the cold arm was not entirely cold")
+        lines.append(
+            f"up to {percentage(max(left))} of the files stayed in the page cache: the cold arm was not entirely cold"
+        )
     return lines
 
 
@@ -229,8 +232,8 @@ def _second_pass(found: Sequence[Block]) -> list[str]:
     if hits is None or hits <= MOST_HITS:
         return []
     return [
-        f"the page cache served {hits:.0%} of the bytes although it was emptied before each epoch: an epoch with its "
-        "lead-in reads more than one pass; set a smaller steps_per_epoch, or use more samples"
+        f"the page cache served {percentage(hits)} of the bytes although it was emptied before each epoch: an epoch "
+        "with its lead-in reads more than one pass; set a smaller steps_per_epoch, or use more samples"
     ]
 
 
@@ -239,5 +242,5 @@ def _fits_in_memory(record: Record) -> list[str]:
     stored_bytes = facts.stored_bytes if facts else None
     if not stored_bytes or not memory_bytes or stored_bytes > memory_bytes / 2:
         return []
-    size = f"{stored_bytes / 1e9:.2g} GB"
+    size = bytes_text(stored_bytes)
     return [f"the data set ({size}) fits into memory: only the first pass after a start reads from storage, as here"]

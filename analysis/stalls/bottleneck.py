@@ -31,6 +31,7 @@ from keras_matrix.analysis.stalls.arms import Block, Stages, mean
 from keras_matrix.analysis.stalls.report import Bottleneck
 from keras_matrix.analysis.stalls.split import COPY, FETCH, INTERFERENCE, PREPARATION, Split
 from keras_matrix.records.instruments.input_probe import InputProbe, StorageLimits
+from keras_matrix.records.text import bytes_text, percentage, seconds
 
 LEAST_STALL = 0.03
 # Share of the fetched bytes that storage must have served for it to be the storage that is waited for.
@@ -82,12 +83,12 @@ def bottleneck(
 ) -> Named:
     """Return the bottleneck of the observed arm."""
     if found.stall.centre < LEAST_STALL or (found.stall.low is not None and found.stall.low <= 0):
-        why = f"input costs {max(0.0, found.stall.centre):.1%} of the step"
+        why = f"input costs {percentage(max(0.0, found.stall.centre))} of the step"
         return Named(Bottleneck.NONE, f"{why}; the time goes into computing")
     requests = _requests(blocks, stored_as)
     # Interference was taken out of preparation, which causes it.
     if found.share(COPY) > max(found.share(FETCH), found.share(PREPARATION) + found.share(INTERFERENCE)):
-        why = f"batching and copying to the device take {found.share(COPY):.0%} of the step"
+        why = f"batching and copying to the device take {percentage(found.share(COPY))} of the step"
         return Named(Bottleneck.COPY, why)
     stages = mean_stages(blocks)
     if stages is None:
@@ -125,11 +126,11 @@ def process_cpus(blocks: Sequence[Block]) -> float | None:
 
 
 def _fetch(blocks: Sequence[Block], stages: Stages, probe: InputProbe | None, requests: _Requests) -> Named:
-    sample_s = f"a worker waits {(stages.fetch_s - stages.fetch_cpu_s) * 1e3:.3g} ms for the bytes of a sample"
+    sample_s = f"a worker waits {seconds(stages.fetch_s - stages.fetch_cpu_s)} for the bytes of a sample"
     fetched = mean(blocks, lambda b: b.stages.sample_bytes * b.batch if b.stages and b.stages.sample_bytes else None)
     served = mean(blocks, lambda b: b.storage_bytes)
     if served is not None and fetched and served < FROM_STORAGE * fetched:
-        why = f"{sample_s}, and the storage of this machine served only {served / fetched:.0%} of them"
+        why = f"{sample_s}, and the storage of this machine served only {percentage(served / fetched)} of them"
         return Named(Bottleneck.LATENCY, why)
     if served is None:
         caveat = "the bytes that storage served are not known, so its limits could not be examined"
@@ -181,12 +182,12 @@ def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None, 
         if saturated:
             why = f"{begin}: storage delivers {rates}, and no more than {most_bytes / 1e6:.3g} MB/s to many readers"
             return Named(Bottleneck.BANDWIDTH, why)
-        each = f"a request takes {limits.one_read_s * 1e3:.2g} ms" if limits.one_read_s else "requests take their time"
+        each = f"a request takes {seconds(limits.one_read_s)}" if limits.one_read_s else "requests take their time"
         why = f"{begin}: storage delivers {rates} and could deliver {most_bytes / 1e6:.3g} MB/s to more readers; {each}"
         return Named(Bottleneck.LATENCY, why)
     caveat = "storage IOPS and bandwidth are told apart by the size of a request alone: the storage was not probed"
     small = request is not None and request < SMALL_REQUEST_BYTES
-    size = f" of {request / 1024:.3g} KiB" if request else ""
+    size = f" of {bytes_text(request)}" if request else ""
     return Named(
         Bottleneck.IOPS if small else Bottleneck.BANDWIDTH, f"{begin}: storage delivers {rates}{size}", caveat=caveat
     )
@@ -206,7 +207,7 @@ def _preparation(
         free = f" while {workers.cores - (total or 0):.1f} of {workers.cores} CPUs are idle" if idle else ""
         why = f"{workers.count} threads together use {used:.2f} CPUs for preparation{free}: {LOCKED}"
         return Named(Bottleneck.GIL, why, used)
-    cost = f"decoding and preparing take {stages.prepare_cpu_s * 1e3:.3g} ms of CPU per sample"
+    cost = f"decoding and preparing take {seconds(stages.prepare_cpu_s)} of CPU per sample"
     busy = f"{total:.1f} of {workers.cores} CPUs are busy" if total is not None else f"{workers.cores} CPUs"
     return Named(Bottleneck.CPU, f"{cost}; {_workers_text(workers)}; {busy}")
 

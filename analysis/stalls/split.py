@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from keras_matrix.analysis.stalls.arms import Block
 from keras_matrix.analysis.stalls.report import Part
 from keras_matrix.analysis.stats.blocks import Estimate, arithmetic
+from keras_matrix.records.text import percentage
 
 COMPUTE, FETCH, PREPARATION, COPY, INTERFERENCE = "compute", "fetch", "preparation", "batching and copy", "interference"
 MEANINGS = {
@@ -89,8 +90,8 @@ def caveats(found: Split) -> list[str]:
     apart = found.stall.centre - found.input_bound.centre
     if abs(apart) <= APART:
         return []
-    differential, inband = f"{found.stall.centre:.1%}", f"{found.input_bound.centre:.1%}"
-    text = f"differential ({differential}) and in-band ({inband}) shares are {abs(apart) * 100:.0f} points apart: "
+    differential, inband = percentage(found.stall.centre), percentage(found.input_bound.centre)
+    text = f"differential ({differential}) and in-band ({inband}) shares are {abs(apart) * 100:.1f} points apart: "
     if apart > 0:
         return [
             text + "training waits less than the pipeline costs. The rest is interference: preparation and compute use "

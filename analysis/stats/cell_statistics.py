@@ -21,13 +21,13 @@ from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.memory_growth import device_growth, host_growth
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import Record
+from keras_matrix.records.text import MEBIBYTE, MIB, MILLISECOND, PERCENT, Unit
 
 STEP_TIME_NAME = "times.step_time_s"
 MEDIAN, LARGEST, P95 = "median over processes", "largest of the processes", "95th percentile over processes"
 GEOMETRIC = "geometric mean over processes"
 MEAN = "mean over processes"
 SEPARATE = "one process, if separate from 0"
-MILLISECOND, MEBIBYTE, PERCENT = ("ms", 1e-3), ("MiB", 2.0**20), ("%", 0.01)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +206,11 @@ STATISTICS = (
     Statistic("usage.host_growth_bytes_per_step", "host memory growth", "B/step",
               "Anonymous host memory that a process keeps with each step of its measured epochs: the median slope of "
               "the lower edge of its memory. 0 if it settles; not stated below eight readings.",
-              lambda cell: centre_of(host_growth(cell.measured)), ("MiB/step", 2.0**20), MEAN,
+              lambda cell: centre_of(host_growth(cell.measured)), Unit("MiB/step", MIB), MEAN,
               interval=lambda cell: host_growth(cell.measured)),
     Statistic("usage.device_growth_bytes_per_step", "device memory growth", "B/step",
               "Likewise memory in use by the framework’s allocator on the device, read between epochs: seven measured "
-              "epochs or more.", lambda cell: centre_of(device_growth(cell.measured)), ("MiB/step", 2.0**20), MEAN,
+              "epochs or more.", lambda cell: centre_of(device_growth(cell.measured)), Unit("MiB/step", MIB), MEAN,
               interval=lambda cell: device_growth(cell.measured)),
     Statistic("usage.device_average_power_w", "device power", "W",
               "Energy of the GPU over the time of the measured epochs. Of the GPU alone: CPU, memory and fans are not "

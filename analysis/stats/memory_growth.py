@@ -21,6 +21,7 @@ from itertools import pairwise
 
 from keras_matrix.analysis.stats.blocks import Estimate, arithmetic
 from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.text import MEMORY_UNITS, Unit, quantity, unit_for
 
 LEAST_READINGS = 8
 STRETCHES = 8
@@ -30,7 +31,6 @@ LEAST_GROWTH_SHARE = 0.01
 
 # Of the mean slope: the least slope of each half, and the least median slope, of a steady rise.
 LEAST_SHARE = 0.7
-UNITS = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 WARNING = "memory_grows"
 
 Reading = tuple[float, int]
@@ -95,7 +95,6 @@ def device_growth(records: Sequence[Record]) -> Estimate | None:
 
 
 def growth_text(estimate: Estimate) -> str:
-    """Return an estimate as text: "8.0 MiB a step [7.9 8.1]"; without an interval below five processes."""
-    unit, size = next((pair for pair in UNITS if abs(estimate.centre) >= pair[1]), ("B", 1.0))
-    ends = " [{:.1f} {:.1f}]".format(*(end / size for end in estimate.bounds)) if estimate.bounds else ""
-    return f"{estimate.centre / size:.1f} {unit} a step{ends}"
+    """Return an estimate as text: "8.00 MiB a step [7.91 8.12]"; without an interval below five processes."""
+    unit = unit_for([estimate.centre], MEMORY_UNITS)
+    return quantity(estimate.centre, Unit(f"{unit.name} a step", unit.size), estimate.low, estimate.high)

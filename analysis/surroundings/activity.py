@@ -9,6 +9,7 @@ from keras_matrix.analysis.surroundings.findings import Check, Judgement, Limit,
 from keras_matrix.analysis.surroundings.readings import Readings
 from keras_matrix.analysis.surroundings.resolution import MIN_PAIRS, resolution
 from keras_matrix.records.host.procfs import Unread
+from keras_matrix.records.text import bytes_text, percentage
 
 MIB, GIB = 1 << 20, 1 << 30
 # `bad` begins where the disturbance rule replaces a block: such a machine would have every block replaced.
@@ -32,8 +33,8 @@ def _resolution(readings: Readings) -> Judgement:
         return Rating.UNREAD, text, "give it more time with --seconds"
     first = found.detectable[0]
     text = (
-        f"two identical arms, {found.pairs} pairs: {disturbance.percent(first.difference)} in {first.pairs} pairs "
-        f"(between {disturbance.percent(first.low)} and {disturbance.percent(first.high)})"
+        f"two identical arms, {found.pairs} pairs: {percentage(first.difference, first.low, first.high)} "
+        f"in {first.pairs} pairs"
     )
     return RESOLUTION.verdict(first.difference), text, "fix what is bad below, or plan for more repeats"
 
@@ -41,7 +42,7 @@ def _resolution(readings: Readings) -> Judgement:
 def _other_cpu(readings: Readings) -> Judgement:
     meanwhile = readings.meanwhile
     share = _counted(disturbance.other_cpu_share(disturbance.Watched(known(meanwhile.stretch), meanwhile.own)))
-    text = f"other processes used {disturbance.percent(share)} of the CPUs"
+    text = f"other processes used {percentage(share)} of the CPUs"
     if isinstance(meanwhile.others, Unread):
         text += f"; which: not readable: {meanwhile.others.why}"
     elif meanwhile.others:
@@ -51,7 +52,7 @@ def _other_cpu(readings: Readings) -> Judgement:
 
 def _steal(readings: Readings) -> Judgement:
     share = _counted(disturbance.steal_share(known(readings.meanwhile.stretch)))
-    text = f"the hypervisor withheld {disturbance.percent(share)} of the time the CPUs had work"
+    text = f"the hypervisor withheld {percentage(share)} of the time the CPUs had work"
     return STEAL.verdict(share), text, "measure at another time or on a dedicated machine"
 
 
@@ -63,7 +64,7 @@ def _pressure(field: str, limit: Limit, what: str, advice: str) -> Callable[[Rea
     def rule(readings: Readings) -> Judgement:
         stretch = known(readings.meanwhile.stretch)
         share = _counted(disturbance.stall_share(getattr(stretch, field), stretch), NO_PRESSURE)
-        return limit.verdict(share), f"something waited for {what} {disturbance.percent(share)} of the time", advice
+        return limit.verdict(share), f"something waited for {what} {percentage(share)} of the time", advice
 
     return rule
 
@@ -99,9 +100,9 @@ def _swap(readings: Readings) -> Judgement:
     swap, stretch = known(readings.swap), readings.meanwhile.stretch
     if swap.total_bytes == 0:
         return Rating.FINE, "no swap space", ""
-    text = f"{swap.used_bytes / GIB:.1f} of {swap.total_bytes / GIB:.1f} GiB in use"
+    text = f"{bytes_text(swap.used_bytes)} of {bytes_text(swap.total_bytes)} in use"
     rate = None if isinstance(stretch, Unread) else _swap_rate_bytes_per_s(stretch)
-    text += "; rate: not readable" if rate is None else f", {rate / MIB:.1f} MiB/s in and out"
+    text += "; rate: not readable" if rate is None else f", {bytes_text(rate)}/s in and out"
     rating = Rating.BAD if rate else Rating.DOUBTFUL if swap.used_bytes else Rating.FINE
     return rating, text, "free memory, then empty it: swapoff -a && swapon -a"
 

@@ -32,6 +32,8 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from keras_matrix.records.text import percentage
+
 # The default `precision_target`. At worst all of a block's 3 % fell on one of two equal arms: its log ratio moved by
 # 6 %, the mean of five blocks, the fewest that give an interval, by 1.2 %, in a random direction. A lower limit would
 # replace blocks for effects invisible in the result, and be within the resolution of the ticks.
@@ -131,8 +133,8 @@ class Disturbed:
     def __str__(self) -> str:
         if self.share is None or self.limit is None:
             return f"{self.cause.value}: {_TEXTS[self.cause]}"
-        text = _TEXTS[self.cause].format(share=percent(self.share))
-        return f"{self.cause.value}: {text} (limit {percent(self.limit)})"
+        text = _TEXTS[self.cause].format(share=percentage(self.share))
+        return f"{self.cause.value}: {text} (limit {percentage(self.limit)})"
 
 
 def disturbed(block: Iterable[Watched]) -> Disturbed | None:
@@ -171,11 +173,6 @@ def together(block: Iterable[Watched]) -> Watched | None:
             storage_bytes=_sum([use.storage_bytes for use in own]),
         ),
     )
-
-
-def percent(share: float) -> str:
-    """Return a share as `3.1 %`."""
-    return f"{100 * share:.1f} %"
 
 
 def steal_share(stretch: Stretch) -> float | None:

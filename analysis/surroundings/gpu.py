@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from keras_matrix.analysis.surroundings.findings import Check, Judgement, Limit, MachineFinding, Rating, apply, known
 from keras_matrix.analysis.surroundings.readings import Gpu, GpuProcess
 from keras_matrix.records.host.procfs import Unread
+from keras_matrix.records.text import bytes_text
 
 MHZ = 1_000_000
-MIB = 1 << 20
 # Data-centre GPUs begin to slow down between 85 and 95 C; not every one reports nvidia-smi's own limit.
 TEMPERATURE_C = Limit(75.0, 85.0)
 # 0x1 (idle), 0x2 (clocks set by the user) and 0x100 (display) are not throttling.
@@ -39,7 +39,7 @@ def process_text(process: GpuProcess) -> str:
     """Return a process's name, id and GPU memory, as far as they are known."""
     details = [f"process {process.pid}"] if process.name else []
     if process.memory_bytes is not None:
-        details.append(f"{process.memory_bytes / MIB:.0f} MiB")
+        details.append(f"{bytes_text(process.memory_bytes)}")
     name = process.name or f"process {process.pid}"
     return f"{name} ({', '.join(details)})" if details else name
 

@@ -17,9 +17,9 @@ from keras_matrix.analysis.surroundings.disturbance import (
     Cause,
     Disturbed,
     Watched,
-    percent,
 )
 from keras_matrix.records.schema import Surroundings
+from keras_matrix.records.text import percentage
 
 NEIGHBOUR_LIMIT = OTHER_CPU_LIMIT
 
@@ -32,7 +32,7 @@ class Neighbour:
     cpu_share: float
 
     def __str__(self) -> str:
-        return f"{self.name} ({percent(self.cpu_share)} of the CPUs)"
+        return f"{self.name} ({percentage(self.cpu_share)} of the CPUs)"
 
 
 def neighbours(watched: Iterable[Watched]) -> tuple[Neighbour, ...]:
@@ -81,9 +81,9 @@ def neighbour_warnings(around: Surroundings) -> list[str]:
         )
     if (around.waiting_cpu_share or 0) > NEIGHBOUR_LIMIT:
         found.append(
-            f"busy_while_waiting: this cell used {percent(around.waiting_cpu_share or 0)} of the CPUs while it waited "
-            "for its turn, and slowed down the others of its block, and itself while it works; end the threads and "
-            "processes that its workload leaves running between its epochs"
+            f"busy_while_waiting: this cell used {percentage(around.waiting_cpu_share or 0)} of the CPUs while it "
+            "waited for its turn, and slowed down the others of its block, and itself while it works; end the threads "
+            "and processes that its workload leaves running between its epochs"
         )
     return found
 
@@ -92,5 +92,6 @@ def busy_text(around: Surroundings) -> str:
     """Return the warning that processes outside the run took CPU time, with the busiest of them if known."""
     busiest = f" (busiest: {around.busiest_process})" if around.busiest_process else ""
     return (
-        f"busy: processes outside the run used {percent(around.other_cpu_share or 0)} of the CPUs{busiest}; stop them"
+        f"busy: processes outside the run used {percentage(around.other_cpu_share or 0)} of the "
+        f"CPUs{busiest}; stop them"
     )

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.stats.blocks import CONFIDENCE, MIN_BLOCKS, minimum_detectable_effect
-from keras_matrix.analysis.surroundings.disturbance import percent
+from keras_matrix.records.text import percentage
 
 MIN_PAIRS = MIN_BLOCKS
 PLANNED_PAIRS = (10, 30)
@@ -55,7 +55,7 @@ def resolution_text(found: Resolution | None, pairs: int) -> str:
     """Return the detectable differences, from so many measured pairs, in one sentence."""
     if found is None:
         return f"no estimate: needs {MIN_PAIRS} pairs, got {pairs}"
-    differences = ", ".join(f"{percent(d.difference)} in {d.pairs} pairs" for d in found.detectable)
+    differences = ", ".join(f"{percentage(d.difference)} in {d.pairs} pairs" for d in found.detectable)
     return f"this machine can show a difference of {differences}"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from keras_matrix.analysis.surroundings.findings import Check, Judgement, Limit, NotReadError, Rating, known
 from keras_matrix.analysis.surroundings.readings import Readings
 from keras_matrix.records.host.procfs import Unread
+from keras_matrix.records.text import bytes_text
 
-GIB = 1 << 30
 MEMORY_USED = Limit(0.80, 0.95)
 # Under these drivers `powersave` still moves the clock with the load; under the others it selects the lowest.
 DYNAMIC_POWERSAVE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
@@ -60,9 +60,9 @@ def _memory_limit(readings: Readings) -> Judgement:
     if limit is None:
         return Rating.FINE, "no limit below the machine's memory", ""
     if isinstance(used, Unread):
-        raise NotReadError(f"{used.why}; the limit is {limit / GIB:.1f} GiB")
+        raise NotReadError(f"{used.why}; the limit is {bytes_text(limit)}")
     rating = MEMORY_USED.verdict(used / limit if limit else 1.0)
-    return rating, f"{used / GIB:.1f} of {limit / GIB:.1f} GiB used", "raise the limit, or free memory"
+    return rating, f"{bytes_text(used)} of {bytes_text(limit)} used", "raise the limit, or free memory"
 
 
 def _rights(readings: Readings) -> Judgement:

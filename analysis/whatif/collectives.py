@@ -25,6 +25,7 @@ from statistics import median, stdev
 
 from keras_matrix.analysis.whatif.graph import Collective, Graph, GraphError, LinkCalibration
 from keras_matrix.records.fc import buckets, network, spec
+from keras_matrix.records.text import MIB
 
 # An operation on N ranks: the steps of its ring, and the bytes that each rank sends, as a share of the array.
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send")
@@ -256,7 +257,7 @@ def ddp_buckets(tensors: Sequence[int], caps_mb: float | Sequence[float] | None 
     """
     if caps_mb is None or isinstance(caps_mb, (int, float)):
         return buckets.by_capacity(tensors, buckets.capacities_bytes(caps_mb or 0))
-    return buckets.by_capacity(tensors, [int(cap * buckets.MIB) for cap in caps_mb])
+    return buckets.by_capacity(tensors, [int(cap * MIB) for cap in caps_mb])
 
 
 def tf_packs(tensors: Sequence[int], bytes_per_pack: int) -> list[list[int]]:

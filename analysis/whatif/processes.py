@@ -16,6 +16,7 @@ from statistics import fmean
 from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, Node
 from keras_matrix.analysis.whatif.replay import step_time_s
+from keras_matrix.records.text import percent_change
 
 # The ratio is found to this part of the step time. A larger difference of processes than this ratio has another cause.
 TOLERANCE = 0.001
@@ -40,7 +41,10 @@ def as_mean_process(graph: Graph, step_times_s: Sequence[float]) -> Graph:
         middle = (low + high) / 2
     if middle == 1.0:
         return graph
-    caveat = f"computation was made {middle - 1:+.1%} longer, for the mean of {len(step_times_s)} processes of the cell"
+    caveat = (
+        f"computation was made {percent_change(middle)} longer, for the mean of {len(step_times_s)} "
+        "processes of the cell"
+    )
     moved = _scaled(graph, middle)
     return replace(moved, header=replace(moved.header, caveats=(*moved.header.caveats, caveat)))
 

@@ -21,6 +21,7 @@ from itertools import combinations
 from statistics import fmean, median
 
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate, geometric, of_logs, paired_logs
+from keras_matrix.records.text import percentage
 
 BASELINE = "baseline"
 # Two settings are not known to differ by less than this, however narrow their intervals are.
@@ -187,7 +188,7 @@ def _round(
     regret = _regret(measurements[chosen.name], measurements[best.name])
     ranked = _distinguishable(judged)
     correlation = _spearman(ranked)
-    slower = f"{chosen.name} was predicted to be best and {{}} {regret.centre - 1:.1%} slower than {best.name}"
+    slower = f"{chosen.name} was predicted to be best and {{}} {percentage(regret.centre - 1)} slower than {best.name}"
     refuting, unsure = _together(judged, regret, slower, limits)
     wrong += refuting
     if correlation is not None and correlation < limits.correlation:
@@ -230,12 +231,12 @@ def _as_fitted(row: Row) -> Row:
 def _of_error(low: float | None, high: float | None, limit: float) -> tuple[Verdict, str]:
     if low is None or high is None:
         return Verdict.INCONCLUSIVE, ""
-    text = f"the error is between {low:+.1%} and {high:+.1%}"
+    text = f"the error is between {percentage(low, signed=True)} and {percentage(high, signed=True)}"
     if low > limit or high < -limit:
-        return Verdict.REFUTED, f"{text}, outside {limit:.0%}"
+        return Verdict.REFUTED, f"{text}, outside {percentage(limit)}"
     if -limit <= low and high <= limit:
-        return Verdict.VERIFIED, f"{text}, within {limit:.0%}"
-    return Verdict.INCONCLUSIVE, f"{text}: more processes would decide about {limit:.0%}"
+        return Verdict.VERIFIED, f"{text}, within {percentage(limit)}"
+    return Verdict.INCONCLUSIVE, f"{text}: more processes would decide about {percentage(limit)}"
 
 
 def _together(rows: Sequence[Row], regret: Estimate, slower: str, limits: Limits) -> tuple[list[str], list[str]]:

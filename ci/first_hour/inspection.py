@@ -13,8 +13,8 @@ from ci.first_hour.results import Folders, keys_of
 from ci.first_hour.service import APPEND_ONLY, NEEDED, Service
 from keras_matrix.dashboards.live.questions import Choice, questions
 from keras_matrix.records.store import Results
+from keras_matrix.records.text import bytes_text
 from keras_matrix.runner.checks.first_hour.steps import Found, Outcome, Step
-from keras_matrix.uploader.bigquery.query_cost import size
 from keras_matrix.uploader.schema import CELLS
 
 NOT_REPORTED = "not reported by this service"
@@ -110,7 +110,7 @@ def amount(count: int | None) -> str:
     """Return a number of bytes in MiB with the on-demand price."""
     if count is None:
         return NOT_REPORTED
-    return f"{size(count)} ({price_usd(count):.5f} USD)"
+    return f"{bytes_text(count)} ({price_usd(count):.5f} USD)"
 
 
 def _total(costs: list[QueryCost]) -> str:

@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass
 
 from ci.first_hour.inspection import NOT_REPORTED
+from keras_matrix.records.text import bytes_text
 from keras_matrix.runner.checks.first_hour import report
 from keras_matrix.runner.checks.first_hour.report import table
-from keras_matrix.uploader.bigquery.query_cost import size
 
 ACCOUNT = re.compile(r"([A-Za-z0-9._%+-]{1,3})[A-Za-z0-9._%+-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
 SECRETS = (
@@ -58,7 +58,7 @@ class Report(report.Report):
 
 
 def _size(count: int | None) -> str:
-    return NOT_REPORTED if count is None else size(count)
+    return NOT_REPORTED if count is None else bytes_text(count)
 
 
 def anonymous(text: str, project: str) -> str:

@@ -31,6 +31,7 @@ from keras_matrix.analysis.regression.bisection import (
     search,
 )
 from keras_matrix.analysis.regression.gate import Rule
+from keras_matrix.records.text import percentage
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bisect.md"
 BEGIN, END = "<!-- bisect: begin -->", "<!-- bisect: end -->"
@@ -112,7 +113,7 @@ def trials(noise: draws.Array, versions: int, slowdown: float, count: int, seed:
 def tables(versions: int, slowdown: float, count: int) -> Iterator[str]:
     """Yield the table of the criterion, and that of many trials of several slowdowns."""
     recorded = [one for condition in BUDGETS_S for one in draws.recordings(stored(condition))]
-    yield f"`ci/study bisect`, seed {SEED}: {versions} versions, {slowdown:.0%} slower from a random one on."
+    yield f"`ci/study bisect`, seed {SEED}: {versions} versions, {percentage(slowdown)} slower from a random one on."
     yield from head(
         f"{count} trials",
         "right",
@@ -132,7 +133,9 @@ def tables(versions: int, slowdown: float, count: int) -> Iterator[str]:
         yield (
             f"| {one.condition}, {one.backend} | {counts} | {_span(steps)} | {_span(blocks)} | {cost_s / 60:.0f} min |"
         )
-    yield from head(f"{MANY} trials: right, wrong, undecided", *(f"{share:.0%}" for share in (0.02, 0.03, 0.05, 0.1)))
+    yield from head(
+        f"{MANY} trials: right, wrong, undecided", *(percentage(share) for share in (0.02, 0.03, 0.05, 0.1))
+    )
     for one in recorded:
         cells = [_shares(trials(noise_of(one), versions, share, MANY, SEED + 1)) for share in (0.02, 0.03, 0.05, 0.1)]
         yield f"| {one.condition}, {one.backend} | {' | '.join(cells)} |"
@@ -147,7 +150,7 @@ def _span(values: Sequence[int]) -> str:
 def _shares(results: Sequence[Result]) -> str:
     right, wrong = sum(r.right for r in results), sum(r.wrong for r in results)
     left = len(results) - right - wrong
-    return ", ".join(f"{100 * part / len(results):.1f} %" for part in (right, wrong, left))
+    return ", ".join(percentage(part / len(results)) for part in (right, wrong, left))
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from keras_matrix.records.text import percent_change
 from tests.small_wheels import write_wheel
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +91,7 @@ def trials(folder: Path, args: argparse.Namespace) -> Iterator[str]:
         steps, runs = found.get("steps", []), list(own.glob("bisect/*/2*"))
         with contextlib.suppress(TypeError, KeyError):
             size = found["size"]["centre"]  # type: ignore[index]
-            verdict += f", {100 * (size - 1):+.1f} %"
+            verdict += f", {percent_change(size)}"
         yield f"1.{first_slow}: {verdict}; {len(steps)} steps, {len(runs)} runs, {own}"  # type: ignore[arg-type]
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Results, latest_attempts
+from keras_matrix.records.text import percentage
 from tests.runner.executors.ray.local_cluster import LocalCluster, local_cluster
 
 RUNNER = str(Path(sys.executable).parent / "runner")
@@ -53,7 +54,7 @@ def main() -> int:
         walls_s = [one.harness.wall_time_s or 0.0 for one in records]
         begun_s, ended_s = min(starts_s), max(map(sum, zip(starts_s, walls_s, strict=True)))
         ideal_s = len(records) * SLEEP_S / nodes
-        print(f"{ended_s - begun_s:.1f} s of ideally {ideal_s:.1f} s: {ideal_s / (ended_s - begun_s):.1%}")
+        print(f"{ended_s - begun_s:.1f} s of ideally {ideal_s:.1f} s: {percentage(ideal_s / (ended_s - begun_s))}")
     return 0
 
 

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from keras_matrix.records.text import percentage
 from keras_matrix.runner.cli.main import main as runner
 
 BACKENDS = ("jax", "tensorflow", "torch")
@@ -64,9 +65,9 @@ def row(plant: str, backend: str, found: dict[str, Any]) -> str:
     interval = f"{ratio['centre']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio["low"] else "no interval"
     change = f"{found['change_s'] * 1e3:+.1f} ms"
     return (
-        f"| {plant} | {backend} | {change}, {interval} | {first['title']} | {first['share']:.0%} "
-        f"| {found['unexplained_share']:.0%} |"
-    ).replace("%", " %")
+        f"| {plant} | {backend} | {change}, {interval} | {first['title']} | {percentage(first['share'])} "
+        f"| {percentage(found['unexplained_share'])} |"
+    )
 
 
 def main(folder: str, *plants: str) -> None:

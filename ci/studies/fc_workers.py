@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any
 
 from ci.studies.fc import LEVEL, Arm, clocked, interleaved, products
+from keras_matrix.records.text import percentage
 
 GAINING = ("fc_data", "fc_data_manual")
 PROFILED = ("fc_data", "fc_data_manual", "fc_model_manual", "fc_zero")
@@ -154,7 +155,7 @@ def compare(weight_size: int, batch_size: int, rounds: int) -> None:
         clock, profiler = (statistics.fmean(getattr(one, name) for one in found) for name in ("clock", "profiler"))
         between, during = [one.clock - one.profiler for one in found], [s.clock_profiled - s.profiler for s in found]
         step_time_s = statistics.median(one.step_time_s for one in found)
-        shares = f"{clock:.1%} | {profiler:.1%} | {_points(between)} | {_points(during)}"
+        shares = f"{percentage(clock)} | {percentage(profiler)} | {_points(between)} | {_points(during)}"
         print(f"| {mode} | {shares} | {step_time_s * 1e3:.1f} ms |", flush=True)
 
 

@@ -26,6 +26,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from keras_matrix.records.text import percentage
+
 ROOT = Path(__file__).parents[2]
 BACKENDS = ("tensorflow", "jax", "torch")
 
@@ -166,7 +168,7 @@ def run(folder: Path, wall_s: float | None) -> None:
     fresh_s = sum(r["times"]["import_time_s"] or 0 for r in records)
     print(f"imports: {sum(once.values()):.1f} s in servers, {fresh_s:.1f} s in fresh interpreters")
     shares = [r["harness"]["parent_cpu_time_s"] / r["harness"]["wall_time_s"] for r in records]
-    print(f"parent's CPU: median {statistics.median(shares):.3%} of a core, max {max(shares):.3%}")
+    print(f"parent's CPU: median {percentage(statistics.median(shares))} of a core, max {percentage(max(shares))}")
 
 
 def of_epochs(folder: Path, epochs: int = 100_000, runs: int = 5) -> None:

@@ -24,6 +24,7 @@ import psutil
 
 from keras_matrix.models.inputs.stored import record_file
 from keras_matrix.models.inputs.stored.source import open_source
+from keras_matrix.records.text import percentage
 
 RECORDS = {1_000: 200_000, 100_000: 3_000}
 SCANNED, SCANNED_CLASSES = 50_000, 1_000
@@ -92,9 +93,9 @@ def convert(folder: Path, runs: int = 5) -> None:
         fastest_s, middle_s = min(taken)[0], statistics.median(wall_s for wall_s, _ in taken)
         cpu_s = statistics.median(cpu_s for _, cpu_s in taken)
         print(
-            f"{kind:12} fastest {total / fastest_s / 1e6:4.0f} MB/s ({base / fastest_s:4.0%} of the copy), median "
-            f"{total / middle_s / 1e6:4.0f} MB/s, {total / cpu_s / 1e6:4.0f} MB per CPU-second; "
-            f"at most {memory[kind] / 1e6:.0f} MB of memory in all processes; n={runs}"
+            f"{kind:12} fastest {total / fastest_s / 1e6:4.0f} MB/s ({percentage(base / fastest_s)} of the copy), "
+            f"median {total / middle_s / 1e6:4.0f} MB/s, {total / cpu_s / 1e6:4.0f} MB per CPU-second; at most "
+            f"{memory[kind] / 1e6:.0f} MB of memory in all processes; n={runs}"
         )
 
 

@@ -30,6 +30,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from keras_matrix.records.text import percentage
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 STEP_MS = 40.0
@@ -397,7 +399,7 @@ def _shares(found: list[Found], compute: str) -> list[str]:
     for one in found:
         shares = [one.truth, one.loop] if truths else []
         texts = [
-            "" if share is None else f"{share:.1%}" for share in (*shares, one.stall, one.in_band, one.interference)
+            "" if share is None else percentage(share) for share in (*shares, one.stall, one.in_band, one.interference)
         ]
         rows.append(f"| {one.backend} | {_title(one)} | {' | '.join(texts)} | {_named(one)} |")
     return rows
@@ -432,7 +434,9 @@ def _summary(found: list[Found], name: str) -> None:
     if known:
         right = sum(abs(one.stall - one.truth) <= WITHIN for one in known)  # type: ignore[operator]
         named = sum(map(_is_right, known))
-        print(f"{name}: {right} of {len(known)} within {WITHIN:.0%}; bottleneck right in {named} of {len(known)}")
+        print(
+            f"{name}: {right} of {len(known)} within {percentage(WITHIN)}; bottleneck right in {named} of {len(known)}"
+        )
     errors = sorted(
         abs(v["measured"] / v["predicted"] - 1)
         for one in found
@@ -441,16 +445,22 @@ def _summary(found: list[Found], name: str) -> None:
     )
     if errors:
         p90 = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
-        print(f"{name}: {len(errors)} predicted speed-ups: median error {statistics.median(errors):.1%}, p90 {p90:.1%}")
+        print(
+            f"{name}: {len(errors)} predicted speed-ups: median error "
+            f"{percentage(statistics.median(errors))}, p90 {percentage(p90)}"
+        )
     chosen = [[v["measured"] for v in one.verified if v["measured"]] for one in found]
     lost = [1 - gains[0] / max(gains) for gains in chosen if len(gains) > 1]  # the best advice is verified first
     if lost:
-        print(f"{name}: regret of the best advice: mean {statistics.fmean(lost):.1%}, largest {max(lost):.1%}")
+        print(
+            f"{name}: regret of the best advice: mean {percentage(statistics.fmean(lost))}, largest "
+            f"{percentage(max(lost))}"
+        )
 
 
 def _line(one: Found) -> str:
     shares = [one.truth, one.loop, one.stall, one.in_band, one.interference]
-    texts = ["   -  " if share is None else f"{share:6.1%}" for share in shares]
+    texts = ["   -  " if share is None else f"{percentage(share):>7}" for share in shares]
     advice = ", ".join(f"{a['change']} {a['speed_up']:.2f}x" for a in one.advice) or "none"
     checked = ", ".join(f"{v['change']} {v['predicted']:.2f}x -> {v['measured']}" for v in one.verified)
     kind = "held out" if one.held_out else "tuning"

@@ -26,6 +26,7 @@ from typing import Any
 from keras_matrix.analysis.stats.blocks import of_logs
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results, latest_attempts
+from keras_matrix.records.text import percentage
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main as runner
 from keras_matrix.runner.executors import Running, WaitingCell
@@ -72,7 +73,10 @@ def cost() -> None:
         assert usage.host_anonymous is not None
         share = (harness.parent_cpu_time_s or 0.0) / (harness.wall_time_s or 1.0)
         name = f"{record.settings.backend} {record.settings.workload}"
-        print(f"{name:<24} {share:.2%} of a core over {harness.wall_time_s:.1f} s, sampled every {usage.interval_s} s")
+        print(
+            f"{name:<24} {percentage(share)} of a core over {harness.wall_time_s:.1f} s, sampled "
+            f"every {usage.interval_s} s"
+        )
 
 
 def look(looks: int = 500) -> None:
@@ -85,7 +89,7 @@ def look(looks: int = 500) -> None:
         for number in range(looks):
             sampling.sample(number * SAMPLE_S)
         seconds = (time.process_time() - begun_s) / looks
-        shares = f"{seconds * 1e6:.0f} us a look, {seconds / SAMPLE_S:.3%} of a core"
+        shares = f"{seconds * 1e6:.0f} us a look, {percentage(seconds / SAMPLE_S)} of a core"
         print(f"{processes} processes of {threads} threads: {shares}")
         for one in started:
             one.kill()

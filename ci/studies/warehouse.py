@@ -28,6 +28,7 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.findings import Finding, Findings, Kind
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Learning, Memory, Record, Resolved, Surroundings, Times
+from keras_matrix.records.text import percentage
 from keras_matrix.uploader import rows
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.outbox import Outbox, seal_all
@@ -174,7 +175,10 @@ def emulator(folder: Path) -> None:
     shares = sorted(pair["bare"] / pair["push"] for pair in pairs)
     for name, rates in (("bare load jobs", bare), ("push", pushed)):
         print(f"{name}: {statistics.median(rates):,.0f} rows/s ({min(rates):,.0f}-{max(rates):,.0f})")
-    print(f"push reaches {statistics.median(shares):.0%} of the bare load ({shares[0]:.0%}-{shares[-1]:.0%})")
+    print(
+        f"push reaches {percentage(statistics.median(shares))} of the bare load "
+        f"({percentage(shares[0])}-{percentage(shares[-1])})"
+    )
 
 
 def _round(warehouse: Any, outbox: Outbox, number: int) -> dict[str, float]:

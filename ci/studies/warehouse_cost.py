@@ -22,6 +22,7 @@ from keras_matrix.dashboards.live.app.needed import needed
 from keras_matrix.dashboards.live.questions import DEFAULT_DAYS, questions
 from keras_matrix.records import findings
 from keras_matrix.records.store import Results, Run
+from keras_matrix.records.text import bytes_text
 from keras_matrix.runner.service.stored import update_findings
 from keras_matrix.uploader import rows
 from keras_matrix.uploader.bigquery import query_cost
@@ -55,7 +56,7 @@ def main() -> None:
     print("| table | rows a night | bytes a night | bytes a year |\n|---|---|---|---|")
     for table in TABLES:
         total = sum(size for (name, _), size in sizes.items() if name == table.name)
-        a_night, a_year = query_cost.size(total), query_cost.size(total * NIGHTS)
+        a_night, a_year = bytes_text(total), bytes_text(total * NIGHTS)
         print(f"| `{table.name}` | {counts[table.name]:,} | {a_night} | {a_year} |")
     larger = Sizes({column: size * LARGER for column, size in sizes.items()})
     print(
@@ -109,7 +110,7 @@ def costs(sizes: Sizes) -> Iterator[tuple[str, str, str]]:
     """Yield each billed item, its bytes in a year, and their price."""
     stored = sum(sizes.values()) * NIGHTS
     held_gib = max(0, stored - FREE_STORAGE_BYTES) / 2**30
-    yield "storage after a year", query_cost.size(stored), query_cost.usd(held_gib * 12 * STORAGE_USD_PER_GIB_MONTH)
+    yield "storage after a year", bytes_text(stored), query_cost.usd(held_gib * 12 * STORAGE_USD_PER_GIB_MONTH)
     yield "load jobs", "free", query_cost.usd(0)
     yield _row("an upload a night, a batch for each table", sum(_batch(sizes, table) for table in TABLES) * NIGHTS)
     read = [columns_read(question.sql) for question in questions().values()]
@@ -140,7 +141,7 @@ def _batch(sizes: Sizes, table: Table) -> int:
 
 
 def _row(what: str, billed: int) -> tuple[str, str, str]:
-    return what, query_cost.size(billed), query_cost.usd(query_cost.cost_usd(billed))
+    return what, bytes_text(billed), query_cost.usd(query_cost.cost_usd(billed))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ from keras_matrix.analysis.whatif.graph import (
     NodeKind,
     checked,
 )
+from keras_matrix.records.text import percentage
 
 ROOT = Path(__file__).parents[2]
 RUNNER = str(Path(sys.executable).parent / "runner")
@@ -240,23 +241,32 @@ def tables(folder: Path) -> None:
         rows = _rate_rows(case, document, measured) if case.other_rate else _verified_rows(document)
         for name, predicted_s, shown, error in rows:
             shown_case = f"{case.table} | {case.backend} | {case.name}"
-            print(f"| {shown_case} | {name} | {predicted_s * 1e3:.0f} ms | {shown} | {error:+.1%} |")
+            print(
+                f"| {shown_case} | {name} | {predicted_s * 1e3:.0f} ms | {shown} | {percentage(error, signed=True)} |"
+            )
         if last := _last_round(document):
             order = last["correlation"]
             print(
-                f"  mean {last['mean_error']:.1%}, largest {last['largest_error']:.1%}, rank correlation "
-                f"{'not known' if order is None else f'{order:.2f}'}, regret {last['regret']:.1%}: {last['verdict']}"
+                f"  mean {percentage(last['mean_error'])}, largest {percentage(last['largest_error'])}, rank "
+                f"correlation {'not known' if order is None else f'{order:.2f}'}, regret {percentage(last['regret'])}: "
+                f"{last['verdict']}"
             )
 
 
 def _held_out_row(case: Case, document: Mapping[str, Any]) -> str:
     errors = [one["error"] for one in document["held_out"]]
     repeated = statistics.fmean(abs(one["repeated_error"]) for one in document["held_out"])
-    listed = f"{', '.join(f'{error:+.1%}' for error in errors)}; mean {statistics.fmean(map(abs, errors)):.1%}"
+    listed = (
+        f"{', '.join(f'{percentage(error, signed=True)}' for error in errors)}; mean "
+        f"{percentage(statistics.fmean(map(abs, errors)))}"
+    )
     step_ms = document["measured_step_time_s"] * 1e3
-    explained = f"{document['coverage']:.1%}"
+    explained = percentage(document["coverage"])
     level = document["level"]
-    return f"| {case.backend} | {case.name} | {step_ms:.1f} ms | {explained} | {listed} | {repeated:.1%} | {level} |"
+    return (
+        f"| {case.backend} | {case.name} | {step_ms:.1f} ms | {explained} | {listed} | "
+        f"{percentage(repeated)} | {level} |"
+    )
 
 
 def _last_round(document: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keras_matrix.dashboards.charts.format import Unit
+from keras_matrix.records.text import Unit
 
 EDGE = 2.0  # margin on either side in per cent of the width, so that no dot is cut
 MOST_TICKS = 6

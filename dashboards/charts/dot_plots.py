@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.format import DASH, MEMORY_UNITS, SECOND, Unit, number, quantity, unit_for
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.text import MEMORY_UNITS, NOTHING, SECOND, Unit, number, quantity, ratio_text, unit_for
 
 MIDDLE = "50%"  # of a strip that is as high as its notes
 MOST_LISTED = 12  # values listed in a tooltip; of more values, only the smallest and the largest
@@ -194,7 +194,7 @@ def memory_axis(peaks: Sequence[float]) -> Axis:
 def start_strip(backend: str, axis: Axis, first: Measured, steady: Measured, notes: Sequence[str] = ()) -> Strip:
     """Return the first epoch (hollow) and the steady one (filled); the figure is the ratio of their times."""
     slot, text = slot_of(backend), f"first {quantity(first.figure, SECOND)}, steady {quantity(steady.figure, SECOND)}"
-    ratio = f"{number(first.figure / steady.figure)}×" if first.figure and steady.figure else DASH
+    ratio = ratio_text(first.figure / steady.figure) if first.figure and steady.figure else NOTHING
     summary = f"{backend}: first {first.text(SECOND)}, steady {steady.text(SECOND)}"
     strip = Strip(backend, slot, None, ratio, [text, *notes], summary)
     if first.figure and steady.figure:

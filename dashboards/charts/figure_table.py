@@ -12,7 +12,7 @@ from typing import Any
 from keras_matrix.analysis.comparison.context import SameWork
 from keras_matrix.analysis.comparison.table import in_order
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NAME, Hidden, Statistic
-from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, interval, number
+from keras_matrix.records.text import MILLISECOND, NOTHING, interval, number
 
 Row = Mapping[str, Any]
 
@@ -31,7 +31,7 @@ class Value:
     flag: str = "fastest"
 
 
-NOT_MEASURED = Value(DASH)
+NOT_MEASURED = Value(NOTHING)
 NOT_RESOLVED = "not resolved"
 
 
@@ -48,7 +48,7 @@ class FigureRow:
     @property
     def measured(self) -> bool:
         """Return whether any backend has a value."""
-        return any(value.text != DASH for value in self.values)
+        return any(value.text != NOTHING for value in self.values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from keras_matrix.analysis.stalls.report import StallReport, WorkerPrediction
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts.axes import EDGE, Axis
 from keras_matrix.dashboards.charts.dot_plots import Mark, Stroke, Word, slot_of
-from keras_matrix.dashboards.charts.format import Unit, interval, number, plural
 from keras_matrix.dashboards.charts.stalls import workers_text
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.instruments.stall_arms import COLD, WARM, ArmName
 from keras_matrix.records.settings import PIPELINE, Settings
+from keras_matrix.records.text import Unit, amount, number, plural
 
 WORKERS = "input_workers"
 HEIGHT = 210
@@ -272,7 +272,8 @@ def _add_interval(panel: Panel, count: int, ends: Ends, scales: tuple[Axis, Axis
 
 
 def _rate(ends: Ends) -> str:
-    return f"{number(ends[0])} samples/s ({interval(ends[1], ends[2], ends[0]) or 'no interval'})"
+    text = amount(ends[0], "samples/s", ends[1], ends[2])
+    return text if ends[1] is not None else f"{text} (no interval)"
 
 
 def _summary(series: _Series) -> str:

@@ -18,11 +18,11 @@ from keras_matrix.analysis.fc.parallel import DataVersusModel, FcFigure, data_ve
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import Band, Picture, Strip, Stroke, Word, slot_of
-from keras_matrix.dashboards.charts.format import interval, plural, quantity, share, unit_for
 from keras_matrix.dashboards.charts.scaling.gain import LEFT, NO_GAIN, Gains, Panel, most, panel
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc.communication import Method
 from keras_matrix.records.fc.spec import LOCAL, MODES, FcProblem
+from keras_matrix.records.text import interval, plural, quantity, ratio_text, unit_for
 
 SQUARE = 46  # the height of a row of the grid
 MANY_COLUMNS = 6
@@ -217,7 +217,7 @@ def _square(place: tuple[int, int], pair: DataVersusModel, columns: tuple[float,
         f"{width:.2f}%",
         kind,
         f"{FAINTEST + strength * (FULLEST - FAINTEST):.2f}",
-        f"{times:.{0 if times >= 9.95 else 1}f}" if count > MANY_COLUMNS else f"{times:.2f}×",
+        f"{times:.{0 if times >= 9.95 else 1}f}" if count > MANY_COLUMNS else ratio_text(times),
         f"{left + width / 2:.2f}%",
         pair.settled,
         _tip(pair),
@@ -235,7 +235,7 @@ def _faster(pair: DataVersusModel) -> tuple[str, float, str]:
 
 def _tip(pair: DataVersusModel) -> str:
     task, (kind, times, ends) = pair.data.task, _faster(pair)
-    return f"weight size {task.weight_size}, batch {task.batch_size}: {kind} is {times:.2f}× faster ({ends})"
+    return f"weight size {task.weight_size}, batch {task.batch_size}: {kind} is {ratio_text(times)} faster, {ends}"
 
 
 def _crossings(fields: Mapping[tuple[int, int], DataVersusModel], width: float) -> list[Stroke]:
@@ -274,7 +274,7 @@ def _bar(figure: FcFigure, name: str, axis: Axis) -> Strip:
     part = min(1.0, max(0.0, spent.share))
     start, end = axis.share(0.0), axis.share(spent.step_time_s)
     middle = axis.share(spent.step_time_s * (1 - part))
-    note = f"{share(spent.share) if spent.share >= 0 else 'below 0'} communication"
+    note = f"{spent.share_text} communication"
     step, timed = quantity(figure.step_time_s, axis.unit), axis.place(figure.step_time_s)
     summary = f"{name} on {backend}: {note} ({METHODS[spent.method]}); {step} a timed step"
     bar = Strip(name, slot_of(backend), BAR_HEIGHT, step, [note], summary)

@@ -34,10 +34,10 @@ from keras_matrix.dashboards.charts.dot_plots import (
     slot_of,
     start_strip,
 )
-from keras_matrix.dashboards.charts.format import SECOND, Unit, integer, interval, plural, quantity, unit_for
 from keras_matrix.dashboards.report.device_memory import device_unit
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import FIT
+from keras_matrix.records.text import SECOND, Unit, integer, interval, plural, quantity, unit_for
 
 REPEAT_HEIGHT = 17
 STRIP_TOP = 13
@@ -165,7 +165,7 @@ def _add_repeat(strip: Strip, record: Record, y: float, axis: Axis) -> None:
 
 def _range(estimate: Estimate, unit: Unit) -> str:
     ends = interval(estimate.low, estimate.high, estimate.centre, unit.size)
-    return f"{ends}\u00a0{unit.name}" if ends else "not known"
+    return f"{ends} {unit.name}" if ends else "not known"
 
 
 def _interval_notes(estimate: Estimate | None, unit: Unit) -> list[str]:

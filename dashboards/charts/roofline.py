@@ -16,8 +16,8 @@ from keras_matrix.analysis.hardware.roofline import MachinePeaks, PeakShare, Pro
 from keras_matrix.dashboards.charts import axes, label_layout
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import slot_of
-from keras_matrix.dashboards.charts.format import DASH, Unit, number, plural, quantity, share, unit_for
 from keras_matrix.dashboards.charts.label_layout import Box, Spot
+from keras_matrix.records.text import Unit, number, percentage, plural, quantity, unit_for
 
 PREFIXES = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
 RATE_UNITS = tuple(Unit(f"{prefix}FLOP/s", size) for prefix, size in PREFIXES.items())
@@ -159,7 +159,7 @@ def _point(one: PeakShare) -> Point | None:
     if not one.achieved_flop_per_s or not one.intensity_flop_per_byte:
         return None
     tip = (
-        f"{one.title} on {one.backend}: {rate(one.achieved_flop_per_s)}, {share(one.share_of_peak)} of the peak, "
+        f"{one.title} on {one.backend}: {rate(one.achieved_flop_per_s)}, {percentage(one.share_of_peak)} of the peak, "
         f"at most {quantity(one.intensity_flop_per_byte, INTENSITY)}"
     )
     return Point(one.work_id, one.title, one.backend, one.achieved_flop_per_s, one.intensity_flop_per_byte, tip)
@@ -351,12 +351,12 @@ def _short_titles(titles: Sequence[str], longest: int) -> list[str]:
 
 def rate(value: float | None) -> str:
     """Return FLOP/s in a suitable unit, or a dash."""
-    return DASH if value is None else quantity(value, unit_for([value], RATE_UNITS))
+    return quantity(value, unit_for([value or 0.0], RATE_UNITS))
 
 
 def bandwidth(value: float | None) -> str:
     """Return byte/s in a suitable unit, or a dash."""
-    return DASH if value is None else quantity(value, unit_for([value], BANDWIDTH_UNITS))
+    return quantity(value, unit_for([value or 0.0], BANDWIDTH_UNITS))
 
 
 def _roof_text(roof: Product) -> str:

@@ -17,12 +17,19 @@ from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import Band, Curve, Picture, Strip, Word, slot_of
-from keras_matrix.dashboards.charts.format import DASH, Unit, number, plural, quantity, share, unit_for
 from keras_matrix.records.instruments.input_use import InputFacts
 from keras_matrix.records.settings import Settings
+from keras_matrix.records.text import (
+    NOTHING,
+    PERCENT,
+    number,
+    percentage,
+    percentage_interval,
+    plural,
+    quantity,
+    unit_for,
+)
 
-PERCENT = Unit("%", 0.01)
-SIGN = "\u00a0%"
 PARTS = (COMPUTE, FETCH, PREPARATION, COPY, INTERFERENCE)
 OPEN = "not resolved"
 BAR_HEIGHT = 34
@@ -38,16 +45,9 @@ def css_class(part: str) -> str:
     return f"stall-{part.replace(' ', '-')}"
 
 
-def percent(value: float) -> str:
-    """Return a share as a percentage with one decimal, also below zero."""
-    return f"{value * 100:.1f}{SIGN}".replace("-", "\u2212")
-
-
 def span(estimate: Estimate) -> str:
     """Return the interval of a share as text."""
-    if estimate.low is None or estimate.high is None:
-        return "no interval"
-    return f"{percent(estimate.low).removesuffix(SIGN)} to {percent(estimate.high)}"
+    return percentage_interval(estimate.low, estimate.high) if estimate.bounds else "no interval"
 
 
 def workers_text(workers: int | None, kind: str | None) -> str:
@@ -136,7 +136,7 @@ def _drawn(part: Part) -> float:
 def _bar(report: StallReport, label: str, axis: Axis) -> Strip:
     step = observed_step(report)
     unit = unit_for([step.centre]) if step else unit_for([])
-    figure = quantity(step.centre, unit) if step else DASH
+    figure = quantity(step.centre, unit) if step else NOTHING
     drawn = [f"{part.name} {_share(part)}" for part in _resolved(report)]
     name = f"{report.settings.backend}, {label}" if label else report.settings.backend
     notes = [_stall_note(report), *_open_notes(report, spans=False)]
@@ -155,25 +155,28 @@ def _add(bar: Strip, axis: Axis, ends: tuple[float, float], name: str, tip: str)
     start, end = (axis.share(value) for value in ends)
     bar.bands.append(Band(f"{start:.2f}%", f"{end - start:.2f}%", tip=tip, kind=css_class(name)))
     if name != OPEN and ends[1] - ends[0] >= LEAST_LABELLED:
-        text = f"{(ends[1] - ends[0]) * 100:.0f}\u00a0%"
+        text = percentage(ends[1] - ends[0])
         bar.words.append(Word(f"{(start + end) / 2:.2f}%", BAR_HEIGHT / 2, text, anchor="middle"))
 
 
 def _share(part: Part) -> str:
-    return f"{percent(part.share.centre)} ({span(part.share)})" if part.share else DASH
+    if part.share is None:
+        return NOTHING
+    return percentage(part.share.centre, part.share.low, part.share.high) + (
+        "" if part.share.bounds else " (no interval)"
+    )
 
 
 def _stall_note(report: StallReport) -> str:
     if report.stall is None:
         return "no share of input"
-    ends = "" if report.stall.low is None else f" ({span(report.stall)})"
-    return f"input stall {percent(report.stall.centre)}{ends}"
+    return f"input stall {percentage(report.stall.centre, report.stall.low, report.stall.high)}"
 
 
 def _open_notes(report: StallReport, *, spans: bool = True) -> list[str]:
     """Return which parts are not resolved, with their intervals if `spans`, and which were not measured."""
     unclear = [(part.name, part.share) for part in report.parts if part.share and not part.resolved]
-    names = [f"{name} ({span(found)})" if spans else name for name, found in unclear]
+    names = [f"{name} {span(found)}" if spans else name for name, found in unclear]
     unknown = [part.name for part in report.parts if part.share is None]
     notes = [f"{OPEN}: {', '.join(names)}"] if names else []
     return notes + ([f"not measured: {', '.join(unknown)}"] if unknown else [])
@@ -185,7 +188,7 @@ def _queue(report: StallReport, label: str, axis: Axis) -> Strip:
     mean = sum(sizes) / len(sizes)
     figure = f"{number(mean)} of {most}" if most else number(mean)
     short = sum(size < 1 for size in sizes) / len(sizes)
-    notes = ["batches ready on average", f"fewer than one in {share(short)} of the time"]
+    notes = ["batches ready on average", f"fewer than one in {percentage(short)} of the time"]
     backend = report.settings.backend
     name = f"{backend}, {label}" if label else backend
     strip = Strip(name, slot_of(backend), QUEUE_HEIGHT, figure, notes, f"{name}: {figure} {', '.join(notes)}")

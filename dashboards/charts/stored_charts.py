@@ -26,24 +26,25 @@ from keras_matrix.dashboards.charts.dot_plots import (
     start_strip,
 )
 from keras_matrix.dashboards.charts.figure_table import by_work
-from keras_matrix.dashboards.charts.format import (
-    MEMORY_UNITS,
-    Unit,
-    interval,
-    memory,
-    number,
-    plural,
-    quantity,
-    share,
-    unit_for,
-)
 from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, Drawing, Point, Scene, draw, rate
 from keras_matrix.dashboards.charts.time_series import Picture as TimeSeries
 from keras_matrix.records.settings import MODEL
+from keras_matrix.records.text import (
+    MEMORY_UNITS,
+    PERCENT,
+    Unit,
+    bytes_text,
+    interval,
+    number,
+    percentage,
+    plural,
+    quantity,
+    ratio_text,
+    unit_for,
+)
 
 Row = Mapping[str, Any]
-RATIO = Unit("×", 1.0)
-PERCENT = Unit("%", 0.01)
+RATIO = Unit("x", 1.0)
 MOST_TRENDS = 60
 INPUT_PARTS = ("fetch", "preparation", "batching_and_copy", "interference")
 
@@ -53,7 +54,7 @@ def comparisons(rows: Sequence[Row]) -> list[Picture]:
     ends = [value for row in rows for value in (row["low"], row["ratio"], row["high"]) if value]
     if not ends:
         return []
-    axis = axes.logarithmic([1.0, *ends], "time per step relative to the lowest, × (logarithmic)", RATIO)
+    axis = axes.logarithmic([1.0, *ends], "time per step relative to the lowest, x (logarithmic)", RATIO)
     return [_comparison(list(group), axis) for _, group in _by_work(rows)]
 
 
@@ -100,7 +101,7 @@ def device_scalings(rows: Sequence[Row]) -> list[Picture]:
 def _of_devices(row: Row) -> Row:
     title = f"{row['divided_work']}{', weights divided' if row['distribution'] == MODEL else ''}"
     group = (title, str(row["divided_work_id"]))
-    gain, notes = f"{number(row['speed_up'])}× ", [] if row["fit"] == "yes" else ["not fit"]
+    gain, notes = f"{ratio_text(row['speed_up'])} ", [] if row["fit"] == "yes" else ["not fit"]
     how = f" ({row['communication_method']})" if row["communication_method"] else ""
     return {**row, "count": row["devices"], "title": title, "group": group, "gain": gain, "notes": notes, "how": how}
 
@@ -160,11 +161,11 @@ def _lowest(backend: str, axis: Axis) -> Strip:
 def _ratio(row: Row, axis: Axis) -> Strip:
     backend, slot = str(row["backend"]), slot_of(str(row["backend"]))
     between = interval(row["low"], row["high"], row["ratio"]) or "no interval"
-    figure = f"{number(row['ratio'])}×"
+    figure = ratio_text(row["ratio"])
     notes = [between, plural(int(row["blocks"] or 0), "block")]
-    tip = f"{backend}: {figure} ({between})"
+    tip = f"{backend}: {figure} {between}"
     strokes, marks = interval_marks((row["ratio"], row["low"], row["high"]), axis, MIDDLE, slot, tip)
-    return Strip(backend, slot, None, figure, notes, f"{backend}: {figure}, {between}", marks, strokes)
+    return Strip(backend, slot, None, figure, notes, tip, marks, strokes)
 
 
 def _start(row: Row, axis: Axis) -> Strip:
@@ -173,7 +174,7 @@ def _start(row: Row, axis: Axis) -> Strip:
 
 def _memory(unit: Unit, row: Row, axis: Axis) -> Strip:
     anonymous, power, energy = row["anonymous_bytes"], row["device_power_w"], row["samples_per_j"]
-    notes = [] if anonymous is None else [f"anonymous {memory(anonymous)}"]
+    notes = [] if anonymous is None else [f"anonymous {bytes_text(anonymous)}"]
     notes += [] if power is None else [f"{number(power)} W"]
     notes += [] if energy is None else [f"{number(energy)} samples/J"]
     peak = row["device_bytes"]
@@ -185,12 +186,17 @@ def _scaling(backend: str, noun: str, rows: Sequence[Row], axis: Axis) -> Strip:
     slot, most = slot_of(backend), max(rows, key=lambda row: int(row["count"]))
     notes = [f"{most['gain']}with {plural(int(most['count']), noun)}", *most["notes"]]
     if most["communication_share"] is not None:
-        notes.append(f"{share(max(0.0, most['communication_share']))} in communication{most['how']}")
+        notes.append(f"{percentage(max(0.0, most['communication_share']))} in communication{most['how']}")
     strip = Strip(
-        backend, slot, 44, share(most["efficiency"]), notes, f"{backend}: {share(most['efficiency'])} {notes[0]}"
+        backend,
+        slot,
+        44,
+        percentage(most["efficiency"]),
+        notes,
+        f"{backend}: {percentage(most['efficiency'])} {notes[0]}",
     )
     for row in rows:
-        tip = f"{backend}, {row['gain']}with {plural(int(row['count']), noun)}: {share(row['efficiency'])}"
+        tip = f"{backend}, {row['gain']}with {plural(int(row['count']), noun)}: {percentage(row['efficiency'])}"
         strokes, marks = interval_marks((row["efficiency"], row["low"], row["high"]), axis, 16, slot, tip)
         strip.strokes.extend(strokes)
         strip.marks.extend(marks)
@@ -219,15 +225,15 @@ def _input_stall(rows: Sequence[Row]) -> TimeSeries:
         points,
         cell_id=str(first["cell_id"]),
     )
-    text = f"{plural(len(rows), 'session')}, newest {share(newest['stall_share'])}; {_input_tip(newest)}"
+    text = f"{plural(len(rows), 'session')}, newest {percentage(newest['stall_share'])}; {_input_tip(newest)}"
     return time_series.picture(series, text)
 
 
 def _input_tip(row: Row) -> str:
     known = {name.replace("_", " "): row[f"{name}_share"] for name in INPUT_PARTS}
-    parts = [f"{name} {share(value)}" for name, value in known.items() if value is not None]
+    parts = [f"{name} {percentage(value)}" for name, value in known.items() if value is not None]
     limit = [f"bottleneck {row['bottleneck']}"] if row["bottleneck"] else []
-    ceiling = [] if row["ceiling_speed_up"] is None else [f"ceiling {number(row['ceiling_speed_up'])}×"]
+    ceiling = [] if row["ceiling_speed_up"] is None else [f"ceiling {ratio_text(row['ceiling_speed_up'])}"]
     return "; ".join([*limit, *([", ".join(parts)] if parts else []), *ceiling])
 
 
@@ -301,5 +307,5 @@ def _rate(row: Row) -> str:
 def _of_peak(row: Row) -> str:
     if row["share_of_peak"] is None:
         return "peak not known"
-    mfu = "" if row["mfu"] is None else f", MFU {share(row['mfu'])}"
-    return f"{share(row['share_of_peak'])} of the peak{mfu}"
+    mfu = "" if row["mfu"] is None else f", MFU {percentage(row['mfu'])}"
+    return f"{percentage(row['share_of_peak'])} of the peak{mfu}"

@@ -13,13 +13,12 @@ from keras_matrix.analysis.history import change_points as analysis
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import EDGE, Axis
 from keras_matrix.dashboards.charts.dot_plots import Mark, Stroke, Word
-from keras_matrix.dashboards.charts.format import Unit, plural, quantity, unit_for
+from keras_matrix.records.text import PERCENT, Unit, percent_change, plural, quantity, unit_for
 
 HEIGHT = 230
 LABELS_HEIGHT = 34
 MOST_DRAWN = 250
 MOST_DATES = 6
-PERCENT = Unit("%", 0.01)
 LEAST_SHARE = 0.01
 
 
@@ -190,7 +189,7 @@ class _Layout:
     def event(self, one: Change, number: int) -> Event:
         index = one.index - self.earlier
         at, late = self.across(index - 0.5), self.count > 1 and index > 0.8 * self.count
-        size = f"{one.ratio - 1:+.1%}" if one.ratio is not None else "from the start"
+        size = percent_change(one.ratio) if one.ratio is not None else "from the start"
         label = size if one.kind in ("slower", "faster") else f"{size} {one.kind}"
         word = Word(at, 9 + 15 * (number % 2), label, *(("end", -5) if late else ("start", 5)))
         return Event(at, one.kind, word, date(one.run_id), size, one.words, one.run_id)

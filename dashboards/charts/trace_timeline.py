@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keras_matrix.dashboards.charts.format import TIME_UNITS, plural, quantity, unit_for
+from keras_matrix.records.text import TIME_UNITS, plural, quantity, unit_for
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import WORKING, Kind, Span, Track
 
@@ -206,7 +206,7 @@ def _ticks(span_ns: int, scale: float, size: Size) -> Iterator[tuple[float, str]
     unit = unit_for([span_ns / 1e9], TIME_UNITS)
     for number in range(int(span_ns / every) + 1):
         at_ns = number * every
-        yield size.names + at_ns * scale, f"{at_ns / 1e9 / unit.size:g}\u00a0{unit.name}"
+        yield size.names + at_ns * scale, f"{at_ns / 1e9 / unit.size:g} {unit.name}"
 
 
 def _time(time_ns: int) -> str:

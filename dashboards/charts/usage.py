@@ -15,14 +15,23 @@ from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import EDGE, Axis
 from keras_matrix.dashboards.charts.dot_plots import Curve, Picture, Strip, band, slot_of
-from keras_matrix.dashboards.charts.format import MEMORY_UNITS, SECOND, Unit, memory, number, plural, quantity, unit_for
 from keras_matrix.records.instruments.usage import MemoryUse, Usage, UsageSeries
 from keras_matrix.records.schema import Record
+from keras_matrix.records.text import (
+    MEMORY_UNITS,
+    PERCENT,
+    SECOND,
+    Unit,
+    bytes_text,
+    number,
+    plural,
+    quantity,
+    unit_for,
+)
 
 WIDTH, HEIGHT = 1000, 100
 STRIP_HEIGHT, MARGIN = 76, 6
 MOST_CURVES, MOST_PLACES, MOST_WORKS = 6, 150, 40
-PERCENT = Unit("%", 0.01)
 WATT = Unit("W", 1.0)
 POWER_SOURCES = {"instant": " (instantaneous)", "power_usage": " (averages over up to 1 s)"}
 SeriesByRepeat = Mapping[tuple[str, int, int], UsageSeries]
@@ -51,7 +60,7 @@ class Quantity:
         """Return the peak of a process as text, a dash if it was not measured."""
         group, _, name = self.peak.partition(".")
         found = getattr(getattr(used, group, None), name, None)
-        return memory(found) if self.unit is None else quantity(found, self.unit)
+        return bytes_text(found) if self.unit is None else quantity(found, self.unit)
 
 
 def pictures(rows: Sequence[Row], usage_series: SeriesByRepeat) -> list[Picture]:
@@ -145,13 +154,13 @@ def _memory_notes(used: MemoryUse | None) -> list[str]:
 
 def _host_notes(used: Usage) -> list[str]:
     shared = [size for size in used.host_proportional_bytes if size is not None]
-    return _memory_notes(used.host_anonymous) + [f"proportional {memory(size)}" for size in shared[-1:]]
+    return _memory_notes(used.host_anonymous) + [f"proportional {bytes_text(size)}" for size in shared[-1:]]
 
 
 def _device_notes(used: Usage) -> list[str]:
     notes, own, total = _memory_notes(used.device_memory), used.device_process_memory, used.devices_memory
-    notes += [f"of its own {memory(own.max_bytes)}"] if own else []
-    return notes + ([f"{used.devices} GPUs together {memory(total.max_bytes)}"] if total else [])
+    notes += [f"of its own {bytes_text(own.max_bytes)}"] if own else []
+    return notes + ([f"{used.devices} GPUs together {bytes_text(total.max_bytes)}"] if total else [])
 
 
 def _utilisation_notes(used: Usage) -> list[str]:

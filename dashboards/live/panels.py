@@ -16,9 +16,9 @@ from keras_matrix.analysis.stats.cell_statistics import Statistic
 from keras_matrix.dashboards.charts import stored_charts, time_series
 from keras_matrix.dashboards.charts.dot_plots import Picture, slot_of
 from keras_matrix.dashboards.charts.figure_table import Block, blocks, by_work, explained
-from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, interval, number, quantity
 from keras_matrix.dashboards.charts.roofline import Drawing
 from keras_matrix.dashboards.live.questions import Question
+from keras_matrix.records.text import MILLISECOND, NOTHING, interval, number, percent_change, quantity, ratio_text
 
 Row = Mapping[str, Any]
 # Ratio to the lowest figure up to which a cell of the heat map has its shade.
@@ -114,7 +114,7 @@ def _heat_row(rows: Sequence[Row], backends: Sequence[str]) -> HeatRow:
 def _heat(row: Row | None, fastest: str | None, lowest: str | None) -> Heat:
     """Return a cell of the heat map; `lowest` is the backend that ratios are relative to, None without ratios."""
     if row is None:
-        return Heat(DASH, hint="not measured")
+        return Heat(NOTHING, hint="not measured")
     if row["step_time_s"] is None:
         return Heat(str(row["status"]), cell_id=str(row["cell_id"]), hint=str(row["failures"] or "not measured"))
     ratio = None if lowest is None else 1.0 if row["backend"] == lowest else row["ratio"]
@@ -145,12 +145,8 @@ def _panel(kind: str, **fields: Callable[[Sequence[Row]], Any]) -> Callable[[Que
     return lambda question, rows: Panel(question, len(rows), kind, **{name: of(rows) for name, of in fields.items()})
 
 
-def _ratio(value: Any) -> str:
-    return DASH if value is None else f"{value - 1:+.1%}".replace("%", "\u00a0%")
-
-
 FORMATS: Mapping[str, Callable[[Any], str]] = {
-    "ratio": _ratio,
+    "ratio": percent_change,
     "step_time_now_s": partial(quantity, unit=MILLISECOND),
 }
 Column = str | Callable[[Row], str]
@@ -174,20 +170,20 @@ def _table(
 def _text(row: Row, column: Column) -> str:
     if callable(column):
         return column(row)
-    return DASH if row[column] is None else FORMATS.get(column, str)(row[column])
+    return NOTHING if row[column] is None else FORMATS.get(column, str)(row[column])
 
 
 def _value(row: Row) -> str:
     unit = "" if row["unit"] == "1" else row["unit"]
-    return DASH if row["value"] is None else f"{number(row['value'])}\u00a0{unit}".rstrip()
+    return NOTHING if row["value"] is None else f"{number(row['value'])} {unit}".rstrip()
 
 
 def _interval(row: Row) -> str:
-    return DASH if row["value"] is None else interval(row["low"], row["high"], row["value"]) or "no interval"
+    return NOTHING if row["value"] is None else interval(row["low"], row["high"], row["value"]) or "no interval"
 
 
 def _ratio_to_best(row: Row) -> str:
-    return DASH if row["ratio"] is None else f"{number(row['ratio'])}×"
+    return NOTHING if row["ratio"] is None else ratio_text(row["ratio"])
 
 
 def _status(row: Row) -> str:
@@ -195,7 +191,7 @@ def _status(row: Row) -> str:
 
 
 def _look(row: Row) -> str:
-    return f"nobody: acknowledged: {row['acknowledged']}" if row["acknowledged"] else row["look"] or DASH
+    return f"nobody: acknowledged: {row['acknowledged']}" if row["acknowledged"] else row["look"] or NOTHING
 
 
 COMMANDS: Mapping[str, Column] = {

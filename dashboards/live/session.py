@@ -19,13 +19,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from keras_matrix.dashboards.charts.format import DASH, moment
 from keras_matrix.records.instruments import placements, progress
 from keras_matrix.records.instruments.placements import Placement
 from keras_matrix.records.instruments.progress import PlannedCell, Progress
 from keras_matrix.records.schema import MEASURED, Machine, Record, Status
 from keras_matrix.records.store import Results, Run, latest_attempts
 from keras_matrix.records.store_failure import StoreFailure
+from keras_matrix.records.text import NOTHING, moment
 
 FINISHED = "finished.json"
 SHOWN_CHARACTERS = 8
@@ -246,12 +246,12 @@ def _node(placement: Placement, records: Sequence[Record], heard_s: float | None
     measured = sum(record.status in MEASURED for record in records)
     return Node(
         name=placement.machine,
-        hardware=_hardware(records[-1].machine) if records else DASH,
+        hardware=_hardware(records[-1].machine) if records else NOTHING,
         measured=measured,
         failed=len(records) - measured,
-        work=placement.work or DASH,
-        since=moment(placement.since) if placement.since else DASH,
-        heard=moment(heard) if heard else DASH,
+        work=placement.work or NOTHING,
+        since=moment(placement.since) if placement.since else NOTHING,
+        heard=moment(heard) if heard else NOTHING,
     )
 
 

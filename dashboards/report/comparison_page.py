@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from keras_matrix.analysis.comparison.ratios import change_text
 from keras_matrix.analysis.comparison.versus import Comparison, Versus
 from keras_matrix.analysis.regression.gate import Outcome
-from keras_matrix.analysis.regression.regression_kinds import percent
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts.axes import Axis, fitted
 from keras_matrix.dashboards.charts.dot_plots import Mark, RatioPlot, Stroke, interval_marks, slot_of
-from keras_matrix.dashboards.charts.format import Unit, plural
 from keras_matrix.dashboards.report.page import rendered, stylesheet
 from keras_matrix.records.settings import Settings
+from keras_matrix.records.text import Unit, percent_change, percentage, plural
 
 HEIGHT = 40
 DOTS_Y = 28
@@ -69,7 +69,7 @@ def _lead(found: Versus, threshold: float) -> str:
             "Base and new are separate sessions without pairs: an interval includes the spread between sessions, and "
             "is missing if that is not known."
         )
-    return f"{text} The shaded area is the tolerance of the threshold of {threshold * 100:g} %."
+    return f"{text} The shaded area is the tolerance of the threshold of {percentage(threshold)}."
 
 
 def _axis(found: Versus, threshold: float) -> Axis | None:
@@ -91,7 +91,9 @@ def _line(one: Comparison, title: str, axis: Axis | None) -> RatioPlot:
     if one.all_data:
         text += f"; with the disturbed blocks, too: {_text(one.all_data)}"
     marks = [
-        Mark(axis.place(math.exp(log)), DOTS_Y, slot, f"block {block + 1}: {percent(math.exp(log))}", hollow=True)
+        Mark(
+            axis.place(math.exp(log)), DOTS_Y, slot, f"block {block + 1}: {percent_change(math.exp(log))}", hollow=True
+        )
         for block, log in enumerate(one.logs)
     ]
     strokes, centre = _estimate(one.ratio, slot, axis)
@@ -109,6 +111,4 @@ def _estimate(ratio: Estimate, slot: int, axis: Axis) -> tuple[list[Stroke], lis
 
 
 def _text(ratio: Estimate) -> str:
-    if ratio.low is None or ratio.high is None:
-        return f"{percent(ratio.centre)}, no interval"
-    return f"{percent(ratio.centre)} [{percent(ratio.low)} to {percent(ratio.high)}]"
+    return change_text(ratio) + ("" if ratio.bounds else ", no interval")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, Value
-from keras_matrix.dashboards.charts.format import MEMORY_UNITS, Unit, number, unit_for
+from keras_matrix.records.text import MEMORY_UNITS, Unit, number, unit_for
 
 SPANS = {
     "process": "peak of the allocator over the full process, compilation included: this backend cannot reset it",

@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from keras_matrix.analysis.comparison.table import in_order
-from keras_matrix.dashboards.charts.format import (
-    DASH,
-    MILLISECOND,
-    SECOND,
-    integer,
-    memory,
-    number,
-    plural,
-    quantity,
-    share,
-)
 from keras_matrix.dashboards.charts.grid import Grid, Row
 from keras_matrix.records.schema import Machine, Record
 from keras_matrix.records.store import latest_attempts
+from keras_matrix.records.text import (
+    MILLISECOND,
+    NOTHING,
+    SECOND,
+    bytes_text,
+    integer,
+    number,
+    percentage,
+    plural,
+    quantity,
+)
 
 # Rows of the resolved settings: the name, and the field of the record or a function of it.
 RESOLVED: tuple[tuple[str, str | Callable[[Record], object]], ...] = (
@@ -51,8 +51,8 @@ _seconds, _milliseconds = partial(quantity, unit=SECOND), partial(quantity, unit
 SURROUNDINGS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
     ("load before", "surroundings.load_before", number),
     ("load after", "surroundings.load_after", number),
-    ("CPU time stolen by the hypervisor", "surroundings.steal_share", share),
-    ("CPU time of other processes", "surroundings.other_cpu_share", share),
+    ("CPU time stolen by the hypervisor", "surroundings.steal_share", percentage),
+    ("CPU time of other processes", "surroundings.other_cpu_share", percentage),
     ("import of the backend", "times.import_time_s", _seconds),
     ("start of a process", "harness.start_time_s", _milliseconds),
     ("full process", "harness.wall_time_s", _seconds),
@@ -67,8 +67,8 @@ def machine_line(records: Sequence[Record]) -> str:
         return f"{len(found)} machines" if found else "no machine recorded"
     [machine] = found
     gpus = " + ".join(f"{n} × {name}" for name, n in Counter(machine.gpus).items()) or "no GPU"
-    size = [] if machine.memory_bytes is None else [memory(machine.memory_bytes)]
-    return " · ".join([machine.cpu_model, plural(machine.logical_cpus, "CPU"), *size, gpus])
+    memory = [] if machine.memory_bytes is None else [bytes_text(machine.memory_bytes)]
+    return " · ".join([machine.cpu_model, plural(machine.logical_cpus, "CPU"), *memory, gpus])
 
 
 def run_facts(about: Mapping[str, object]) -> list[Row]:
@@ -126,13 +126,13 @@ def _machine_facts(machine: Machine) -> list[Row]:
         ("CPU", machine.cpu_model),
         ("CPUs the runner may use", integer(machine.logical_cpus)),
         ("physical cores", integer(machine.physical_cores)),
-        ("memory", memory(machine.memory_bytes)),
-        ("operating system", machine.os or DASH),
-        ("kernel", machine.kernel or DASH),
+        ("memory", bytes_text(machine.memory_bytes)),
+        ("operating system", machine.os or NOTHING),
+        ("kernel", machine.kernel or NOTHING),
         ("machine type", machine.machine_type),
         ("container", machine.container or "none"),
         ("GPUs", ", ".join(machine.gpus) or "none"),
-        ("GPU driver", (machine.gpu_driver or DASH) if machine.gpus else None),
+        ("GPU driver", (machine.gpu_driver or NOTHING) if machine.gpus else None),
         ("host", machine.host_id),
     )
 
@@ -153,10 +153,10 @@ def _value(record: Record, of: str | Callable[[Record], object]) -> object:
 def _distinct(values: Iterable[object]) -> str:
     words = {True: "yes", False: "no"}
     known = {words[value] if isinstance(value, bool) else str(value) for value in values if value is not None}
-    return ", ".join(sorted(known)) or DASH
+    return ", ".join(sorted(known)) or NOTHING
 
 
 def _summary(records: Sequence[Record], of: str, show: Callable[[float | None], str]) -> str:
     """Return the median and the largest value of a field."""
     found = [figure for record in records if isinstance(figure := _value(record, of), int | float)]
-    return f"{show(statistics.median(found))}, at most {show(max(found))}" if found else DASH
+    return f"{show(statistics.median(found))}, at most {show(max(found))}" if found else NOTHING

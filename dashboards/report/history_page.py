@@ -12,9 +12,9 @@ from keras_matrix.analysis.history.change_points import Assessment, Change, Vers
 from keras_matrix.analysis.history.sessions import Session
 from keras_matrix.dashboards.charts import time_series
 from keras_matrix.dashboards.charts.dot_plots import slot_of
-from keras_matrix.dashboards.charts.format import Unit, plural, quantity
 from keras_matrix.dashboards.charts.time_series import Picture, Point, Series, date
 from keras_matrix.dashboards.report import page
+from keras_matrix.records.text import Unit, percentage, plural, quantity
 
 
 def render(assessed: Sequence[Assessment], titles: Sequence[str], remarks: Sequence[str]) -> str:
@@ -74,7 +74,11 @@ def _details(one: Assessment) -> str:
 
 def _baseline(one: Assessment, unit: Unit) -> str:
     level = one.levels[-1]
-    spread = f"{one.spread.between_log:.1%} between sessions" if one.spread else "spread between sessions not known yet"
+    spread = (
+        f"{percentage(one.spread.between_log)} between sessions"
+        if one.spread
+        else "spread between sessions not known yet"
+    )
     since = f"since {date(one.history.valued[level.first].run_id)}"
     return (
         f"{quantity(level.step_time.centre, unit)} {since}, {plural(level.last - level.first + 1, 'session')}; {spread}"

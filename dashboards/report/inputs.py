@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from keras_matrix.analysis.comparison.ratios import bracketed, share_text
 from keras_matrix.analysis.comparison.table import Row as TableRow
 from keras_matrix.analysis.stalls.report import Advice, Bottleneck, Part, StallReport, Verified
-from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts import input_workers, stalls
 from keras_matrix.dashboards.charts.dot_plots import Picture, slot_of
-from keras_matrix.dashboards.charts.format import DASH, TIME_UNITS, interval, memory, number, plural, quantity, unit_for
 from keras_matrix.dashboards.charts.grid import Grid, Row
-from keras_matrix.dashboards.charts.stalls import percent, span
+from keras_matrix.dashboards.charts.stalls import span
 from keras_matrix.records.instruments.stall_arms import ArmName
+from keras_matrix.records.text import NOTHING, bytes_text, number, percentage, plural, seconds
 
 MEGA = 1e6
 
@@ -105,17 +105,17 @@ def _facts(report: StallReport) -> Iterator[Row]:
     """Yield the figures of an analysis that were measured."""
     rates, step = report.rates, stalls.observed_step(report)
     if step is not None:
-        yield Row("time of a step", [_time(step.centre)])
+        yield Row("time of a step", [seconds(step.centre)])
     if report.stall is not None:
-        yield Row("input stall", [_with_span(report.stall)])
+        yield Row("input stall", [share_text(report.stall)])
     if report.input_bound is not None:
-        yield Row("input-bound, by timers", [_with_span(report.input_bound)])
+        yield Row("input-bound, by timers", [share_text(report.input_bound)])
     if report.ceiling is not None:
-        yield Row("ceiling", [_times(report.ceiling)])
+        yield Row("ceiling", [bracketed(report.ceiling)])
     if rates.fetch_wall_s is not None:
-        yield Row("fetch, a sample", [f"{_time(rates.fetch_wall_s)}, CPU {_time(rates.fetch_cpu_s)}"])
+        yield Row("fetch, a sample", [f"{seconds(rates.fetch_wall_s)}, CPU {seconds(rates.fetch_cpu_s)}"])
     if rates.prepare_wall_s is not None:
-        yield Row("prepare, a sample", [f"{_time(rates.prepare_wall_s)}, CPU {_time(rates.prepare_cpu_s)}"])
+        yield Row("prepare, a sample", [f"{seconds(rates.prepare_wall_s)}, CPU {seconds(rates.prepare_cpu_s)}"])
     if rates.prepared_per_cpu_s is not None:
         yield Row("prepared", [f"{number(rates.prepared_per_cpu_s)} samples per CPU-second"])
     if rates.concurrency is not None:
@@ -123,9 +123,9 @@ def _facts(report: StallReport) -> Iterator[Row]:
     if rates.storage_bytes_per_s is not None:
         yield Row("storage", [_storage(report)])
     if rates.cache_hit_share is not None:
-        yield Row("from the page cache", [percent(rates.cache_hit_share)])
+        yield Row("from the page cache", [percentage(rates.cache_hit_share)])
     if rates.timers_cpu_share is not None:
-        yield Row("cost of the timers", [f"{number(rates.timers_cpu_share * 100)}\u00a0% of their own arm"])
+        yield Row("cost of the timers", [f"{percentage(rates.timers_cpu_share)} of their own arm"])
 
 
 def _storage(report: StallReport) -> str:
@@ -133,7 +133,7 @@ def _storage(report: StallReport) -> str:
     text = f"{number(rates.storage_bytes_per_s, MEGA)} MB/s"
     if rates.storage_reads_per_s is not None:
         text += f", {number(rates.storage_reads_per_s)} requests/s"
-    return text if rates.request_bytes is None else f"{text} of {memory(round(rates.request_bytes))}"
+    return text if rates.request_bytes is None else f"{text} of {bytes_text(round(rates.request_bytes))}"
 
 
 def _advice(report: StallReport) -> Grid | None:
@@ -145,15 +145,15 @@ def _advice(report: StallReport) -> Grid | None:
     rows = []
     for one in report.advice:
         found = applied.get((one.change, one.text))
-        more = _applied(found) if applied else [_time(one.step_time_s)]
-        rows.append(Row(_advice_text(one, found), [_times(one.speed_up), *more]))
+        more = _applied(found) if applied else [seconds(one.step_time_s)]
+        rows.append(Row(_advice_text(one, found), [bracketed(one.speed_up), *more]))
     return Grid("What would help, by its speed-up", columns, rows)
 
 
 def _applied(found: Verified | None) -> list[str]:
     if found is None:
-        return [DASH, "not applied"]
-    return [_times(found.measured) if found.measured else DASH, str(found.verdict)]
+        return [NOTHING, "not applied"]
+    return [bracketed(found.measured) if found.measured else NOTHING, str(found.verdict)]
 
 
 def _advice_text(one: Advice, found: Verified | None) -> str:
@@ -168,20 +168,7 @@ def _parts(parts: Sequence[Part]) -> Grid:
 
 def _part(part: Part) -> list[str]:
     if part.share is None or part.time is None:
-        return ["not measured", DASH, DASH]
+        return ["not measured", NOTHING, NOTHING]
     if not part.resolved:
-        return [stalls.OPEN, span(part.share), DASH]
-    return [percent(part.share.centre), span(part.share), _time(part.time.centre)]
-
-
-def _with_span(share: Estimate) -> str:
-    return percent(share.centre) + (f" ({span(share)})" if share.low is not None else "")
-
-
-def _times(gain: Estimate) -> str:
-    ends = interval(gain.low, gain.high, gain.centre)
-    return f"{gain.centre:.2f}×" + (f" ({ends})" if ends else "")
-
-
-def _time(value: float | None) -> str:
-    return DASH if value is None else quantity(value, unit_for([value], TIME_UNITS))
+        return [stalls.OPEN, span(part.share), NOTHING]
+    return [percentage(part.share.centre), span(part.share), seconds(part.time.centre)]

@@ -13,10 +13,10 @@ from keras_matrix.analysis.comparison.answer import answer
 from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.dashboards.charts import axes
-from keras_matrix.dashboards.charts.format import interval, number
 from keras_matrix.dashboards.report import environment, results
 from keras_matrix.dashboards.report.page import rendered, stylesheet
 from keras_matrix.records.schema import Record
+from keras_matrix.records.text import ratio_text
 
 SHOWN = 50  # comparisons; a notebook is stored with its outputs
 SCOPE = ".keras-matrix"
@@ -64,5 +64,4 @@ def _verdict(row: Row, run_context: RunContext) -> Verdict:
 
 
 def _ratio(backend: str, centre: float, low: float | None, high: float | None) -> str:
-    ends = interval(low, high, centre)
-    return f"{backend} {number(centre)}×" + (f" ({ends})" if ends else "")
+    return f"{backend} {ratio_text(centre, low, high)}"

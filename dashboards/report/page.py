@@ -22,7 +22,6 @@ from keras_matrix.analysis.fc import gap_to_peak
 from keras_matrix.dashboards.charts import axes, figure_table, parallel, pictures, usage
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import Picture, slot_of
-from keras_matrix.dashboards.charts.format import DASH, moment, plural
 from keras_matrix.dashboards.charts.scaling import devices
 from keras_matrix.dashboards.report import environment, failures, results, traces
 from keras_matrix.dashboards.report.inputs import Inputs, inputs
@@ -30,12 +29,13 @@ from keras_matrix.dashboards.report.predictions import predictions
 from keras_matrix.dashboards.report.tables import keras_cost
 from keras_matrix.records import files, left_out
 from keras_matrix.records.schema import Record
-from keras_matrix.records.text import printable
+from keras_matrix.records.text import NOTHING, moment, plural, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[KMGT]iB|B|W|[kMGTP]?(?:FLOP|B)/s|samples/[sJ])(?!\w))")
 
 
 def render(
@@ -168,10 +168,13 @@ def term(label: str) -> str:
 
 
 def _shown(value: object) -> object:
-    """Return a value of a page with its texts printable; what is markup stays markup."""
-    if not isinstance(value, str) or (text := printable(value)) is value:
+    """Return a value of a page with its texts printable and no figure apart from its unit; markup stays markup."""
+    if not isinstance(value, str):
         return value
-    return type(value)(text) if hasattr(value, "__html__") else text
+    if hasattr(value, "__html__"):
+        text = printable(value)
+        return value if text is value else type(value)(text)
+    return _BEFORE_UNIT.sub("\u00a0", printable(value))
 
 
 @cache
@@ -191,7 +194,7 @@ def templates() -> Environment:
         finalize=_shown,
         bytecode_cache=CompiledTemplates(TEMPLATES / "__pycache__"),
     )
-    found.globals.update(slot_of=slot_of, DASH=DASH)
+    found.globals.update(slot_of=slot_of, NOTHING=NOTHING)
     found.filters["term"] = term
     found.filters["plural"] = plural
     return found

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.whatif.verify import Round, Row, Verification
 from keras_matrix.dashboards.charts import grid
-from keras_matrix.dashboards.charts.format import DASH, TIME_UNITS, interval, number, unit_for
 from keras_matrix.dashboards.charts.grid import Grid
+from keras_matrix.records.text import NOTHING, TIME_UNITS, interval, number, percentage, unit_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ def _table(one: Round, title: str) -> Grid:
     unit = unit_for(times_s, TIME_UNITS)
     columns = [
         f"predicted, {unit.name}",
-        "single steps, p10–p90",
+        "single steps, p10 to p90",
         f"measured, {unit.name}",
-        "95\u00a0% interval",
+        "95 % interval",
         "error",
         "verdict",
     ]
@@ -53,21 +53,21 @@ def _values(row: Row, unit: float) -> list[str]:
     predicted, measured = row.predicted, row.measured
     return [
         number(predicted.step_time_s, unit),
-        interval(predicted.low_s, predicted.high_s, predicted.step_time_s, unit) or DASH,
+        interval(predicted.low_s, predicted.high_s, predicted.step_time_s, unit) or NOTHING,
         number(measured.centre, unit),
-        interval(measured.low, measured.high, measured.centre, unit) or DASH,
-        f"{row.error:+.1%}".replace("%", "\u00a0%"),
+        interval(measured.low, measured.high, measured.centre, unit) or NOTHING,
+        percentage(row.error, signed=True),
         "fitted" if row.fitted else str(row.verdict),
     ]
 
 
 def _facts(last: Round) -> Iterator[str]:
     if last.mean_error is not None and last.largest_error is not None:
-        yield f"error: mean {last.mean_error:.1%}, largest {last.largest_error:.1%}"
+        yield f"error: mean {percentage(last.mean_error)}, largest {percentage(last.largest_error)}"
     if last.correlation is not None:
         yield f"rank correlation: {last.correlation:.2f} over {_listed(last.ranked)}"
     others = "and is" if last.chosen == last.best else f"{last.best} is"
-    yield f"regret: {last.regret:.1%}; {last.chosen} was predicted to have the lowest time, {others} lowest"
+    yield f"regret: {percentage(last.regret)}; {last.chosen} was predicted to have the lowest time, {others} lowest"
 
 
 def _listed(names: Sequence[str]) -> str:

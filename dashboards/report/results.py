@@ -33,16 +33,16 @@ from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import RatioPlot, Word, interval_marks, slot_of
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, Block, FigureRow, Value, statistic_lines
-from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, Unit, interval, number, plural
 from keras_matrix.dashboards.charts.pictures import work_details
-from keras_matrix.dashboards.charts.scaling.figures import MEBI, scaled_value, scaling_lines
+from keras_matrix.dashboards.charts.scaling.figures import scaled_value, scaling_lines
 from keras_matrix.dashboards.report.device_memory import device_memory_values, device_unit
 from keras_matrix.dashboards.report.shares import of_bandwidth, of_measured_peak, of_stated_peak
 from keras_matrix.records.schema import HARMLESS, Record, Status
 from keras_matrix.records.settings import FIT, GENERATE
 from keras_matrix.records.store import latest_attempts
+from keras_matrix.records.text import MIB, MILLISECOND, NOTHING, PERCENT, Unit, interval, number, plural, ratio_text
 
-RATIO = Unit("×", 1.0)
+RATIO = Unit("x", 1.0)
 FOREST_LINE = 18
 NO_RATIO = "not above zero in a process: it has no ratio"
 
@@ -82,7 +82,7 @@ def findings(rows: Sequence[Row], command: str | None = None) -> tuple[list[Rati
     ends = [e for row in rows for r in row.ratios for e in (r.estimate.low, r.estimate.centre, r.estimate.high) if e]
     timed = all(cell.figure == STEP_TIME for row in rows for cell in row.cells.values())
     what = "time per step relative to the lowest" if timed else "cost relative to the best: a time, or similar"
-    axis = axes.logarithmic([1.0, *ends], f"{what}, × (logarithmic)", RATIO) if ends else None
+    axis = axes.logarithmic([1.0, *ends], f"{what}, x (logarithmic)", RATIO) if ends else None
     advice = {key: one.text(command) for key, one in undecided(rows).items()}
     return [_finding(index, row, axis, advice.get(row.key, "")) for index, row in enumerate(rows)], axis
 
@@ -135,7 +135,7 @@ def _finding(index: int, row: Row, axis: Axis | None, advice: str) -> RatioPlot:
         estimate = against.get(backend)
         centre, low, high = (estimate.centre, estimate.low, estimate.high) if estimate else (1.0, None, None)
         ends = interval(low, high, centre) or ("no interval" if estimate else "the lowest")
-        strokes, marks = interval_marks((centre, low, high), axis, y, slot, f"{backend}: {centre:.2f}× ({ends})")
+        strokes, marks = interval_marks((centre, low, high), axis, y, slot, f"{backend}: {ratio_text(centre)} {ends}")
         finding.strokes.extend(strokes)
         finding.marks.extend(marks)
         finding.words.append(_label(backend, y, (axis.share(low or centre), axis.share(high or centre))))
@@ -171,7 +171,7 @@ def _lines(
     step = "time per call" if calls else "time per step"
     lines = [
         FigureRow(step, "ms", [_step_value(row, name, cell, run_context) for name, cell in columns], primary=True),
-        FigureRow("relative to the lowest", "×", [_ratio_value(row, name, cell) for name, cell in columns]),
+        FigureRow("relative to the lowest", "x", [_ratio_value(row, name, cell) for name, cell in columns]),
         *statistic_lines(
             [values(cell) if cell else {} for cell in cells], [hidden(cell) if cell else {} for cell in cells]
         ),
@@ -204,17 +204,17 @@ def _task_lines(row: Row, columns: Sequence[Column], run_context: RunContext) ->
     return [
         FigureRow(
             primary.name,
-            primary.unit or "—",
+            primary.unit or NOTHING,
             [_step_value(row, *column, run_context) for column in columns],
             primary=True,
             explained=False,
         ),
-        FigureRow("relative to the best", "×", [_ratio_value(row, *column) for column in columns]),
+        FigureRow("relative to the best", "x", [_ratio_value(row, *column) for column in columns]),
         *(
-            FigureRow(name, units[name] or "—", [_metric_value(found, name, *c) for c in columns], explained=False)
+            FigureRow(name, units[name] or NOTHING, [_metric_value(found, name, *c) for c in columns], explained=False)
             for name in names
         ),
-        FigureRow("peak memory", "MiB", [scaled_value(peak, MEBI) or NOT_MEASURED for peak in peaks]),
+        FigureRow("peak memory", "MiB", [scaled_value(peak, MIB) or NOT_MEASURED for peak in peaks]),
         FigureRow("smallest difference", "%", [_difference_value(row, name, cell) for name, cell in columns]),
         FigureRow("processes", "", [_endings_value(cell) for cell in cells]),
     ]
@@ -225,16 +225,16 @@ def _metric_value(
 ) -> Value:
     one = found.get(column, {}).get(name)
     if one is None or one.value is None:
-        return Value(DASH, hint=one.problem or "") if one else NOT_MEASURED
+        return Value(NOTHING, hint=one.problem or "") if one else NOT_MEASURED
     return Value(number(one.value), f"{plural(one.count, 'process', 'processes')}", hint=one.problem or "")
 
 
 def _missing(cell: CellSummary | None) -> Value:
     """Return a dash with the reason; the other lines of a cell that was not measured have plain dashes."""
     if cell is None:
-        return Value(DASH, hint="no record: not planned, or still pending")
+        return Value(NOTHING, hint="no record: not planned, or still pending")
     reasons = "; ".join(f"{status}: {reason}" for status, reason in cell.failures)
-    return Value(DASH, hint="not measured" + (f" ({reasons})" if reasons and not cell.measured else ""))
+    return Value(NOTHING, hint="not measured" + (f" ({reasons})" if reasons and not cell.measured else ""))
 
 
 def _step_value(row: Row, backend: str, cell: CellSummary | None, run_context: RunContext) -> Value:
@@ -274,16 +274,16 @@ def _same_work_value(row: Row, backend: str, cell: CellSummary | None, run_conte
         return NOT_MEASURED
     found = run_context.same_work(row, backend)
     if found.status is WorkStatus.NOT_CHECKED:
-        return Value(DASH, hint="not checked")
+        return Value(NOTHING, hint="not checked")
     status = "" if found.status is WorkStatus.AGREES else f", {found.status}"
-    return Value(f"{found.value or DASH}{status}", hint=f"{found.figure}: {'; '.join(found.remarks)}")
+    return Value(f"{found.value or NOTHING}{status}", hint=f"{found.figure}: {'; '.join(found.remarks)}")
 
 
 def _difference_value(row: Row, backend: str, cell: CellSummary | None) -> Value:
     found = row.smallest_difference(backend)
     if cell is None or found is None:
         return NOT_MEASURED
-    return Value(number(found * 100))
+    return Value(number(found, PERCENT.size))
 
 
 def _endings_value(cell: CellSummary | None) -> Value:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from keras_matrix.analysis.hardware.roofline import PeakShare, Product, Roofline, Slope
-from keras_matrix.dashboards.charts.format import DASH, integer, memory, share
 from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, bandwidth, draw, rate, scenes
 from keras_matrix.dashboards.report.page import rendered, stylesheet, templates
+from keras_matrix.records.text import NOTHING, bytes_text, integer, percentage
 
 T = TypeVar("T")
 Columns = Mapping[str, Callable[[T], str]]  # the text of a column, by its heading
@@ -69,9 +69,9 @@ def cell_table(shares: Sequence[PeakShare]) -> Table:
         "reached": lambda one: rate(one.achieved_flop_per_s),
         "peak": lambda one: rate(one.peak_flop_per_s) + (f" ({one.peak_of})" if one.peak_of else ""),
         "share of peak": _share_of_peak,
-        "of own product": lambda one: share(one.share_of_own_gemm),
+        "of own product": lambda one: percentage(one.share_of_own_gemm),
         "FLOPs per byte, at most": _intensity,
-        "MFU": lambda one: share(one.mfu),
+        "MFU": lambda one: percentage(one.mfu),
         "remark": lambda one: one.note or "",
     }
     return _table(columns, shares, words=2)
@@ -87,7 +87,7 @@ def own_table(own: Sequence[Product]) -> Table:
         "best": lambda one: rate(one.best_flop_per_s),
         "median": lambda one: rate(one.median_flop_per_s),
         "calls": lambda one: integer(one.calls),
-        "of the best backend’s": lambda one: share(one.share_of_best),
+        "of the best backend’s": lambda one: percentage(one.share_of_best),
     }
     return _table(columns, own, words=3)
 
@@ -102,7 +102,7 @@ def memory_table(slopes: Sequence[Slope]) -> Table:
         "triad, median": lambda one: bandwidth(one.median_byte_per_s),
         "calls": lambda one: integer(one.calls),
         "copy, best": lambda one: bandwidth(one.copy_byte_per_s),
-        "arrays of": lambda one: memory(one.array_bytes),
+        "arrays of": lambda one: bytes_text(one.array_bytes),
     }
     return _table(columns, slopes, words=2)
 
@@ -112,9 +112,8 @@ def _table(columns: Columns[T], found: Sequence[T], words: int) -> Table:
 
 
 def _share_of_peak(one: PeakShare) -> str:
-    ends = f" ({share(one.low)} to {share(one.high)})" if one.low is not None and one.high is not None else ""
-    return share(one.share_of_peak) + ends
+    return percentage(one.share_of_peak, one.low, one.high)
 
 
 def _intensity(one: PeakShare) -> str:
-    return DASH if one.intensity_flop_per_byte is None else f"{one.intensity_flop_per_byte:,.1f}"
+    return NOTHING if one.intensity_flop_per_byte is None else f"{one.intensity_flop_per_byte:,.1f}"

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, Value
-from keras_matrix.dashboards.charts.format import DASH, number
-
-GIGA = 1e9
+from keras_matrix.dashboards.charts.roofline import bandwidth, rate
+from keras_matrix.records.text import NOTHING, PERCENT, number
 
 
 def of_measured_peak(shares: Sequence[PeakShare | None]) -> list[Value]:
@@ -25,24 +24,24 @@ def of_stated_peak(share: PeakShare | None) -> Value:
     """Return a share of the peak that the maker states for the precision of the computation (MFU)."""
     if share is None or share.mfu is None or share.place is None:
         return NOT_MEASURED
-    hint = f"of {number(share.datasheet_flop_per_s, GIGA)} GFLOP/s, as the maker states it"
-    return Value(number(share.mfu * 100), share.place.precision, hint)
+    hint = f"of {rate(share.datasheet_flop_per_s)}, as the maker states it"
+    return Value(number(share.mfu, PERCENT.size), share.place.precision, hint)
 
 
 def of_bandwidth(share: PeakShare | None) -> Value:
     """Return the share of the memory's bandwidth at which our decoding step of a language model reads its weights."""
     if share is None or share.share_of_bandwidth is None:
         return NOT_MEASURED
-    return Value(number(share.share_of_bandwidth * 100), f"{number(share.read_byte_per_s, GIGA)} GB/s")
+    return Value(number(share.share_of_bandwidth, PERCENT.size), bandwidth(share.read_byte_per_s))
 
 
 def _of_measured_peak(share: PeakShare | None, differ: bool) -> Value:
     if share is None or share.share_of_peak is None or share.achieved_flop_per_s is None:
-        return Value(DASH, hint=(share.note if share else None) or "")
+        return Value(NOTHING, hint=(share.note if share else None) or "")
     precision = f" in {share.place.precision}" if share.place else ""
-    hint = f"of {number(share.peak_flop_per_s, GIGA)} GFLOP/s, the machine's best measured product{precision}"
+    hint = f"of {rate(share.peak_flop_per_s)}, the machine's best measured product{precision}"
     hint += f" ({share.peak_of})" if share.peak_of else ""
-    reached = f"{number(share.achieved_flop_per_s, GIGA)} GFLOP/s"
+    reached = rate(share.achieved_flop_per_s)
     if differ and share.place:
-        return Value(number(share.share_of_peak * 100), share.place.precision, f"{reached}, {hint}")
-    return Value(number(share.share_of_peak * 100), reached, hint)
+        return Value(number(share.share_of_peak, PERCENT.size), share.place.precision, f"{reached}, {hint}")
+    return Value(number(share.share_of_peak, PERCENT.size), reached, hint)

@@ -17,12 +17,12 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live.page import CellPage, Frame
 from keras_matrix.dashboards.live.questions import Choice, questions
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.identity import CELL_ID, RUN_ID
+from keras_matrix.records.text import plural
 from keras_matrix.uploader.opening import open_warehouse
 from keras_matrix.uploader.warehouse import LOCAL, Warehouse
 

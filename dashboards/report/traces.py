@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from keras_matrix.analysis.comparison.context import ShownTrace
 from keras_matrix.analysis.comparison.table import Row as TableRow
 from keras_matrix.dashboards.charts.dot_plots import slot_of
-from keras_matrix.dashboards.charts.format import DASH, TIME_UNITS, number, plural, quantity, share, unit_for
 from keras_matrix.dashboards.charts.grid import Grid, Row
+from keras_matrix.records.text import NOTHING, number, percentage, plural, seconds
 from keras_matrix.records.traces.table import Gap, Table, TimeShare
 
 MOST_ROWS = 10
@@ -59,12 +59,12 @@ def summary(table: Table) -> str:
     """Return the steps of a trace, how busy its device was, and what is left out."""
     steps = plural(table.steps, "step") if table.steps else "no step marked"
     workers = f", {plural(table.workers, 'worker')}" if table.workers > 1 else ""
-    each = f", {time_text(table.step_time_s)} each with the profiler on" if table.steps else ""
-    gaps = f"{plural(table.gap_count, 'gap')}, {time_text(table.gap_time_s)} in all"
+    each = f", {seconds(table.step_time_s)} each with the profiler on" if table.steps else ""
+    gaps = f"{plural(table.gap_count, 'gap')}, {seconds(table.gap_time_s)} in all"
     device = "" if table.device == "cpu" else f" on the {table.device.upper()}"
     overlap = table.overlap_share
-    overlapped = "" if overlap is None else f"; {share(overlap)} of the communication was overlapped by compute"
-    busy = f"an operation ran {share(table.busy_share)} of the time{device}"
+    overlapped = "" if overlap is None else f"; {percentage(overlap)} of the communication was overlapped by compute"
+    busy = f"an operation ran {percentage(table.busy_share)} of the time{device}"
     warnings = "".join(f"; the profiler reports: {text}" for text in table.warnings)
     caveats = "".join(f"; caveat: {text}" for text in table.notes)
     return f"{steps}{workers}{each}; {busy}{overlapped}; {gaps}{warnings}{caveats}"
@@ -74,7 +74,10 @@ def _parts(table: Table, name: str, parts: Sequence[TimeShare]) -> Grid:
     steps = table.steps or 1
     per = " a step" if table.steps else ""
     rows = [
-        Row(part.name or NOT_REPORTED, [share(part.share), time_text(part.time_s / steps), number(part.count / steps)])
+        Row(
+            part.name or NOT_REPORTED,
+            [percentage(part.share), seconds(part.time_s / steps), number(part.count / steps)],
+        )
         for part in parts[:MOST_ROWS]
     ]
     return Grid(f"By {name}", ["share", f"time{per}", f"count{per}"], rows)
@@ -82,12 +85,7 @@ def _parts(table: Table, name: str, parts: Sequence[TimeShare]) -> Grid:
 
 def _gaps(gaps: Sequence[Gap]) -> Grid:
     rows = [
-        Row(time_text(gap.duration_s), [gap.before or DASH, gap.after or DASH, gap.meanwhile or DASH])
+        Row(seconds(gap.duration_s), [gap.before or NOTHING, gap.after or NOTHING, gap.meanwhile or NOTHING])
         for gap in gaps[:MOST_ROWS]
     ]
     return Grid("The longest gaps", ["after", "before", "meanwhile"], rows)
-
-
-def time_text(value: float | None) -> str:
-    """Return a time with its unit, a dash for none."""
-    return DASH if value is None else quantity(value, unit_for([value], TIME_UNITS))

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-MIB = 1 << 20
+from keras_matrix.records.text import MIB
+
 # Without a capacity of its own: 1 MiB for the first bucket, 25 MiB for the others.
 DEFAULT_FIRST_BYTES, DEFAULT_BYTES = MIB, 25 * MIB
 

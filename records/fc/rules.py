@@ -26,6 +26,7 @@ from keras_matrix.records.fc.spec import (
     problem_of,
 )
 from keras_matrix.records.settings import KERAS, REMAT_OFF, Settings
+from keras_matrix.records.text import bytes_text
 
 # Kinds that divide the batch, and modes that divide weights or gradients, into as many pieces as there are workers.
 CUT_BATCH = (Kind.DATA, Kind.MODEL, Kind.HYBRID, Kind.SHARDED)
@@ -347,6 +348,6 @@ def memory_problem(problem: FcProblem, free_bytes: int | None, nodes: int = 1) -
         return None
     return (
         f"weight_size: {problem.weight_size} at level {problem.level} and batch_size {problem.batch_size} needs at "
-        f"least {needed / 2**30:.1f} GiB in {problem.mode} with {problem.workers} workers, but "
-        f"{free_bytes / 2**30:.1f} GiB are free; lower weight_size, level or workers"
+        f"least {bytes_text(needed)} in {problem.mode} with {problem.workers} workers, but "
+        f"{bytes_text(free_bytes)} are free; lower weight_size, level or workers"
     )

@@ -26,7 +26,7 @@ from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.replicas import facts as replica_facts
 from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, GpuEpochs, Status, Surroundings
-from keras_matrix.records.text import printable_values
+from keras_matrix.records.text import percentage, printable_values
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.derived_figures import derived
@@ -249,12 +249,14 @@ def caveats_around(outcome: Outcome, epoch_times_s: Sequence[float]) -> list[str
             "child_oom: the kernel killed a process of the cell because memory was exhausted; set a higher --memory"
         )
     if (around.steal_share or 0) > STEAL_LIMIT:
-        found.append(f"steal: the hypervisor took {around.steal_share:.1%} of the CPU time; measure again later")
+        found.append(
+            f"steal: the hypervisor took {percentage(around.steal_share)} of the CPU time; measure again later"
+        )
     if (around.other_cpu_share or 0) > OTHER_CPU_LIMIT:
         found.append(busy_text(around))
     found += neighbour_warnings(around)
     if (throttled := _gpu_throttled_share(around, epoch_times_s)) > STALL_LIMIT:
-        text = f"temperature or power limits throttled the GPU for {throttled:.1%} of the time"
+        text = f"temperature or power limits throttled the GPU for {percentage(throttled)} of the time"
         found.append(f"gpu_throttled: {text}; cool it, raise its power limit, or set clocks to locked")
     return [*found, *_gpu_caveats(around, outcome.warnings)]
 
@@ -362,6 +364,6 @@ def _cold_caveats(use: InputUse, evicted: int) -> Iterator[str]:
         )
     elif use.resident_share > RESIDENT_LIMIT:
         yield (
-            f"not_cold: {use.resident_share:.0%} of the files' bytes stayed in the page cache after they were evicted; "
-            "they are in memory (tmpfs), or another process has them open or mapped: measure on another copy"
+            f"not_cold: {percentage(use.resident_share)} of the files' bytes stayed in the page cache after they were "
+            "evicted; they are in memory (tmpfs), or another process has them open or mapped: measure on another copy"
         )

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.history.change_points import VersionChange
 from keras_matrix.analysis.trace_difference import OperationShift
-from keras_matrix.dashboards.charts.format import plural, quantity
 from keras_matrix.records.codec import CodecError, canonical, decode, loads
 from keras_matrix.records.identity import RUN_ID
-from keras_matrix.records.text import printable
+from keras_matrix.records.text import plural, printable, quantity, seconds
 from keras_matrix.runner.notify.events import Event, Thread, history_key
 from keras_matrix.runner.notify.notice import Notice, commands, machine_changes, summary
 
@@ -178,7 +177,7 @@ def _traces(notice: Notice) -> list[str]:
 
 
 def _shift(one: OperationShift) -> str:
-    return f"{code(one.name or 'no operation')}: {one.before_s * 1e3:.4g} → {one.after_s * 1e3:.4g} ms per step"
+    return f"{code(one.name or 'no operation')}: {seconds(one.before_s)} → {seconds(one.after_s)} per step"
 
 
 def _version(one: VersionChange) -> str:

@@ -11,10 +11,10 @@ from keras_matrix.analysis.history.change_points import Assessment, Change, Vers
 from keras_matrix.analysis.history.searches import PACKAGES, packages_around, searches
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.trace_difference import OperationShift
-from keras_matrix.dashboards.charts.format import Unit, plural, quantity, unit_for
 from keras_matrix.dashboards.charts.time_series import date
 from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.records.task import PREFIX
+from keras_matrix.records.text import Unit, percent_change, plural, quantity, unit_for
 from keras_matrix.runner.notify.events import Due, Event
 
 
@@ -71,9 +71,8 @@ class Notice:
 
     @property
     def size(self) -> str:
-        """Return the shift of the figure, as in `time per step +10.3%`."""
-        shift = (self.change.ratio or 1.0) - 1
-        return f"{self.assessed.history.figure.name} {shift:+.1%}"
+        """Return the shift of the figure, as in `time per step +10.3 %`."""
+        return f"{self.assessed.history.figure.name} {percent_change(self.change.ratio or 1.0)}"
 
     @property
     def likely(self) -> str:

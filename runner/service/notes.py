@@ -8,11 +8,10 @@ from pathlib import Path
 
 from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of
 from keras_matrix.analysis.history.change_points import Assessment
-from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.appended import annotations as stored_notes
 from keras_matrix.records.appended.annotations import Annotation, NoteKind, in_force
 from keras_matrix.records.history_reader import Past, PastRun
-from keras_matrix.records.text import near
+from keras_matrix.records.text import near, plural
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.service import histories
 from keras_matrix.runner.service.histories import read

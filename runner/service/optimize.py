@@ -11,10 +11,10 @@ from keras_matrix.analysis.whatif.search import families
 from keras_matrix.analysis.whatif.search.families import Families, Found, Inputs
 from keras_matrix.analysis.whatif.search.layer_choice import AMP, OP_FUSION
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
-from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc import spec
 from keras_matrix.records.schema import Record
+from keras_matrix.records.text import plural
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.service.whatif import Work, measure
 from keras_matrix.runner.whatif import measurement, probes

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from keras_matrix.analysis.comparison.context import RunContext, ShownTrace, UnreadFile
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.findings import run_findings
-from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records import findings, history_reader, left_out
 from keras_matrix.records.instruments import shipped
@@ -19,7 +18,7 @@ from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Problem, Results, Run, latest_attempts
 from keras_matrix.records.store_failure import StoreFailure
-from keras_matrix.records.text import near, printable
+from keras_matrix.records.text import near, plural, printable
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import stored
 from keras_matrix.runner.errors import UsageError

@@ -14,7 +14,7 @@ from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.registry import Choice
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict
-from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.records.text import plural
 from keras_matrix.runner.whatif.measurement import steps_of_call
 from keras_matrix.runner.whatif.source import TraceFiles
 

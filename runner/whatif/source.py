@@ -22,6 +22,7 @@ from keras_matrix.records.fc import calibration, spec
 from keras_matrix.records.names import named
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Scalar
+from keras_matrix.records.text import percentage
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.conversion import CHROME, XPLANE
 from keras_matrix.records.traces.request import NATIVE_NAME
@@ -125,7 +126,8 @@ def _graph_of(trace: TraceFiles, level: str | None) -> Graph:
         segments = _of_profiles(trace, SEGMENTS)
         if _error(segments) < error:
             text = (
-                f"operations predict the next step with a mean error of {error:.1%}, so that nodes are segments of them"
+                f"operations predict the next step with a mean error of {percentage(error)}, so that "
+                "nodes are segments of them"
             )
             return replace(segments, header=replace(segments.header, caveats=(*segments.header.caveats, text)))
     return graph

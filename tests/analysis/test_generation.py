@@ -104,9 +104,9 @@ def test_large_model_whose_steps_are_arithmetic_has_no_label() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"weight_bytes": 128 * MEBI}, "the weights (128 MiB) are not above 4 times the last-level caches (32 MiB)"),
-        ({"overhead_time_s": 0.0101}, "arithmetic is 80 % of a decoding step, below 80 %"),
-        ({"overhead_time_s": 0.025}, "arithmetic is 50 % of a decoding step, below 80 %"),
+        ({"weight_bytes": 128 * MEBI}, "the weights (128 MiB) are not above 4 times the last-level caches (32.0 MiB)"),
+        ({"overhead_time_s": 0.0101}, "arithmetic is 79.8 % of a decoding step, below 80.0 %"),
+        ({"overhead_time_s": 0.025}, "arithmetic is 50.0 % of a decoding step, below 80.0 %"),
         ({"overhead_time_s": None}, "the share of arithmetic is not known"),
     ],
 )
@@ -118,7 +118,7 @@ def test_label_names_the_condition_that_fails(change: dict[str, float], reason: 
 def test_label_is_a_caveat_of_the_row_that_the_terminal_prints() -> None:
     """Mutation: a row has the caveats of its devices alone."""
     rows = table(records(replace(LARGE, weight_bytes=128 * MEBI)))
-    label = "overhead-bound: jax: the weights (128 MiB) are not above 4 times the last-level caches (32 MiB)"
+    label = "overhead-bound: jax: the weights (128 MiB) are not above 4 times the last-level caches (32.0 MiB)"
     assert [row.caveats for row in rows] == [(label,)]
     assert f"  caveat: {label}" in [line.text for line in table_lines(rows, NO_CONTEXT)]
     assert [row.caveats for row in table(records())] == [()]
@@ -135,7 +135,7 @@ def test_training_and_prediction_have_the_label_since_their_share_of_arithmetic_
     assert row.caveats == ("overhead-bound: jax: the share of arithmetic is not known",)
     small = replace(trained, weight_bytes=128 * MEBI)
     assert overhead_reasons(records(small)) == [
-        "the weights (128 MiB) are not above 4 times the last-level caches (32 MiB)",
+        "the weights (128 MiB) are not above 4 times the last-level caches (32.0 MiB)",
         "the share of arithmetic is not known",
     ]
 

@@ -225,7 +225,7 @@ def test_missing_permission_fails_the_step_and_is_named(monkeypatch: pytest.Monk
 
 def test_jobs_of_this_program_are_counted_with_their_bill_and_errors() -> None:
     found = inspection.jobs(at(FakeClient()), BEGAN)
-    assert found.summary == "1 load jobs, 1 query jobs; billed: 10 MiB (0.00006 USD)"
+    assert found.summary == "1 load jobs, 1 query jobs; billed: 10.0 MiB (0.00006 USD)"
     assert found.details == ("1 ended with rateLimitExceeded",)
 
 
@@ -279,7 +279,7 @@ def test_report_has_a_line_for_each_step_and_query_and_says_what_is_not_reported
     assert "| dataset | PROJECT.hour |" in text
     assert "| push | failed | 2.0 s | every row | a \\| b &lt;i> |" in text
     assert "- push: by me...@..." in text
-    assert "| matrix | 3 | 0.50 s | 1 TiB | 512 B | 1 TiB | 6.25000 USD |" in text
+    assert "| matrix | 3 | 0.50 s | 1.00 TiB | 512 B | 1.00 TiB | 6.25000 USD |" in text
     assert "| runs | 1 | 0.10 s |" + " not reported by this service |" * 4 in text
     document = json.loads(report.json())
     assert [one["found"]["outcome"] for one in document["steps"]] == ["failed", "ok"]

@@ -218,7 +218,7 @@ def unstable(record: Record) -> Record:
     reason = (
         "still_warming_up: the first kept epoch took 1.41 times the median of the later ones; set discard one higher"
     )
-    busy = "busy: other processes used 14% of the CPU time; stop them"
+    busy = "busy: other processes used 14.0 % of the CPU time; stop them"
     times = replace(record.times, epoch_times_s=[first * 1.41, *later])
     return replace(record, status=Status.UNSTABLE, reason=reason, warnings=[reason, busy], times=times)
 

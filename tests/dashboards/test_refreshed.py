@@ -200,7 +200,7 @@ def test_pages_before_the_first_successful_reading_have_status_503_and_the_reaso
     for path in ("/", "/cell", "/health"):
         status, page = visit(path, f"id={cell_of('jax')}")
         assert status == "503 Service Unavailable"
-        assert ("no answer within 15 s" in page) is (path != "/health")
+        assert ("no answer within 15\u00a0s" in page) is (path != "/health")
     assert len(visit.warehouse.asked) == 1
     visit.now_s = RETRY_S
     assert visit()[0] == "200 OK"

@@ -146,15 +146,15 @@ class Measuring(FakeWarehouse):
         (
             ["SELECT run_id FROM cells WHERE day >= '2026-01-31'"],
             [
-                "would read 41,943,040 bytes (40 MiB) of 1 tables",
-                f"billed at most 40 MiB (at least 10 MiB per table): USD 0.00024 {AT_LIST_PRICE}",
+                "would read 41,943,040 bytes (40.0 MiB) of 1 tables",
+                f"billed at most 40.0 MiB (at least 10 MiB per table): USD 0.00024 {AT_LIST_PRICE}",
             ],
         ),
         (
             ["SELECT c.run_id FROM cells AS c JOIN newest_cells USING (cell_id)", "--maximum-bytes-billed", "50000000"],
             [
-                "would read 41,943,040 bytes (40 MiB) of 3 tables",
-                f"billed at most 60 MiB (at least 10 MiB per table): USD 0.00036 {AT_LIST_PRICE}",
+                "would read 41,943,040 bytes (40.0 MiB) of 3 tables",
+                f"billed at most 60.0 MiB (at least 10 MiB per table): USD 0.00036 {AT_LIST_PRICE}",
                 "above --maximum-bytes-billed (47.7 MiB): the query would be rejected",
                 "reads every day of cells: add a condition such as day >= '2026-01-31' to read less",
             ],

@@ -6,16 +6,17 @@ Other regions, reservations and negotiated prices differ. The first TiB of a mon
 
 from __future__ import annotations
 
+from keras_matrix.records.text import TIB
+
 USD_PER_TIB = 6.25
 PRICE_SINCE = "2023-07-05"
 LEAST_BYTES = 10 << 20  # billed for each table that a query references, and for a query
 UNIT_BYTES = 1 << 20  # billed bytes are rounded up to it
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def cost_usd(billed_bytes: int) -> float:
     """Return the list price of billed bytes in USD, without the free quota."""
-    return billed_bytes / (1 << 40) * USD_PER_TIB
+    return billed_bytes / TIB * USD_PER_TIB
 
 
 def billed(read_bytes: int, tables: int) -> int:
@@ -26,16 +27,6 @@ def billed(read_bytes: int, tables: int) -> int:
     if not tables:
         return 0
     return -(-(max(read_bytes, LEAST_BYTES) + (tables - 1) * LEAST_BYTES) // UNIT_BYTES) * UNIT_BYTES
-
-
-def size(count: int) -> str:
-    """Return a number of bytes with a binary unit."""
-    number = float(count)
-    for unit in UNITS:
-        if number < 1024 or unit == UNITS[-1]:
-            break
-        number /= 1024
-    return f"{count} B" if unit == "B" else f"{number:.3g} {unit}" if number < 1000 else f"{number:.0f} {unit}"
 
 
 def usd(amount: float) -> str:

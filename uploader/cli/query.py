@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keras_matrix.records.text import bytes_text
 from keras_matrix.uploader.cli import options
 from keras_matrix.uploader.errors import BadInput
 
@@ -132,19 +133,20 @@ TYPES: Mapping[str, Callable[[str], Scalar]] = {"": str, "int": int, "float": fl
 def _cost(sql: str, read_bytes: int | None, most_bytes: int) -> list[str]:
     """Return lines on the bytes that a query would read and their cost."""
     from keras_matrix.uploader.bigquery.partition_pruning import tables_read, unbounded
-    from keras_matrix.uploader.bigquery.query_cost import PRICE_SINCE, USD_PER_TIB, billed, cost_usd, size, usd
+    from keras_matrix.uploader.bigquery.query_cost import PRICE_SINCE, USD_PER_TIB, billed, cost_usd, usd
 
     if read_bytes is None:
         return ["the local warehouse: reading is free"]
     tables = len(tables_read(sql))
     billed_bytes = billed(read_bytes, tables)
     lines = [
-        f"would read {read_bytes:,} bytes ({size(read_bytes)}) of {tables} tables",
-        f"billed at most {size(billed_bytes)} (at least 10 MiB per table): {usd(cost_usd(billed_bytes))} at the list "
-        f"price of USD {USD_PER_TIB} per TiB (US, on demand, since {PRICE_SINCE}); the first TiB of a month is free",
+        f"would read {read_bytes:,} bytes ({bytes_text(read_bytes)}) of {tables} tables",
+        f"billed at most {bytes_text(billed_bytes)} (at least 10 MiB per table): {usd(cost_usd(billed_bytes))} at the "
+        f"list price of USD {USD_PER_TIB} per TiB (US, on demand, since {PRICE_SINCE}); the first TiB of a month is "
+        "free",
     ]
     if billed_bytes > most_bytes:
-        lines.append(f"above --maximum-bytes-billed ({size(most_bytes)}): the query would be rejected")
+        lines.append(f"above --maximum-bytes-billed ({bytes_text(most_bytes)}): the query would be rejected")
     if all_days := unbounded(sql):
         lines.append(
             f"reads every day of {', '.join(all_days)}: add a condition such as day >= '2026-01-31' to read less"

@@ -11,6 +11,7 @@ from keras_matrix.analysis.explain.alignment import Row
 from keras_matrix.analysis.explain.parts import WORKING
 from keras_matrix.analysis.whatif.cost.kinds import OperationKind, kind_of
 from keras_matrix.records.schema import Record
+from keras_matrix.records.text import seconds
 
 MOST_NAMES = 3
 LONGEST_NAME = 60
@@ -53,9 +54,9 @@ def kind_of_row(row: Row) -> OperationKind:
     return kind_of(named[1] if named else op)
 
 
-def milliseconds(base_s: float, new_s: float) -> str:
-    """Return two times as `1.20 -> 3.40 ms`."""
-    return f"{base_s * 1e3:.3g} -> {new_s * 1e3:.3g} ms"
+def both_times(base_s: float, new_s: float) -> str:
+    """Return two times as `1.20 ms -> 3.40 ms`."""
+    return f"{seconds(base_s)} -> {seconds(new_s)}"
 
 
 def counted(rows: Iterable[Row]) -> str:
@@ -83,7 +84,7 @@ def by_phase(rows: Sequence[Row]) -> tuple[str, ...]:
     texts = []
     for phase in phases:
         own = [row for row in rows if row.key.phase == phase]
-        times = milliseconds(sum(row.base_s for row in own), sum(row.new_s for row in own))
+        times = both_times(sum(row.base_s for row in own), sum(row.new_s for row in own))
         texts.append(f"{phase or 'phase not reported'} {times}")
     return ("; ".join(texts),)
 

@@ -8,11 +8,11 @@ from keras_matrix.analysis.explain.alignment import Row
 from keras_matrix.analysis.explain.kinds.kind import (
     Claim,
     Pair,
+    both_times,
     by_phase,
     counted,
     is_work,
     kind_of_row,
-    milliseconds,
     named,
     total_s,
 )
@@ -28,7 +28,7 @@ def claims(pair: Pair, rows: Sequence[Row]) -> list[Claim]:
 
 
 def _claim(pair: Pair, layer: str, rows: Sequence[Row]) -> Claim:
-    times = milliseconds(sum(row.base_s for row in rows), sum(row.new_s for row in rows))
+    times = both_times(sum(row.base_s for row in rows), sum(row.new_s for row in rows))
     if not pair.same_backend:
         return Claim(f"layer {layer}: {times}", tuple(rows), by_phase(rows))
     kinds = dict.fromkeys(map(kind_of_row, rows))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keras_matrix.analysis.explain.alignment import Row
-from keras_matrix.analysis.explain.kinds.kind import Claim, Pair, counted, is_work, kind_of_row, milliseconds, named
+from keras_matrix.analysis.explain.kinds.kind import Claim, Pair, both_times, counted, is_work, kind_of_row, named
 from keras_matrix.records.traces.neutral import Phase
 
 NAMES = {Phase.UPDATE: "optimizer", None: "operations without layer and phase"}
@@ -29,7 +29,7 @@ def claims(pair: Pair, rows: Sequence[Row]) -> list[Claim]:
 
 def _claim(phase: str | None, kind: str, rows: Sequence[Row]) -> Claim:
     place = NAMES.get(Phase(phase) if phase else None, f"{phase} pass, outside of layers")
-    times = milliseconds(sum(row.base_s for row in rows), sum(row.new_s for row in rows))
+    times = both_times(sum(row.base_s for row in rows), sum(row.new_s for row in rows))
     if not kind:
         return Claim(f"{place}: {times}", tuple(rows))
     return Claim(f"{place}: {kind} {counted(rows)} ({named(rows)})", tuple(rows), (times,))

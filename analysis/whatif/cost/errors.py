@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from keras_matrix.records.text import percentage
+
 TOO_WRONG = 0.5  # an error above it, of the median or of the share of time, says nothing: no prediction
 
 
@@ -84,14 +86,14 @@ def choose(regression: HeldOutError | None, roofline: HeldOutError | None) -> tu
             ("median", regression.median, roofline.median),
             ("share of time", regression.of_time, roofline.of_time),
         )
-        worse = [f"{name} {own:.1%} against {other:.1%}" for name, own, other in pairs if own > other]
+        worse = [f"{name} {percentage(own)} against {percentage(other)}" for name, own, other in pairs if own > other]
         chosen = Predictor.ROOFLINE if worse else Predictor.REGRESSION
         reason = (
             f"the regression is worse than the roofline: {', '.join(worse)}" if worse else "better than the roofline"
         )
     used = regression if chosen is Predictor.REGRESSION and regression else roofline
     if is_useless(used):
-        return Predictor.NOTHING, f"errors of the {chosen} are above {TOO_WRONG:.0%}: {reason}"
+        return Predictor.NOTHING, f"errors of the {chosen} are above {percentage(TOO_WRONG)}: {reason}"
     return chosen, reason
 
 

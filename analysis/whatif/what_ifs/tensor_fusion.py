@@ -26,7 +26,8 @@ from keras_matrix.analysis.whatif.graph import Collective, Graph, LinkCalibratio
 from keras_matrix.analysis.whatif.what_ifs.gradients import Sums, sums_of
 from keras_matrix.analysis.whatif.what_ifs.rewriting import in_order, renumbered
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict, Realised, WhatIf, WhatIfError, of_fc, setting
-from keras_matrix.records.fc import buckets, layer_groups, rules
+from keras_matrix.records.fc import layer_groups, rules
+from keras_matrix.records.text import MIB
 
 NAME, EACH = "tensor_fusion", "each"
 CAP = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(?:mb)?", re.ASCII)
@@ -89,7 +90,7 @@ def change(graph: Graph, fusion: Fusion, predict: Predict | None = None) -> Grap
 def _of_backend(graph: Graph, fusion: Fusion) -> Fusion:
     """Return the fusion as the backend can have it: TensorFlow has no capacity but the bytes of a pack."""
     if graph.header.backend == "tensorflow" and fusion.cap_mb is not None:
-        return Fusion(bytes_per_pack=int(fusion.cap_mb * buckets.MIB))
+        return Fusion(bytes_per_pack=int(fusion.cap_mb * MIB))
     return fusion
 
 

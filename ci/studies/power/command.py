@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from ci.studies.power import draws
+from keras_matrix.records.text import percentage, percentage_interval
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs" / "power.md"
@@ -216,7 +217,7 @@ def recorded_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
             logs = one.logs(draws.SAME)
             ratios = [of_logs(one.logs(arm).tolist()) for arm in (draws.SAME, draws.SLOWER)]
             shown = " | ".join(map(_ratio, ratios))
-            cost = f"{one.block_cost_s(draws.SAME):.1f} s | {logs.std(ddof=1):.1%} | {shown}"
+            cost = f"{one.block_cost_s(draws.SAME):.1f} s | {percentage(logs.std(ddof=1))} | {shown}"
             yield f"| {condition}, {one.backend} | {len(logs)} | {cost} |"
 
 
@@ -230,7 +231,7 @@ def power_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
     """Yield the power curves: by the interval of `compare`, and by the gate, within each condition's budget."""
 
     generator = np.random.default_rng(SEED)
-    columns = ["none" if not slowdown else f"{slowdown:.0%}" for slowdown in SLOWDOWNS]
+    columns = ["none" if not slowdown else percentage(slowdown) for slowdown in SLOWDOWNS]
     yield from head("found slower, of 100", "budget", "blocks", *columns, "as planted")
     for condition, found in recorded.items():
         for one in found:
@@ -243,14 +244,14 @@ def power_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
                         shares.append(_share(draws.power(logs, count, finds, drawn, slowdown)))
                     else:
                         alarms = draws.false_alarms(logs, count, finds, generator)
-                        shares.append("-" if alarms is None else f"{alarms:.1%}")
+                        shares.append("-" if alarms is None else f"{100 * alarms:.1f}")
                 shares.append(_share(draws.power(one.logs(draws.SLOWER), count, finds, drawn)))
                 budget = f"{BUDGETS_S[condition]:.0f} s | {count}"
                 yield f"| {condition}, {one.backend}, {name} | {budget} | {' | '.join(shares)} |"
 
 
 def _share(found: Any) -> str:
-    return "-" if found is None else f"{found.share:.0%} [{found.low:.0%} {found.high:.0%}]"
+    return "-" if found is None else f"{100 * found.share:.0f} [{100 * found.low:.0f} {100 * found.high:.0f}]"
 
 
 def rival_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
@@ -264,7 +265,7 @@ def rival_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
             ours = draws.ours(one.logs(draws.SAME), draws.affordable(one, draws.SAME, budget_s), generator)
             theirs = draws.one_process_each(one, budget_s, generator)
             share = f"{ours / theirs:.2f}" if ours and theirs else "-"
-            shown = [f"{value:.1%}" if value is not None else "-" for value in (ours, theirs)]
+            shown = [percentage(value) if value is not None else "-" for value in (ours, theirs)]
             yield f"| {condition}, {one.backend} | {budget_s:.0f} s | {shown[0]} | {shown[1]} | {share} |"
 
 
@@ -289,8 +290,8 @@ def alarm_table() -> Iterator[str]:
     for name in sorted(counted, key=lambda name: (name == "all", name)):
         rate = Rate(sum(counted[name]), len(counted[name]))
         low, high = rate.interval() or (0.0, 1.0)
-        share = f"{rate.count} of {rate.of} ({rate.share or 0:.1%})"
-        interval = f"{low:.1%} to {high:.1%} | {rate.p_value(0.05):.2f}"
+        share = f"{rate.count} of {rate.of} ({percentage(rate.share or 0)})"
+        interval = f"{percentage_interval(low, high)} | {rate.p_value(0.05):.2f}"
         yield f"| {name} | {len(sessions[name])} | {rate.of} | {share} | {interval} |"
 
 

@@ -24,6 +24,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from ci.studies.statistics import calibration, designs, noise, simulation
 from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
+from keras_matrix.records.text import percentage
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "statistics.md"
 BEGIN, END = "<!-- simulation: begin -->", "<!-- simulation: end -->"
@@ -58,7 +59,7 @@ def jobs(runs: int, seed: int) -> dict[tuple[str, str, float], Job]:
             found["order", drift.__name__, level] = job
         for machine in (designs.Machine(level, drift, budget_s) for drift in (0.2, 0.0) for budget_s in (120.0, 300.0)):
             job = partial(designs.smallest_detectable, machine, runs=runs, seed=seed)
-            found["detectable", f"{machine.budget_s:.0f} s | {machine.drift:.0%}", level] = job
+            found["detectable", f"{machine.budget_s:.0f} s | {percentage(machine.drift)}", level] = job
     return found
 
 
@@ -91,15 +92,15 @@ def head(*names: str) -> Iterator[str]:
 def coverage_table(found: Found) -> Iterator[str]:
     """Yield coverage at the stopping time and the gate's false alarms."""
     yield from head(
-        "scenario", "noise", "covers, %", "blocks", "stopped at 5", "false alarms, % of runs", "by Student's t"
+        "scenario", "noise", "covers, %", "blocks", "stopped at 5, %", "false alarms, % of runs", "by Student's t"
     )
     for (kind, name, level), figure in found.items():
         if kind == "coverage":
             alarms = found.get(("alarms", name, level))
             shares = "- | -" if alarms is None else f"{alarms.share * 100:.2f} | {alarms.by_student * 100:.2f}"
             yield (
-                f"| {name} | {level:.0%} | {figure.share * 100:.2f} ± {figure.error * 100:.2f} | "
-                f"{figure.blocks:.1f} | {figure.at_first:.0%} | {shares} |"
+                f"| {name} | {percentage(level)} | {figure.share * 100:.2f} ± {figure.error * 100:.2f} | "
+                f"{figure.blocks:.1f} | {100 * figure.at_first:.0f} | {shares} |"
             )
 
 
@@ -126,7 +127,7 @@ def early_table(found: Found) -> Iterator[str]:
         "called early",
         f"at the threshold, % of runs of {simulation.COMPARISONS}",
         "of runs of one, %",
-        f"{SLOWDOWN:.0f} times beyond it, by noise of {', '.join(f'{n:.0%}' for n in EARLY_NOISES)}: at 5 blocks, %",
+        f"{SLOWDOWN:.0f} times beyond it, by noise of {', '.join(map(percentage, EARLY_NOISES))}: at 5 blocks, %",
     )
     for scenario in (*noise.SCENARIOS, noise.LIMIT):
         figures = [found["early", scenario.name, level] for level in EARLY_NOISES]
@@ -139,7 +140,8 @@ def early_table(found: Found) -> Iterator[str]:
 def names_table(found: Found) -> Iterator[str]:
     """Yield how often a table of equal backends names a fastest, at each level of noise."""
     yield from head(
-        f"tables of {simulation.NAMED_ROWS} equal rows that name a fastest, %", *(f"noise {n:.0%}" for n in NOISES)
+        f"tables of {simulation.NAMED_ROWS} equal rows that name a fastest, %",
+        *(f"noise {percentage(n)}" for n in NOISES),
     )
     for scenario in noise.SCENARIOS:
         shares = [found["names", scenario.name, level].share * 100 for level in NOISES]
@@ -152,7 +154,7 @@ def order_table(found: Found) -> Iterator[str]:
     for (kind, name, level), figure in found.items():
         if kind == "order":
             errors = f"{figure.in_turn * 100:.2f} | {figure.one_after_other * 100:.2f}"
-            yield f"| {name} | {level:.0%} | {errors} | {figure.gain:.1f}x |"
+            yield f"| {name} | {percentage(level)} | {errors} | {figure.gain:.1f}x |"
 
 
 def detectable_table(found: Found) -> Iterator[str]:
@@ -163,7 +165,7 @@ def detectable_table(found: Found) -> Iterator[str]:
     for (kind, name, level), figure in found.items():
         if kind == "detectable":
             both = f"{figure.ours * 100:.1f} | {figure.theirs * 100:.1f}"
-            yield f"| {name} | {level:.0%} | {figure.blocks} | {both} | {figure.share:.2f} |"
+            yield f"| {name} | {percentage(level)} | {figure.blocks} | {both} | {figure.share:.2f} |"
 
 
 def looks_lines(runs: int) -> Iterator[str]:
@@ -172,7 +174,10 @@ def looks_lines(runs: int) -> Iterator[str]:
     ours = calibration.normal_coverage(LOOKS, scatters, runs, seed=2)
     plain = calibration.normal_coverage(calibration.plain(LOOKS.blocks), scatters, runs, seed=2)
     yield ""
-    yield f"Normal blocks, {len(scatters)} scatters of the ratio from {scatters[0]:.1%} to {scatters[-1]:.0%}:"
+    yield (
+        f"Normal blocks, {len(scatters)} scatters of the ratio from {percentage(scatters[0])} to "
+        f"{percentage(scatters[-1])}:"
+    )
     yield (
         f"coverage at the stop {ours.min() * 100:.2f}-{ours.max() * 100:.2f} %; with plain 95 % intervals at each look "
         f"{plain.min() * 100:.2f}-{plain.max() * 100:.2f} %."
@@ -182,7 +187,7 @@ def looks_lines(runs: int) -> Iterator[str]:
 def calibrate() -> None:
     """Print confidences for the looks, and their coverage."""
     looks, distance = calibration.calibrate(LOOKS.blocks)
-    print(f"target {PRECISION_TARGET:.0%}, looks {looks.blocks}")
+    print(f"target {percentage(PRECISION_TARGET)}, looks {looks.blocks}")
     print("confidences", tuple(round(confidence, 4) for confidence in looks.confidences))
     print(f"coverage within {distance * 100:.2f} points of 95 %, on the draws it was found on")
 

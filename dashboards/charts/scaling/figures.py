@@ -13,11 +13,9 @@ from keras_matrix.analysis.scaling.devices import DeviceScaling
 from keras_matrix.analysis.scaling.step_breakdown import StepBreakdown
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, FigureRow, Value
-from keras_matrix.dashboards.charts.format import DASH, interval, number
 from keras_matrix.records.fc.communication import Method
+from keras_matrix.records.text import MIB, NOTHING, PERCENT, interval, number
 
-MEBI = 2.0**20
-PERCENT = 0.01
 COMMUNICATION_METHODS = {
     Method.TIMED: "each collective timed separately, in epochs after the measured ones",
     Method.PROFILED: "by the backend's profiler",
@@ -39,11 +37,11 @@ def scaling_lines(columns: Sequence[Sequence[FcFigure | DeviceScaling]]) -> list
 
 def _worker_lines(columns: Sequence[FcFigure | None]) -> list[FigureRow]:
     kinds: Rows[FcFigure] = (
-        ("share of own product", "%", lambda one: scaled_value(one.share_of_own, PERCENT)),
-        ("payload a step", "MiB", lambda one: scaled_value(one.bytes_per_step or None, MEBI)),
-        ("on the wire a step", "MiB", lambda one: scaled_value(one.wire_bytes_per_step or None, MEBI, WIRE)),
+        ("share of own product", "%", lambda one: scaled_value(one.share_of_own, PERCENT.size)),
+        ("payload a step", "MiB", lambda one: scaled_value(one.bytes_per_step or None, MIB)),
+        ("on the wire a step", "MiB", lambda one: scaled_value(one.wire_bytes_per_step or None, MIB, WIRE)),
         (COMMUNICATION, "%", _communicating),
-        ("efficiency of workers", "%", lambda one: _estimate(one.efficiency, PERCENT, EFFICIENCY)),
+        ("efficiency of workers", "%", lambda one: _estimate(one.efficiency, PERCENT.size, EFFICIENCY)),
         ("memory of a worker", "MiB", _worker_memory),
     )
     return _rows(kinds, columns)
@@ -51,12 +49,12 @@ def _worker_lines(columns: Sequence[FcFigure | None]) -> list[FigureRow]:
 
 def _device_lines(columns: Sequence[DeviceScaling | None]) -> list[FigureRow]:
     kinds: Rows[DeviceScaling] = (
-        ("speed-up over one device", "×", _speed_up),
-        ("efficiency of devices", "%", lambda one: _estimate(one.efficiency, PERCENT, "speed-up / devices")),
+        ("speed-up over one device", "x", _speed_up),
+        ("efficiency of devices", "%", lambda one: _estimate(one.efficiency, PERCENT.size, "speed-up / devices")),
         (COMMUNICATION, "%", lambda one: _spent(one.spent) if one.spent else None),
         ("divided by", "", _method),
         ("rows of a device", "", lambda one: Value(_rows_of_a_device(one), hint=f"of {one.settings.batch_size}")),
-        ("gradients a step", "MiB", lambda one: scaled_value(one.replicas.gradient_bytes or None, MEBI)),
+        ("gradients a step", "MiB", lambda one: scaled_value(one.replicas.gradient_bytes or None, MIB)),
     )
     return _rows(kinds, columns)
 
@@ -79,7 +77,7 @@ def _spent(spent: StepBreakdown) -> Value:
     hint = COMMUNICATION_METHODS[spent.method]
     if spent.share < 0:
         return Value("below 0", hint=f"{hint}; too small to be distinguished from zero")
-    return Value(number(spent.share * 100), hint=hint)
+    return Value(number(spent.share, PERCENT.size), hint=hint)
 
 
 def _estimate(found: Estimate | None, unit: float, hint: str) -> Value | None:
@@ -89,7 +87,7 @@ def _estimate(found: Estimate | None, unit: float, hint: str) -> Value | None:
 
 
 def _speed_up(one: DeviceScaling) -> Value:
-    return _estimate(one.speed_up, 1.0, one.text) or Value(DASH, hint=one.missing)
+    return _estimate(one.speed_up, 1.0, one.text) or Value(NOTHING, hint=one.missing)
 
 
 def _method(one: DeviceScaling) -> Value:
@@ -105,7 +103,7 @@ def _worker_memory(figure: FcFigure) -> Value | None:
     if figure.worker_memory_bytes is None or figure.task.workers == 1:
         return None
     aside = "of the largest" if figure.processes > 1 else f"all {figure.task.workers} in one"
-    return Value(number(figure.worker_memory_bytes, MEBI), aside, hint="peak resident memory of a process")
+    return Value(number(figure.worker_memory_bytes, MIB), aside, hint="peak resident memory of a process")
 
 
 def scaled_value(value: float | None, unit: float, hint: str = "") -> Value | None:

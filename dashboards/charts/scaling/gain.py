@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from keras_matrix.dashboards.charts.dot_plots import Mark, Stroke, Word, slot_of
-from keras_matrix.dashboards.charts.format import interval, number, plural
+from keras_matrix.records.text import interval, number, plural
 
 MOST_PANELS = 24
 PANEL_HEIGHT = 190

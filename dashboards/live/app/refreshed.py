@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from keras_matrix.dashboards.charts.format import moment, plural
 from keras_matrix.dashboards.live.app.needed import Needed
 from keras_matrix.dashboards.live.app.snapshot import Snapshot
 from keras_matrix.dashboards.live.app.source import Edition
 from keras_matrix.dashboards.live.questions import DEFAULT_DAYS
+from keras_matrix.records.text import moment, plural
 from keras_matrix.uploader.errors import Unreachable, UploadError
 from keras_matrix.uploader.warehouse import Warehouse
 

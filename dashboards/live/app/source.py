@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.live import page
 from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Reader
 from keras_matrix.dashboards.live.session import FINISHED, MeasuredSession
 from keras_matrix.records import findings
 from keras_matrix.records.store import Problem, Results, Run
 from keras_matrix.records.store_failure import StoreFailure
-from keras_matrix.records.text import printable
+from keras_matrix.records.text import plural, printable
 from keras_matrix.uploader.errors import UploadError
 from keras_matrix.uploader.warehouse import Warehouse
 

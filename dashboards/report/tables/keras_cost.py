@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from keras_matrix.analysis.comparison.ratios import share_text
 from keras_matrix.analysis.comparison.table import Row
-from keras_matrix.analysis.keras_cost import KerasCost, keras_costs, share_text
+from keras_matrix.analysis.keras_cost import KerasCost, keras_costs
 from keras_matrix.dashboards.charts import grid
-from keras_matrix.dashboards.charts.format import DASH
 from keras_matrix.dashboards.charts.grid import Grid
+from keras_matrix.records.text import NOTHING
 
 
 def tables(rows: Sequence[Row]) -> list[Grid]:
@@ -30,4 +31,4 @@ def _table(costs: Sequence[KerasCost]) -> Grid:
 
 def _row(one: KerasCost, names: Sequence[str]) -> grid.Row:
     shares = {part.name: share_text(part.share) for part in one.parts}
-    return grid.Row(one.backend, [one.ratio_text, *(shares.get(name, DASH) for name in names)])
+    return grid.Row(one.backend, [one.ratio_text, *(shares.get(name, NOTHING) for name in names)])

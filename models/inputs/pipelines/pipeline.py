@@ -35,6 +35,7 @@ from keras_matrix.models.inputs.stored.source import open_source
 from keras_matrix.models.workload import Request, Samples, UnsupportedWorkload
 from keras_matrix.records.host.system import usable_memory_bytes
 from keras_matrix.records.instruments.input_use import InputFacts
+from keras_matrix.records.text import bytes_text
 
 DOCUMENTED_SIZE = 50_000
 
@@ -285,8 +286,8 @@ def cached(loader: BatchLoader, copies: int) -> CachedLoader:
     if usable is not None and needed > usable / 2:
         where = f" in {copies} worker processes" if copies > 1 else ""
         raise ValueError(
-            f"cache: ram needs {needed / 1e9:.1f} GB{where} for {loader.order.count} images of "
-            f"{loader.sample_shape[0]} pixels, more than half of this machine's {usable / 1e9:.1f} GB; set a smaller "
+            f"cache: ram needs {bytes_text(needed)}{where} for {loader.order.count} images of "
+            f"{loader.sample_shape[0]} pixels, more than half of this machine's {bytes_text(usable)}; set a smaller "
             "dataset_size or image_size, preprocess: device, or cache: none"
         )
     return CachedLoader(loader)

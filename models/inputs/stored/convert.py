@@ -37,6 +37,7 @@ from keras_matrix.models.inputs.stored.writing.command import (
     usable_cpus,
 )
 from keras_matrix.models.inputs.stored.writing.writers import Named
+from keras_matrix.records.text import bytes_text
 
 READ_BYTES = 4 << 20
 # The Example around an image: tags, lengths and the feature's names. Names of file and class are added.
@@ -188,7 +189,7 @@ def _samples(work: Work, number: int) -> Iterator[Named]:
 def _summary(work: Work, parts: tuple[Part, ...], written: int, progress: Progress) -> str:
     kept = len(parts) - written
     size = sum(part.bytes for part in parts)
-    text = f"{work.folder}: {len(work.source)} images in {_files(len(parts))}, {size / (1 << 20):.0f} MiB"
+    text = f"{work.folder}: {len(work.source)} images in {_files(len(parts))}, {bytes_text(size)}"
     if not written:
         return f"{text}; all were already there"
     return f"{text}; wrote and verified {_files(written)}{f', kept {kept}' if kept else ''}: {progress.speed()}"

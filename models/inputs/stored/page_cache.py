@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
+from keras_matrix.records.text import percentage
+
 COLD_MEANING = "posix_fadvise(DONTNEED) on the data set's files before each epoch"
 WARM_BLOCK_BYTES = 1 << 20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -67,10 +69,11 @@ def cold_meaning(files: Sequence[Path], evicted: int, resident: float | None) ->
         return f"{COLD_MEANING}; whether pages were left is not known"
     if resident > 0.5:
         return (
-            f"not cold: {resident:.0%} of the pages stayed in memory, as on tmpfs or if another process maps the files"
+            f"not cold: {percentage(resident)} of the pages stayed in memory, as on tmpfs or if another "
+            "process maps the files"
         )
     if resident > 0.01:
-        return f"{COLD_MEANING}; {resident:.0%} of the pages stayed in memory"
+        return f"{COLD_MEANING}; {percentage(resident)} of the pages stayed in memory"
     return COLD_MEANING
 
 

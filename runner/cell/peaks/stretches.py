@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from keras_matrix.records.text import bytes_text
+
 LEAST_STRETCH_S = 0.010
 # A stretch is this much longer than estimated, since the estimate includes a synchronisation for each call.
 MARGIN = 1.2
@@ -51,8 +53,9 @@ def plan_arrays(memory: DeviceMemory) -> ArrayPlan:
         return ArrayPlan(_whole_elements(wanted))
     return ArrayPlan(
         allowed,
-        f"arrays of {allowed >> 20} MiB instead of {wanted >> 20} MiB, since {memory.free_bytes >> 20} MiB of the "
-        "device's memory were free: caches may raise the figure; end other processes on the device and measure again",
+        f"arrays of {bytes_text(allowed)} instead of {bytes_text(wanted)}, since {bytes_text(memory.free_bytes)} of "
+        "the device's memory were free: caches may raise the figure; end other processes on the device and measure "
+        "again",
     )
 
 

@@ -18,6 +18,7 @@ from keras_matrix.records.codec import decode
 from keras_matrix.records.instruments.first_hour import ProbeAnswer, ProbeOrder
 from keras_matrix.records.instruments.peaks import PeakAnswer
 from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.text import percentage, seconds
 from keras_matrix.records.traces import names, neutral
 from keras_matrix.runner.checks.first_hour import judgements
 from keras_matrix.runner.checks.first_hour.measured import WORKLOADS, HourTarget, MeasuredRun, NotMeasured
@@ -102,7 +103,7 @@ def small_cell(hour: Hour) -> Found:
     model = f" ({proof.model})" if proof.model else ""
     step_time_s = record.times.step_time_s or 0.0
     warnings = tuple(record.warnings)
-    return Found(Outcome.OK, f"{record.status} on {proof.name}{model}, {step_time_s * 1e3:.2f} ms per step", warnings)
+    return Found(Outcome.OK, f"{record.status} on {proof.name}{model}, {seconds(step_time_s)} per step", warnings)
 
 
 def twice_the_steps(hour: Hour) -> Found:
@@ -135,7 +136,7 @@ def resident_feed(hour: Hour) -> Found:
     """Look for copies to the device in the same trace."""
     _, path = _traced(hour)
     if (share := share_in_steps(neutral.spans(path))) < LEAST_IN_STEPS:
-        return Found(Outcome.FAILED, f"only {share:.0%} of the operations in the trace have a step".replace("%", " %"))
+        return Found(Outcome.FAILED, f"only {percentage(share)} of the operations in the trace have a step")
     return judgements.resident(list(copies_to_device(neutral.spans(path))), hour.of(BATCH) * hour.of(ROWS) * 4)
 
 

@@ -12,6 +12,7 @@ from statistics import fmean
 from keras_matrix.analysis.hardware.datasheet import TERA, Datasheet
 from keras_matrix.records.instruments.first_hour import ProbeAnswer
 from keras_matrix.records.instruments.peaks import Gemm, Stream
+from keras_matrix.records.text import bytes_text, percentage, seconds
 from keras_matrix.runner.checks.first_hour.steps import Found, Outcome
 
 # |found - wanted| / |wanted| of a product of random values: 3e-4 with TF32's 10 bits of mantissa, 1e-6 with float32's.
@@ -61,9 +62,9 @@ def synchronised(found: ProbeAnswer, device: str) -> Found:
 def traced(busy_s: float, step_s: float, device: str) -> Found:
     """Compare the device's time for a step in a trace with the step's time without a profiler."""
     share = busy_s / step_s
-    text = f"busy for {busy_s * 1e3:.2f} ms of a step in the trace, {step_s * 1e3:.2f} ms a step without: {share:.0%}"
+    text = f"busy for {seconds(busy_s)} of a step in the trace, {seconds(step_s)} a step without: {percentage(share)}"
     limits = TRACED.get(device, TRACED["gpu"])
-    return Found(within(share, limits), text.replace("%", " %"), figures={"busy_s": busy_s, "step_s": step_s})
+    return Found(within(share, limits), text, figures={"busy_s": busy_s, "step_s": step_s})
 
 
 def resident(copies: Sequence[tuple[str, int | None]], batch_bytes: int) -> Found:
@@ -97,9 +98,9 @@ def allocated(wanted_bytes: int, grown_bytes: int | None, pools_bytes: Mapping[s
     share = None if grown_bytes is None else grown_bytes / wanted_bytes
     fits = share is not None and within(share, ALLOCATED) is Outcome.OK
     lines = [f"the peak grew by {'an unknown part' if share is None else f'{share:.2f}'} of it"]
-    lines += [f"{name} {size >> 20:,} MiB" for name, size in pools.items()]
+    lines += [f"{name} {bytes_text(size)}" for name, size in pools.items()]
     lines += [f"{name} not reported" for name in pools_bytes.keys() - pools.keys()]
-    text = f"{wanted_bytes >> 20:,} MiB more were allocated: {', '.join(lines)}"
+    text = f"{bytes_text(wanted_bytes)} more were allocated: {', '.join(lines)}"
     outcome = Outcome.OK if fits and all(size >= wanted_bytes for size in pools.values()) else Outcome.FAILED
     return Found(outcome, text, figures={"wanted_bytes": wanted_bytes, "grown_bytes": grown_bytes, **pools})
 
@@ -117,7 +118,7 @@ def against_datasheet(gemms: Iterable[Gemm], streams: Iterable[Stream], sheet: D
     if memory:
         shares["memory"] = (memory / sheet.memory_byte_per_s, STREAM)
     outside = [name for name, (share, limits) in shares.items() if within(share, limits) is Outcome.FAILED]
-    text = ", ".join(f"{name} {share:.0%}" for name, (share, _) in shares.items()).replace("%", " %")
+    text = ", ".join(f"{name} {percentage(share)}" for name, (share, _) in shares.items())
     outcome = Outcome.FAILED if outside or not shares else Outcome.OK
     return Found(outcome, f"of the data sheet of {sheet.product}: {text}", figures=figures)
 

@@ -15,7 +15,6 @@ from typing import Any
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.hardware.flops import agreements, all_agree
 from keras_matrix.analysis.hardware.roofline import Roofline, roofline
-from keras_matrix.dashboards.charts.format import moment, plural
 from keras_matrix.dashboards.charts.roofline import scenes
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.dashboards.report import roofline_page
@@ -27,7 +26,7 @@ from keras_matrix.records.instruments.peaks import Peaks
 from keras_matrix.records.instruments.work import Target
 from keras_matrix.records.schema import Machine
 from keras_matrix.records.store import Results, Run
-from keras_matrix.records.text import near
+from keras_matrix.records.text import moment, near, plural
 from keras_matrix.runner.checks import roofline as runs
 from keras_matrix.runner.checks import work
 from keras_matrix.runner.checks.peaks import Effort, Subject, measure

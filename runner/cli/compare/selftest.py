@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any
 
 from keras_matrix.analysis.influence import percent_text
-from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments import influence
 from keras_matrix.records.instruments.influence import Influence
 from keras_matrix.records.store import Results
+from keras_matrix.records.text import percent_change, percentage, percentage_interval, plural
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, number, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import columns, document
@@ -79,8 +79,14 @@ def _text(fields: dict[str, Any]) -> str:
     for one in fields["findings"]:
         rate = one["slower"] if planted else one["outside"]
         low, high = rate["interval"]
-        width = "-" if one["half_width"] is None else f"{one['half_width']:.1%}"
-        figures = [str(rate["of"]), f"{rate['share']:.1%}", f"{low:.1%} to {high:.1%}", width, f"{one['ratio']:.4f}"]
+        width = "-" if one["half_width"] is None else percentage(one["half_width"])
+        figures = [
+            str(rate["of"]),
+            percentage(rate["share"]),
+            percentage_interval(low, high),
+            width,
+            f"{one['ratio']:.4f}",
+        ]
         rows.append([one["name"], *figures])
     gate = fields["gate_regressed"]
     lines = [
@@ -95,10 +101,12 @@ def _text(fields: dict[str, Any]) -> str:
     if not planted:
         lines.append("5 % of 95 % intervals miss 1 by chance: the interval of the rate should contain 5 %")
     if cpu := fields["parent_cpu_share"]:
-        lines.append(f"the runner's CPU: median {cpu['median']:.2%} of a core, at most {cpu['maximum']:.2%}")
+        lines.append(
+            f"the runner's CPU: median {percentage(cpu['median'])} of a core, at most {percentage(cpu['maximum'])}"
+        )
     lines += [
-        f"cost of timing on {one['backend']}: epochs {one['ratio']:.4f} of bare ones "
-        f"[{one['low']:.4f} {one['high']:.4f}], {one['pairs']} pairs"
+        f"cost of timing on {one['backend']}: {percent_change(one['ratio'], one['low'], one['high'])} "
+        f"of a bare epoch's time, {one['pairs']} pairs"
         for one in fields["cost"]
     ]
     return "\n".join(line.rstrip() for line in lines)

@@ -20,7 +20,8 @@ from keras_matrix.analysis.history.replay import (
     shuffled,
 )
 from keras_matrix.records.codec import to_json
-from keras_matrix.runner.cli.render.format import columns, document, significant
+from keras_matrix.records.text import interval, number, percentage
+from keras_matrix.runner.cli.render.format import columns, document
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.history.replay import Draw
@@ -49,7 +50,7 @@ def measure(residuals_log: Sequence[float], replays: Replays, run_length: int) -
         "heavy tails (t, 4 degrees)": heavy_tailed(MIDDLE_SCATTER),
         f"neighbours alike (r {CORRELATION})": correlated(MIDDLE_SCATTER, CORRELATION),
     }
-    moved = {f"scatter {scatter:.0%}": normal(scatter) for scatter in SCATTERS}
+    moved = {f"scatter {100 * scatter:.0f}%": normal(scatter) for scatter in SCATTERS}
     if len(residuals_log) >= LEAST_STORED:
         steady["stored, shuffled"] = moved["stored, shuffled"] = shuffled(residuals_log)
     return Figures(
@@ -66,8 +67,9 @@ def lines(figures: Figures) -> list[str]:
     replays = figures.replays
     head = ["false alarms: steady history", *(f"{length} (threshold {h})" for length, h in THRESHOLDS.items())]
     alarms = [head, *([name, *map(_run_length, found)] for name, found in figures.false_alarms.items())]
-    head = ["delay: shift after " + f"{replays.baseline} sessions", *(f"{shift:.0%}" for shift in SHIFTS)]
-    delays = [head, *([name, *map(_delay, found)] for name, found in figures.delays.items())]
+    head = ["delay: shift after " + f"{replays.baseline} sessions", *(percentage(shift) for shift in SHIFTS)]
+    # The document names them without a space.
+    delays = [head, *([name.replace("%", " %"), *map(_delay, found)] for name, found in figures.delays.items())]
     stored = figures.stored_sessions
     missing = f"stored history: {stored} sessions in levels long enough, {LEAST_STORED} needed"
     return [
@@ -99,10 +101,10 @@ def as_json(figures: Figures) -> str:
 
 def _run_length(one: RunLength) -> str:
     if one.mean is None or one.high is None:
-        return f"above {significant(one.low)}"
-    return f"{significant(one.mean)} ({significant(one.low)} - {significant(one.high)})"
+        return f"above {number(one.low)}"
+    return f"{number(one.mean)} {interval(one.low, one.high, one.mean)}"
 
 
 def _delay(one: Delay) -> str:
     median, p90 = ("later" if sessions is None else str(sessions) for sessions in (one.median, one.p90))
-    return f"{median}, {p90}; {one.share_found:.0%}"
+    return f"{median}, {p90}; {percentage(one.share_found)}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from keras_matrix.records.text import near
-from keras_matrix.runner.cli.render.format import columns, count
+from keras_matrix.records.text import count, near
+from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.catalog import Catalog

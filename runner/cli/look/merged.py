@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from keras_matrix.analysis.comparison.merge import Merge, MergeSummary
-from keras_matrix.dashboards.charts.format import moment, plural
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.store import Results
-from keras_matrix.records.text import printable
+from keras_matrix.records.text import moment, plural, printable
 from keras_matrix.runner.cli.render.findings import as_document, print_table
 from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.service import merge

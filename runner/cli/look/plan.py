@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.names import assignment
-from keras_matrix.records.text import duration
+from keras_matrix.records.text import duration, plural
 from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
 from keras_matrix.runner.cli.render.format import aligned, document
 from keras_matrix.runner.matrix.grammar import LARGEST

@@ -13,8 +13,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from keras_matrix.dashboards.charts.format import plural
-from keras_matrix.records.text import printable
+from keras_matrix.records.text import plural, printable
 from keras_matrix.runner.cli.options import add_results_option, check_output
 from keras_matrix.runner.cli.render.findings import as_json, print_table
 from keras_matrix.runner.errors import UsageError

@@ -15,18 +15,17 @@ from pathlib import Path
 from keras_matrix.analysis.fc.cells import Summary, summary
 from keras_matrix.analysis.fc.parallel import FcFigure
 from keras_matrix.analysis.fc.sweep import as_csv, backends_of
-from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc.spec import MODES, gpu_aggr, problem_of
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Run
-from keras_matrix.records.text import printable
+from keras_matrix.records.text import bytes_text, plural, printable
 from keras_matrix.runner.cli.measure import fc_proof
 from keras_matrix.runner.cli.measure.fc_flags import add_task_flags, fc_flags
 from keras_matrix.runner.cli.options import add_measuring_options, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.fc_text import figure_lines
-from keras_matrix.runner.cli.render.format import document, size
+from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.measure.request import CellChoice, RunRequest, check_backends
@@ -123,9 +122,9 @@ def _sent(found: Summary) -> str:
     """Return the payload of a step by formula and the bytes sent for it; workers in one process send nothing."""
     if not found.bytes_per_step:
         return "nothing communicated"
-    payload = f"{size(found.bytes_per_step)} payload a step"
+    payload = f"{bytes_text(found.bytes_per_step)} payload a step"
     wire = found.wire_bytes_per_step
-    return payload if wire is None else f"{payload}, {size(wire)} on the wire"
+    return payload if wire is None else f"{payload}, {bytes_text(wire)} on the wire"
 
 
 def _layout(record: Record) -> str:

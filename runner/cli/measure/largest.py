@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from keras_matrix.runner.cli.render.format import size
+from keras_matrix.records.text import bytes_text
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.plan.largest_batch import Try
@@ -28,7 +28,7 @@ def line(name: str, found: Found, printed: Collection[str] = ()) -> str:
     if found.largest is None:
         return f"{name}  batch 1 does not fit; use fewer samples, a smaller model or more memory"
     beyond = found.smallest_too_large or "none tried"
-    memory = size(found.peak_memory_bytes)
+    memory = bytes_text(found.peak_memory_bytes)
     return f"{name}  fits {found.largest}  too large {beyond}  peak memory {memory}  tries {found.tries}"
 
 
@@ -39,7 +39,7 @@ def cell_name(cell: Cell) -> str:
 
 def tried_line(cell: Cell, tried: Try) -> str:
     """Return how a try of a batch size ended."""
-    ended = f"fits, peak memory {size(tried.peak_memory_bytes)}" if tried.fits else f"{tried.status}"
+    ended = f"fits, peak memory {bytes_text(tried.peak_memory_bytes)}" if tried.fits else f"{tried.status}"
     return f"trying {cell.settings.backend} {_cell_text(cell)} batch {tried.batch_size}: {ended}"
 
 

@@ -15,12 +15,11 @@ from pathlib import Path
 from keras_matrix.analysis.comparison.context import WorkStatus
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.records.schema import MEASURED
-from keras_matrix.records.text import duration, printable
+from keras_matrix.records.text import amount, duration, number, printable
 from keras_matrix.runner.cli.options import add_results_option, workload_choice
 from keras_matrix.runner.cli.render import findings
 from keras_matrix.runner.cli.render.display import TerminalDisplay
-from keras_matrix.runner.cli.render.figures import quantity
-from keras_matrix.runner.cli.render.format import columns, significant
+from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
 from keras_matrix.runner.matrix.reader import Cell
@@ -127,13 +126,13 @@ def next_lines(found: Findings, decided_by: str, again_s: float) -> list[str]:
 
 def row_lines(row: Row) -> list[str]:
     """Return the times of a row, each with its ratio to the lowest one."""
-    ratios = {ratio.backend: f"{significant(ratio.estimate.centre)}x" for ratio in row.ratios}
+    ratios = {ratio.backend: f"{number(ratio.estimate.centre)}x" for ratio in row.ratios}
     if row.lowest is not None:
         ratios[row.lowest] = "1.00x"
     lines = [
         [
             f"  {name}",
-            quantity(cell.step_time.centre if cell.step_time else None, cell.figure),
+            amount(cell.step_time.centre if cell.step_time else None, cell.figure.unit),
             ratios.get(name, ""),
             "one process" if cell.measured else ", ".join(sorted({status.value for status, _ in cell.failures})),
         ]

@@ -9,12 +9,10 @@ from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.explain.explanation import Difference, Explanation
 from keras_matrix.analysis.explain.facts import Fact
 from keras_matrix.analysis.stats.blocks import Estimate, geometric
-from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record
-from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.render.figures import quantity
-from keras_matrix.runner.cli.render.format import document, seconds, size
+from keras_matrix.records.text import amount, bytes_text, percentage, plural, printable, seconds
+from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.matrix.settings_text import settings_text
 
 Names = tuple[str, str]
@@ -62,7 +60,7 @@ def of_commands(names: Names, base: Sequence[Record], new: Sequence[Record], rat
         centres = [value.centre if value else None for value in values]
         fields = {"metric": figure.name, "base_value": centres[0], "new_value": centres[1], "ratio": to_json(ratio)}
         return document({"base": names[0], "new": names[1], "problem": problem, **fields})
-    texts = [quantity(value.centre if value else None, figure) for value in values]
+    texts = [amount(value.centre if value else None, figure.unit) for value in values]
     said = [*_sides(names), f"{figure.name} {texts[0]} -> {texts[1]}, new / base {bracketed(ratio)}", problem]
     return "\n".join(map(printable, said))
 
@@ -102,7 +100,7 @@ def _difference(number: int, one: Difference) -> list[str]:
 
 
 def _row(number: str, time_s: float, share: float, text: str) -> str:
-    return f"{number:2} {_signed(time_s):>9}  {share * 100:6.1f} %  {text}"
+    return f"{number:2} {_signed(time_s):>9}  {percentage(share):>8}  {text}"
 
 
 def _signed(time_s: float) -> str:
@@ -122,5 +120,5 @@ def _value(fact: Fact, value: str | float | None) -> str:
     if fact.topic == "start and first epoch":
         return seconds(value)
     if fact.topic == "memory" or fact.name in SIZES:
-        return size(round(value))
+        return bytes_text(round(value))
     return f"{value:,.4g}" if isinstance(value, float) and value < MANY else f"{round(value):,}"

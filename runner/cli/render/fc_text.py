@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keras_matrix.analysis.fc.parallel import FcFigure
-from keras_matrix.runner.cli.render.format import count, size
+from keras_matrix.records.text import bytes_text, count, percentage
 
 METHODS = {"timed": "each collective timed by itself", "profiled": "by the backend's profiler"}
 
@@ -17,8 +17,10 @@ def _rate(figure: FcFigure) -> str:
     rate = f"{count(figure.flop_per_s)}FLOP/s"
     if figure.share_of_best is None:
         return f"{rate}; share of the best product not measured: runner roofline --measure"
-    own = "" if figure.share_of_own is None else f", {figure.share_of_own:.0%} of {figure.settings.backend}'s own"
-    return f"{rate}: {figure.share_of_best:.0%} of the machine's best product{own}"
+    own = (
+        "" if figure.share_of_own is None else f", {percentage(figure.share_of_own)} of {figure.settings.backend}'s own"
+    )
+    return f"{rate}: {percentage(figure.share_of_best)} of the machine's best product{own}"
 
 
 def _communication(figure: FcFigure) -> str:
@@ -26,7 +28,7 @@ def _communication(figure: FcFigure) -> str:
         return "time in communication not measured"
     if figure.spent is None:
         return "no time in communication"
-    return f"{figure.communication_share:.0%} of the time in communication ({METHODS[figure.spent.method]})"
+    return f"{percentage(figure.communication_share)} of the time in communication ({METHODS[figure.spent.method]})"
 
 
 def _efficiency(figure: FcFigure) -> str:
@@ -35,14 +37,13 @@ def _efficiency(figure: FcFigure) -> str:
     if figure.efficiency is None:
         return "efficiency not measured: this run has no such cell with one worker (--num-workers 1 2)"
     found = figure.efficiency
-    interval = "" if found.low is None or found.high is None else f" [{found.low:.2f}-{found.high:.2f}]"
-    return f"efficiency {found.centre:.2f}{interval} against one worker"
+    return f"efficiency {percentage(found.centre, found.low, found.high)} against one worker"
 
 
 def _memory(figure: FcFigure) -> str:
     if figure.worker_memory_bytes is None:
         return "memory not measured"
-    memory = size(figure.worker_memory_bytes)
+    memory = bytes_text(figure.worker_memory_bytes)
     if figure.processes < figure.task.workers:
         return f"peak memory {memory}, all {figure.task.workers} workers in one process"
     return f"peak memory {memory}" + (" of the largest worker" if figure.task.workers > 1 else "")

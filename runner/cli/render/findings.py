@@ -24,17 +24,28 @@ from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic, hidden, values
 from keras_matrix.analysis.warm_caches import warm_caches
-from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.names import PARAMS
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.store import Run
 from keras_matrix.records.task import DEFINITION, TaskRun
-from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.render.figures import quantity, task_lines
-from keras_matrix.runner.cli.render.format import columns, count, document, seconds, significant, size
-from keras_matrix.runner.cli.render.verdicts import interval, table_lines
+from keras_matrix.records.text import (
+    Unit,
+    amount,
+    bytes_text,
+    count,
+    interval,
+    number,
+    percentage,
+    plural,
+    printable,
+    quantity,
+    seconds,
+)
+from keras_matrix.runner.cli.render.figures import task_lines
+from keras_matrix.runner.cli.render.format import columns, document
+from keras_matrix.runner.cli.render.verdicts import interval_of, table_lines
 from keras_matrix.runner.service.stored import Findings, unread_lines
 
 WARNINGS_SHOWN = 12
@@ -275,7 +286,7 @@ def _field_text(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(_field_text(name, each) for each in value)
     if isinstance(value, int) and name.endswith("_bytes"):
-        return f"{value:,} B" if value < 1 << 20 else size(value)
+        return bytes_text(value)
     if isinstance(value, int) and name.endswith("flops"):
         return f"{count(value)}FLOP"
     if isinstance(value, int):
@@ -290,15 +301,15 @@ def _used(cell: CellSummary) -> dict[str, str]:
         return {}
     memories = {"anonymous host memory": used.host_anonymous, "reserved on the device": used.device_memory}
     found = {
-        name: f"peak {size(one.peak_bytes)}, mean {size(round(one.mean_bytes))}"
-        + (f" +- {size(round(one.std_bytes))}" if one.samples > 1 else "")
+        name: f"peak {bytes_text(one.peak_bytes)}, mean {bytes_text(round(one.mean_bytes))}"
+        + (f" +- {bytes_text(round(one.std_bytes))}" if one.samples > 1 else "")
         for name, one in memories.items()
         if one
     }
     if used.device_utilisation:
-        found["device utilisation"] = f"mean {used.device_utilisation.mean_share:.0%}"
+        found["device utilisation"] = f"mean {percentage(used.device_utilisation.mean_share)}"
     if used.device_average_power_w is None and used.device_power:
-        found["device power"] = f"{significant(used.device_power.mean_w)} W (mean of samples)"
+        found["device power"] = f"{number(used.device_power.mean_w)} W (mean of samples)"
     return found
 
 
@@ -308,7 +319,7 @@ def _process_lines(cell: CellSummary) -> list[str]:
     rows = [[*head, "step: mean", "median", "p95", "2017-suite total"]]
     for record in cell.records:
         t = record.times
-        epochs = " ".join(significant(value) for value in t.epoch_times_s) + (" s" if t.epoch_times_s else "-")
+        epochs = " ".join(number(value) for value in t.epoch_times_s) + (" s" if t.epoch_times_s else "-")
         compiled_s = (t.trace_time_s, t.compile_time_s) if compiling else ()
         figures = (t.build_time_s, *compiled_s, t.first_step_time_s, t.first_epoch_time_s)
         tail = (t.step_time_s, *epoch_quantiles(record), t.suite_total_time_s)
@@ -325,7 +336,7 @@ def _context_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list
     lines = {"against the other backends": found.text}
     if share and share.share_of_peak is not None:
         whose = f" ({share.peak_of})" if share.peak_of else ""
-        lines["share of the measured peak"] = f"{share.share_of_peak:.1%}{whose}"
+        lines["share of the measured peak"] = f"{percentage(share.share_of_peak)}{whose}"
     remarks = [*found.remarks, *(() if run_context.has_peaks else run_context.notes)]
     return [*_pairs(lines), *(f"  {remark}" for remark in remarks)]
 
@@ -337,14 +348,14 @@ def _has_device_memory(cell: CellSummary) -> bool:
 def _device_memory(cell: CellSummary) -> str:
     """Return the peak of device memory; if it includes more than the measured epochs, the text says so."""
     includes_start = cell.peak_device_memory_bytes is not None and cell.device_memory_span == "process"
-    return size(cell.peak_device_memory_bytes) + (" of the whole process" if includes_start else "")
+    return bytes_text(cell.peak_device_memory_bytes) + (" of the whole process" if includes_start else "")
 
 
 def _statistics(cell: CellSummary) -> dict[str, str]:
     """Return the statistics of a cell as texts; for an external command, median and p95 of its primary metric."""
     if cell.figure != STEP_TIME:
         pair = {"median of processes": cell.step_time_median, "p95 of processes": cell.step_time_p95}
-        return {label: quantity(value, cell.figure) for label, value in pair.items()}
+        return {label: amount(value, cell.figure.unit) for label, value in pair.items()}
     measured, noisy = values(cell), hidden(cell)
     found = {}
     for one in STATISTICS:
@@ -358,28 +369,27 @@ def _statistics(cell: CellSummary) -> dict[str, str]:
 
 def _bounds(estimate: Estimate | None, one: Statistic) -> str:
     """Return the interval of a statistic that has one, in its table's unit."""
-    ends = estimate.bounds if estimate else None
-    return f" [{' '.join(significant(end / one.scale[1]) for end in ends)}]" if ends else ""
+    bounds = estimate and interval(estimate.low, estimate.high, estimate.centre, one.scale[1])
+    return f" {bounds}" if bounds else ""
 
 
 def _amount(value: float, one: Statistic) -> str:
     """Return a statistic with its unit: a time or a size in the unit that suits it."""
     if one.unit in ("s", "B"):
-        return seconds(value) if one.unit == "s" else size(round(value))
-    unit, of_base = one.scale
-    return f"{significant(value / of_base)} {unit}"
+        return seconds(value) if one.unit == "s" else bytes_text(round(value))
+    return quantity(value, Unit(*one.scale))
 
 
 def _summary_lines(cell: CellSummary, row: Row) -> list[str]:
     assert cell.step_time is not None
     difference = row.smallest_difference(cell.settings.backend)
     pairs = {
-        cell.figure.name: quantity(cell.step_time.centre, cell.figure),
-        "95 % interval": interval(cell),
+        cell.figure.name: amount(cell.step_time.centre, cell.figure.unit),
+        "95 % interval": interval_of(cell),
         **_statistics(cell),
-        **({} if cell.spread is None else {"spread between processes": f"{cell.spread:.1%}"}),
-        **({} if difference is None else {"smallest difference seen": f"{difference:.1%}"}),
-        "peak host memory": size(cell.peak_host_memory_bytes),
+        **({} if cell.spread is None else {"spread between processes": percentage(cell.spread)}),
+        **({} if difference is None else {"smallest difference seen": percentage(difference)}),
+        "peak host memory": bytes_text(cell.peak_host_memory_bytes),
         **({"peak device memory (allocator)": _device_memory(cell)} if _has_device_memory(cell) else {}),
         **_used(cell),
     }

@@ -13,9 +13,8 @@ from keras_matrix.analysis.history.sessions import LEAST_SESSIONS, Session, Sess
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.store import Problem
-from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.render.figures import between, quantity
-from keras_matrix.runner.cli.render.format import NOTHING, columns, document
+from keras_matrix.records.text import NOTHING, amount, interval_text, percent_change, percentage, printable
+from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.service.histories import titles
 
 REMARKS_SHOWN = 5
@@ -32,7 +31,9 @@ def overview(assessed: Sequence[Assessment]) -> list[str]:
                 one.history.cell_id,
                 one.history.host_id[:8],
                 str(len(valued)),
-                quantity(valued[-1].step_time.centre if valued and valued[-1].step_time else None, one.history.figure),
+                amount(
+                    valued[-1].step_time.centre if valued and valued[-1].step_time else None, one.history.figure.unit
+                ),
                 _spread(one.spread),
                 _short(one.changes[-1]) if one.changes else "none",
                 named[one.history.cell_id],
@@ -74,7 +75,7 @@ def _first(lines: list[str]) -> list[str]:
 def change_words(change: Change) -> str:
     """Return the size of a change, whether it is intended, acknowledged or repaired, and what changed with it."""
     kind = "change" if change.note is None else "intended change"
-    parts = [kind if change.ratio is None else f"{kind} of {change.ratio - 1:+.1%}"]
+    parts = [kind if change.ratio is None else f"{kind} of {percent_change(change.ratio)}"]
     parts += [change.note] if change.note is not None else []
     parts += [f"acknowledged: {change.acknowledged}"] if change.acknowledged is not None else []
     parts += [f"no longer worse since {change.repaired}"] if change.repaired is not None else []
@@ -119,7 +120,7 @@ def _row(session: Session, figure: Figure) -> list[str]:
         return [session.run_id, NOTHING, NOTHING, "0", left_out]
     return [
         session.run_id,
-        quantity(session.step_time.centre, figure),
+        amount(session.step_time.centre, figure.unit),
         _interval(session.step_time, figure),
         str(session.step_time.count),
         left_out,
@@ -129,7 +130,7 @@ def _row(session: Session, figure: Figure) -> list[str]:
 def _interval(estimate: Estimate, figure: Figure) -> str:
     if estimate.low is None or estimate.high is None:
         return NOTHING
-    return between(estimate.low, estimate.high, figure)
+    return interval_text(estimate.low, estimate.high, figure.unit)
 
 
 def _baseline(one: Assessment) -> list[str]:
@@ -140,7 +141,7 @@ def _baseline(one: Assessment) -> list[str]:
     begun = one.history.valued[level.first].run_id
     interval = f", 95 % interval {_interval(level.step_time, figure)}" if level.step_time.low is not None else ""
     sessions = f"{count} session{'s' if count > 1 else ''}"
-    lines = [f"baseline: {sessions} since {begun}, {quantity(level.step_time.centre, figure)}{interval}"]
+    lines = [f"baseline: {sessions} since {begun}, {amount(level.step_time.centre, figure.unit)}{interval}"]
     if one.spread is None:
         lines.append(f"spread between sessions: needs {LEAST_SESSIONS} sessions, {count} so far")
     else:
@@ -153,11 +154,11 @@ def _baseline(one: Assessment) -> list[str]:
 
 
 def _spread(spread: SessionSpread | None) -> str:
-    return NOTHING if spread is None else f"{spread.between_log:.1%}"
+    return NOTHING if spread is None else percentage(spread.between_log)
 
 
 def _short(change: Change) -> str:
-    size = "" if change.ratio is None else f"{change.ratio - 1:+.1%} "
+    size = "" if change.ratio is None else f"{percent_change(change.ratio)} "
     words = {"intended": change.note, "repaired": change.repaired, "acknowledged": change.acknowledged}
     word = next((f" ({word})" for word, known in words.items() if known), "")
     return f"{size}{change.run_id}{word}"

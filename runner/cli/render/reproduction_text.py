@@ -9,9 +9,7 @@ from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.regression.reproduction import NEW, STORED, Reproduction, Verdict
 from keras_matrix.analysis.stats.blocks import geometric
 from keras_matrix.records.schema import Record, Status
-from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.render.figures import quantity
-from keras_matrix.runner.cli.render.format import significant
+from keras_matrix.records.text import amount, number, percentage, printable
 from keras_matrix.runner.matrix.settings_text import settings_text
 
 
@@ -32,7 +30,9 @@ def _side(records: Sequence[Record], figure: Figure) -> str:
     values = [value for record in records if record.status is Status.OK and (value := figure_value(record))]
     mean = geometric(values)
     failed = [f"{record.status}: {record.reason}" for record in records if record.status is not Status.OK]
-    text = f"{figure.name} {quantity(mean.centre if mean else None, figure)}, {len(values)} of {len(records)} processes"
+    text = (
+        f"{figure.name} {amount(mean.centre if mean else None, figure.unit)}, {len(values)} of {len(records)} processes"
+    )
     return f"{text}; {failed[0]}" if failed else text
 
 
@@ -42,7 +42,7 @@ def _verdict(found: Reproduction) -> str:
     ratio = f"new / stored {bracketed(found.ratio)}"
     if found.ratio.bounds is None:
         return f"{found.verdict}: there is no interval, which takes two processes on each side that ended ok: {ratio}"
-    tolerated = f"{found.tolerance:.0%}".replace("%", " %")
+    tolerated = percentage(found.tolerance)
     return {
         Verdict.REPRODUCED: f"reproduced within {tolerated}: {ratio}",
         Verdict.DIFFERS: f"differs by more than {tolerated}: {ratio}",
@@ -51,4 +51,4 @@ def _verdict(found: Reproduction) -> str:
 
 
 def _losses(relative: float) -> str:
-    return "equal" if relative == 0 else f"differ by up to {significant(relative, 2)} of the first loss"
+    return "equal" if relative == 0 else f"differ by up to {number(relative, digits=2)} of the first loss"

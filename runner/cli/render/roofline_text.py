@@ -8,8 +8,8 @@ from keras_matrix.analysis.hardware.flops import agreements
 from keras_matrix.analysis.hardware.roofline import PeakShare, Product, Roofline, Slope
 from keras_matrix.records.instruments.peaks import Peaks
 from keras_matrix.records.instruments.work import FlopCheck
-from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.render.format import NOTHING, columns, count, significant, size
+from keras_matrix.records.text import NOTHING, bytes_text, count, number, percentage, percentage_interval, printable
+from keras_matrix.runner.cli.render.format import columns
 
 
 def lines(found: Roofline, peaks: Peaks | None) -> list[str]:
@@ -36,7 +36,7 @@ def check_lines(checks: Sequence[FlopCheck], refused: Mapping[str, str]) -> list
             verdict = "no such count" if one.agrees is None else "agrees" if one.agrees else one.why or "DIFFERS"
             figures = [count(one.expected), count(one.found), NOTHING if one.ratio is None else f"{one.ratio:.3f}"]
             names = [check.workload, check.backend, str(check.batch_size), one.what]
-            rows.append([*names, *figures, f"{one.tolerance:.1%}", verdict])
+            rows.append([*names, *figures, percentage(one.tolerance), verdict])
     moved = [
         f"{c.workload}: XLA counts {count(c.framework_train_bytes)}B accessed by the compiled training step"
         for c in checks
@@ -57,17 +57,14 @@ def rate(value: float | None, unit: str = "FLOP/s") -> str:
     return NOTHING if value is None else count(value) + unit
 
 
-def percent(value: float | None) -> str:
-    """Return a share such as `81.2 %`."""
-    return NOTHING if value is None else f"{significant(value * 100)} %"
-
-
 def _own_lines(own: Iterable[Product]) -> list[str]:
     rows = [["matrix product", "CPUs", "backend", "best", "median", "calls", "of the best"]]
     for one in own:
         rates = [rate(one.best_flop_per_s), rate(one.median_flop_per_s)]
         product = f"{one.place.device} {one.place.precision}"
-        rows.append([product, str(one.place.threads), one.backend, *rates, str(one.calls), percent(one.share_of_best)])
+        rows.append(
+            [product, str(one.place.threads), one.backend, *rates, str(one.calls), percentage(one.share_of_best)]
+        )
     return columns(rows, right=frozenset({1, 3, 4, 5, 6}))
 
 
@@ -77,7 +74,9 @@ def _memory_lines(slopes: Iterable[Slope]) -> list[str]:
         best, median, copy = (
             rate(value, "B/s") for value in (one.best_byte_per_s, one.median_byte_per_s, one.copy_byte_per_s)
         )
-        rows.append([one.device, str(one.threads), one.by, best, median, str(one.calls), copy, size(one.array_bytes)])
+        rows.append(
+            [one.device, str(one.threads), one.by, best, median, str(one.calls), copy, bytes_text(one.array_bytes)]
+        )
     return columns(rows, right=frozenset({1, 3, 4, 5, 6, 7}))
 
 
@@ -85,7 +84,7 @@ def _cell_lines(shares: Iterable[PeakShare]) -> list[str]:
     head = ["cell", "backend", "FLOPs/step", "reached", "peak", "share", "95 % interval", "of own product"]
     rows = [[*head, "FLOP/byte <=", "MFU", ""]]
     for one in shares:
-        between = f"{percent(one.low)} - {percent(one.high)}" if one.low is not None else NOTHING
+        bounds = percentage_interval(one.low, one.high)
         rows.append(
             [
                 printable(one.title),
@@ -93,11 +92,11 @@ def _cell_lines(shares: Iterable[PeakShare]) -> list[str]:
                 count(one.flops_per_step),
                 rate(one.achieved_flop_per_s),
                 rate(one.peak_flop_per_s) + (f" ({one.peak_of})" if one.peak_of else ""),
-                percent(one.share_of_peak),
-                between,
-                percent(one.share_of_own_gemm),
-                significant(one.intensity_flop_per_byte),
-                percent(one.mfu),
+                percentage(one.share_of_peak),
+                bounds,
+                percentage(one.share_of_own_gemm),
+                number(one.intensity_flop_per_byte),
+                percentage(one.mfu),
                 one.note or "",
             ]
         )

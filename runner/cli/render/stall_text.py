@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from keras_matrix.analysis.comparison.ratios import bracketed, share_text
 from keras_matrix.analysis.stalls.report import Advice, Part, StallReport, Verified
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.instruments.input_use import InputFacts
 from keras_matrix.records.instruments.stall_arms import ArmName
-from keras_matrix.runner.cli.render.format import NOTHING, columns, seconds, significant
+from keras_matrix.records.text import NOTHING, bytes_text, number, percentage, percentage_interval, plural, seconds
+from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.matrix.settings_text import settings_text
 
 NOT_RESOLVED, NOT_MEASURED = "not resolved", "not measured"
@@ -38,12 +39,14 @@ def _split_lines(report: StallReport) -> list[str]:
     observed = next(arm for arm in report.arms if arm.arm is report.observed)
     step = observed.step_time.centre if observed.step_time else None
     rows = [["where an epoch goes", "a step", "share", "95 % interval"], *map(_part_row, report.parts)]
-    rows.append(["step", seconds(step), "100.0%", ""])
+    rows.append(["step", seconds(step), percentage(1.0), ""])
     lines = columns(rows, frozenset((1, 2)))
     if report.stall is not None:
-        lines += ["", f"input stall {_share(report.stall)}: 1 - synthetic / {report.observed}, without instruments"]
+        lines += ["", f"input stall {share_text(report.stall)}: 1 - synthetic / {report.observed}, without instruments"]
     if report.input_bound is not None:
-        lines.append(f"input-bound {_share(report.input_bound)}: time waiting for input / step time, measured in-band")
+        lines.append(
+            f"input-bound {share_text(report.input_bound)}: time waiting for input / step time, measured in-band"
+        )
     return lines
 
 
@@ -52,16 +55,11 @@ def _part_row(part: Part) -> list[str]:
         return [part.name, NOTHING, NOT_MEASURED, ""]
     if not part.resolved:
         return [part.name, NOTHING, NOT_RESOLVED, _interval(part.share)]
-    return [part.name, seconds(part.time.centre), f"{part.share.centre:.1%}", _interval(part.share)]
-
-
-def _share(share: Estimate) -> str:
-    interval = _interval(share)
-    return f"{share.centre:.1%}" + (f" ({interval})" if interval else "")
+    return [part.name, seconds(part.time.centre), percentage(part.share.centre), _interval(part.share)]
 
 
 def _interval(share: Estimate) -> str:
-    return f"{share.low:.1%} to {share.high:.1%}" if share.low is not None and share.high is not None else ""
+    return percentage_interval(share.low, share.high) if share.bounds else ""
 
 
 def _bottleneck_lines(report: StallReport) -> list[str]:
@@ -80,18 +78,18 @@ def _rate_texts(report: StallReport) -> Iterator[str]:
         yield f"per sample: {fetched}, prepare {seconds(rates.prepare_wall_s)} (CPU {seconds(rates.prepare_cpu_s)})"
     if rates.prepared_per_cpu_s is not None:
         used = "" if rates.concurrency is None else f"; {rates.concurrency:.2f} of {rates.cores} CPUs"
-        yield f"decode rate: {significant(rates.prepared_per_cpu_s)} samples per CPU-second{used}"
+        yield f"decode rate: {number(rates.prepared_per_cpu_s)} samples per CPU-second{used}"
     if rates.storage_bytes_per_s is not None:
-        reads = "" if rates.storage_reads_per_s is None else f", {significant(rates.storage_reads_per_s)} requests/s"
-        size = "" if rates.request_bytes is None else f" of {significant(rates.request_bytes / 1024)} KiB"
-        hits = "" if rates.cache_hit_share is None else f", {rates.cache_hit_share:.0%} from the page cache"
-        yield f"storage: {significant(rates.storage_bytes_per_s / 1e6)} MB/s{reads}{size}{hits}"
+        reads = "" if rates.storage_reads_per_s is None else f", {number(rates.storage_reads_per_s)} requests/s"
+        size = "" if rates.request_bytes is None else f" of {bytes_text(rates.request_bytes)}"
+        hits = "" if rates.cache_hit_share is None else f", {percentage(rates.cache_hit_share)} from the page cache"
+        yield f"storage: {number(rates.storage_bytes_per_s / 1e6)} MB/s{reads}{size}{hits}"
     if report.queue_sizes:
         mean = sum(report.queue_sizes) / len(report.queue_sizes)
         most = "" if report.queue_capacity is None else f" of at most {report.queue_capacity}"
-        yield f"queue: {significant(mean)} batches ready on average{most}"
+        yield f"queue: {number(mean)} batches ready on average{most}"
     if rates.timers_cpu_share is not None:
-        yield f"own cost of the timers: {rates.timers_cpu_share:.2%} of the timed arm; the other arms have none"
+        yield f"own cost of the timers: {percentage(rates.timers_cpu_share)} of the timed arm; the other arms have none"
 
 
 def _workers(facts: InputFacts) -> str:
@@ -105,7 +103,7 @@ def _workers(facts: InputFacts) -> str:
 
 def _advice_lines(report: StallReport) -> list[str]:
     ceiling = report.ceiling
-    top = f"ceiling: {_times(ceiling)}, with every batch on the device" if ceiling is not None else ""
+    top = f"ceiling: {bracketed(ceiling)}, with every batch on the device" if ceiling is not None else ""
     if not report.advice:
         predicted = "is predicted to help" if report.by_workers else "could be predicted"
         return [f"no change of the pipeline {predicted}. {top[:1].upper()}{top[1:]}".rstrip()]
@@ -115,13 +113,7 @@ def _advice_lines(report: StallReport) -> list[str]:
 
 
 def _advice_row(one: Advice) -> list[str]:
-    return [f"{one.change}: {one.text}", _times(one.speed_up), seconds(one.step_time_s)]
-
-
-def _times(gain: Estimate) -> str:
-    if gain.low is None or gain.high is None:
-        return f"{gain.centre:.2f}x"
-    return f"{gain.centre:.2f}x ({gain.low:.2f} to {gain.high:.2f})"
+    return [f"{one.change}: {one.text}", bracketed(one.speed_up), seconds(one.step_time_s)]
 
 
 def _verified_lines(found: Sequence[Verified]) -> list[str]:
@@ -129,8 +121,8 @@ def _verified_lines(found: Sequence[Verified]) -> list[str]:
         return []
     rows = [["applied and measured", "predicted", "measured", "verdict"]]
     for one in found:
-        measured = NOTHING if one.measured is None else _times(one.measured)
-        rows.append([f"{one.change}: {one.text}", _times(one.predicted), measured, str(one.verdict)])
+        measured = NOTHING if one.measured is None else bracketed(one.measured)
+        rows.append([f"{one.change}: {one.text}", bracketed(one.predicted), measured, str(one.verdict)])
     reasons = [f"  {one.change}: {one.reason}" for one in found if one.reason]
     return ["", *columns(rows, frozenset((1, 2))), *reasons]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keras_matrix.analysis.comparison import starts
-from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.schema import Record
+from keras_matrix.records.text import number, percentage, plural, seconds
 from keras_matrix.records.traces.table import Gap, Table, TimeShare
-from keras_matrix.runner.cli.render.format import columns, seconds, significant
+from keras_matrix.runner.cli.render.format import columns
 
 NOT_REPORTED = "(not reported)"
 LONGEST_NAME = 60
@@ -24,11 +24,11 @@ def heading(table: Table, measured_step_s: float | None) -> list[str]:
         )
     else:
         first = f"{seconds(table.window_s)}{workers}; no step was marked"
-    busy = "not known" if table.busy_share is None else f"{table.busy_share:.1%} of the time"
+    busy = "not known" if table.busy_share is None else f"{percentage(table.busy_share)} of the time"
     idle = f"{plural(table.gap_count, 'gap')}, {seconds(table.gap_time_s)} in all"
     lines = [first, f"{table.place} busy {busy}; {idle}"]
     if table.overlap_share is not None:
-        lines.append(f"communication overlapped by compute: {table.overlap_share:.1%} of its time")
+        lines.append(f"communication overlapped by compute: {percentage(table.overlap_share)} of its time")
     lines += [f"warning: the profiler reports: {text}" for text in table.warnings]
     return [*lines, *(f"caveat: {text}" for text in table.notes)]
 
@@ -60,9 +60,9 @@ def _part_lines(table: Table, name: str, parts: Sequence[TimeShare], top: int) -
     rows = [
         [
             title,
-            f"{sum(part.share for part in several):.1%}",
+            percentage(sum(part.share for part in several)),
             seconds(sum(part.time_s for part in several) / steps),
-            significant(sum(part.count for part in several) / steps),
+            number(sum(part.count for part in several) / steps),
         ]
         for title, several in shown
     ]

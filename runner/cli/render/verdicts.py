@@ -20,9 +20,8 @@ from keras_matrix.analysis.scaling.devices import device_scalings
 from keras_matrix.analysis.warm_caches import warm_caches
 from keras_matrix.records.settings import FIT, GENERATE
 from keras_matrix.records.task import PREFIX
-from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.render.figures import between, metric_lines, quantity
-from keras_matrix.runner.cli.render.format import NOTHING, seconds, significant
+from keras_matrix.records.text import NOTHING, amount, interval_text, number, percentage, printable, seconds
+from keras_matrix.runner.cli.render.figures import metric_lines
 
 GAP = "  "
 LOWEST = "1.00x"
@@ -51,12 +50,12 @@ TITLE, FASTEST, FAILED, VERDICT, NOTE = "bold", "bold green", "red", "bold", "di
 
 def _figure(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
     if cell.step_time is not None:
-        return quantity(cell.step_time.centre, cell.figure)
-    return quantity(primary_value(cell.measured), cell.figure) if cell.measured else NOTHING
+        return amount(cell.step_time.centre, cell.figure.unit)
+    return amount(primary_value(cell.measured), cell.figure.unit) if cell.measured else NOTHING
 
 
 def _interval(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
-    return interval(cell) if cell.step_time is not None else NOTHING
+    return interval_of(cell) if cell.step_time is not None else NOTHING
 
 
 def _ratio(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
@@ -69,7 +68,7 @@ def _ratio(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
 
 
 def _samples(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
-    return significant(cell.samples_per_s) if cell.figure == STEP_TIME else NOTHING
+    return number(cell.samples_per_s) if cell.figure == STEP_TIME else NOTHING
 
 
 def _tokens(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
@@ -77,7 +76,7 @@ def _tokens(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
     one = next((record.times for record in cell.measured if record.times.tokens_per_s), None)
     if one is None or not (one.tokens_per_s and one.samples_per_s and cell.samples_per_s):
         return NOTHING
-    return significant(cell.samples_per_s * one.tokens_per_s / one.samples_per_s)
+    return number(cell.samples_per_s * one.tokens_per_s / one.samples_per_s)
 
 
 def _first(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
@@ -90,7 +89,7 @@ def _steady(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
 
 def _peak(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
     share = context.shares.get(cell.cell_id)
-    return NOTHING if not share or share.share_of_peak is None else f"{significant(share.share_of_peak * 100, 2)} %"
+    return NOTHING if not share or share.share_of_peak is None else percentage(share.share_of_peak)
 
 
 def columns_of(rows: Sequence[Row], context: RunContext) -> list[Column]:
@@ -119,13 +118,13 @@ def columns_of(rows: Sequence[Row], context: RunContext) -> list[Column]:
     return found
 
 
-def interval(cell: CellSummary) -> str:
+def interval_of(cell: CellSummary) -> str:
     """Return the interval of a measured cell; without one, its processes, and over how many machines they were."""
     assert cell.step_time is not None
     over = f", {len(cell.machines)} {noun(cell.machines)}" if cell.machines else ""
     if cell.step_time.low is None or cell.step_time.high is None:
         return f"{cell.step_time.count} process{'es'[: 2 * (cell.step_time.count > 1)]}{over}"
-    return f"{between(cell.step_time.low, cell.step_time.high, cell.figure)}{over}"
+    return f"{interval_text(cell.step_time.low, cell.step_time.high, cell.figure.unit)}{over}"
 
 
 def table_lines(rows: Sequence[Row], context: RunContext, width: int | None = None) -> list[Line]:

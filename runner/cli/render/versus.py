@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, primary_value
+from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.comparison.titles import titles
 from keras_matrix.analysis.comparison.versus import ACROSS_UNKNOWN, Comparison, Versus
 from keras_matrix.analysis.history.sessions import LEAST_PROCESSES, LEAST_SESSIONS
 from keras_matrix.analysis.regression.gate import Outcome
-from keras_matrix.analysis.regression.regression_kinds import percent
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.suite import SuiteRatio
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.render.figures import quantity
-from keras_matrix.runner.cli.render.format import columns, count, document
+from keras_matrix.records.text import amount, count, percent_change, percentage_interval, printable
+from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.matrix.settings_text import title_defaults
 
 Names = Mapping[str, str]
@@ -114,7 +113,7 @@ def _rows(found: Versus, names: Names) -> list[list[str]]:
     rows = [HEAD]
     for one in found.comparisons:
         title = names[one.cell_id]
-        figures = [quantity(_centre(one, side), one.either.figure) for side in ("base", "new")]
+        figures = [amount(_centre(one, side), one.either.figure.unit) for side in ("base", "new")]
         blocks = str(len(one.logs)) if found.paired else "-"
         rows.append([title, one.either.settings.backend, *figures, *_ratio(one.ratio), blocks, one.said])
     for backend, suite in found.by_backend.items():
@@ -141,14 +140,11 @@ def _facet_rows(found: Versus, names: Names) -> list[list[str]]:
 def _moved(one: Comparison, name: str) -> str:
     """Return how a quantile of the processes' step times moved; it has no verdict."""
     base, new = getattr(one.base, name), getattr(one.new, name)
-    return percent(new / base) if base and new and one.either.figure == STEP_TIME else "-"
+    return percent_change(new / base) if base and new and one.either.figure == STEP_TIME else "-"
 
 
 def _times(ratio: Estimate | None) -> str:
-    if ratio is None:
-        return "-"
-    interval = "" if ratio.low is None or ratio.high is None else f" {ratio.low:.2f} to {ratio.high:.2f}"
-    return f"{ratio.centre:.2f}x{interval}"
+    return "-" if ratio is None else bracketed(ratio)
 
 
 def _suite_row(title: str, backend: str, suite: SuiteRatio) -> list[str]:
@@ -158,8 +154,8 @@ def _suite_row(title: str, backend: str, suite: SuiteRatio) -> list[str]:
 def _ratio(ratio: Estimate | None) -> list[str]:
     if ratio is None:
         return ["-", "-"]
-    interval = "none" if ratio.low is None or ratio.high is None else f"{percent(ratio.low)} to {percent(ratio.high)}"
-    return [percent(ratio.centre), interval]
+    bounds = None if ratio.bounds is None else [bound - 1 for bound in ratio.bounds]
+    return [percent_change(ratio.centre), percentage_interval(*bounds) if bounds else "none"]
 
 
 def _centre(one: Comparison, side: str) -> float | None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from keras_matrix.analysis.whatif.cost.errors import HeldOutError, KindErrors, Predictor
 from keras_matrix.analysis.whatif.cost.model import CostModel
 from keras_matrix.analysis.whatif.cost.roofline import DevicePeaks
-from keras_matrix.dashboards.charts.format import plural
-from keras_matrix.runner.cli.render.format import NOTHING, columns, significant
+from keras_matrix.records.text import NOTHING, number, percentage, plural
+from keras_matrix.runner.cli.render.format import columns
 
 HEADING = ["", "different", "time", "regression", "roofline", "new device", "predicted with"]
 
@@ -37,8 +37,8 @@ def _unused(model: CostModel) -> Iterator[str]:
     if data.without_work:
         share = data.time_without_work_s / data.time_s
         yield (
-            f"not used: {plural(data.without_work, 'operation')} with {share:.0%} of the time, whose FLOPs and bytes "
-            "are unknown"
+            f"not used: {plural(data.without_work, 'operation')} with {percentage(share)} of the time, whose "
+            "FLOPs and bytes are unknown"
         )
 
 
@@ -48,14 +48,17 @@ def _predicted(model: CostModel, total_s: float) -> str:
     if not known:
         return "predicts nothing: the held-out error of every kind is too large, or unknown; train it on more traces"
     share = sum(one.time_s for one in known) / total_s
-    return f"predicts {len(known)} of {plural(len(model.errors), 'kind')} of operation, with {share:.0%} of their time"
+    return (
+        f"predicts {len(known)} of {plural(len(model.errors), 'kind')} of operation, with "
+        f"{percentage(share)} of their time"
+    )
 
 
 def _row(errors: KindErrors, total_s: float) -> list[str]:
     return [
         f"{errors.backend} {errors.kind}",
         str(errors.operations),
-        f"{errors.time_s / total_s:.1%}",
+        percentage(errors.time_s / total_s),
         _error(errors.regression),
         _error(errors.roofline),
         _error(errors.new_device),
@@ -64,11 +67,15 @@ def _row(errors: KindErrors, total_s: float) -> list[str]:
 
 
 def _error(error: HeldOutError | None) -> str:
-    return NOTHING if error is None else f"{error.median:.0%} / {error.p90:.0%} / {error.of_time:.0%}"
+    return (
+        NOTHING
+        if error is None
+        else f"{percentage(error.median)} / {percentage(error.p90)} / {percentage(error.of_time)}"
+    )
 
 
 def _device_lines(device: DevicePeaks) -> Iterator[str]:
-    rates = [f"{name} {significant(rate / 1e9)} GFLOP/s" for name, rate in sorted(device.flop_per_s.items())]
+    rates = [f"{name} {number(rate / 1e9)} GFLOP/s" for name, rate in sorted(device.flop_per_s.items())]
     if device.byte_per_s:
-        rates.append(f"memory {significant(device.byte_per_s / 1e9)} GB/s")
+        rates.append(f"memory {number(device.byte_per_s / 1e9)} GB/s")
     yield f"{device}: {', '.join(rates)} ({device.source})"

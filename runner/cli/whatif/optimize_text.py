@@ -10,8 +10,8 @@ from keras_matrix.analysis.whatif.search import memory
 from keras_matrix.analysis.whatif.search.families import Found
 from keras_matrix.analysis.whatif.search.trajectory import EQUALLY_FAST, Strategy, Trajectory, Trial
 from keras_matrix.analysis.whatif.verify import BASELINE
-from keras_matrix.dashboards.charts.format import plural
-from keras_matrix.runner.cli.render.format import columns, seconds
+from keras_matrix.records.text import percentage, plural, ratio_text, seconds
+from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.cli.whatif.replay_text import interval, realised
 
 MOST_TRIALS, MOST_STRATEGIES = 12, 12
@@ -23,7 +23,7 @@ SCREENED = (
 
 def found_lines(baseline: Replay, found: Found, without: Mapping[str, str]) -> list[str]:
     """Return the page of a search; `without` says why families were not probed."""
-    kinds = ", ".join(f"{one.name} {one.share:.1%}" for one in baseline.by_kind)
+    kinds = ", ".join(f"{one.name} {percentage(one.share)}" for one in baseline.by_kind)
     single = interval(baseline.low_s, baseline.high_s)
     lines = [
         f"replayed: {seconds(baseline.step_time_s)} a step, single steps {single} (p10 to p90)",
@@ -43,7 +43,7 @@ def strategy_comment(baseline: Replay, strategy: Strategy | None) -> tuple[str, 
     numerics = ("changes numerics: compare the loss, too",) if strategy.changes_numerics else ()
     return (
         f"best: {' '.join(strategy.what_ifs)}",
-        f"predicted {_step(strategy.step_time_s, strategy.low_s, strategy.high_s)}, {gain:.2f}x",
+        f"predicted {_step(strategy.step_time_s, strategy.low_s, strategy.high_s)}, {ratio_text(gain)}",
         *numerics,
     )
 
@@ -103,7 +103,7 @@ def _the(start: str) -> str:
 
 
 def _trial_row(number: int, trial: Trial, start_s: float) -> list[str]:
-    gain = f"{start_s / trial.step_time_s:.2f}x"
+    gain = ratio_text(start_s / trial.step_time_s)
     return [str(number), " ".join(trial.what_ifs), seconds(trial.step_time_s), gain]
 
 
@@ -119,7 +119,7 @@ def _strategy_lines(baseline: Replay, found: Found) -> list[str]:
     chosen = best_of(found)
     shown = [one for at, one in enumerate(ordered) if at < MOST_STRATEGIES or one is chosen]
     for one in shown:
-        gain = f"{baseline.step_time_s / one.step_time_s:.2f}x"
+        gain = ratio_text(baseline.step_time_s / one.step_time_s)
         cells = [" ".join(one.what_ifs), seconds(one.step_time_s), interval(one.low_s, one.high_s), gain, realised(one)]
         rows.append((one.step_time_s, cells))
     head = ["best settings", "predicted", "p10 to p90", "speed-up", "settings"]
@@ -144,7 +144,8 @@ def _chosen_line(chosen: Strategy | None, ordered: Sequence[Strategy]) -> str:
     reasons = []
     if equal:
         reasons.append(
-            f"times within {EQUALLY_FAST:.0%} of the fastest count as equal, and of these it has the fewest collectives"
+            f"times within {percentage(EQUALLY_FAST)} of the fastest count as equal, and of these it "
+            "has the fewest collectives"
         )
     if len(equal) < len(faster):
         reasons.append("no cell can have the settings that are predicted only")

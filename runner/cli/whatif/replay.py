@@ -15,8 +15,7 @@ from pathlib import Path
 
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.analysis.whatif.replay import HeldOut, Replay, explained, replay
-from keras_matrix.dashboards.charts.format import plural
-from keras_matrix.records.text import printable
+from keras_matrix.records.text import plural, printable
 from keras_matrix.runner.cli.options import check_output
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.whatif import options

@@ -17,9 +17,9 @@ from keras_matrix.analysis.whatif.replay import (
     explained,
 )
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
-from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.codec import to_json
-from keras_matrix.runner.cli.render.format import columns, seconds, significant
+from keras_matrix.records.text import interval_text, number, percentage, plural, ratio_text, seconds
+from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.matrix.strict_yaml import value_text
 from keras_matrix.runner.whatif.measurement import settings_of
@@ -48,8 +48,8 @@ def trace_lines(graph: Graph, coverage: float) -> list[str]:
     each = ", ".join(seconds(time) for time in times[:MOST_STEPS]) + (", ..." if len(times) > MOST_STEPS else "")
     mean = f"mean of {plural(len(times), 'step')}" + (" without the first" if len(times) > 1 else "")
     lines.append(f"measured with the profiler on: {seconds(graph.step_time_s)} a step ({mean}: {each})")
-    low = "" if coverage >= LEAST_COVERAGE else f"; below {LEAST_COVERAGE:.0%}, predictions are unsure"
-    lines.append(f"explained by operations and their dependencies: {coverage:.1%} of the step's time{low}")
+    low = "" if coverage >= LEAST_COVERAGE else f"; below {percentage(LEAST_COVERAGE)}, predictions are unsure"
+    lines.append(f"explained by operations and their dependencies: {percentage(coverage)} of the step's time{low}")
     if header.link is not None:
         lines.append(link_line(header.link))
     return [*lines, *(f"caveat: {text}" for text in header.caveats)]
@@ -59,8 +59,8 @@ def link_line(link: LinkCalibration) -> str:
     """Return the calibration of a link."""
     if link.table:
         return f"link: a table of {plural(len(link.table), 'measured size')}; {link.source}"
-    beta = f"beta {significant(link.beta_s_per_byte * 1e9)} ns a byte"
-    rate = f", {significant(link.rate_bits_per_s / 1e6)} Mbit/s" if link.rate_bits_per_s else ""
+    beta = f"beta {number(link.beta_s_per_byte * 1e9)} ns a byte"
+    rate = f", {number(link.rate_bits_per_s / 1e6)} Mbit/s" if link.rate_bits_per_s else ""
     return f"link: alpha {seconds(link.alpha_s)}, {beta}{rate}; {link.source}"
 
 
@@ -71,7 +71,7 @@ def replay_lines(replay: Replay, held_out: Sequence[HeldOut], top: int) -> list[
     lines = [
         f"replayed: {seconds(replay.step_time_s)} a step, single steps {single} (p10 to p90)",
         _held_out_line(held_out),
-        f"exposed communication: {seconds(exposed)}, {exposed / replay.step_time_s:.1%} of the step",
+        f"exposed communication: {seconds(exposed)}, {percentage(exposed / replay.step_time_s)} of the step",
         "",
         *_path_lines(replay, top),
     ]
@@ -93,7 +93,7 @@ def prediction_lines(baseline: Replay, found: Sequence[Prediction], known: Seque
     rows.append(["baseline", seconds(baseline.step_time_s), interval(baseline.low_s, baseline.high_s), "", ""])
     for one in found:
         own = one.strategy
-        gain = f"{baseline.step_time_s / own.step_time_s:.2f}x"
+        gain = ratio_text(baseline.step_time_s / own.step_time_s)
         rows.append([one.name, seconds(own.step_time_s), interval(own.low_s, own.high_s), gain, realised(own)])
     return ["", *columns(rows, frozenset((1, 3))), *_caveat_lines(found, known)]
 
@@ -120,8 +120,8 @@ def realised(strategy: Strategy) -> str:
 
 
 def interval(low_s: float, high_s: float) -> str:
-    """Return two ends of an interval of seconds."""
-    return f"{seconds(low_s)} to {seconds(high_s)}"
+    """Return an interval of seconds."""
+    return interval_text(low_s, high_s, "s")
 
 
 def prediction_document(baseline_s: float, one: Prediction) -> dict[str, Any]:
@@ -183,12 +183,13 @@ def document_of(graph: Graph, replay: Replay, held_out: Sequence[HeldOut]) -> di
 def _held_out_line(held_out: Sequence[HeldOut]) -> str:
     if not held_out:
         return "error: not known; only one step was traced"
-    errors = [f"{one.error:+.1%}" for one in held_out[:MOST_STEPS]] + (["..."] if len(held_out) > MOST_STEPS else [])
+    errors = [percentage(one.error, signed=True) for one in held_out[:MOST_STEPS]]
+    errors += ["..."] if len(held_out) > MOST_STEPS else []
     mean = sum(abs(one.error) for one in held_out) / len(held_out)
     repeated = sum(abs(one.repeated_error) for one in held_out) / len(held_out)
     return (
-        f"error, each step predicted from the one before: {', '.join(errors)}; mean {mean:.1%} (steps differ by "
-        f"{repeated:.1%})"
+        f"error, each step predicted from the one before: {', '.join(errors)}; mean "
+        f"{percentage(mean)} (steps differ by {percentage(repeated)})"
     )
 
 
@@ -208,16 +209,16 @@ def _path_lines(replay: Replay, top: int) -> list[str]:
 
 def _path_row(name: str, phase: str, parts: Sequence[PathPart], replay: Replay) -> list[str]:
     time_s = sum(map(_time_s, parts))
-    return [_short(name), phase, f"{time_s / replay.step_time_s:.1%}", seconds(time_s), str(len(parts))]
+    return [_short(name), phase, percentage(time_s / replay.step_time_s), seconds(time_s), str(len(parts))]
 
 
 def _share_lines(name: str, shares: Sequence[Share], top: int) -> list[str]:
     rows = [[f"by {name}", "share", "time a step"]]
     shown = _shown(len(shares), top)
-    rows += [[_short(one.name), f"{one.share:.1%}", seconds(one.time_s)] for one in shares[:shown]]
+    rows += [[_short(one.name), percentage(one.share), seconds(one.time_s)] for one in shares[:shown]]
     if rest := shares[shown:]:
         total, time_s = sum(one.share for one in rest), sum(one.time_s for one in rest)
-        rows.append([f"{len(rest)} others", f"{total:.1%}", seconds(time_s)])
+        rows.append([f"{len(rest)} others", percentage(total), seconds(time_s)])
     return columns(rows, frozenset((1, 2)))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
 from keras_matrix.analysis.whatif.verify import BASELINE, Round, Row, Verification
-from keras_matrix.dashboards.charts.format import plural
-from keras_matrix.runner.cli.render.format import NOTHING, columns, seconds
+from keras_matrix.records.text import NOTHING, percentage, plural, seconds
+from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.cli.whatif.replay_text import interval
 from keras_matrix.runner.service.whatif import Verified
 
@@ -58,18 +59,18 @@ def _round_lines(one: Round, found: Verification, gains: Gains) -> list[str]:
     rows = [[*head, "measured against the baseline"], *(_row(row, gains) for row in one.rows)]
     lines = columns(rows, frozenset((1, 3, 5)))
     if one.mean_error is not None and one.largest_error is not None:
-        lines += ["", f"error: mean {one.mean_error:.1%}, largest {one.largest_error:.1%}"]
+        lines += ["", f"error: mean {percentage(one.mean_error)}, largest {percentage(one.largest_error)}"]
     lines.append(_order_line(one))
     chosen = f"{one.chosen} was predicted to be fastest"
     if one.chosen == one.best:
-        lines.append(f"regret: 0.0 %; {chosen}, and is")
+        lines.append(f"regret: {percentage(0.0)}; {chosen}, and is")
     else:
-        lines.append(f"regret: {one.regret:.1%}; {chosen}, {one.best} is")
+        lines.append(f"regret: {percentage(one.regret)}; {chosen}, {one.best} is")
     lines.append(_choice_line(one.chosen, gains.get(one.chosen)))
     limits = found.limits
     lines.append(
-        f"verdict: {one.verdict} (the predictions; error within {limits.error:.0%}, regret within {limits.regret:.0%}, "
-        f"rank correlation at least {limits.correlation})"
+        f"verdict: {one.verdict} (the predictions; error within {percentage(limits.error)}, regret "
+        f"within {percentage(limits.regret)}, rank correlation at least {limits.correlation})"
     )
     return [*lines, *(f"  {reason}" for reason in one.reasons)]
 
@@ -79,23 +80,20 @@ def _choice_line(name: str, gain: Estimate | None) -> str:
     if gain is None:
         return "choice: no measured setting was predicted to be faster than the baseline"
     if gain.bounds is None:
-        return f"choice: {name} against the baseline: {gain.centre:.2f}x, without an interval"
+        return f"choice: {name} against the baseline: {bracketed(gain)}, without an interval"
     word = ("faster" if gain.centre > 1 else "slower") if gain.excludes(1.0) else "not separable"
     return f"choice: {name} against the baseline: {_ratio(gain)}: {word}"
 
 
 def _ratio(gain: Estimate | None) -> str:
     """Return how many times as fast as the baseline a setting is, paired by block, with the 95 % interval."""
-    if gain is None:
-        return ""
-    bounds = "" if gain.bounds is None else f" ({gain.bounds[0]:.2f}x to {gain.bounds[1]:.2f}x)"
-    return f"{gain.centre:.2f}x{bounds}"
+    return "" if gain is None else bracketed(gain)
 
 
 def _order_line(one: Round) -> str:
     if one.correlation is None:
         return f"rank correlation: not known; {len(one.ranked)} settings differ by more than their noise, of at least 3"
-    pairs = "" if one.pairs_in_order is None else f"; {one.pairs_in_order:.0%} of pairs in the predicted order"
+    pairs = "" if one.pairs_in_order is None else f"; {percentage(one.pairs_in_order)} of pairs in the predicted order"
     return (
         f"rank correlation: {one.correlation:.2f} over {len(one.ranked)} settings that differ by more than noise{pairs}"
     )
@@ -103,7 +101,7 @@ def _order_line(one: Round) -> str:
 
 def _row(row: Row, gains: Gains) -> list[str]:
     own = row.predicted
-    error = f"{row.error:+.1%}"
+    error = percentage(row.error, signed=True)
     verdict = f"{row.verdict}" + (" (fitted)" if row.fitted else "")
     return [
         row.name,

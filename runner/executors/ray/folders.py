@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from keras_matrix.records.text import bytes_text
 from keras_matrix.records.trees import walk
 
 # Archives of a user's modules: what is larger belongs into a data set.
@@ -30,7 +31,7 @@ def packed(folder: Path, names: Iterable[Path] | None = None) -> bytes:
     found = sorted(walk(folder)) if names is None else list(names)
     total = sum(path.stat().st_size for path in found if path.is_file() and not path.is_symlink())
     if total > MOST_FILES_BYTES:
-        raise TooLarge(f"{folder}: has {total >> 20} MiB, more than {MOST_FILES_BYTES >> 20}")
+        raise TooLarge(f"{folder}: has {bytes_text(total)}, more than {bytes_text(MOST_FILES_BYTES)}")
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
         for path in found:
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
@@ -77,7 +78,7 @@ def modules(root: Path, but: Path | None = None) -> bytes:
             names.append(path)
         if total > MOST_BYTES:
             raise TooLarge(
-                f"{root}: has more than {MOST_BYTES >> 20} MiB, which are too many to copy to a node; put modules into "
-                "a folder of their own, or install them on the nodes"
+                f"{root}: has more than {bytes_text(MOST_BYTES)}, which are too many to copy to a node; put modules "
+                "into a folder of their own, or install them on the nodes"
             )
     return packed(root, names)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from keras_matrix.analysis.comparison.machines import equal
 from keras_matrix.records.host import cpu_list, gpu_list
 from keras_matrix.records.schema import Machine
+from keras_matrix.records.text import GIB
 from keras_matrix.runner.executors.places import Fitting, gpus_needed_by
 from keras_matrix.runner.matrix.entry import Placement
 from keras_matrix.runner.matrix.reader import Cell
 
-GIB = 1 << 30
 # Between the identities of machines that make up one place, as in `Record.place`.
 JOIN = "+"
 

@@ -19,9 +19,9 @@ from keras_matrix.analysis.comparison.primary_metric import completed, metrics_o
 from keras_matrix.records.instruments.usage import MemoryUse
 from keras_matrix.records.schema import Record
 from keras_matrix.records.task import DEFINITION
+from keras_matrix.records.text import KIB, MIB
 
 NAME = "dlbenchmark_result.json"
-KIBI, MEBI = 2.0**10, 2.0**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ def _figures(records: Sequence[Record]) -> dict[str, float]:
     used = [record.usage for record in records if record.usage]
     host = [one.host_resident for one in used if one.host_resident]
     gpus = [one.device_memory for one in used if one.device_memory]
-    found["cpu_memory_usage"] = _middle(host, "mean_bytes", KIBI)
+    found["cpu_memory_usage"] = _middle(host, "mean_bytes", KIB)
     for name in ("mean", "std", "max"):
-        found[f"gpu_memory_usage_{name}"] = _middle(gpus, f"{name}_bytes", MEBI)
+        found[f"gpu_memory_usage_{name}"] = _middle(gpus, f"{name}_bytes", MIB)
     return {name: value for name, value in found.items() if value is not None}
 
 

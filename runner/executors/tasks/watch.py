@@ -20,6 +20,7 @@ from pathlib import Path
 
 from keras_matrix.records.files import naming
 from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
+from keras_matrix.records.text import bytes_text
 from keras_matrix.records.trees import walk
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome, WaitingCell
@@ -154,10 +155,12 @@ class TaskWatch(ProcessWatch):
         self._use.sample(self._meter.worked_s())
         size = os.fstat(self._log.fileno()).st_size
         if size > LOG_LIMIT_BYTES:
-            self._ask_to_end(f"log_limit: the command printed more than {LOG_LIMIT_BYTES >> 30} GiB; reduce its output")
+            self._ask_to_end(
+                f"log_limit: the command printed more than {bytes_text(LOG_LIMIT_BYTES)}; reduce its output"
+            )
         # With a short log, a disk that is almost full is not due to the command.
         elif free_bytes(self._log.fileno()) < min(size, LEAST_FREE_BYTES):
-            text = f"the command printed {size >> 20} MiB, more than the free space of the disk"
+            text = f"the command printed {bytes_text(size)}, more than the free space of the disk"
             self._ask_to_end(f"disk_full: {text}; reduce its output, or choose another disk with --results")
 
     def _stop_in_time(self, now_s: float, deadline_s: float) -> None:
@@ -186,7 +189,7 @@ class TaskWatch(ProcessWatch):
 
     def _observation(self, task: Task, outlived: int) -> TaskObservation:
         metrics, caveat = metrics_of(task, Written(_opened(self._log), _opened(self._stored)))
-        cut = f"reports: the pipe had more than {REPORT_LIMIT_BYTES >> 20} MiB, the rest was ignored; report less"
+        cut = f"reports: the pipe had more than {bytes_text(REPORT_LIMIT_BYTES)}, the rest was ignored; report less"
         size, files = os.fstat(self._log.fileno()).st_size, _left_in(self._job.outputs_dir)
         metrics = [*metrics, uptime(self._meter.wall_s)]
         run = TaskRun(task.name, words(task), task.primary, metrics, size, outlived, files=files)

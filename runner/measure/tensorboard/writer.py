@@ -46,7 +46,7 @@ from keras_matrix.records.codec import loads
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.protobuf import encoded_number, encoded_piece
 from keras_matrix.records.schema import Record, TensorBoardOutput
-from keras_matrix.records.text import printable
+from keras_matrix.records.text import bytes_text, printable
 from keras_matrix.records.traces.request import STEP, TRAIN
 from keras_matrix.records.trees import walk
 from keras_matrix.runner.cell.job import Job
@@ -221,7 +221,7 @@ def _left(path: Path) -> bytes | None:
     except ResultRefused as refused:
         raise NotWritten(str(refused)) from refused
     if found is not None and len(found) > LEFT_LIMIT_BYTES:
-        raise NotWritten(f"{path.name} is larger than {LEFT_LIMIT_BYTES >> 20} MiB")
+        raise NotWritten(f"{path.name} is larger than {bytes_text(LEFT_LIMIT_BYTES)}")
     return found
 
 

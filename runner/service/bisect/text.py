@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_matrix.analysis.comparison.ratios import bracketed
+from keras_matrix.analysis.comparison.ratios import bracketed, change_text
 from keras_matrix.analysis.regression.bisection import (
     CANDIDATE,
     LOOKS,
@@ -24,7 +24,7 @@ from keras_matrix.analysis.regression.bisection import (
 from keras_matrix.analysis.regression.gate import Rule
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.text import duration
+from keras_matrix.records.text import duration, percentage
 from keras_matrix.runner.service.bisect.axes import Axis
 
 LISTED = 12
@@ -46,7 +46,7 @@ def plan_lines(axis: Axis, process_s: float) -> list[str]:
         f"at most {steps} steps besides the ends and the confirmation; a step is {step}: "
         f"{duration(3 * least * process_s)} to {duration(3 * most * process_s)}",
         f"in all {total(usual_steps(len(labels)), least)} to {total(steps, most)}, without versions that cannot be "
-        f"measured, which are not counted; every test at {percent(rule_for(len(labels)).level)}",
+        f"measured, which are not counted; every test at {percentage(rule_for(len(labels)).level)}",
     ]
 
 
@@ -61,11 +61,11 @@ def result_lines(found: Bisection, labels: Sequence[str], differences: Sequence[
     lines = [step_line(number, step, labels) for number, step in enumerate(found.steps, 1)]
     lines += ["", verdict(found, labels)]
     if found.outcome is Outcome.FOUND and found.share is not None:
-        lines.append(f"its share of the complete change, {ratio(found.total)}: {percent(found.share)}")
+        lines.append(f"its share of the complete change, {ratio(found.total)}: {percentage(found.share)}")
     if found.tests:
         lines.append(
-            f"confidence: every test of the path is right with at least {percent(found.confidence)} "
-            f"({found.tests} tests at {percent(found.level)})"
+            f"confidence: every test of the path is right with at least {percentage(found.confidence)} "
+            f"({found.tests} tests at {percentage(found.level)})"
         )
     return lines + [f"differs, too: {one}" for one in differences]
 
@@ -144,17 +144,4 @@ def ratio(found: Estimate | None) -> str:
     """Return a ratio as a slowdown with its interval: a percentage, or a factor from 2 on."""
     if found is None:
         return "no ratio"
-    if found.centre >= 2:
-        return bracketed(found)
-    interval = "" if found.bounds is None else f" [{change(found.bounds[0])} {change(found.bounds[1])}]"
-    return f"{change(found.centre)}{interval}"
-
-
-def change(value: float) -> str:
-    """Return a ratio as a signed percentage."""
-    return f"{100 * (value - 1):+.1f} %"
-
-
-def percent(value: float) -> str:
-    """Return a share as a percentage."""
-    return f"{100 * value:.3g} %"
+    return bracketed(found) if found.centre >= 2 else change_text(found)

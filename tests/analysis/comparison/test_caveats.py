@@ -47,7 +47,7 @@ def test_outliers_are_counted() -> None:
 def test_slow_and_fast_processes_are_reported_as_two_modes() -> None:
     slow = [[2 * time_s for time_s in epochs(seed)] for seed in (20, 21, 22)]
     (line,) = measurement_caveats(cell([*(epochs(seed) for seed in range(7)), *slow]))
-    assert line.startswith("two modes of processes: 7 at 9.99 ms and 3 at 20 ms a step (p 0.0001)")
+    assert line.startswith("two modes of processes: 7 at 9.99 ms and 3 at 20.0 ms a step (p 0.0001)")
 
 
 def test_unmeasured_records_have_no_caveats() -> None:

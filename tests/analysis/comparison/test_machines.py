@@ -131,7 +131,7 @@ def test_machine_without_named_gpus_next_to_one_of_its_gpus_is_no_second_machine
         ({"logical_cpus": 4}, "2 hosts; CPUs: 2 x a CPU, 4 x a CPU"),
         ({"gpus": ["H100"]}, "2 hosts; GPUs: H100, none"),
         ({"machine_type": "n1-standard-8"}, "2 hosts; machine types: None, n1-standard-8"),
-        ({"memory_bytes": 32 << 30}, "2 hosts; memory: 32 to 64 GiB"),
+        ({"memory_bytes": 32 << 30}, "2 hosts; memory: 32.0 GiB to 64.0 GiB"),
         ({"memory_bytes": None}, "2 hosts"),
     ],
 )

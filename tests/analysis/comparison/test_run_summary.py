@@ -48,7 +48,7 @@ def test_failed_cells_count_as_not_shown_and_unsupported_ones_not_at_all(status:
     both = [*rows(noise=0.001), *table(failed)]
     assert run_summary.detectable(both, 0.05) == run_summary.Fraction(3, of)
     assert run_summary.projected(both, 1e9) == run_summary.Fraction(3, of)
-    assert run_summary.lines(both)[-1] == f"a difference of 5 % would have shown in 3 of {of} comparisons{remark}"
+    assert run_summary.lines(both)[-1] == f"a difference of 5.0 % would have shown in 3 of {of} comparisons{remark}"
 
 
 def test_rows_that_are_not_comparable_count_as_not_shown() -> None:
@@ -92,7 +92,7 @@ def test_too_little_data_gives_no_projection(found: list[Row]) -> None:
 
 def test_projection_is_reported_only_if_it_adds_comparisons() -> None:
     assert "in 2 after --repeats auto --budget 7200" in run_summary.lines(rows())[-1]
-    assert run_summary.lines(rows(noise=0.001))[-1] == "a difference of 5 % would have shown in 2 of 2 comparisons"
+    assert run_summary.lines(rows(noise=0.001))[-1] == "a difference of 5.0 % would have shown in 2 of 2 comparisons"
     assert run_summary.lines([]) == []
 
 

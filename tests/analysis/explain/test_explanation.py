@@ -51,7 +51,7 @@ def test_layer_with_twice_the_products_is_the_first_difference_with_its_share() 
     assert (first.kind, first.title) == ("layer", "layer b: matrix product 2 -> 4 a step (dot)")
     assert first.change_s == pytest.approx(500e-6)
     assert first.share == pytest.approx(1)
-    assert "forward 0.2 -> 0.4 ms; backward 0.3 -> 0.6 ms" in first.details
+    assert "forward 200 us -> 400 us; backward 300 us -> 600 us" in first.details
     assert adds_up(found)
 
 
@@ -118,7 +118,7 @@ def test_two_backends_are_compared_by_layer_and_phase_and_the_rest_is_unexplaine
     new = parts(1000, op("aten::mm", 600, layer="b"), op("unknown", 200, None), backend="torch")
     found = explained(model(), new)
     # The gaps, 150 and 200 us, and those two; the optimizer, 50 us, is the fourth.
-    assert sorted(titles(found)[:2]) == ["layer a: 0.1 -> 0 ms", "layer b: 0.5 -> 0.6 ms"]
+    assert sorted(titles(found)[:2]) == ["layer a: 100 us -> 0 s", "layer b: 500 us -> 600 us"]
     assert found.unexplained_s == pytest.approx(200e-6)
     assert "jax and torch have different operations" in found.caveats[-1]
     assert adds_up(found)

@@ -36,12 +36,12 @@ def _epochs(record: Record) -> dict[str, list[float] | int]:
 
 def test_gap_is_to_the_automatic_step_with_the_share_of_fits_own_time() -> None:
     (line,) = gap_to_peak.lines(rows((KERAS, 0.12), (AUTOMATIC, 0.10), (MANUAL, 0.08), fixed_s=0.12), {})
-    assert "jax: Keras's layers take 1.20x [1.20-1.20] the step of fc_data, 1024 wide, batch 128: 9.8% of it" in line
+    assert "jax: Keras's layers take 1.20x [1.20 1.20] the step of fc_data, 1024 wide, batch 128: 9.8 % of it" in line
 
 
 def test_gap_is_to_the_manual_step_if_there_is_no_automatic_one() -> None:
     (line,) = gap_to_peak.lines(rows((KERAS, 0.12), (MANUAL, 0.08)), {})
-    assert "1.50x [1.50-1.50] the step of fc_single_manual" in line
+    assert "1.50x [1.50 1.50] the step of fc_single_manual" in line
     assert "; the share of fit's own time an epoch is not known (docs/fc.md: Where Keras's layers lose)" in line
 
 
@@ -79,7 +79,7 @@ def shares(found: Sequence[Row], best: float, own: float) -> dict[str, PeakShare
 def test_library_far_below_the_machines_best_is_named_once() -> None:
     found = rows((AUTOMATIC, 0.10), (MANUAL, 0.10), backend="torch")
     (line,) = gap_to_peak.lines(found, shares(found, 0.45, 0.9))
-    assert line.startswith("torch: its own product reaches 50% of the machine's best in float32: the library")
+    assert line.startswith("torch: its own product reaches 50.0 % of the machine's best in float32: the library")
     assert gap_to_peak.lines(found, shares(found, 0.8, 0.9)) == []
 
 

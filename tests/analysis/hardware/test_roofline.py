@@ -182,7 +182,7 @@ def test_use_of_a_twentieth_of_the_cpu_by_others_is_noted(share: float, notes: i
 def test_busy_measurement_and_a_refusal_are_notes() -> None:
     notes = against(cell(), other_cpu_share=0.5, refused={"jax cpu": "not installed"}).notes
     assert [note.split(":")[0] for note in notes] == [
-        "other processes used 50% of the CPU time while the peaks were measured",
+        "other processes used 50.0 % of the CPU time while the peaks were measured",
         "not timed",
     ]
     assert against(cell()).notes == ()

@@ -66,9 +66,9 @@ def test_verdict_is_decided_by_the_interval(several_s: Sequence[float], verdict:
 
 def test_text_has_speed_up_efficiency_and_communication() -> None:
     found = scaling(device_records(1, [1.0] * 5) + device_records(2, [0.625] * 5))
-    assert found.text == "jax 1.60x [1.60 1.60] on 2 devices, efficiency 80 %, communication 25 % (by the profiler)"
+    assert found.text == "jax 1.60x [1.60 1.60] on 2 devices, efficiency 80.0 %, communication 25.0 % (by the profiler)"
     slower = scaling(device_records(1, [1.0] * 5) + device_records(2, [1.25] * 5))
-    assert slower.text.startswith("jax 0.80x [0.80 0.80] on 2 devices (slower than one device), efficiency 40 %")
+    assert slower.text.startswith("jax 0.80x [0.80 0.80] on 2 devices (slower than one device), efficiency 40.0 %")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_without_the_same_cell_on_one_device_the_reason_says_what_to_set(other: 
     assert (found.speed_up, found.efficiency, found.verdict) == (None, None, "not known")
     assert (
         found.text
-        == "jax on 2 devices: one device not measured: set devices: [1, 2]; communication 25 % (by the profiler)"
+        == "jax on 2 devices: one device not measured: set devices: [1, 2]; communication 25.0 % (by the profiler)"
     )
 
 
@@ -140,8 +140,8 @@ def test_sentence_on_the_feed_is_the_one_that_the_cell_states() -> None:
 
 def test_text_says_how_communication_was_measured() -> None:
     torch = scaling(device_records(2, [0.5], "torch"))
-    assert torch.text.endswith("communication 25 % (each collective timed, with waiting)")
-    assert scaling(device_records(2, [0.5])).text.endswith("communication 25 % (by the profiler)")
+    assert torch.text.endswith("communication 25.0 % (each collective timed, with waiting)")
+    assert scaling(device_records(2, [0.5])).text.endswith("communication 25.0 % (by the profiler)")
 
 
 def test_communication_is_the_median_over_the_repeats_and_none_if_not_timed() -> None:

@@ -32,11 +32,11 @@ def cold_arm(found: list[Record], **changes: Any) -> list[Record]:
 
 def test_files_that_stay_in_the_page_cache_are_a_caveat_also_where_no_stall_is_found() -> None:
     """On tmpfs a cold arm is as fast as a warm one: that no input is waited for is then no result."""
-    not_cold = {"cold_files": 5000, "cold_meaning": "not cold: 100% of the pages stayed", "resident_share": 1.0}
+    not_cold = {"cold_files": 5000, "cold_meaning": "not cold: 100.0 % of the pages stayed", "resident_share": 1.0}
     report = of(cold_arm(records(FREE), **not_cold))
     assert report.bottleneck == "none (compute-bound)"
-    assert "cold means: not cold: 100% of the pages stayed" in report.caveats
-    expected = "up to 100% of the files stayed in the page cache: the cold arm was not entirely cold"
+    assert "cold means: not cold: 100.0 % of the pages stayed" in report.caveats
+    expected = "up to 100.0 % of the files stayed in the page cache: the cold arm was not entirely cold"
     assert expected in report.caveats
     assert expected not in of(cold_arm(records(FREE), resident_share=0.05)).caveats
 
@@ -49,7 +49,7 @@ def test_meaning_of_cold_is_stated_once() -> None:
 
 
 def test_data_set_that_fits_into_memory_is_read_from_storage_once_only() -> None:
-    text = "the data set (0.5 GB) fits into memory: only the first pass after a start reads from storage, as here"
+    text = "the data set (477 MiB) fits into memory: only the first pass after a start reads from storage, as here"
     assert text in of(records(BOUND)).caveats
     assert text not in of(records(FREE)).caveats
     small = [replace(one, machine=replace(one.machine, memory_bytes=900_000_000)) for one in records(BOUND)]

@@ -98,7 +98,7 @@ def test_source_that_stays_slow_on_a_warm_page_cache_counts_as_fetching() -> Non
 def test_cold_epoch_that_reads_a_second_pass_from_the_page_cache_has_a_caveat() -> None:
     again = of(records(replace(COLD, storage_bytes=1_600_000)))
     assert again.rates.cache_hit_share == pytest.approx(0.5, abs=0.01)
-    assert any("served 50% of the bytes although it was emptied" in text for text in again.caveats)
+    assert any("served 50.0 % of the bytes although it was emptied" in text for text in again.caveats)
     assert not any("although it was emptied" in text for text in of(records(COLD)).caveats)
 
 

@@ -94,6 +94,6 @@ def test_growth_is_stated_with_its_interval_over_the_processes() -> None:
     ]
     estimate = host_growth(records)
     assert estimate is not None
-    assert growth_text(estimate) == "8.0 MiB a step [7.9 8.1]"
+    assert growth_text(estimate) == "8.00 MiB a step [7.91 8.09]"
     assert host_growth([make_record()]) is None
-    assert growth_text(Estimate(2048.0, None, None, 1)) == "2.0 KiB a step"
+    assert growth_text(Estimate(2048.0, None, None, 1)) == "2.00 KiB a step"

@@ -65,4 +65,4 @@ def test_planning_fewer_than_five_pairs_is_an_error() -> None:
 
 def test_text_names_difference_and_pairs() -> None:
     found = resolution([0.01, -0.01] * 5)
-    assert resolution_text(found, 10) == "this machine can show a difference of 1.0 % in 10 pairs, 0.5 % in 30 pairs"
+    assert resolution_text(found, 10) == "this machine can show a difference of 1.0 % in 10 pairs, 0.53 % in 30 pairs"

@@ -54,7 +54,7 @@ def test_a_prediction_outside_the_limit_is_refuted() -> None:
 def test_a_noisy_measurement_decides_nothing() -> None:
     found = judge({"a": predicted(1.0)}, {"a": measured(1.05, noise=0.1)}).rounds[0]
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert "more processes would decide about 10%" in found.reasons[0]
+    assert "more processes would decide about 10.0 %" in found.reasons[0]
 
 
 def test_few_processes_give_no_verdict() -> None:
@@ -80,7 +80,7 @@ def test_a_choice_that_is_clearly_slower_than_the_best_is_refuted() -> None:
     found = compared(a=(0.92, 1.0), b=(0.93, 0.92))
     assert (found.chosen, found.best, found.verdict) == ("a", "b", Verdict.REFUTED)
     assert found.regret == pytest.approx(1.0 / 0.92 - 1)
-    assert found.reasons == ("a was predicted to be best and is 8.7% slower than b",)
+    assert found.reasons == ("a was predicted to be best and is 8.7 % slower than b",)
 
 
 def test_regret_is_zero_if_the_best_was_chosen() -> None:

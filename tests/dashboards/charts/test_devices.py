@@ -13,13 +13,14 @@ from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.scaling.devices import device_scalings
-from keras_matrix.dashboards.charts.figure_table import DASH, FigureRow
+from keras_matrix.dashboards.charts.figure_table import FigureRow
 from keras_matrix.dashboards.charts.scaling import devices
 from keras_matrix.dashboards.charts.scaling.devices import DevicePictures
 from keras_matrix.dashboards.charts.scaling.figures import scaling_lines
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.dashboards.report import results
 from keras_matrix.records.schema import Record
+from keras_matrix.records.text import NOTHING
 from tests.conftest import make_record
 from tests.dashboards.report.test_page import ALLOWED_TAGS, Page
 from tests.synthetic_devices import device_records, replicas_of, scaled_run
@@ -85,7 +86,7 @@ def test_divided_weights_have_their_own_picture() -> None:
 def test_cell_without_one_device_has_a_line_with_the_reason_and_no_picture() -> None:
     found = pictures(device_records(2, [0.2]))
     assert found.panels == []
-    text = "jax on 2 devices: one device not measured: set devices: [1, 2]; communication 25 % (by the profiler)"
+    text = "jax on 2 devices: one device not measured: set devices: [1, 2]; communication 25.0 % (by the profiler)"
     assert found.lines == [("mnist_mlp", [text])]
 
 
@@ -103,8 +104,8 @@ def test_pictures_that_are_left_out_are_counted() -> None:
 def test_table_of_figures_has_the_rows_of_devices() -> None:
     found = lines(device_records(1, [0.4] * 5, "torch") + device_records(2, [0.25] * 5, "torch"))
     assert {name: (row.values[0].text, row.values[0].aside, row.unit) for name, row in found.items()} == {
-        "speed-up over one device": ("1.60", "1.60–1.60", "×"),
-        "efficiency of devices": ("80.0", "80.0–80.0", "%"),
+        "speed-up over one device": ("1.60", "[1.60 1.60]", "x"),
+        "efficiency of devices": ("80.0", "[80.0 80.0]", "%"),
         "in communication": ("25.0", "", "%"),
         "divided by": ("DistributedDataParallel", "not fit", ""),
         "rows of a device": ("16", "", ""),
@@ -117,7 +118,7 @@ def test_speed_up_that_is_not_known_is_a_dash_with_the_reason() -> None:
     [row, *_] = scaling_lines([device_scalings(table(device_records(2, [0.2])))])[6:]
     assert (row.name, row.values[0].text, row.values[0].hint) == (
         "speed-up over one device",
-        DASH,
+        NOTHING,
         "one device not measured: set devices: [1, 2]",
     )
 

@@ -41,7 +41,7 @@ def test_matrix_without_stall_analyses_has_measured_points_with_intervals_only()
     panel = found.panels[0]
     assert (len(panel.marks), len(panel.intervals), len(panel.joined)) == (3, 3, 2)
     assert (panel.predicted, panel.ceiling) == ([], [])
-    assert panel.marks[2].tip.startswith(f"jax, 2 workers: {BATCH / 0.04:.0f} samples/s (")
+    assert panel.marks[2].tip.startswith(f"jax, 2 workers: {BATCH / 0.04:.0f} samples/s [")
     assert [word for word in words(panel) if word in "012"] == ["0", "0", "1", "2"]
     assert [mark.y for mark in panel.marks] == sorted((mark.y for mark in panel.marks), reverse=True)
 

@@ -86,7 +86,7 @@ def test_field_shows_the_faster_mode_and_the_factor() -> None:
         task, ratio = duel.data.task, duel.ratio.centre
         if (duel.data.settings.backend, task.workers) == ("jax", 2):
             kind, times = ("data", ratio) if ratio >= 1 else ("model", 1 / ratio)
-            wanted[f"weight size {task.weight_size}, batch {task.batch_size}"] = (kind, f"{times:.2f}×")
+            wanted[f"weight size {task.weight_size}, batch {task.batch_size}"] = (kind, f"{times:.2f}x")
     grid = synthetic_grid()
     assert {s.tip.partition(":")[0]: (s.kind, s.text) for s in grid.squares} == wanted
     assert {kind for kind, _ in wanted.values()} == {"data", "model"}
@@ -129,12 +129,12 @@ def test_bar_divides_the_observed_step_into_computing_and_communication() -> Non
     assert percent(compute.width) == pytest.approx(3 * percent(exchange.width), abs=0.05)
     assert percent(compute.at) + percent(compute.width) == pytest.approx(percent(exchange.at), abs=0.02)
     assert percent(bar.strokes[0].x1) < percent(exchange.at) + percent(exchange.width)
-    assert (bar.backend, bar.notes) == ("fc_data ×2", ["25\u00a0% communication"])
+    assert (bar.backend, bar.notes) == ("fc_data ×2", ["25.0 % communication"])
 
 
 def test_negative_communication_is_drawn_as_zero_and_labelled() -> None:
     bar = bar_of(Communication(Method.PROFILED, [0.5], [0.55]))
-    assert (percent(bar.bands[1].width), bar.notes) == (0.0, ["below 0 communication"])
+    assert (percent(bar.bands[1].width), bar.notes) == (0.0, ["below 0 % communication"])
 
 
 def test_bar_needs_observed_collectives() -> None:

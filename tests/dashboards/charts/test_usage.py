@@ -49,8 +49,8 @@ def test_each_process_is_a_curve_from_zero_to_the_largest_of_the_row() -> None:
     (picture,) = usage.pictures(found, {record.key: SERIES for record in records})
     assert [strip.backend for strip in picture.strips] == ["jax", "torch"]
     strip = picture.strips[0]
-    assert (strip.figure, len(strip.curves), len(strip.bands)) == ("600\u00a0MiB", 2, 1)
-    assert strip.notes == ["mean 400\u00a0MiB", "deviation 1.00\u00a0MiB", "proportional 300\u00a0MiB"]
+    assert (strip.figure, len(strip.curves), len(strip.bands)) == ("600 MiB", 2, 1)
+    assert strip.notes == ["mean 400 MiB", "deviation 1.00 MiB", "proportional 300 MiB"]
     points = [tuple(map(float, point.split())) for point in re.split("[ML]", strip.curves[0].path)[1:]]
     assert [x for x, _ in points] == sorted(x for x, _ in points)
     assert [y for _, y in points] == [100.0, pytest.approx(2.0, abs=0.1), pytest.approx(51.0, abs=0.1)]
@@ -65,24 +65,24 @@ def test_a_device_has_pictures_of_its_memory_utilisation_and_power() -> None:
         "device utilisation, %",
         "device power, W",
     ]
-    assert pictures[1].strips[0].notes[-1] == "of its own 500\u00a0MiB"
-    assert pictures[2].strips[0].figure == "90.0\u00a0%"
-    assert pictures[3].strips[0].notes == ["mean of samples 200\u00a0W", "12.5 samples/J"]
+    assert pictures[1].strips[0].notes[-1] == "of its own 500 MiB"
+    assert pictures[2].strips[0].figure == "90.0 %"
+    assert pictures[3].strips[0].notes == ["mean of samples 200 W", "12.5 samples/J"]
 
 
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("instant", "mean of samples 200\u00a0W (instantaneous)"),
-        ("power_usage", "mean of samples 200\u00a0W (averages over up to 1 s)"),
+        ("instant", "mean of samples 200 W (instantaneous)"),
+        ("power_usage", "mean of samples 200 W (averages over up to 1 s)"),
     ],
 )
 def test_notes_of_power_are_energy_over_time_then_samples_with_source(source: str, words: str) -> None:
     used = replace(DEVICE, device_average_power_w=640.0, device_power_source=source, devices=2, devices_memory=MEMORY)
     found, records = rows(used)
     pictures = usage.pictures(found, {record.key: DEVICE_SERIES for record in records})
-    assert pictures[3].strips[0].notes == ["energy over time of 2 GPUs 640\u00a0W", words, "12.5 samples/J"]
-    assert pictures[1].strips[0].notes[-1] == "2 GPUs together 500\u00a0MiB"
+    assert pictures[3].strips[0].notes == ["energy over time of 2 GPUs 640 W", words, "12.5 samples/J"]
+    assert pictures[1].strips[0].notes[-1] == "2 GPUs together 500 MiB"
 
 
 def test_figures_of_a_device_are_allocator_peak_and_energy_over_time() -> None:

@@ -64,19 +64,19 @@ def test_machines_show_what_they_measured_and_measure(tmp_path: Path) -> None:
     assert found.begun == "1 January 2026, 02:00 UTC"
     assert [(one.name, one.measured, one.failed, one.work, one.since) for one in found.nodes] == [
         ("new", 0, 0, "gru #8: jax", "1 January 2026, 02:00 UTC"),
-        ("node a", 4, 0, "—", "—"),
+        ("node a", 4, 0, "-", "-"),
         ("node b", 2, 1, "gru #7: jax, torch", "1 January 2026, 02:20 UTC"),
     ]
     heard = {one.name: one.heard for one in found.nodes}
     assert heard["new"] == "1 January 2026, 02:00 UTC"
     assert heard["node a"] == "1 January 2026, 02:17 UTC"
     assert heard["node b"] == "1 January 2026, 02:15 UTC"
-    assert {one.hardware for one in found.nodes} == {"—", "2 x a CPU"}
+    assert {one.hardware for one in found.nodes} == {"-", "2 x a CPU"}
 
 
 def test_without_placements_machines_are_those_of_the_records(tmp_path: Path) -> None:
     begun(tmp_path, records())
-    assert [(one.name, one.work) for one in session_of(tmp_path).nodes] == [("a" * 8, "—"), ("b" * 8, "—")]
+    assert [(one.name, one.work) for one in session_of(tmp_path).nodes] == [("a" * 8, "-"), ("b" * 8, "-")]
 
 
 def test_sessions_at_one_machine_and_finished_ones_are_not_shown(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from keras_matrix.analysis.comparison.context import ShownTrace
 from keras_matrix.analysis.comparison.table import table
-from keras_matrix.dashboards.charts.format import DASH
 from keras_matrix.dashboards.report import traces
 from keras_matrix.records.identity import cell_id
+from keras_matrix.records.text import NOTHING
 from keras_matrix.records.traces.table import Gap, Table, TimeShare
 from tests.conftest import make_record, make_settings
 from tests.records.traces.synthetic import TABLE
@@ -32,24 +32,23 @@ def sheet(shown: Table) -> traces.Sheet:
 def test_times_and_counts_are_per_step() -> None:
     found = sheet(SHOWN)
     assert found.summary == (
-        "4 steps, 5.00\u00a0ms each with the profiler on; an operation ran 25\u00a0% of the time; "
-        "1 gap, 3.00\u00a0ms in all"
+        "4 steps, 5.00 ms each with the profiler on; an operation ran 25.0 % of the time; 1 gap, 3.00 ms in all"
     )
     operations, gaps = found.grids
     assert (operations.title, operations.columns) == ("By operation", ["share", "time a step", "count a step"])
     assert [(row.name, row.values) for row in operations.rows] == [
-        ("dot", ["80\u00a0%", "1.00\u00a0ms", "2.00"]),
-        ("not reported", ["20\u00a0%", "250\u00a0µs", "1.00"]),
+        ("dot", ["80.0 %", "1.00 ms", "2.00"]),
+        ("not reported", ["20.0 %", "250 us", "1.00"]),
     ]
     assert (gaps.title, gaps.columns) == ("The longest gaps", ["after", "before", "meanwhile"])
-    assert [(row.name, row.values) for row in gaps.rows] == [("3.00\u00a0ms", ["dot", DASH, "input"])]
+    assert [(row.name, row.values) for row in gaps.rows] == [("3.00 ms", ["dot", NOTHING, "input"])]
 
 
 def test_times_and_counts_are_totals_without_steps() -> None:
     found = sheet(replace(SHOWN, steps=None, busy_share=None))
-    assert found.summary == f"no step marked; an operation ran {DASH} of the time; 1 gap, 3.00\u00a0ms in all"
+    assert found.summary == f"no step marked; an operation ran {NOTHING} of the time; 1 gap, 3.00 ms in all"
     assert found.grids[0].columns == ["share", "time", "count"]
-    assert found.grids[0].rows[0].values == ["80\u00a0%", "4.00\u00a0ms", "8.00"]
+    assert found.grids[0].rows[0].values == ["80.0 %", "4.00 ms", "8.00"]
 
 
 def test_workers_are_counted_and_a_long_table_is_truncated() -> None:
@@ -63,8 +62,8 @@ def test_trace_of_a_gpu_names_its_device_and_divides_its_work_into_kinds() -> No
     kinds = [TimeShare("compute", 8, 0.004, 0.8), TimeShare("copy", 4, 0.001, 0.2)]
     found = sheet(replace(SHOWN, device="gpu", by_kind=kinds, overlap_share=0.5))
     assert found.summary == (
-        "4 steps, 5.00\u00a0ms each with the profiler on; an operation ran 25\u00a0% of the time on the GPU; "
-        "50\u00a0% of the communication was overlapped by compute; 1 gap, 3.00\u00a0ms in all"
+        "4 steps, 5.00 ms each with the profiler on; an operation ran 25.0 % of the time on the GPU; "
+        "50.0 % of the communication was overlapped by compute; 1 gap, 3.00 ms in all"
     )
     assert [grid.title for grid in found.grids] == ["By operation", "By kind", "The longest gaps"]
     assert [grid.title for grid in sheet(replace(SHOWN, by_kind=kinds[:1])).grids] == [
@@ -75,4 +74,4 @@ def test_trace_of_a_gpu_names_its_device_and_divides_its_work_into_kinds() -> No
 
 def test_summary_ends_with_the_warnings_of_the_profiler() -> None:
     found = sheet(replace(SHOWN, warnings=["Dropped 7 events"]))
-    assert found.summary.endswith("3.00\u00a0ms in all; the profiler reports: Dropped 7 events")
+    assert found.summary.endswith("3.00 ms in all; the profiler reports: Dropped 7 events")

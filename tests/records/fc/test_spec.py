@@ -234,8 +234,8 @@ def test_required_memory_covers_the_arrays_of_all_workers(
 def test_problem_that_exceeds_memory_is_rejected_before_the_run() -> None:
     problem = FcProblem(mode="fc_data", workers=2, weight_size=1 << 17)
     assert rules.memory_problem(problem, 8 << 30) == (
-        "weight_size: 131072 at level 10 and batch_size 128 needs at least 2560.7 GiB in fc_data with 2 workers, but "
-        "8.0 GiB are free; lower weight_size, level or workers"
+        "weight_size: 131072 at level 10 and batch_size 128 needs at least 2.50 TiB in fc_data with 2 workers, but "
+        "8.00 GiB are free; lower weight_size, level or workers"
     )
     assert rules.memory_problem(TINY, 1 << 20) is None
     assert rules.memory_problem(problem, None) is None

@@ -143,7 +143,7 @@ def test_work_of_an_accelerator_that_is_not_read_is_named(tmp_path: Path) -> Non
     )
     found = table_of(tmp_path, events)
     assert found.notes == [f"{text}: the times are those of its host"]
-    assert heading(found, None)[1] == "host busy 20.0% of the time; 2 gaps, 80.0 us in all"
+    assert heading(found, None)[1] == "host busy 20.0 % of the time; 2 gaps, 80.0 us in all"
     with_device = table_of(tmp_path, [*behind(), *events[1:]])
     assert with_device.notes[0] == text
     assert heading(with_device, None)[1].startswith("device (gpu) busy ")

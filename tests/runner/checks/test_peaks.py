@@ -157,7 +157,7 @@ def test_figure_of_a_gpu_with_little_free_memory_has_a_note(monkeypatch: pytest.
     monkeypatch.setattr(probe, "_bench", lambda order: (gpu, empty))
     monkeypatch.setattr(probe, "stream", lambda *timed: timing.stream(*timed, gpu.clock))
     found = probe.answer(replace(GPU_ORDER, precisions=[], kernels=["triad"]))
-    assert "1024 MiB of the device's memory were free" in found.notes["triad"]
+    assert "1.00 GiB of the device's memory were free" in found.notes["triad"]
 
 
 def test_triad_on_an_h100_is_timed_in_stretches_of_ten_calls_at_least() -> None:
@@ -205,7 +205,7 @@ def test_arrays_are_limited_to_a_third_of_the_free_memory_with_a_note() -> None:
     assert plan.array_bytes == 512 << 20
     assert plan.note is not None
     assert plan.note.startswith(
-        "arrays of 512 MiB instead of 1024 MiB, since 4608 MiB of the device's memory were free:"
+        "arrays of 512 MiB instead of 1.00 GiB, since 4.50 GiB of the device's memory were free:"
     )
 
 

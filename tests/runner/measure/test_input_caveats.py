@@ -27,7 +27,7 @@ def test_workers_that_did_not_come_to_rest_are_told_if_there_were_any() -> None:
 
 def test_files_that_stay_in_the_page_cache_make_a_cold_cell_doubtful() -> None:
     (found,) = input_caveats(InputUse(cold_files=3, resident_share=0.4))
-    assert found.startswith("not_cold: 40% of the files' bytes stayed in the page cache")
+    assert found.startswith("not_cold: 40.0 % of the files' bytes stayed in the page cache")
     assert list(input_caveats(InputUse(resident_share=0.4))) == []
 
 

@@ -340,7 +340,7 @@ def test_longest_throttled_gpu_counts() -> None:
     first, second = (GpuEpochs([], [], [], [], [], [], [], [seconds]) for seconds in (0.0, 0.5))
     outcome = replace(ENDED_WELL, surroundings=Surroundings(gpu=first, further_gpus=[second]))
     (found,) = judge(JOB, outcome, result_with(1.0, 1.0, 1.0), None).warnings
-    assert found.startswith("gpu_throttled: temperature or power limits throttled the GPU for 16.7% of the time")
+    assert found.startswith("gpu_throttled: temperature or power limits throttled the GPU for 16.7 % of the time")
 
 
 GPU_JOB = replace(JOB, settings=make_settings(device="gpu"))

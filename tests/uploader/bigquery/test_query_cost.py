@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.uploader.bigquery.query_cost import billed, cost_usd, size, usd
+from keras_matrix.uploader.bigquery.query_cost import billed, cost_usd, usd
 
 MIB = 1 << 20
 
@@ -28,21 +28,6 @@ def test_each_table_is_billed_at_least_10_mib_and_the_rest_in_whole_mib(
 
 def test_a_tib_has_its_list_price() -> None:
     assert cost_usd(1 << 40) == 6.25
-
-
-@pytest.mark.parametrize(
-    ("count", "expected"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1536, "1.5 KiB"),
-        (1 << 20, "1 MiB"),
-        (1010 << 30, "1010 GiB"),
-        (5 << 60, "5120 PiB"),
-    ],
-)
-def test_bytes_are_written_in_binary_units(count: int, expected: str) -> None:
-    assert size(count) == expected
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from keras_matrix.analysis.whatif.reconstruct.matching import unusual
 from keras_matrix.analysis.whatif.reconstruct.periods import set_periods
 from keras_matrix.analysis.whatif.reconstruct.pieces import RankTrace
 from keras_matrix.analysis.whatif.reconstruct.ranks import same_rank
+from keras_matrix.records.text import percentage
 from keras_matrix.records.traces.conversion import worker_of
 from keras_matrix.records.traces.neutral import MOST_WORKERS
 from keras_matrix.records.traces.request import TraceError
@@ -222,8 +223,9 @@ def _explained(rank: int, coverage: Coverage) -> str:
     total = sum(one.worked_ns + one.gap_ns for one in passed) or 1
     between = sum(one.worked_ns for one in passed if one.node.name.endswith(BETWEEN))
     return (
-        f"rank {rank}: {coverage.share:.1%} of the step time is explained, of which {between / total:.1%} is Python"
-        f" between operators of named ranges; {1 - coverage.share:.1%} is gaps"
+        f"rank {rank}: {percentage(coverage.share)} of the step time is explained, of which "
+        f"{percentage(between / total)} is Python between operators of named ranges; {percentage(1 - coverage.share)} "
+        "is gaps"
     )
 
 

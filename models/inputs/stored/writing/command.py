@@ -28,10 +28,10 @@ from keras_matrix.models.inputs.parent_death import end_with
 from keras_matrix.models.inputs.stored import manifest
 from keras_matrix.models.inputs.stored.manifest import Manifest
 from keras_matrix.models.inputs.stored.sample import InputDataError
+from keras_matrix.records.text import bytes_text
 
 PROGRESS_INTERVAL_S = 0.2
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
-MEBI = 1 << 20
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -89,7 +89,7 @@ class Progress:
     def speed(self) -> str:
         """Return the size so far, the time, and the bytes per second."""
         taken_s = max(time.monotonic() - self._begun_s, 1e-9)
-        return f"{self._bytes / MEBI:.0f} MiB in {taken_s:.1f} s, {self._bytes / taken_s / MEBI:.0f} MiB/s"
+        return f"{bytes_text(self._bytes)} in {taken_s:.1f} s, {bytes_text(self._bytes / taken_s)}/s"
 
     def end(self) -> None:
         """Erase the line."""
@@ -123,7 +123,7 @@ def require_space(folder: Path, needed_bytes: int) -> None:
     """Raise OSError if the disk has less room than this."""
     status = os.statvfs(folder)
     if (free := status.f_bavail * status.f_frsize) < needed_bytes:
-        text = f"needs {needed_bytes / MEBI:.0f} MiB, but the disk has {free / MEBI:.0f} MiB left; free some space"
+        text = f"needs {bytes_text(needed_bytes)}, but the disk has {bytes_text(free)} left; free some space"
         raise OSError(errno.ENOSPC, text, str(folder))
 
 

@@ -67,8 +67,8 @@ def test_refused_eviction_is_not_counted(files: list[Path], monkeypatch: pytest.
     ("evicted", "resident", "expected"),
     [
         (4, 0.0, page_cache.COLD_MEANING),
-        (4, 0.2, f"{page_cache.COLD_MEANING}; 20% of the pages stayed in memory"),
-        (4, 1.0, "not cold: 100% of the pages stayed in memory, as on tmpfs or if another process maps the files"),
+        (4, 0.2, f"{page_cache.COLD_MEANING}; 20.0 % of the pages stayed in memory"),
+        (4, 1.0, "not cold: 100.0 % of the pages stayed in memory, as on tmpfs or if another process maps the files"),
         (4, None, f"{page_cache.COLD_MEANING}; whether pages were left is not known"),
         (3, 0.0, f"{page_cache.COLD_MEANING}; refused for 1 of 4 files, which may be warm"),
     ],

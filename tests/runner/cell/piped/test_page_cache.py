@@ -27,7 +27,7 @@ def test_cold_means_what_happened_in_the_worst_epoch(monkeypatch: pytest.MonkeyP
     assert cache.evicted == 1
     assert (cache.cold_meaning or "").endswith("refused for 1 of 2 files, which may be warm")
     cache = epochs(monkeypatch, [2, 2], [0.9, 0.0])
-    assert (cache.cold_meaning or "").startswith("not cold: 90% of the pages stayed in memory")
+    assert (cache.cold_meaning or "").startswith("not cold: 90.0 % of the pages stayed in memory")
 
 
 def test_residency_that_is_unknown_in_an_epoch_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

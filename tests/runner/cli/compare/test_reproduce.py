@@ -49,7 +49,7 @@ def reproduced(*arguments: str, executor: FakeExecutor | None = None) -> int:
 
 @pytest.mark.parametrize(
     ("step_time_s", "code", "said"),
-    [(FIGURE_S, 0, "reproduced within 5 %: new / stored"), (0.017, 4, "differs by more than 5 %: new / stored")],
+    [(FIGURE_S, 0, "reproduced within 5.0 %: new / stored"), (0.017, 4, "differs by more than 5.0 %: new / stored")],
 )
 def test_verdict_is_the_exit_code_and_is_stated_with_both_figures(
     folder: Path, capsys: pytest.CaptureFixture[str], step_time_s: float, code: int, said: str

@@ -41,7 +41,7 @@ def test_a_change_opens_one_issue_with_what_a_reader_needs(slower: Notified, api
     assert [label["name"] for label in issue["labels"]] == [LABEL]
     body = issue["body"]
     for part in (
-        f"since session `{run_name(20)}`: 9.98\u00a0ms → 11.0\u00a0ms, means of 20 sessions and 10",
+        f"since session `{run_name(20)}`: 9.98 ms → 11.0 ms, means of 20 sessions and 10",
         "| owner | @alice |",
         "- `keras` `3.15.0` → `3.16.0`",
         "xychart-beta",

@@ -50,7 +50,7 @@ def test_a_quiet_machine_gives_0_and_its_smallest_difference(pretend: Any, capsy
     pretend(QUIET)
     assert main(["check"]) == 0
     printed = capsys.readouterr().out
-    assert printed.splitlines()[-1] == "this machine can show a difference of 1.0 % in 10 pairs, 0.5 % in 30 pairs"
+    assert printed.splitlines()[-1] == "this machine can show a difference of 1.0 % in 10 pairs, 0.53 % in 30 pairs"
 
 
 def test_something_bad_gives_1_with_advice_and_fits_80_columns(

@@ -146,7 +146,7 @@ def test_several_numbers_of_workers_are_compared(folder: Path, capsys: pytest.Ca
     arguments = ("--mode", "fc_data", "--num-workers", "1", "2", "--backend", "jax", "--repeats", "5")
     assert runner(*arguments) == 0
     # Both take the same pretended time, so that the second worker is of no use.
-    assert "efficiency 0.50 [0.50-0.50] against one worker" in capsys.readouterr().out
+    assert "efficiency 50.0 % [50.0 50.0] against one worker" in capsys.readouterr().out
     assert runner(*arguments, "--json", "--new") == 0
     cells = json.loads(capsys.readouterr().out)["cells"]
     alone, two = sorted(cells, key=lambda cell: cell["settings"]["params"]["workers"])
@@ -165,7 +165,7 @@ def test_time_in_communication_is_printed_with_its_method(capsys: pytest.Capture
 
     executor = FakeExecutor(behaviours={"fc": watched})
     assert runner("--mode", "fc_data", "--num-workers", "2", "--backend", "jax", executor=executor) == 0
-    line = "25% of the time in communication (by the backend's profiler)"
+    line = "25.0 % of the time in communication (by the backend's profiler)"
     assert line in capsys.readouterr().out
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from keras_matrix.records.schema import CellResult, Status
 from keras_matrix.records.store import Results
+from keras_matrix.records.text import seconds
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.request import BEGUN, TABLE_NAME, TRACE_NAME, Trace, Traced
 from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.cli.render.format import seconds
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.preflight import Preflight
 from keras_matrix.runner.machine.preflight.facts import GpuFacts
@@ -156,7 +156,7 @@ def test_the_page_of_a_traced_run_links_to_each_trace_and_shows_its_tables(folde
         if record.trace:
             assert f'href="{record.trace.folder}/trace.json.gz"' in page
     assert "By operation" in page
-    assert "4 steps, 4.00\u00a0ms each with the profiler on; an operation ran 75\u00a0% of the time" in page
+    assert "4 steps, 4.00\u00a0ms each with the profiler on; an operation ran 75.0\u00a0% of the time" in page
 
 
 def test_the_command_shows_the_newest_stored_trace(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +168,9 @@ def test_the_command_shows_the_newest_stored_trace(folder: Path, capsys: pytest.
     assert executor.jobs == []
     assert "4 steps: 4.00 ms each with the profiler on; " in printed
     assert "ms as measured, without it" in printed
-    assert "by operation   share  time a step  count a step\nmm            100.0%      3.00 ms          1.00" in printed
+    assert (
+        "by operation    share  time a step  count a step\nmm            100.0 %      3.00 ms          1.00" in printed
+    )
     assert "/trace.json.gz" in printed
 
 

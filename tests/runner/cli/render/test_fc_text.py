@@ -94,11 +94,11 @@ def figure_of(task: FcProblem, communication: Communication | None = None, **sha
 def test_cell_has_shares_of_both_products_communication_and_memory() -> None:
     watched = Communication(Method.TIMED, [0.2], [0.15])
     assert figure_lines(figure_of(TWO, watched, share_of_peak=0.45, share_of_own_gemm=0.9))[0].endswith(
-        "FLOP/s: 45% of the machine's best product, 90% of jax's own"
+        "FLOP/s: 45.0 % of the machine's best product, 90.0 % of jax's own"
     )
     assert figure_lines(figure_of(TWO, watched))[1] == (
-        "  25% of the time in communication (each collective timed by itself); efficiency not measured: this run has "
-        "no such cell with one worker (--num-workers 1 2); peak memory 400 MiB of the largest worker"
+        "  25.0 % of the time in communication (each collective timed by itself); efficiency not measured: this run "
+        "has no such cell with one worker (--num-workers 1 2); peak memory 400 MiB of the largest worker"
     )
 
 

@@ -110,5 +110,6 @@ def test_document_has_the_scaling_of_cells_on_several_devices() -> None:
     assert found[2]["communication_share"] == pytest.approx(0.25)
     assert found[2]["communication_method"] == "profiled"
     assert (
-        found[2]["text"] == "jax 1.60x [1.60 1.60] on 2 devices, efficiency 80 %, communication 25 % (by the profiler)"
+        found[2]["text"]
+        == "jax 1.60x [1.60 1.60] on 2 devices, efficiency 80.0 %, communication 25.0 % (by the profiler)"
     )

@@ -24,9 +24,9 @@ def test_figures_have_their_units() -> None:
     assert "  pipeline: grain, folder, 2 threads, pil, prefetch 2" in lines
     assert "  per sample: fetch 4.00 ms (CPU 50.0 us), prepare 1.00 ms (CPU 1.00 ms)" in lines
     assert "  decode rate: 1,000 samples per CPU-second; 0.42 of 2 CPUs" in lines
-    assert "  storage: 40.0 MB/s, 400 requests/s of 97.7 KiB, 0% from the page cache" in lines
+    assert "  storage: 40.0 MB/s, 400 requests/s of 97.7 KiB, 0.0 % from the page cache" in lines
     assert "  queue: 0.500 batches ready on average of at most 4" in lines
-    assert "  own cost of the timers: 0.03% of the timed arm; the other arms have none" in lines
+    assert "  own cost of the timers: 0.025 % of the timed arm; the other arms have none" in lines
 
 
 def test_parts_add_up_and_those_that_are_not_measured_say_so() -> None:
@@ -34,7 +34,7 @@ def test_parts_add_up_and_those_that_are_not_measured_say_so() -> None:
     (copy,) = [line for line in lines if line.startswith("batching and copy")]
     assert "not resolved" in copy
     (step,) = [line for line in lines if line.startswith("step ")]
-    assert step.split()[1:4] == ["160", "ms", "100.0%"]
+    assert step.split()[1:5] == ["160", "ms", "100.0", "%"]
     (warm,) = reports(records(STORAGE, cold=False))
     assert any(line.startswith("fetch") and "not measured" in line for line in report_lines(warm))
 
@@ -59,7 +59,7 @@ def test_advice_that_was_not_applied_has_its_reason_and_no_figure() -> None:
     found = Verified("format", "TFRecord", "", gain, None, Verdict.UNDECIDED, "not applied: disk full")
     lines = report_lines(replace(report_of(), verified=[found]))
     (row,) = [line for line in lines if line.startswith("format: TFRecord ") and line.endswith("undecided")]
-    assert row.split()[2:-1] == ["1.50x", "(1.40", "to", "1.60)", "-"]
+    assert row.split()[2:-1] == ["1.50x", "[1.40", "1.60]", "-"]
     assert "  format: not applied: disk full" in lines
 
 

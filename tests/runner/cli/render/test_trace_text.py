@@ -20,7 +20,7 @@ SHOWN = replace(
 def test_heading_has_the_traced_and_measured_step_and_the_busy_share() -> None:
     assert heading(SHOWN, 0.004) == [
         "4 steps: 5.00 ms each with the profiler on; 4.00 ms as measured, without it",
-        "device (cpu) busy 25.0% of the time; 1 gap, 3.00 ms in all",
+        "device (cpu) busy 25.0 % of the time; 1 gap, 3.00 ms in all",
     ]
 
 
@@ -28,7 +28,7 @@ def test_one_step_and_several_gaps_of_workers_are_counted_in_words() -> None:
     found = replace(SHOWN, workers=2, steps=1, gap_count=1200)
     assert heading(found, None) == [
         "1 step of 2 workers: 20.0 ms each with the profiler on",
-        "device (cpu) busy 25.0% of the time; 1,200 gaps, 3.00 ms in all",
+        "device (cpu) busy 25.0 % of the time; 1,200 gaps, 3.00 ms in all",
     ]
 
 
@@ -42,9 +42,9 @@ def test_unknown_figures_are_not_printed() -> None:
 def test_parts_beyond_the_requested_lines_are_summed() -> None:
     assert table_lines(SHOWN, 1)[:4] == [
         "",
-        "by operation  share  time a step  count a step",
-        "dot           80.0%      1.00 ms          2.00",
-        "2 others      20.0%       250 us          2.00",
+        "by operation   share  time a step  count a step",
+        "dot           80.0 %      1.00 ms          2.00",
+        "2 others      20.0 %       250 us          2.00",
     ]
 
 
@@ -70,12 +70,12 @@ def test_trace_of_a_gpu_shows_its_kinds_of_work_and_how_much_communication_is_ov
     kinds = [TimeShare("compute", 8, 0.004, 0.8), TimeShare("communication", 4, 0.001, 0.2)]
     found = replace(SHOWN, device="gpu", by_kind=kinds, overlap_share=0.5)
     assert heading(found, None)[1:] == [
-        "device (gpu) busy 25.0% of the time; 1 gap, 3.00 ms in all",
-        "communication overlapped by compute: 50.0% of its time",
+        "device (gpu) busy 25.0 % of the time; 1 gap, 3.00 ms in all",
+        "communication overlapped by compute: 50.0 % of its time",
     ]
     assert [line for line in table_lines(found, 9) if line.startswith(("by kind", "communication"))] == [
-        "by kind        share  time a step  count a step",
-        "communication  20.0%       250 us          1.00",
+        "by kind         share  time a step  count a step",
+        "communication  20.0 %       250 us          1.00",
     ]
     assert "by kind" not in "\n".join(table_lines(replace(found, by_kind=kinds[:1]), 9))
 

@@ -113,7 +113,7 @@ def test_share_of_the_peak_is_a_column_once_the_peaks_are_measured() -> None:
     share = replace(nothing, share_of_peak=0.42, peak_flop_per_s=1e12)
     lines = printed(rows, replace(NO_CONTEXT, shares={cell_id: share, other: nothing}))
     assert lines[0].endswith("  of peak")
-    assert [line.rpartition("  ")[2].strip() for line in lines if "ms  " in line] == ["42 %", "-"]
+    assert [line.rpartition("  ")[2].strip() for line in lines if "ms  " in line] == ["42.0 %", "-"]
 
 
 def test_cell_without_figures_has_its_status_below_its_line() -> None:
@@ -141,10 +141,11 @@ def test_row_on_several_devices_has_a_line_of_scaling_per_backend_and_its_caveat
     rows = table(scaled_run(counts=(1, 2)))
     lines = printed(rows)
     assert lines[lines.index("mnist_mlp devices=2") + 7 :] == [
-        "  scaling: tensorflow 1.81x [1.80 1.83] on 2 devices, efficiency 91 %, communication 25 % (by the profiler)",
-        "  scaling: jax 1.60x [1.58 1.61] on 2 devices, efficiency 80 %, communication 25 % (by the profiler)",
-        "  scaling: torch 0.77x [0.76 0.78] on 2 devices (slower than one device), efficiency 38 %, communication 25 % "
-        "(each collective timed, with waiting)",
+        "  scaling: tensorflow 1.81x [1.80 1.83] on 2 devices, efficiency 90.7 %, communication 25.0 % "
+        "(by the profiler)",
+        "  scaling: jax 1.60x [1.58 1.61] on 2 devices, efficiency 79.8 %, communication 25.0 % (by the profiler)",
+        "  scaling: torch 0.77x [0.76 0.78] on 2 devices (slower than one device), efficiency 38.4 %, communication "
+        "25.0 % (each collective timed, with waiting)",
         f"  caveat: tensorflow, torch on 2 devices: {DRAWS}",
         "  caveat: not fit: torch: the step is this project's, around DistributedDataParallel, since Keras 3.15.1 has "
         "no distribution on this backend",

@@ -44,7 +44,7 @@ def test_a_model_is_learned_written_and_shown_with_its_held_out_errors(
     printed = capsys.readouterr().out
     assert "held-out error by kind of operation: median / 90th percentile / of time" in printed
     assert "torch matrix product" in printed
-    assert "predicts 2 of 2 kinds of operation, with 100% of their time" in printed
+    assert "predicts 2 of 2 kinds of operation, with 100.0 % of their time" in printed
     assert (
         f"torch on {PRODUCT}, 2 cores: bfloat16 945 GFLOP/s, float32 400 GFLOP/s, memory 20.0 GB/s (measured)"
         in printed

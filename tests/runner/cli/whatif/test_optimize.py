@@ -107,7 +107,7 @@ def test_a_later_family_says_what_it_starts_from() -> None:
         ((strategy("4,", 8e-3), strategy("2,2", 8.5e-3)), "best: tensor_fusion=4,"),
         (
             (strategy("4,", 8.01e-3), strategy("2,2", 8e-3)),
-            "best: tensor_fusion=4,; times within 1% of the fastest count as equal, and of these it has the fewest "
+            "best: tensor_fusion=4,; times within 1.0 % of the fastest count as equal, and of these it has the fewest "
             "collectives",
         ),
         (
@@ -186,7 +186,7 @@ def test_the_printed_command_compares_the_cells_of_the_strategy_file(
     choice = next(line for line in printed.splitlines() if line.startswith("choice: "))
     assert choice.startswith("choice: tensor_fusion=")
     assert " against the baseline: 1." in choice
-    assert choice.endswith("x): faster")
+    assert choice.endswith("]: faster")
     assert "verdict: verified" in printed
 
 

@@ -37,9 +37,9 @@ def test_a_stored_graph_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     # Forward 2 ms, backward 3 + 3 ms, the second sum 8 ms, behind the first one on one thread: 2 + 3 + 4 + 8 + 1.
     assert "replayed: 18.0 ms a step" in printed
     # The graph says 99 %, but its replayed step is not the traced one of 21 ms.
-    assert "explained by operations and their dependencies: 85.7% of the step's time; below 90%" in printed
+    assert "explained by operations and their dependencies: 85.7 % of the step's time; below 90.0 %" in printed
     assert "2 ranks; 12 nodes" in printed
-    assert "error, each step predicted from the one before: -14.3%" in printed
+    assert "error, each step predicted from the one before: -14.3 %" in printed
     for title in ("critical path", "by phase", "by layer", "by kind"):
         assert title in printed
 

@@ -86,7 +86,7 @@ def test_modules_leave_out_environments_caches_and_results(tmp_path: Path) -> No
 def test_too_large_a_folder_is_refused_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "MOST_BYTES", 1 << 20)
     (tmp_path / "large.bin").write_bytes(bytes((1 << 20) + 1))
-    with pytest.raises(folders.TooLarge, match=rf"^{tmp_path}: has more than 1 MiB"):
+    with pytest.raises(folders.TooLarge, match=rf"^{tmp_path}: has more than 1.00 MiB"):
         folders.modules(tmp_path)
 
 
