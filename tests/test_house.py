@@ -187,6 +187,29 @@ def test_the_host_side_never_imports_a_backend_nor_what_a_command_does_not_need(
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def orphans(text: str) -> list[int]:
+    """Return the lines of strings that document nothing: neither the start of a body nor the assignment before them."""
+    lines = []
+    for node in ast.walk(ast.parse(text)):
+        body = getattr(node, "body", None)
+        for before, statement in zip([None, *body], body, strict=False) if isinstance(body, list) else ():
+            is_text = isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
+            if is_text and before is not None and not isinstance(before, (ast.Assign, ast.AnnAssign)):
+                lines.append(statement.lineno)
+    return lines
+
+
+def test_every_bare_string_documents_the_name_before_it() -> None:
+    texts = {name: path.read_text() for name, path in modules()}
+    assert sum(text.count('"""') for text in texts.values()) > 10_000
+    assert {name: lines for name, text in texts.items() if (lines := orphans(text))} == {}
+
+
+def test_the_scan_finds_a_string_that_documents_nothing() -> None:
+    assert orphans('"""About."""\nA = 1\n"""What A is."""\n\nclass B:\n    x: int\n    """What x is."""\n') == []
+    assert orphans('"""About."""\ndef f():\n    """Do."""\n\n"""What A was."""\n') == [5]
+
+
 def test_folders_that_are_no_packages_do_not_hide_libraries_of_their_name() -> None:
     for folder in ("docker", "ci", "tests"):
         assert not (ROOT / folder / "__init__.py").exists()

@@ -121,13 +121,6 @@ def _models(problem: FcProblem, worker_group: WorkerGroup) -> Trained:
     return Trained(sum(one.loss for one in states), gradients, weights)
 
 
-def main() -> None:
-    """Read the order, prove, answer."""
-    folder = Path(sys.argv[1])
-    order = decode(ProofOrder, loads((folder / "order.json").read_bytes()), "order")
-    (folder / "answer.json").write_text(dumps(prove(order)), encoding="utf-8")
-
-
 @dataclass(frozen=True, slots=True)
 class Trained:
     """The result of training: loss and gradients of the last step, and the weights after it, by model."""
@@ -189,6 +182,13 @@ def _shared(problem: FcProblem, gradients: list[list[Array]]) -> list[list[Array
         for own in found:
             own[layer][:rows] = mean
     return found
+
+
+def main() -> None:
+    """Read the order, prove, answer."""
+    folder = Path(sys.argv[1])
+    order = decode(ProofOrder, loads((folder / "order.json").read_bytes()), "order")
+    (folder / "answer.json").write_text(dumps(prove(order)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ from keras_matrix.models.twins.interface import AdamW, Batch, Compiled, RMSprop,
 from keras_matrix.models.twins.keras_loop import KerasLoop
 
 Loss = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
+"""From parameters, further state, inputs and targets to the loss and the new further state."""
 Network = Callable[[Sequence[Any], Any, Any], Any]
 
 
-"""From parameters, further state, inputs and targets to the loss and the new further state."""
 Update = Callable[[Any, Any, Any], tuple[Any, Any]]
 """From gradients, the optimizer's state and parameters to new parameters and the new state."""
 

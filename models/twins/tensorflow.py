@@ -15,10 +15,8 @@ from keras_matrix.models.twins.interface import AdamW, Batch, Compiled, RMSprop,
 from keras_matrix.models.twins.keras_loop import KerasLoop
 
 Update = Callable[[Sequence[Any]], None]
-Network = Callable[[Sequence[Any], Any], Any]
-
-
 """Applies gradients to the variables."""
+Network = Callable[[Sequence[Any], Any], Any]
 
 
 def rungs(model: Any, workload: str, compiled: Compiled, seed: int) -> dict[str, Callable[[], Rung]]:

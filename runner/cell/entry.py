@@ -122,21 +122,6 @@ def _report(job: Job, error: Exception) -> None:
         traceback.print_exc()
 
 
-def main() -> None:
-    """Run the job named on the command line in this fresh interpreter."""
-    code = 1
-    try:
-        code = run_job(Path(sys.argv[1]), None, "fresh")
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 1
-    except CodecError as error:
-        print(f"job: {error}: it is from another version of the runner; build the image again", file=sys.stderr)
-    except BaseException:  # noqa: BLE001 - nothing can be reported once the process has ended
-        traceback.print_exc()
-    finally:
-        leave(code)
-
-
 def report_of(error: Exception, job: Job) -> tuple[str, str]:
     """Return the name of an error and its message; of unreadable data, however it is wrapped, its own line first."""
     text = message_of(error, job)
@@ -241,6 +226,21 @@ def _host_path(path: str, job: Job) -> str:
         if path.startswith(f"{root}/"):
             return host_root + path[len(root) :]
     return path
+
+
+def main() -> None:
+    """Run the job named on the command line in this fresh interpreter."""
+    code = 1
+    try:
+        code = run_job(Path(sys.argv[1]), None, "fresh")
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    except CodecError as error:
+        print(f"job: {error}: it is from another version of the runner; build the image again", file=sys.stderr)
+    except BaseException:  # noqa: BLE001 - nothing can be reported once the process has ended
+        traceback.print_exc()
+    finally:
+        leave(code)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ _HEADER = re.compile(r"\[(.+)\]")
 _KEY = re.compile(r"[^=:]*")
 
 Lines = Mapping[tuple[str, str], int]
+"""The line of each (section, key); the line of a section's header has an empty key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +247,6 @@ class _Section:
 
     def refuse(self, key: str, text: str) -> None:
         self.problems.append(f"{self.section.where(key)}: {text}")
-
-
-"""The line of each (section, key); the line of a section's header has an empty key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,8 @@ from keras_matrix.runner.measure.lost_gpu import reported_lost
 OUTPUT_TAIL_CHARACTERS = 8000
 MOST_NAMED = 3
 Growths = tuple[Growth | None, Growth | None]
-WORDS_CHARACTERS = 200
-
-
 """Those of the host's and of the device's memory."""
+WORDS_CHARACTERS = 200
 
 
 def record_of(run_id: str, machine: Machine, job: Job, ended: tuple[Outcome, datetime]) -> Record:

@@ -38,9 +38,9 @@ from keras_matrix.records.instruments.input_use import InputFacts
 from keras_matrix.records.text import bytes_text
 
 DOCUMENTED_SIZE = 50_000
-
-
 """The default of `dataset_size`, that of the ILSVRC2012 validation data: at most so many samples."""
+
+
 NEUTRAL = ("grain", "py_dataset")
 
 

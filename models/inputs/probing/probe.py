@@ -57,18 +57,6 @@ LEAST_DELIVERED = 0.5
 Place = tuple[Path, int]
 
 
-def main(text: str) -> int:
-    """Probe, and print the result or one message. Returns the exit code."""
-    asked = json.loads(text)
-    end_with(asked.get("parent"), signal.SIGKILL)
-    try:
-        print(dumps(probe(asked)), end="")
-    except InputDataError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
-
-
 def probe(asked: dict[str, Any]) -> InputProbe:
     """Return the probe of a data set. Raises `InputDataError` if it cannot be read."""
     folders = tuple(asked.get("folders", ()))
@@ -290,6 +278,18 @@ def _delivered() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes")), 0)
+
+
+def main(text: str) -> int:
+    """Probe, and print the result or one message. Returns the exit code."""
+    asked = json.loads(text)
+    end_with(asked.get("parent"), signal.SIGKILL)
+    try:
+        print(dumps(probe(asked)), end="")
+    except InputDataError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":

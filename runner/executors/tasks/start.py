@@ -49,7 +49,7 @@ class Command:
 
 def command_of(job: Job, python: str, mark: str, caller: Mapping[str, str]) -> Command:
     """Return the command of a task's job; `python` is the value of `{python}`. Raises `NotStarted`."""
-    task = problem_of(job)
+    task = task_of(job)
     values = {"python": python, "outputs": job.outputs_dir or job.folder}
     gpus = _gpus(job, caller)
     folder = _folder(job)
@@ -66,7 +66,7 @@ def contained(job: Job, mark: str, caller: Mapping[str, str]) -> tuple[Command, 
 
     Its folder is mounted read-only, its outputs are writable. The caller's environment is not passed on.
     """
-    task = problem_of(job)
+    task = task_of(job)
     gpus = _gpus(job, caller)
     mounts = (
         Mount(job.folder, f"{WORK}/{Path(job.folder).name}", writable=True),
@@ -80,14 +80,14 @@ def contained(job: Job, mark: str, caller: Mapping[str, str]) -> tuple[Command, 
     return Command(_argv(task, values), environment, f"{ROOT}/task", gpus), mounts
 
 
-def problem_of(job: Job) -> Task:
+def task_of(job: Job) -> Task:
     """Return the task of a job for an external command."""
     assert job.task is not None
     return job.task
 
 
 def _folder(job: Job) -> Path:
-    folder = Path(job.import_roots[-1] if job.import_roots else ".") / problem_of(job).folder
+    folder = Path(job.import_roots[-1] if job.import_roots else ".") / task_of(job).folder
     if not folder.is_dir():
         raise NotStarted(f"folder: there is no folder {folder}; the path is relative to the matrix file")
     return folder.resolve()
@@ -114,7 +114,7 @@ def _program(word: str, folder: Path, path: str) -> str:
 
 def _gpus(job: Job, caller: Mapping[str, str]) -> tuple[str, ...]:
     """Return the GPUs of the task: the first ones of those that it may use."""
-    task = problem_of(job)
+    task = task_of(job)
     if not task.gpus:
         return ()
     here = sorted(path.name for path in Path("/dev").iterdir() if GPU_FILE.fullmatch(path.name))
@@ -134,7 +134,7 @@ def _gpus(job: Job, caller: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _environment(job: Job, mark: str, caller: Mapping[str, str], gpus: Sequence[str]) -> dict[str, str]:
-    task = problem_of(job)
+    task = task_of(job)
     if task.inherit is None:
         found = without_credentials(caller)
     else:

@@ -30,7 +30,7 @@ from keras_matrix.runner.executors.supervise.output import HEAD_BYTES, TAIL_BYTE
 from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, Parent, ProcessWatch, sampling_of
 from keras_matrix.runner.executors.tasks.metrics.search import Written, metrics_of
 from keras_matrix.runner.executors.tasks.observation import TaskObservation
-from keras_matrix.runner.executors.tasks.start import Command, NoDevice, NotStarted, TooFewDevices, problem_of
+from keras_matrix.runner.executors.tasks.start import Command, NoDevice, NotStarted, TooFewDevices, task_of
 from keras_matrix.runner.machine import process_tree
 from keras_matrix.runner.machine.gpus.readings import open_gpu, readable
 
@@ -104,7 +104,7 @@ class TaskWatch(ProcessWatch):
             return replace(
                 self._outcome(self._ended),
                 output_tail=_ends_of(self._log),
-                task=self._observation(problem_of(self._job), self._ended.get("outlived", 0)),
+                task=self._observation(task_of(self._job), self._ended.get("outlived", 0)),
             )
 
     def abandon(self) -> None:
@@ -215,7 +215,7 @@ def words(task: Task) -> list[str]:
 
 def never(job: Job, why: NotStarted) -> TaskObservation:
     """Return the observation of a command that cannot be started."""
-    task = problem_of(job)
+    task = task_of(job)
     run = TaskRun(task.name, words(task), task.primary, [])
     if isinstance(why, NoDevice):
         return TaskObservation(run, no_device=str(why))

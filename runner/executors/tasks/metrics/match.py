@@ -238,14 +238,6 @@ def _plain(data: bytes) -> bytes:
     return data.replace(b"\r", b"\n") if b"\r" in data else data
 
 
-def main() -> None:
-    """Process the order from the standard input."""
-    for line in measure(json.load(sys.stdin)):
-        if line.get("value") is not None and not math.isfinite(line["value"]):
-            line |= {"value": None, "problem": "not_finite: too large a number"}
-        print(json.dumps(line, allow_nan=False), flush=True)
-
-
 def required(pattern: str) -> str:
     """Return the longest text that every match of a valid pattern contains, or an empty text."""
     try:
@@ -356,6 +348,14 @@ def _sum(values: list[float]) -> float:
         return math.fsum(values)
     except (OverflowError, ValueError):
         return math.nan
+
+
+def main() -> None:
+    """Process the order from the standard input."""
+    for line in measure(json.load(sys.stdin)):
+        if line.get("value") is not None and not math.isfinite(line["value"]):
+            line |= {"value": None, "problem": "not_finite: too large a number"}
+        print(json.dumps(line, allow_nan=False), flush=True)
 
 
 if __name__ == "__main__":
