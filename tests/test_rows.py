@@ -39,11 +39,9 @@ from keras_matrix.records.text import number
 from keras_matrix.runner.api.frame import columns
 from keras_matrix.runner.api.rows import cells_of
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.cli.measure.largest import cell_name, tried_line
 from keras_matrix.runner.cli.render import history_lines, reproduction_text
 from keras_matrix.runner.cli.render import versus as versus_text
 from keras_matrix.runner.cli.render.findings import as_document
-from keras_matrix.runner.cli.render.progress.attempt_text import CellNames
 from keras_matrix.runner.cli.render.stall_text import report_lines
 from keras_matrix.runner.cli.render.verdicts import table_lines
 from keras_matrix.runner.errors import UsageError
@@ -52,6 +50,8 @@ from keras_matrix.runner.matrix.settings_text import settings_text, title_defaul
 from keras_matrix.runner.measure.tensorboard.writer import folder_of
 from keras_matrix.runner.plan.largest_batch import Try
 from keras_matrix.runner.plan.plan import PlannedRepeat, comparisons
+from keras_matrix.runner.progress.attempt_text import CellNames
+from keras_matrix.runner.progress.largest import cell_name, tried_line
 from keras_matrix.runner.service import cells as choice
 from keras_matrix.runner.service.histories import assessed, read
 from keras_matrix.runner.service.named_cells import stored_cell

@@ -32,7 +32,6 @@ from keras_matrix.records.settings import FREED_MEMORY, Settings
 from keras_matrix.records.store import Results, latest_attempts
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.render.format import columns
-from keras_matrix.runner.cli.render.progress.lines import Silent
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.docker.engine import Limits, Seccomp, connect
 from keras_matrix.runner.executors.docker.executor import IMAGES, DockerExecutor, Place, image_name
@@ -44,6 +43,7 @@ from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, measure, utc_now
 from keras_matrix.runner.plan.session import ArmRequest, SessionRequest, begin
+from keras_matrix.runner.progress.lines import Silent
 
 ROOT = Path(__file__).parents[2]
 HOST, CONTAINER, OPEN, OTHER = "host", "container", "without seccomp", "other Python"

@@ -13,7 +13,6 @@ from keras_matrix.records.store import Run as StoredRun
 from keras_matrix.records.text import near
 from keras_matrix.runner.api.loading import as_runner_errors, of_stored
 from keras_matrix.runner.api.stored_run import Run, as_path
-from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import Interrupted, MatrixError, UsageError, made_from_values
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.executors.registry import size_bytes
@@ -21,6 +20,7 @@ from keras_matrix.runner.matrix.grammar import FILE_RULES
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.measure.request import DEFAULT_RESULTS, CellChoice, RunRequest, check_backends
 from keras_matrix.runner.measure.seams import Seams
+from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service.run import measured_matrix
 
 

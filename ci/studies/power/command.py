@@ -73,11 +73,11 @@ COLUMNS = {
 
 def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
     """Measure one session of three arms, in `folder`/`condition`."""
-    from keras_matrix.runner.cli.render.display import TerminalDisplay
     from keras_matrix.runner.executors import registry
     from keras_matrix.runner.matrix.overrides import Overrides
     from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
     from keras_matrix.runner.measure.request import CellChoice, RunRequest
+    from keras_matrix.runner.progress.display import TerminalDisplay
 
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "matrix.yaml"

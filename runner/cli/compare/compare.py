@@ -16,8 +16,8 @@ from keras_matrix.dashboards.report import comparison_page
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, check_output, run_request, share
 from keras_matrix.runner.cli.render import versus as texts
-from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service.compare import Sides, findings, rule_of
 
 

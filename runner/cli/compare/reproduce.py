@@ -16,11 +16,11 @@ from pathlib import Path
 from keras_matrix.analysis.comparison.primary_metric import figure_of
 from keras_matrix.records.codec import to_json
 from keras_matrix.runner.cli.options import add_measuring_options, run_request, share
-from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.render.reproduction_text import lines
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.measure.request import check_range
+from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service import cells, exit_codes
 from keras_matrix.runner.service.reproduce import MOST_REPEATS, judged, measured_again
 from keras_matrix.runner.service.reproduce import stored as stored_cell

@@ -21,10 +21,10 @@ from keras_matrix.records.instruments.influence import Influence
 from keras_matrix.records.store import Results
 from keras_matrix.records.text import percent_change, percentage, percentage_interval, plural
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, number, run_request
-from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.measure.request import RunRequest
+from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service.compare import check_plant
 from keras_matrix.runner.service.selftest import measure, measured_influences, stored_sessions, summary, timing_costs
 

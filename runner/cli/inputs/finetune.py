@@ -13,11 +13,11 @@ from typing import Any
 
 from keras_matrix.runner.cli.measure.run import conclude
 from keras_matrix.runner.cli.options import add_measuring_options, log_folder, run_request
-from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, Rule
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.measure.request import CellChoice, check_backends
+from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service.finetune import (
     CHECKPOINT_PATH,
     COMMAND,

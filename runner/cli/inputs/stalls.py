@@ -15,12 +15,12 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.store import Run
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
-from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.render.stall_text import report_lines
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.measure.input_tools import ChildProcesses
 from keras_matrix.runner.measure.request import MATRIX, check_range
+from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service import cells
 from keras_matrix.runner.service.stalls import (
     Analysis,

@@ -23,12 +23,12 @@ from keras_matrix.records.text import bytes_text, plural, printable
 from keras_matrix.runner.cli.measure import fc_proof
 from keras_matrix.runner.cli.measure.fc_flags import add_task_flags, fc_flags
 from keras_matrix.runner.cli.options import add_measuring_options, run_request
-from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.fc_text import figure_lines
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.measure.request import CellChoice, RunRequest, check_backends
+from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service.fc import (
     FcFlags,
     all_traces_left,

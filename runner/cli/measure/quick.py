@@ -18,7 +18,6 @@ from keras_matrix.records.schema import MEASURED
 from keras_matrix.records.text import amount, duration, number, printable
 from keras_matrix.runner.cli.options import add_results_option, workload_choice
 from keras_matrix.runner.cli.render import findings
-from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
@@ -26,6 +25,7 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.plan import PlannedRepeat
+from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service import quick
 from keras_matrix.runner.service.commands import DECIDED_BY
 from keras_matrix.runner.service.run import finished

@@ -13,8 +13,8 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.cli.measure import sending
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
 from keras_matrix.runner.cli.render import findings
-from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.measure.request import RunRequest
+from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service.run import Finished, measured_matrix
 from keras_matrix.runner.service.upload import after_run
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from keras_matrix.runner.cli.measure.run import conclude
 from keras_matrix.runner.cli.options import add_measuring_options, check_output, count_or_auto, run_request
-from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.tasks import result_file
 from keras_matrix.runner.matrix.cfg import Filled
@@ -20,6 +19,7 @@ from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Matrix
 from keras_matrix.runner.matrix.service_selection import command_backends
 from keras_matrix.runner.measure.request import MATRIX, CellChoice, check_range
+from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service.task import matrix_of_cfg, matrix_of_task, measured_task
 
 CONFIGS = ("task_config_template.cfg", "task_config.cfg")

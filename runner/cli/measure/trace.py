@@ -18,13 +18,13 @@ from keras_matrix.records.text import printable
 from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.request import TRACE_NAME, TraceError
 from keras_matrix.runner.cli.options import add_measuring_options, check_output, run_request
-from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.render.trace_text import heading, start_lines, table_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.measure.request import MATRIX, check_range
 from keras_matrix.runner.measure.traces import table_of
+from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service import cells, exit_codes
 from keras_matrix.runner.service.trace import (
     TracedRecord,

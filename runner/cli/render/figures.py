@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from keras_matrix.analysis.comparison import primary_metric
-from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, completed, figure_of, metrics_over
+from keras_matrix.analysis.comparison.primary_metric import completed, metrics_over
 from keras_matrix.analysis.comparison.table import CellSummary
-from keras_matrix.records.schema import Record
 from keras_matrix.records.text import NOTHING, amount, bytes_text, count, number
 from keras_matrix.runner.cli.render.format import columns
 
 METRICS_SHOWN = 6
-
-
-def attempt_figure(record: Record) -> str:
-    """Return one attempt's figure for the progress line."""
-    figure = figure_of([record])
-    found = record.times.step_time_s if record.task is None else primary_metric.primary_value([record])
-    return f"{amount(found, figure.unit)} " + ("a step" if figure == STEP_TIME else figure.name)
 
 
 def metric_lines(cell: CellSummary) -> list[str]:

@@ -8,10 +8,10 @@ from pathlib import Path
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.runner.cli.options import add_measuring_options, run_request
-from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.measure.request import MATRIX, CellChoice, check_range
+from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service import whatif
 from keras_matrix.runner.service.whatif import Work
 from keras_matrix.runner.whatif.cost_file import Applied

@@ -14,12 +14,12 @@ from keras_matrix.records.instruments.progress import RunningRepeat
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.cli.render.progress.lines import Silent
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.measure.machines import concurrent
 from keras_matrix.runner.measure.observer import OpenRepeats, StoredPlacements, planned_cells, stored_progress
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.plan import PlannedRepeat
+from keras_matrix.runner.progress.lines import Silent
 from tests.conftest import MACHINE, make_record
 from tests.fakes.executor import FakeExecutor
 from tests.runner.measure.machines.test_concurrent import FakePlaces, place

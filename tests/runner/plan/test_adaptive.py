@@ -23,7 +23,6 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, latest_attempts
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.executors import Outcome, registry
 from keras_matrix.runner.matrix.overrides import Overrides
@@ -34,6 +33,7 @@ from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.adaptive import Adaptive, Goal, Question, numbers, series, step_times, widest
 from keras_matrix.runner.plan.plan import order
 from keras_matrix.runner.plan.session import ArmRequest
+from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service.stored import findings_of
 from tests.conftest import MACHINE, make_record
 from tests.fakes.executor import FailsAt, FakeExecutor, crash

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from keras_matrix.analysis.comparison import primary_metric
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, figure_of
 from keras_matrix.analysis.comparison.titles import titles_of, work_labels
 from keras_matrix.records.instruments.stall_arms import arm_of
 from keras_matrix.records.schema import MEASURED, Record, Status
-from keras_matrix.records.text import printable
-from keras_matrix.runner.cli.render.figures import attempt_figure
+from keras_matrix.records.text import amount, printable
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import work
 from keras_matrix.runner.plan.plan import PlannedRepeat
@@ -103,3 +104,10 @@ def result(record: Record) -> str:
     reason = printable(record.reason or "")
     shown = reason if len(reason) <= REASON_CHARACTERS else f"{reason[: REASON_CHARACTERS - 3]}..."
     return f"{record.status}: {shown}"
+
+
+def attempt_figure(record: Record) -> str:
+    """Return one attempt's figure for the progress line."""
+    figure = figure_of([record])
+    found = record.times.step_time_s if record.task is None else primary_metric.primary_value([record])
+    return f"{amount(found, figure.unit)} " + ("a step" if figure == STEP_TIME else figure.name)

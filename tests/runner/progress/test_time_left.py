@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_matrix.records.schema import Status
-from keras_matrix.runner.cli.render.progress.time_left import TimeLeft
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from keras_matrix.runner.plan.plan import PlannedRepeat, comparisons
+from keras_matrix.runner.progress.time_left import TimeLeft
 
 MATRIX = """\
 version: 1

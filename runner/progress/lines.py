@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from keras_matrix.records.host.streams import discard
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.text import duration, printable
-from keras_matrix.runner.cli.render.progress.attempt_text import CellNames, OutcomeText
-from keras_matrix.runner.cli.render.progress.long_states import LongStates, printing
-from keras_matrix.runner.cli.render.progress.time_left import TimeLeft
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.plan.plan import PlannedRepeat
+from keras_matrix.runner.progress.attempt_text import CellNames, OutcomeText
+from keras_matrix.runner.progress.long_states import LongStates, printing
+from keras_matrix.runner.progress.time_left import TimeLeft
 
 
 class Silent:
@@ -120,7 +120,7 @@ def progress(
         with printing(lines.states, _say):
             yield lines
     else:
-        from keras_matrix.runner.cli.render.progress.live import live
+        from keras_matrix.runner.progress.live import live
 
         with live(len(repeats), done, (left, OutcomeText(printed), names)) as observer:
             yield observer

@@ -18,11 +18,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
-from keras_matrix.runner.cli.render.progress.attempt_text import CellNames, OutcomeText
-from keras_matrix.runner.cli.render.progress.live import MOST_MACHINE_LINES, LiveView, TimeLeftColumn, columns
-from keras_matrix.runner.cli.render.progress.time_left import TimeLeft
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.plan.plan import PlannedRepeat
+from keras_matrix.runner.progress.attempt_text import CellNames, OutcomeText
+from keras_matrix.runner.progress.live import MOST_MACHINE_LINES, LiveView, TimeLeftColumn, columns
+from keras_matrix.runner.progress.time_left import TimeLeft
 from tests.conftest import make_record
 
 MATRIX = """\
@@ -127,8 +127,8 @@ def test_on_a_narrow_terminal_each_machine_keeps_its_line() -> None:
 
 
 SCRIPT = """\
-from tests.runner.cli.render.progress.test_live import *
-from keras_matrix.runner.cli.render.progress.lines import progress
+from tests.runner.progress.test_live import *
+from keras_matrix.runner.progress.lines import progress
 estimates = {planned.cell.cell_id: 1000.0 for planned in REPEATS}
 with progress(False, REPEATS, REPEATS, estimates) as observer:
     observer.interleaving(NAMES)

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from keras_matrix.runner.cli.measure.largest import lines, tried_line
-from keras_matrix.runner.cli.render.progress.lines import progress
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.plan.largest_batch import Try
 from keras_matrix.runner.plan.plan import PlannedRepeat
+from keras_matrix.runner.progress.largest import lines, tried_line
+from keras_matrix.runner.progress.lines import progress
 
 if TYPE_CHECKING:
     from keras_matrix.runner.plan.largest_cells import LargestFound

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.runner.cli.render.progress import long_states
-from keras_matrix.runner.cli.render.progress.attempt_text import CellNames, OutcomeText
-from keras_matrix.runner.cli.render.progress.lines import Lines
-from keras_matrix.runner.cli.render.progress.long_states import FIRST_S, LongStates, printing
-from keras_matrix.runner.cli.render.progress.time_left import TimeLeft
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.plan.plan import order
+from keras_matrix.runner.progress import long_states
+from keras_matrix.runner.progress.attempt_text import CellNames, OutcomeText
+from keras_matrix.runner.progress.lines import Lines
+from keras_matrix.runner.progress.long_states import FIRST_S, LongStates, printing
+from keras_matrix.runner.progress.time_left import TimeLeft
 from tests.conftest import make_record
 
 MATRIX = b"version: 1\nbackends: [jax, torch]\ndefaults: {repeats: 1}\ncells:\n  - workload: gru\n"

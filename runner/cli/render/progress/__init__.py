@@ -1,1 +1,0 @@
-"""The progress of a measurement: a bar on a terminal, lines otherwise."""
