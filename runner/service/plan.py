@@ -1,14 +1,18 @@
-"""The cells of a plan that will not be measured, by their backend or on this machine's GPUs; nothing is measured."""
+"""A plan as values: its cells, their order and times, and the cells that will not be measured, with the reasons."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from keras_matrix.records.codec import to_json
 from keras_matrix.records.replicas import rules as replica_rules
+from keras_matrix.runner.matrix.grammar import LARGEST
 from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.plan.estimates import Estimates
+from keras_matrix.runner.plan.plan import PlannedRepeat
 
 if TYPE_CHECKING:
     from keras_matrix.runner.executors.preflight import Preflight
@@ -44,3 +48,24 @@ def refused_lines(refused: Mapping[str, str]) -> list[str]:
         f"{count} cell{'s' if count > 1 else ''} will not be measured: {reason}"
         for reason, count in Counter(refused.values()).items()
     ]
+
+
+def plan_document(name: str, repeats: Sequence[PlannedRepeat], estimated: Estimates) -> dict[str, Any]:
+    """Return the cells of a plan and their order as JSON values."""
+    cells = {planned.cell.cell_id: planned.cell for planned in repeats}
+    return {
+        "plan_id": name,
+        "estimated_s": estimated.total_s(repeats),
+        "cells": [
+            {
+                "cell_id": c.cell_id,
+                "repeats": c.repeats,
+                "timeout_s": c.timeout_s,
+                "estimated_s": estimated.within_limit_s[c.cell_id],
+                "estimated_without_limit_s": estimated.without_limit_s(c.cell_id),
+                "settings": to_json(c.settings) | ({"batch_size": LARGEST} if c.uses_largest_batch else {}),
+            }
+            for c in cells.values()
+        ],
+        "order": [{"cell_id": planned.cell.cell_id, "repeat": planned.repeat} for planned in repeats],
+    }

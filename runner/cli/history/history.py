@@ -28,6 +28,7 @@ from keras_matrix.runner.cli.render import history_lines as lines
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.measure.request import check_range
 from keras_matrix.runner.service import histories
+from keras_matrix.runner.service.change_rule import measure
 from keras_matrix.runner.service.histories import read
 from keras_matrix.runner.service.notes import write
 from keras_matrix.runner.service.notify import send
@@ -122,6 +123,6 @@ def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
 def _calibrate(roots: Sequence[Path], cell: str | None, replays: Replays, run_length: int, *, as_json: bool) -> int:
     there = any(Results(root).runs() for root in roots)
     found = residuals(histories.assessed(read(roots, cell)[0], roots)) if there else []
-    figures = rule.measure(found, replays, run_length)
+    figures = measure(found, replays, run_length)
     print(rule.as_json(figures) if as_json else "\n".join(rule.lines(figures)))
     return 0

@@ -10,7 +10,6 @@ import argparse
 import gc
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
@@ -18,12 +17,11 @@ from keras_matrix.records.names import assignment
 from keras_matrix.records.text import duration, plural
 from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
 from keras_matrix.runner.cli.render.format import aligned, document
-from keras_matrix.runner.matrix.grammar import LARGEST
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_texts, work
 from keras_matrix.runner.plan.estimates import Estimates, estimates
 from keras_matrix.runner.plan.plan import PlannedRepeat, order, plan_id
-from keras_matrix.runner.service.plan import refused_cells, refused_lines
+from keras_matrix.runner.service.plan import plan_document, refused_cells, refused_lines
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     repeats = order(cells, args.order_seed) if args.json or args.verbose else []
     if args.json:
         measured = [planned for planned in repeats if planned.cell.cell_id not in refused]
-        fields = _fields(plan_id(cells), repeats, estimated) | {
+        fields = plan_document(plan_id(cells), repeats, estimated) | {
             "estimated_s": estimated.total_s(measured),
             left_out.KEY: to_json(matrix.left_out),
             "gpu_problems": Counter(refused.values()),
@@ -108,26 +106,6 @@ def _head(cells: Sequence[Cell], measured: Sequence[Cell], estimated: Estimates)
         f"{head}\n{subject} likely to be ended by the time limit (timeout_s), without which the plan takes about "
         f"{unlimited}; raise the limit, or reduce the work of these cells"
     )
-
-
-def _fields(name: str, repeats: Sequence[PlannedRepeat], estimated: Estimates) -> dict[str, Any]:
-    cells = {planned.cell.cell_id: planned.cell for planned in repeats}
-    return {
-        "plan_id": name,
-        "estimated_s": estimated.total_s(repeats),
-        "cells": [
-            {
-                "cell_id": c.cell_id,
-                "repeats": c.repeats,
-                "timeout_s": c.timeout_s,
-                "estimated_s": estimated.within_limit_s[c.cell_id],
-                "estimated_without_limit_s": estimated.without_limit_s(c.cell_id),
-                "settings": to_json(c.settings) | ({"batch_size": LARGEST} if c.uses_largest_batch else {}),
-            }
-            for c in cells.values()
-        ],
-        "order": [{"cell_id": planned.cell.cell_id, "repeat": planned.repeat} for planned in repeats],
-    }
 
 
 def _cap(estimated: Estimates, cell: Cell) -> str:
