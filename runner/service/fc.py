@@ -15,6 +15,7 @@ from typing import Any
 from keras_matrix.analysis.fc.cells import proof_problem
 from keras_matrix.analysis.fc.parallel import FcFigure, figures
 from keras_matrix.analysis.fc.proofs import Origin, proved_modes
+from keras_matrix.analysis.fc.sweep import as_csv, backends_of
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc import proof
 from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder
@@ -48,7 +49,7 @@ from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.measure.traces import write_uncompressed
 from keras_matrix.runner.service.run import Finished, finished
-from keras_matrix.runner.service.stored import Findings
+from keras_matrix.runner.service.stored import Findings, findings_of
 
 # Flags that apply to all tasks of a proof, by the names of a matrix file. bfloat16, which `amp` selects, is beyond any
 # limit.
@@ -260,3 +261,23 @@ def _proved_backends(named: Sequence[str], tasks: Sequence[FcProblem]) -> list[s
         if name not in able:
             raise UsageError("\n".join(as_flags(fault for task in tasks for fault in backend_problems(task, name))))
     return list(dict.fromkeys(named)) or able
+
+
+def export_csv(store: Run, backends: Sequence[str], path: Path) -> str:
+    """Write a stored sweep of one backend as CSV, and return its backend. Raises `UsageError`."""
+    found = figures_of(findings_of(store)).values()
+    there = backends_of(found)
+    if not there:
+        raise UsageError(
+            f"--export-csv: {store.run_id} contains no measured cell of the sweep; measure one with: "
+            "runner --matrix matrices/fc-sweep.yaml"
+        )
+    chosen = backends or there
+    if len(chosen) != 1 or chosen[0] not in there:
+        got = f", got {' '.join(backends)}" if backends else ""
+        raise UsageError(f"--backend: must name one of {', '.join(there)} for --export-csv{got}")
+    try:
+        path.write_text(as_csv(found, chosen[0]), encoding="ascii")
+    except OSError as error:
+        raise UsageError(f"--export-csv: {path} cannot be written: {error.strerror}") from error
+    return chosen[0]

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from keras_matrix.analysis.fc.cells import Summary, summary
 from keras_matrix.analysis.fc.parallel import FcFigure
-from keras_matrix.analysis.fc.sweep import as_csv, backends_of
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc.spec import MODES, gpu_aggr, problem_of
 from keras_matrix.records.schema import Record, Status
@@ -32,11 +31,12 @@ from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service.fc import (
     FcFlags,
     all_traces_left,
+    export_csv,
     figures_of,
     measured_modes,
     prove,
 )
-from keras_matrix.runner.service.stored import chosen_run, findings_of
+from keras_matrix.runner.service.stored import chosen_run
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -162,20 +162,6 @@ def _cell_rows(records: Sequence[Record], figures: Mapping[str, FcFigure]) -> li
 
 def _export(store: Run, backends: Sequence[str], path: Path) -> int:
     """Write a stored sweep of one backend as CSV."""
-    found = figures_of(findings_of(store)).values()
-    there = backends_of(found)
-    if not there:
-        raise UsageError(
-            f"--export-csv: {store.run_id} contains no measured cell of the sweep; measure one with: "
-            "runner --matrix matrices/fc-sweep.yaml"
-        )
-    chosen = backends or there
-    if len(chosen) != 1 or chosen[0] not in there:
-        got = f", got {' '.join(backends)}" if backends else ""
-        raise UsageError(f"--backend: must name one of {', '.join(there)} for --export-csv{got}")
-    try:
-        path.write_text(as_csv(found, chosen[0]), encoding="ascii")
-    except OSError as error:
-        raise UsageError(f"--export-csv: {path} cannot be written: {error.strerror}") from error
-    print(f"{chosen[0]} of {store.run_id}: {path}")
+    backend = export_csv(store, backends, path)
+    print(f"{backend} of {store.run_id}: {path}")
     return 0
