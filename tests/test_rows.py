@@ -38,11 +38,12 @@ from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import number
 from keras_matrix.runner.api.frame import columns
 from keras_matrix.runner.api.rows import cells_of
+from keras_matrix.runner.cli.compare import reproduce
+from keras_matrix.runner.cli.inputs.stalls import report_lines
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.cli.render import history_lines, reproduction_text
+from keras_matrix.runner.cli.render import history_lines
 from keras_matrix.runner.cli.render import versus as versus_text
 from keras_matrix.runner.cli.render.findings import as_document
-from keras_matrix.runner.cli.render.stall_text import report_lines
 from keras_matrix.runner.cli.render.verdicts import table_lines
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import Cell
@@ -332,9 +333,7 @@ def test_reproduction_names_the_cell_and_shows_its_figures() -> None:
     for one, _ in tables():
         shown = {}
         for record in one.records:
-            lines = reproduction_text.lines(
-                judge([record], [record], None, 0.05), figure_of([record]), [record], [record]
-            )
+            lines = reproduce.lines(judge([record], [record], None, 0.05), figure_of([record]), [record], [record])
             assert f"cell {record.cell_id}" in lines[0]
             assert all(figure(one.times_s[record.cell_id]) in line for line in lines[1:3])
             shown[record.cell_id] = lines[0].partition(", cell ")[0]

@@ -8,16 +8,29 @@ for a stored analysis, whose arms are not measured again. docs/inputs.md"""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from keras_matrix.analysis.stalls.report import StallReport
+from keras_matrix.analysis.comparison.ratios import bracketed, share_text
+from keras_matrix.analysis.stalls.report import Advice, Part, StallReport, Verified
+from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.codec import to_json
+from keras_matrix.records.instruments.input_use import InputFacts
+from keras_matrix.records.instruments.stall_arms import ArmName
 from keras_matrix.records.store import Run
-from keras_matrix.records.text import printable
+from keras_matrix.records.text import (
+    NOTHING,
+    bytes_text,
+    number,
+    percentage,
+    percentage_interval,
+    plural,
+    printable,
+    seconds,
+)
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
-from keras_matrix.runner.cli.render.format import document
-from keras_matrix.runner.cli.render.stall_text import report_lines
+from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.measure.input_tools import ChildProcesses
 from keras_matrix.runner.measure.request import MATRIX, check_range
 from keras_matrix.runner.progress.display import TerminalDisplay
@@ -28,6 +41,8 @@ from keras_matrix.runner.service.stalls import (
     analysed,
     data_folders,
 )
+
+NOT_RESOLVED, NOT_MEASURED = "not resolved", "not measured"
 
 APPLIED = 2
 
@@ -89,3 +104,119 @@ def _show(run: Run, reports: Sequence[StallReport], *, as_json: bool) -> int:
         print("no analysis: no arm with an input pipeline was measured")
     print(f"\nreport: {run.folder / 'report.html'}   analysis: {run.folder / 'stalls.json'}")
     return int(failed)
+
+
+def report_lines(report: StallReport) -> list[str]:
+    """Return the page of an analysis."""
+    title = f"{report.settings.backend} {settings_text(report.settings)}"
+    if report.reason is not None:
+        return [f"{title}: no analysis: {report.reason}"]
+    cold = "a cold page cache" if report.observed is ArmName.COLD else "a warm page cache"
+    return [
+        f"{title}: {plural(report.blocks, 'block')}, with {cold}",
+        *_caveat_lines(report),
+        "",
+        *_split_lines(report),
+        "",
+        *_bottleneck_lines(report),
+        "",
+        *_advice_lines(report),
+        *_verified_lines(report.verified),
+    ]
+
+
+def _split_lines(report: StallReport) -> list[str]:
+    observed = next(arm for arm in report.arms if arm.arm is report.observed)
+    step = observed.step_time.centre if observed.step_time else None
+    rows = [["where an epoch goes", "a step", "share", "95 % interval"], *map(_part_row, report.parts)]
+    rows.append(["step", seconds(step), percentage(1.0), ""])
+    lines = columns(rows, frozenset((1, 2)))
+    if report.stall is not None:
+        lines += ["", f"input stall {share_text(report.stall)}: 1 - synthetic / {report.observed}, without instruments"]
+    if report.input_bound is not None:
+        lines.append(
+            f"input-bound {share_text(report.input_bound)}: time waiting for input / step time, measured in-band"
+        )
+    return lines
+
+
+def _part_row(part: Part) -> list[str]:
+    if part.share is None or part.time is None:
+        return [part.name, NOTHING, NOT_MEASURED, ""]
+    if not part.resolved:
+        return [part.name, NOTHING, NOT_RESOLVED, _interval(part.share)]
+    return [part.name, seconds(part.time.centre), percentage(part.share.centre), _interval(part.share)]
+
+
+def _interval(share: Estimate) -> str:
+    return percentage_interval(share.low, share.high) if share.bounds else ""
+
+
+def _bottleneck_lines(report: StallReport) -> list[str]:
+    lines = [f"bottleneck: {report.bottleneck}. {report.why[:1].upper()}{report.why[1:]}."]
+    return lines + [f"  {text}" for text in _rate_texts(report)]
+
+
+def _rate_texts(report: StallReport) -> Iterator[str]:
+    rates, facts = report.rates, report.facts
+    if facts is not None:
+        parts = [facts.pipeline, facts.stored_as, _workers(facts), facts.decoder]
+        prefetch = None if facts.prefetch is None else f"prefetch {facts.prefetch}"
+        yield f"pipeline: {', '.join(part for part in (*parts, prefetch) if part)}"
+    if rates.fetch_wall_s is not None and rates.prepare_wall_s is not None:
+        fetched = f"fetch {seconds(rates.fetch_wall_s)} (CPU {seconds(rates.fetch_cpu_s)})"
+        yield f"per sample: {fetched}, prepare {seconds(rates.prepare_wall_s)} (CPU {seconds(rates.prepare_cpu_s)})"
+    if rates.prepared_per_cpu_s is not None:
+        used = "" if rates.concurrency is None else f"; {rates.concurrency:.2f} of {rates.cores} CPUs"
+        yield f"decode rate: {number(rates.prepared_per_cpu_s)} samples per CPU-second{used}"
+    if rates.storage_bytes_per_s is not None:
+        reads = "" if rates.storage_reads_per_s is None else f", {number(rates.storage_reads_per_s)} requests/s"
+        size = "" if rates.request_bytes is None else f" of {bytes_text(rates.request_bytes)}"
+        hits = "" if rates.cache_hit_share is None else f", {percentage(rates.cache_hit_share)} from the page cache"
+        yield f"storage: {number(rates.storage_bytes_per_s / 1e6)} MB/s{reads}{size}{hits}"
+    if report.queue_sizes:
+        mean = sum(report.queue_sizes) / len(report.queue_sizes)
+        most = "" if report.queue_capacity is None else f" of at most {report.queue_capacity}"
+        yield f"queue: {number(mean)} batches ready on average{most}"
+    if rates.timers_cpu_share is not None:
+        yield f"own cost of the timers: {percentage(rates.timers_cpu_share)} of the timed arm; the other arms have none"
+
+
+def _workers(facts: InputFacts) -> str:
+    if facts.workers is None:
+        return "unknown workers"
+    if facts.workers == 0:
+        return "no workers"
+    kind = facts.worker_kind or "worker"
+    return plural(facts.workers, kind, "processes" if kind == "process" else None)
+
+
+def _advice_lines(report: StallReport) -> list[str]:
+    ceiling = report.ceiling
+    top = f"ceiling: {bracketed(ceiling)}, with every batch on the device" if ceiling is not None else ""
+    if not report.advice:
+        predicted = "is predicted to help" if report.by_workers else "could be predicted"
+        return [f"no change of the pipeline {predicted}. {top[:1].upper()}{top[1:]}".rstrip()]
+    rows = [["advice", "predicted speed-up", "step"], *map(_advice_row, report.advice)]
+    notes = [f"  {one.change}: {one.note}" for one in report.advice if one.note]
+    return [*columns(rows, frozenset((1, 2))), *notes, top]
+
+
+def _advice_row(one: Advice) -> list[str]:
+    return [f"{one.change}: {one.text}", bracketed(one.speed_up), seconds(one.step_time_s)]
+
+
+def _verified_lines(found: Sequence[Verified]) -> list[str]:
+    if not found:
+        return []
+    rows = [["applied and measured", "predicted", "measured", "verdict"]]
+    for one in found:
+        measured = NOTHING if one.measured is None else bracketed(one.measured)
+        rows.append([f"{one.change}: {one.text}", bracketed(one.predicted), measured, str(one.verdict)])
+    reasons = [f"  {one.change}: {one.reason}" for one in found if one.reason]
+    return ["", *columns(rows, frozenset((1, 2))), *reasons]
+
+
+def _caveat_lines(report: StallReport) -> list[str]:
+    failed: Iterable[str] = (f"{arm.arm} arm: {text}" for arm in report.arms for text in arm.failures)
+    return [f"caveat: {text}" for text in (*report.caveats, *failed)]

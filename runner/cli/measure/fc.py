@@ -9,27 +9,31 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from keras_matrix.analysis.fc.cells import Summary, summary
+from keras_matrix.analysis.fc.cells import LIMITS, Summary, proof_problem, summary
 from keras_matrix.analysis.fc.parallel import FcFigure
+from keras_matrix.analysis.fc.proofs import worst_error
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.fc.spec import MODES, gpu_aggr, problem_of
+from keras_matrix.records.fc.proof import ProofAnswer
+from keras_matrix.records.fc.rules import DEFAULTS, WHAT_IF
+from keras_matrix.records.fc.spec import LOCAL, MODES, FcProblem, gpu_aggr, problem_of
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Run
-from keras_matrix.records.text import bytes_text, plural, printable
-from keras_matrix.runner.cli.measure import fc_proof
+from keras_matrix.records.text import bytes_text, count, percentage, plural, printable
 from keras_matrix.runner.cli.measure.fc_flags import add_task_flags, fc_flags
 from keras_matrix.runner.cli.options import add_measuring_options, run_request
-from keras_matrix.runner.cli.render.fc_text import figure_lines
-from keras_matrix.runner.cli.render.format import document
+from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors import registry
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.measure.request import CellChoice, RunRequest, check_backends
 from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service.fc import (
     FcFlags,
+    FcProof,
     all_traces_left,
     export_csv,
     figures_of,
@@ -37,6 +41,17 @@ from keras_matrix.runner.service.fc import (
     prove,
 )
 from keras_matrix.runner.service.stored import chosen_run
+
+# Flags that have no effect on a proof, with the only value that each may have.
+NOT_GIVEN = ("export_csv", "threads", "run", "start", "budget", "order_seed", "log_dir", "datasets")
+UNUSED = {
+    **dict.fromkeys(NOT_GIVEN),
+    **{"num_batches": 100, "repeats": 1, "full_trace": 0, "gpu_aggr": 0, "num_classes": 1, "new": False},
+    **{"network": LOCAL, "amp": "", "executor": registry.DEFAULT},
+    **{option.name: None for entry in registry.ENTRIES.values() for option in entry.options},
+}
+
+METHODS = {"timed": "each collective timed by itself", "profiled": "by the backend's profiler"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +75,9 @@ def run(args: argparse.Namespace) -> int:
     """Measure the task, prove, or export."""
     check_backends(args.backend)
     if args.prove:
-        fc_proof.refuse_unused(vars(args))
+        refuse_unused(vars(args))
         say = partial(print, file=sys.stderr)
-        return fc_proof.show(prove(fc_flags(args), args.results, args.seams, say), as_json=args.json)
+        return show_proof(prove(fc_flags(args), args.results, args.seams, say), as_json=args.json)
     if args.export_csv is not None:
         return _export(chosen_run(args.results, args.run), args.backend, args.export_csv)
     if args.mode is None:
@@ -165,3 +180,109 @@ def _export(store: Run, backends: Sequence[str], path: Path) -> int:
     backend = export_csv(store, backends, path)
     print(f"{backend} of {store.run_id}: {path}")
     return 0
+
+
+def figure_lines(figure: FcFigure) -> list[str]:
+    """Return the rate, communication, efficiency and memory of a cell, as lines."""
+    return [f"  {_rate(figure)}", f"  {_communication(figure)}; {_efficiency(figure)}; {_memory(figure)}"]
+
+
+def _rate(figure: FcFigure) -> str:
+    rate = f"{count(figure.flop_per_s)}FLOP/s"
+    if figure.share_of_best is None:
+        return f"{rate}; share of the best product not measured: runner roofline --measure"
+    own = (
+        "" if figure.share_of_own is None else f", {percentage(figure.share_of_own)} of {figure.settings.backend}'s own"
+    )
+    return f"{rate}: {percentage(figure.share_of_best)} of the machine's best product{own}"
+
+
+def _communication(figure: FcFigure) -> str:
+    if figure.communication_share is None:
+        return "time in communication not measured"
+    if figure.spent is None:
+        return "no time in communication"
+    return f"{percentage(figure.communication_share)} of the time in communication ({METHODS[figure.spent.method]})"
+
+
+def _efficiency(figure: FcFigure) -> str:
+    if figure.task.workers == 1:
+        return "one worker"
+    if figure.efficiency is None:
+        return "efficiency not measured: this run has no such cell with one worker (--num-workers 1 2)"
+    found = figure.efficiency
+    return f"efficiency {percentage(found.centre, found.low, found.high)} against one worker"
+
+
+def _memory(figure: FcFigure) -> str:
+    if figure.worker_memory_bytes is None:
+        return "memory not measured"
+    memory = bytes_text(figure.worker_memory_bytes)
+    if figure.processes < figure.task.workers:
+        return f"peak memory {memory}, all {figure.task.workers} workers in one process"
+    return f"peak memory {memory}" + (" of the largest worker" if figure.task.workers > 1 else "")
+
+
+def refuse_unused(given: Mapping[str, object]) -> None:
+    """Raise `UsageError` for given flags that have no effect on a proof."""
+    wrong = [flag.replace("_", "-") for flag, value in UNUSED.items() if given[flag] not in (None, value)]
+    if wrong:
+        raise UsageError("\n".join(f"--{flag}: has no effect with --prove; leave one of the two out" for flag in wrong))
+
+
+def show_proof(found: FcProof, *, as_json: bool) -> int:
+    """Print a proof; exit code 1 if a task is beyond its limit or a backend gave no answer."""
+    skipped = found.request.skipped()
+    if as_json:
+        head = {"holds": found.holds, "seed": found.seed, "device": found.device}
+        print(document({**head, "answers": to_json(list(found.answers)), "refused": found.refused, "skipped": skipped}))
+    elif not found.missing:
+        first = found.request.tasks()[0]
+        sizes = f"level {first.level}, weight_size {first.weight_size}, batch_size {first.batch_size}"
+        lines = [*proof_lines(found.answers, found.refused), f"{sizes}, seed {found.seed}, on {found.device}"]
+        print("\n".join([*lines, *(f"* not proved: {why}" for why in skipped)]))
+    return 0 if found.holds else 1
+
+
+def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> list[str]:
+    """Return the proof as a table: the worst error of a mode over its numbers of workers, a column per backend."""
+    rows = [["mode", "precision", "limit", *(answer.backend for answer in answers)]]
+    keys = dict.fromkeys((p.problem.precision, p.problem.mode) for answer in answers for p in answer.proofs)
+    for precision, mode in keys:
+        texts = [_worst(answer, mode, precision) for answer in answers]
+        rows.append([mode, precision, f"{LIMITS[precision]:.0e}", *texts])
+    lines = columns(rows, right=frozenset(range(2, len(rows[0])))) if answers else []
+    proofs = [(answer.backend, proof) for answer in answers for proof in answer.proofs]
+    lines += [f"* {_named(name, proof.problem)}: {fault}" for name, proof in proofs if (fault := proof_problem(proof))]
+    lines += [f"* {backend}: not proved: {why}" for backend, why in refused.items()]
+    return [printable(line) for line in [*lines, "", *_claims(answers)]]
+
+
+def _worst(answer: ProofAnswer, mode: str, precision: str) -> str:
+    own = [p for p in answer.proofs if (p.problem.mode, p.problem.precision) == (mode, precision)]
+    worst, mark = worst_error(own), "" if not any(map(proof_problem, own)) else " *"
+    return "-" if worst is None else f"{worst:.0e}{mark}"
+
+
+def _named(backend: str, task: FcProblem) -> str:
+    extra = f" blocks={task.phy_blocks} ratio={task.shared_ratio:g}" if task.mode == "fc_phy" else ""
+    extra += f" model_workers={task.model_size}" if task.mode == "fc_hybrid" else ""
+    extra += f" micro_batches={task.micro_batches}" if task.mode == "fc_pipeline" else ""
+    extra += " overlap=off" if task.overlap == "off" else ""
+    extra += f" partition={task.partition}" if task.partition != "program" else ""
+    given = asdict(task)
+    extra += "".join(f" {name}={given[name]}" for name in WHAT_IF if given[name] != DEFAULTS[name])
+    return f"{task.mode} on {backend}, {task.workers} workers, {task.precision}, {task.reduce}{extra}"
+
+
+def _claims(answers: Sequence[ProofAnswer]) -> list[str]:
+    proofs = [proof for answer in answers for proof in answer.proofs]
+    silent = [p for p in proofs if p.problem.mode == "fc_phy" and p.problem.shared_ratio == 0]
+    calls = sum(p.parallel.traffic.calls for p in silent)
+    equal = sum(p.layout_problem is None for p in proofs)
+    return [
+        "worst max |difference| / max |reference| of gradients, weights, their updates and loss after 5 steps, against "
+        "plain NumPy in float64",
+        f"bytes and layout as the formulas say: {equal} of {len(proofs)} tasks",
+        f"fc_phy with shared_ratio 0: {calls} collectives in {len(silent)} tasks",
+    ]

@@ -11,7 +11,7 @@ from keras_matrix.analysis.stalls.report import Bottleneck, StallReport
 from keras_matrix.records.instruments.input_probe import InputProbe, StorageLimits
 from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.schema import Record
-from keras_matrix.runner.cli.render.stall_text import report_lines
+from keras_matrix.runner.cli.inputs.stalls import report_lines
 from tests.analysis.stalls.pretended import Pretended, records
 
 PREPARATION = Pretended(prepare_s=0.005, prepare_cpu_s=0.005, workers=1)

@@ -19,7 +19,7 @@ from keras_matrix.dashboards.report.roofline_page import Heading, cell_table, ow
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.instruments.work import Work, work_key
 from keras_matrix.records.schema import Resolved
-from keras_matrix.runner.cli.render.roofline_text import lines
+from keras_matrix.runner.cli.compare.roofline import lines
 from tests.conftest import make_record, make_settings
 from tests.synthetic_peaks import GIGA, gemm, make_peaks, stream
 

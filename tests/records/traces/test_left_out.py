@@ -12,7 +12,7 @@ from keras_matrix.records.traces import conversion, torch
 from keras_matrix.records.traces.neutral import Kind, Span
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.records.traces.table import Table
-from keras_matrix.runner.cli.render.trace_text import heading
+from keras_matrix.runner.cli.measure.trace import heading
 from tests.records.traces.synthetic import chrome, event, mark
 
 

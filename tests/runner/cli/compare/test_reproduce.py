@@ -155,7 +155,7 @@ def test_processes_are_started_as_the_stored_ones(folder: Path, start: str) -> N
 
 
 def test_losses_and_what_has_changed_since_are_stated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Mutation: `reproduction_text.lines` leaves out either line."""
+    """Mutation: `lines` of the command leaves out either line."""
     trained = Resolved(1, 32, "fork", "float32", parameters=1000)
     settings = make_settings(backend="jax", steps_per_epoch=1, epochs=3, discard=1)
     learning = Learning(loss=[1.0, 0.5, 0.25])  # pretended processes have a third of the first loss in the third epoch

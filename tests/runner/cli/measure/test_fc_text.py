@@ -16,9 +16,7 @@ from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.proof import Proof, ProofAnswer
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Record, Status, Times
-from keras_matrix.runner.cli.measure.fc import measured_lines
-from keras_matrix.runner.cli.measure.fc_proof import proof_lines
-from keras_matrix.runner.cli.render.fc_text import figure_lines
+from keras_matrix.runner.cli.measure.fc import figure_lines, measured_lines, proof_lines
 from keras_matrix.runner.matrix import catalog
 from tests.synthetic_fc import fc_cells, fc_records
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from keras_matrix.analysis.comparison.starts import MEANING
 from keras_matrix.records.traces.table import Gap, TimeShare
-from keras_matrix.runner.cli.render.trace_text import heading, start_lines, table_lines
+from keras_matrix.runner.cli.measure.trace import heading, start_lines, table_lines
 from tests.conftest import make_record
 from tests.records.traces.synthetic import TABLE
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from keras_matrix.analysis.stalls.analysis import reports
 from keras_matrix.analysis.stalls.report import StallReport, Verdict, Verified
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.runner.cli.render.stall_text import report_lines
+from keras_matrix.runner.cli.inputs.stalls import report_lines
 from tests.analysis.stalls.pretended import Pretended, records
 
 # A step of 80 ms, of which 40 ms compute: 40 MB/s in 400 requests of 97.7 KiB per second.
