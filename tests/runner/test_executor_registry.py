@@ -5,18 +5,22 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from keras_matrix.records.schema import Status
+from keras_matrix.records.store import Run
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome, registry
 from keras_matrix.runner.executors.contract import Contract
 from tests.runner import remote_executor
 from tests.runner.remote_executor import NODE, Node
-from tests.sessions import newest_records
+from tests.sessions import newest_records, run_name
 
+ROOT = Path(__file__).parents[2]
 MATRIX = """\
 version: 1
 defaults: {repeats: 2}
@@ -131,3 +135,15 @@ def test_only_an_ended_process_of_another_machine_must_name_it() -> None:
     assert remote.problem(Outcome(exit_code=0, machine=NODE)) is None
     assert remote.problem(Outcome(infrastructure="node: offline")) is None
     assert Contract().problem(Outcome(exit_code=0)) is None
+
+
+def test_documented_executor_starts_cells_with_the_python_of_a_comparison(tmp_path: Path) -> None:
+    page = (ROOT / "docs/howto/add-an-executor.md").read_text()
+    module: dict[str, Any] = {"__name__": "announced"}
+    exec(page.partition("```python\n")[2].partition("```")[0], module)  # noqa: S102 - the page of this project
+    request = registry.ExecutorRequest(start="fresh")
+    entry = replace(registry.ENTRIES["process"], name="announced")
+    executor = module["make"](entry, request).executor(Run(tmp_path / "results" / run_name(0)), "/other/bin/python")
+    assert type(executor) is module["AnnouncingExecutor"]
+    assert executor._interpreter.python == "/other/bin/python"
+    assert executor.name == "announced"

@@ -16,7 +16,9 @@ from keras_matrix.runner.matrix.reader import Cell
 
 
 class InProcesses(Executors):
-    """Cells are processes of this machine, started by `fork` or `fresh`."""
+    """Cells are processes of this machine, started by `fork` or `fresh`; `starter` is the class that starts them."""
+
+    starter: type[ProcessExecutor] = ProcessExecutor
 
     def software(self, cells: Sequence[Cell]) -> Mapping[str, str]:
         """Return the versions that are installed here."""
@@ -30,7 +32,7 @@ class InProcesses(Executors):
         """Return the executor that starts processes, under `python` if it is given."""
         interpreter = Interpreter(python, foreign=python != sys.executable) if python else None
         mark, scratch = str(run.folder.parent.resolve()), run.work_folder.resolve()
-        return ProcessExecutor(start=self.request.start, mark=mark, interpreter=interpreter, scratch=scratch)
+        return self.starter(start=self.request.start, mark=mark, interpreter=interpreter, scratch=scratch)
 
 
 make = InProcesses

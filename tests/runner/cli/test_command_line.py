@@ -21,7 +21,7 @@ from keras_matrix.records.codec import dumps
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.cli.main import COMMANDS, main
 from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.seams import Seams
@@ -449,7 +449,7 @@ def test_results_folder_on_a_read_only_disk_is_refused_with_advice(
     assert expected in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "list", "show", "report", "check", "completion", "schema"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
