@@ -40,7 +40,7 @@ from keras_matrix.runner.cell.phases import Timeline, agreed
 
 def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     """Do the job and return its result. Raises `Unsupported`, `DeviceMismatch`, or what a worker raised."""
-    settings, task = job.settings, spec.problem_of(job.settings)
+    settings, problem = job.settings, spec.problem_of(job.settings)
     refuse_impossible(settings, system.free_memory_bytes())
     order = _workers_of(job)
     cuda_cache = inherited_environment.cuda_cache_state(os.environ)
@@ -58,7 +58,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         device = _proved(adapter, worker_group, settings)
         measured = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
         times, learning, steps = _trained(job, worker_group, measured)
-        parallel = spec.parallel_of(task, worker_group.places(), worker_group.traffic(), worker_group.peaks_bytes())
+        parallel = spec.parallel_of(problem, worker_group.places(), worker_group.traffic(), worker_group.peaks_bytes())
         # Before collectives are timed: that may build another program, whose costs are not the cell's.
         device_peaks = worker_group.device_peaks_bytes() or None
         used = _memory(adapter, measured, device_peaks, parallel.places)
@@ -86,21 +86,21 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         )
         # A profile only of workers in this process; Keras has no layers of theirs to describe.
         run = worker_group.run if _here(parallel.places) else None
-        return finished(job, result, (None, run), partial(TracedWorkers, worker_group, task))
+        return finished(job, result, (None, run), partial(TracedWorkers, worker_group, problem))
     finally:
         worker_group.close()
 
 
 def _workers_of(job: Job) -> WorkerSpec:
     """Return the workers of a job. Raises `Unsupported` if their network or their machines are not there."""
-    settings, task = job.settings, spec.problem_of(job.settings)
+    settings, problem = job.settings, spec.problem_of(job.settings)
     if settings.nodes > 1 and job.rendezvous is None:
         raise Unsupported(f"nodes: {settings.nodes} machines are only available with --executor ray")
     return WorkerSpec(
-        task,
+        problem,
         settings.seed,
         settings.device,
-        namespaces=namespaces_for(task, os.environ.get(network.VARIABLE, "")),
+        namespaces=namespaces_for(problem, os.environ.get(network.VARIABLE, "")),
         configure=partial(configure_worker, settings, job.compile_cache_dir),
         rendezvous=job.rendezvous,
     )
@@ -139,38 +139,42 @@ def _here(places: Sequence[spec.WorkerPlacement]) -> bool:
 
 
 class TracedWorkers:
-    """All workers of a task, for the profiler: their programs open a scope for each phase and layer, or mark it."""
+    """All workers of a problem, for the profiler: their programs open a scope for each phase and layer, or mark it."""
 
-    def __init__(self, worker_group: WorkerGroup, task: spec.FcProblem) -> None:
-        self._task, self.traced = task, worker_group.traced
+    def __init__(self, worker_group: WorkerGroup, problem: spec.FcProblem) -> None:
+        self._problem, self.traced = problem, worker_group.traced
 
     def names(self) -> Names:
         """Return the names of the layers; phases have their own scopes."""
-        return Names([layer_name(number) for number in range(len(self._task.shapes))], phases=True)
+        return Names([layer_name(number) for number in range(len(self._problem.shapes))], phases=True)
 
 
 def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:
-    """Raise `Unsupported` for a task that is impossible or does not fit in memory, before anything is allocated.
+    """Raise `Unsupported` for a problem that is impossible or does not fit in memory, before anything is allocated.
 
     `free_bytes` are those of the host, not of a GPU.
     """
-    task = spec.problem_of(settings)
+    problem = spec.problem_of(settings)
     problems = rules.settings_problems(settings)
-    if not problems and settings.device == "cpu" and (fault := rules.memory_problem(task, free_bytes, settings.nodes)):
+    if (
+        not problems
+        and settings.device == "cpu"
+        and (fault := rules.memory_problem(problem, free_bytes, settings.nodes))
+    ):
         problems = [fault]
     if problems:
         raise Unsupported("; ".join(problems))
 
 
-def namespaces_for(task: spec.FcProblem, named: str) -> tuple[str, ...]:
-    """Return the network namespaces of a task's workers, from those in `named`. Raises `Unsupported`."""
-    if task.network == spec.LOCAL or task.workers == 1:
+def namespaces_for(problem: spec.FcProblem, named: str) -> tuple[str, ...]:
+    """Return the network namespaces of a problem's workers, from those in `named`. Raises `Unsupported`."""
+    if problem.network == spec.LOCAL or problem.workers == 1:
         return ()
     found = network.parse(named)
-    if fault := network.network_problem(found, task.network, task.workers):
+    if fault := network.network_problem(found, problem.network, problem.workers):
         raise Unsupported(fault)
     assert found is not None
-    return found.namespaces[: task.workers]
+    return found.namespaces[: problem.workers]
 
 
 def _communication(worker_group: WorkerGroup, times: Times, steps: int) -> tuple[Communication | None, str | None]:
@@ -200,7 +204,7 @@ def _proved(adapter: BackendAdapter, worker_group: WorkerGroup, settings: Settin
 
 def _trained(job: Job, worker_group: WorkerGroup, measured: MeasuredEpochs) -> tuple[Times, Learning, int]:
     """Take the first step, agree on the steps per epoch, run the epochs; return times, learning and steps."""
-    settings, task = job.settings, spec.problem_of(job.settings)
+    settings, problem = job.settings, spec.problem_of(job.settings)
 
     def epoch_s(count: int) -> float:
         return timed(lambda: worker_group.run(count))
@@ -215,15 +219,15 @@ def _trained(job: Job, worker_group: WorkerGroup, measured: MeasuredEpochs) -> t
     measured.end()
     times = Timeline(first_step_s, calibration_s, steps, log).times(settings)
     assert times.steps_per_s is not None
-    times = replace(times, samples_per_s=times.steps_per_s * task.samples_per_step)
+    times = replace(times, samples_per_s=times.steps_per_s * problem.samples_per_step)
     return times, Learning(loss=[entry["loss"] for entry in log.logs]), steps
 
 
 def _resolved(
     settings: Settings, adapter: BackendAdapter, run: tuple[str, int], places: Sequence[spec.WorkerPlacement]
 ) -> Resolved:
-    task = spec.problem_of(settings)
-    trains, weights = spec.MODES[task.mode].trains, sum(rows * columns for rows, columns in task.shapes)
+    problem = spec.problem_of(settings)
+    trains, weights = spec.MODES[problem.mode].trains, sum(rows * columns for rows, columns in problem.shapes)
     return replace(
         resolved_of(settings, adapter, run),
         # PyTorch initialises CUDA to query the GPU, which a process that leaves the GPU to its workers must not do.
