@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("records", "models", "analysis", "uploader", "dashboards", "runner")
 PLACE = "records/text.py"
 LEFT = {
-    "runner/cli/history/rule.py": "names in a JSON document stay as they are",
     "models/language_models/shapes.py": "its text changes once the parity evidence is renewed, which has its hash",
 }
 UNIT = re.compile(r"^[ \u00a0]?[KMGT]iB\b")

@@ -81,8 +81,8 @@ def test_too_few_devices_and_too_little_memory_are_unsupported_and_no_device_is_
     needed = (2 * 4 * (2 * 512**2 + 512) + 3 * 128 * 512) * 4
     assert memory == [
         "Unsupported",
-        f"weight_size: 512 at level 2 and batch_size 128 needs at least {needed / 2**30:.1f} GiB in fc_data with 4 "
-        "workers, but 0.0 GiB are free; lower weight_size, level or workers",
+        f"weight_size: 512 at level 2 and batch_size 128 needs at least {needed / 2**20:.1f} MiB in fc_data with 4 "
+        "workers, but 1.00 MiB are free; lower weight_size, level or workers",
     ]
 
 
