@@ -33,7 +33,7 @@ def test_every_page_is_checked(reference: ModuleType) -> None:
 
 def test_every_command_key_and_status_is_documented(reference: ModuleType) -> None:
     headings = set(reference.commands_page().splitlines())
-    names = [f"runner {name}" for name in COMMANDS] + [f"uploader {one.NAME}" for one in uploader.COMMANDS]
+    names = [f"runner {name}" for name in COMMANDS] + [f"uploader {name}" for name in uploader.COMMANDS]
     assert {f"### {name}" for name in names} <= headings
     assert all(f"| `{key}` |" in reference.keys_page() for key in DEFAULTS)
     assert set(STATUS_MEANINGS) == set(Status)
