@@ -155,6 +155,22 @@ def test_the_scan_finds_a_room_that_imports_one_above_it(module: str, text: str)
     assert climbs(module, text) != []
 
 
+def printing(text: str) -> list[int]:
+    """Return the lines of a module that print, or know the parser of a command line."""
+    tree = ast.parse(text)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    lines = [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
+    return lines + ([1] if "argparse" in set(imports(tree)) else [])
+
+
+def test_a_use_case_prints_nothing_and_knows_no_flags() -> None:
+    texts = {name: path.read_text() for name, path in modules() if name.startswith("runner.service")}
+    assert len(texts) > 20
+    assert [name for name, text in texts.items() if printing(text)] == []
+    assert printing("def f() -> None:\n    print(1)") == [2]
+    assert printing("import argparse") == [1]
+
+
 # What takes most of the start of commands that do not need it.
 SLOW = {"dataclasses", "inspect", "ctypes", "keras_matrix.records.schema"}
 MEASURING = {"keras_matrix.runner.executors", "keras_matrix.runner.cell.job", "importlib.metadata", "statistics"}
