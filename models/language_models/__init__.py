@@ -1,7 +1,8 @@
 """Language models of KerasHub: GPT-2, Gemma, Llama and Mistral, from a configuration with random weights or a preset.
 
     shapes.py     the sizes of each architecture, its parameter count, and the memory it needs, by formula
-    building.py   builds the Keras model: KerasHub without TensorFlow, presets, quantisation, LoRA
+    building.py   builds the Keras model: KerasHub without TensorFlow, quantisation, LoRA
+    presets.py    loads presets
     hub.py        imports KerasHub
 
 With `phase: generate` a sample is a prompt of `prompt_length` random tokens, padded to `max_length`; with fit and

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from keras_matrix.models.language_models.building import connection_failure, of_preset
+from keras_matrix.models.language_models.presets import connection_failure, of_preset
 from keras_matrix.models.workload import NotFetched, Request
 
 NOWHERE = "http://127.0.0.1:9"  # a port at which nothing listens
@@ -20,7 +20,7 @@ PROGRAM = """
 import json, sys, time
 time.sleep = lambda seconds: None  # huggingface_hub waits between its attempts
 from keras_matrix.models.language_models.hub import keras_hub
-from keras_matrix.models.language_models.building import of_preset
+from keras_matrix.models.language_models.presets import of_preset
 from keras_matrix.models.workload import NotFetched, Request
 try:
     of_preset(keras_hub().models.GPT2CausalLM, "gpt2", sys.argv[1], Request({}, "synthetic", None))
