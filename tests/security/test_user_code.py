@@ -21,12 +21,14 @@ from tests.sessions import counted_records, processes, run_name, store_session
 ROOT = Path(__file__).parents[2]
 # Modules outside of the cell that import by a name: of which all names are constants of the project.
 IMPORT_BY_NAME = {
+    "analysis/stats/special.py",
     "runner/api/frame.py",
     "runner/cli/main.py",
     "runner/executors/registry.py",
     "runner/machine/gpus/nvml.py",
     "runner/measure/tensorboard/writer.py",
     "runner/executors/tasks/metrics/match.py",
+    "uploader/cli/main.py",
 }
 RUNS_CODE = re.compile(r"\b(import_module|__import__|spec_from_file_location|run_path|run_module|exec|eval)\(")
 WORKLOAD = "my_net:build"

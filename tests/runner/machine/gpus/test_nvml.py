@@ -89,4 +89,4 @@ def test_without_nvidia_ml_py_nothing_is_opened(monkeypatch: pytest.MonkeyPatch)
 def test_one_module_loads_and_opens_nvml_finds_gpus_and_handles_its_errors(text: str) -> None:
     root = Path(runner.__file__).parent
     found = [path.relative_to(root).as_posix() for path in root.rglob("*.py") if text in path.read_text()]
-    assert found == ["host/gpus/nvml.py"]
+    assert found == ["machine/gpus/nvml.py"]
