@@ -159,7 +159,8 @@ def cell_choice(args: argparse.Namespace) -> CellChoice:
         if args.matrix is not MATRIX:
             raise UsageError(f"--workload: replaces a matrix file, but --matrix {args.matrix} was given: leave one out")
         return workload_choice("--workload", workload, overrides, args.service)
-    return CellChoice(getattr(args, "matrix", None) or MATRIX, overrides, args.service)
+    matrix = getattr(args, "matrix", None) or MATRIX
+    return CellChoice(matrix, overrides, args.service, optional=matrix is MATRIX)  # the same path may be given, too
 
 
 def workload_choice(

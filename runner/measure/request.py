@@ -44,13 +44,20 @@ OF_ONE_WORKLOAD = Path("runner --workload")  # the name of a matrix that is made
 class CellChoice:
     """The matrix file, what is changed in it, and the service that limits the cells.
 
-    With `text` that is the matrix, and `matrix` is only the name for it in messages.
+    With `text` that is the matrix, and `matrix` is only the name for it in messages. `optional` is a matrix that nobody
+    has named: without the file, cells are looked for in stored runs alone.
     """
 
     matrix: Path
     overrides: Overrides
     service: Service | None = None
     text: str | None = None
+    optional: bool = False
+
+    @property
+    def has_matrix(self) -> bool:
+        """Whether there is a matrix to look into; one that was named must be there."""
+        return not self.optional or self.matrix.is_file()
 
     def load(self, *, largest: bool = False) -> tuple[Matrix, list[Cell]]:
         """Return the matrix and the chosen cells; those with `batch_size: largest` are refused without `largest`.

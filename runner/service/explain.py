@@ -30,15 +30,13 @@ from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.measure.experiment import Display, Experiment, measured
-from keras_matrix.runner.measure.request import MATRIX
 from keras_matrix.runner.measure.traces import stored_traces
-from keras_matrix.runner.plan.largest_cells import refuse
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import cells
 from keras_matrix.runner.service.compare import BASE, NEW, Sides, arms_of, environments_of, stored_run
 from keras_matrix.runner.service.histories import across_stored
-from keras_matrix.runner.service.named_cells import named_cells, searched, stored_cell
+from keras_matrix.runner.service.named_cells import chosen_cell, stored_cell
 from keras_matrix.runner.service.reproduce import rebuilt_arm
 from keras_matrix.runner.service.stored import chosen_run, passed_over, write_report
 from keras_matrix.runner.whatif.measurement import steps_of_call
@@ -214,16 +212,7 @@ def _in_a_run(wanted: Wanted) -> tuple[CellSide, CellSide] | None:
 
 def _cell(wanted: Wanted, name: str) -> Cell:
     """Return the named cell, of the matrix if it is there, else of a stored run. Raises `UsageError`."""
-    request = wanted.sides.request
-    matrix = request.choice.matrix
-    there = named_cells(request, name, in_matrix=matrix != MATRIX or matrix.is_file())
-    if not there:
-        raise UsageError(f"CELL: there is no {matrix} and {request.results} contains no run; name a --matrix")
-    found = there[cells.one_of(name, {one: cell.settings for one, cell in there.items()}, searched(matrix))]
-    if found.task is not None:
-        raise UsageError(f"CELL: {name!r} is an external command, which has no trace; compare two runs of it instead")
-    refuse([found])
-    return found
+    return chosen_cell(wanted.sides.request, name, ", which has no trace; compare two runs of it instead")
 
 
 def _side_named(run: Run, name: str, display: Display) -> CellSide:

@@ -11,18 +11,37 @@ from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.task import PREFIX
+from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.request import RunRequest
+from keras_matrix.runner.plan.largest_cells import refuse
 from keras_matrix.runner.service import cells
 from keras_matrix.runner.service.stored import unread_file, unread_lines
 
 LIMIT_FACTOR = 3.0  # of the longest process of a stored cell: its time limit, if that is above the default
 
 
-def named_cells(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str, Cell]:
+def chosen_cell(request: RunRequest, name: str, unlike_tasks: str) -> Cell:
+    """Return the one cell of this name, of the matrix or else of a stored run.
+
+    Raises `UsageError`, for an external command with `unlike_tasks`: why it cannot be one.
+    """
+    there = named_cells(request, name)
+    matrix = request.choice.matrix
+    if not there:
+        raise UsageError(f"CELL: there is no {matrix} and {request.results} contains no run; name a --matrix")
+    settings = {cell_id: cell.settings for cell_id, cell in there.items()}
+    chosen = there[cells.one_of(name, settings, searched(matrix))]
+    if chosen.task is not None:
+        raise UsageError(f"CELL: {name!r} is an external command{unlike_tasks}")
+    refuse([chosen])
+    return chosen
+
+
+def named_cells(request: RunRequest, name: str) -> dict[str, Cell]:
     """Return the cells of the matrix or, if it has no such cell, of the stored runs, the newest first, by id."""
-    found = {cell.cell_id: cell for cell in request.choice.load(largest=True)[1]} if in_matrix else {}
+    found = {cell.cell_id: cell for cell in request.choice.load(largest=True)[1]} if request.choice.has_matrix else {}
     if cells.matching(name, {one: cell.settings for one, cell in found.items()}):
         return found
     service = request.choice.service

@@ -177,7 +177,7 @@ class Analysis:
     most: int | None
 
 
-def analysed(work: Work, wanted: Analysis, *, in_matrix: bool) -> tuple[Run, list[StallReport], int]:
+def analysed(work: Work, wanted: Analysis) -> tuple[Run, list[StallReport], int]:
     """Return the run of the analyses, one per backend, and the exit code of what was measured. Raises `UsageError`."""
     if wanted.run is not None:
         run, reports = _stored_analyses(work.request, wanted.cell, wanted.run)
@@ -186,7 +186,7 @@ def analysed(work: Work, wanted: Analysis, *, in_matrix: bool) -> tuple[Run, lis
         if wanted.most is not None:
             reports = _probed_again(work, run, chosen)
     else:
-        chosen = _analysed_cells(work.request, wanted.cell, in_matrix=in_matrix)
+        chosen = _analysed_cells(work.request, wanted.cell)
         done = _measured_analyses(work, chosen, cold=wanted.cold)
         run, reports, code = done.run, list(done.found.run_context.stalls), done.exit_code
     if wanted.most is not None:
@@ -197,9 +197,9 @@ def analysed(work: Work, wanted: Analysis, *, in_matrix: bool) -> tuple[Run, lis
     return run, reports, code
 
 
-def _analysed_cells(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str, Cell]:
+def _analysed_cells(request: RunRequest, name: str) -> dict[str, Cell]:
     """Return the warm cell of each analysis by its id, one per backend. Raises `UsageError`."""
-    there = named_cells(request, name, in_matrix=in_matrix)
+    there = named_cells(request, name)
     settings = {cell_id: cell.settings for cell_id, cell in there.items() if cell.task is None}
     names = cells.matching(name, settings)
     if not names:

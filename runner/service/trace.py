@@ -22,9 +22,8 @@ from keras_matrix.runner.matrix.trace_rules import request_problem
 from keras_matrix.runner.measure.experiment import Display, Experiment, measured
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.measure.traces import stored_traces
-from keras_matrix.runner.plan.largest_cells import refuse
 from keras_matrix.runner.service import cells
-from keras_matrix.runner.service.named_cells import named_cells, searched
+from keras_matrix.runner.service.named_cells import chosen_cell
 from keras_matrix.runner.service.run import Finished, finished
 from keras_matrix.runner.service.stored import chosen_run, passed_over
 
@@ -82,20 +81,12 @@ def requested(epochs: list[int] | None, steps: int | None) -> Trace:
     return wanted
 
 
-def cell_to_trace(request: RunRequest, name: str, *, in_matrix: bool) -> Cell:
+def cell_to_trace(request: RunRequest, name: str) -> Cell:
     """Return the named cell, of the matrix if it is there, else of a stored run. Raises `UsageError`."""
-    there = named_cells(request, name, in_matrix=in_matrix)
-    settings = {cell_id: cell.settings for cell_id, cell in there.items()}
-    matrix = request.choice.matrix
-    if not there:
-        raise UsageError(f"CELL: there is no {matrix} and {request.results} contains no run; name a --matrix")
-    found = there[cells.one_of(name, settings, searched(matrix))]
-    if found.task is not None:
-        raise UsageError(f"CELL: {name!r} is an external command; run it under a profiler with wrap: docs/tasks.md")
-    if problem := untraceable(found.settings.implementation):
-        raise UsageError(f"CELL: {found.settings.backend} {settings_text(found.settings)}: {problem}")
-    refuse([found])
-    return replace(found, repeats=1, precision_target=None)
+    cell = chosen_cell(request, name, "; run it under a profiler with wrap: docs/tasks.md")
+    if problem := untraceable(cell.settings.implementation):
+        raise UsageError(f"CELL: {cell.settings.backend} {settings_text(cell.settings)}: {problem}")
+    return replace(cell, repeats=1, precision_target=None)
 
 
 def call_time_s(record: Record) -> float | None:

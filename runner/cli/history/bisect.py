@@ -23,7 +23,6 @@ from keras_matrix.runner.cli.options import add_measuring_options, number, run_r
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.environments.rebuilt import cache_folder
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.measure.request import MATRIX
 from keras_matrix.runner.plan.estimates import estimates
 from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service import cells, exit_codes
@@ -68,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     if not request.executors.contract.local_software:
         raise UsageError(f"--executor {args.executor}: its cells bring their own environment; leave it out")
     display = TerminalDisplay(args.json)
-    cell = cell_named(request, args.cell, in_matrix=args.matrix is not None or MATRIX.is_file())
+    cell = cell_named(request, args.cell)
     differing = suspects(request.results, cell.cell_id, args.good_run, args.bad_run)
     if differing is not None and differing.lines():
         print("\n".join(differing.lines()), file=sys.stderr if args.json else sys.stdout, flush=True)

@@ -32,7 +32,7 @@ from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.measure.input_tools import ChildProcesses
-from keras_matrix.runner.measure.request import MATRIX, check_range
+from keras_matrix.runner.measure.request import check_range
 from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service import cells
 from keras_matrix.runner.service.stalls import (
@@ -72,10 +72,7 @@ def run(args: argparse.Namespace) -> int:
     tools = request.seams.input_tools or ChildProcesses()
     work = Work(request, TerminalDisplay(args.json), tools, data_folders(request))
     most = (APPLIED if args.top is None else args.top) if args.verify else None
-    in_matrix = request.choice.matrix != MATRIX or MATRIX.is_file()
-    found, reports, code = analysed(
-        work, Analysis(args.cell, args.run, args.cold is not False, most), in_matrix=in_matrix
-    )
+    found, reports, code = analysed(work, Analysis(args.cell, args.run, args.cold is not False, most))
     return max(code, _show(found, reports, as_json=args.json))
 
 

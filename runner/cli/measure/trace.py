@@ -24,7 +24,7 @@ from keras_matrix.runner.cli.options import add_measuring_options, check_output,
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.matrix.settings_text import settings_text
-from keras_matrix.runner.measure.request import MATRIX, check_range
+from keras_matrix.runner.measure.request import check_range
 from keras_matrix.runner.measure.traces import table_of
 from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service import cells, exit_codes
@@ -77,8 +77,7 @@ def run(args: argparse.Namespace) -> int:
     display, is_new = TerminalDisplay(args.json), args.new or args.steps or args.epochs
     if not is_new and (stored := stored_trace(request.results, args.cell, args.run, display)):
         return _show(stored, output) or stored.exit_code
-    in_matrix = args.matrix is not None or MATRIX.is_file()
-    cell = replace(cell_to_trace(request, args.cell, in_matrix=in_matrix), trace=wanted)
+    cell = replace(cell_to_trace(request, args.cell), trace=wanted)
     recorded, done = record_trace(request, cell, display)
     if recorded:
         return _show(recorded, output) or done.exit_code

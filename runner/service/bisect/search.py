@@ -25,13 +25,11 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Display
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.measure.scheduler import utc_now
-from keras_matrix.runner.plan.largest_cells import refuse
-from keras_matrix.runner.service import cells
 from keras_matrix.runner.service.bisect import text
 from keras_matrix.runner.service.bisect.axes import Axis, Cache, CheckoutAxis, DateAxis, PackageAxis
 from keras_matrix.runner.service.bisect.state import VERSION, State, Stored
 from keras_matrix.runner.service.bisect.trials import Trials
-from keras_matrix.runner.service.named_cells import named_cells, searched
+from keras_matrix.runner.service.named_cells import chosen_cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +107,10 @@ def _state(request: RunRequest, wanted: Search) -> State:
     return State(wanted.root, identity, empty, new=request.new)
 
 
-def cell_named(request: RunRequest, name: str, *, in_matrix: bool) -> Cell:
+def cell_named(request: RunRequest, name: str) -> Cell:
     """Return the named cell, whose repeats are added until a test has decided. Raises `UsageError`."""
-    there = named_cells(request, name, in_matrix=in_matrix)
-    matrix = request.choice.matrix
-    if not there:
-        raise UsageError(f"CELL: there is no {matrix} and {request.results} contains no run; name a --matrix")
-    found = there[cells.one_of(name, {one: cell.settings for one, cell in there.items()}, searched(matrix))]
-    if found.task is not None:
-        raise UsageError(f"CELL: {name!r} is an external command, whose environment is not known")
-    refuse([found])
-    return replace(found, repeats=1, precision_target=PRECISION_TARGET)
+    cell = chosen_cell(request, name, ", whose environment is not known")
+    return replace(cell, repeats=1, precision_target=PRECISION_TARGET)
 
 
 def axis_of(span: Span, cell: Cell, stored: Cache) -> Axis:
