@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ci import cpu_time
+from keras_matrix.records.text import ratio_text
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "build" / "own-speed"
@@ -213,8 +214,7 @@ def _line(comparison: Mapping[str, Any]) -> str:
     if ratio is None:
         return f"  {name:14} {comparison['outcome']}: {comparison['reason']}"
     times = f"{comparison['base_figure']:7.3f} s {comparison['new_figure']:7.3f} s"
-    interval = f"{ratio['centre']:.2f}x [{ratio['low']:.2f} {ratio['high']:.2f}]"
-    return f"  {name:14}{times}  {interval}  {comparison['outcome']}"
+    return f"  {name:14}{times}  {ratio_text(ratio['centre'], ratio['low'], ratio['high'])}  {comparison['outcome']}"
 
 
 def worst(codes: Sequence[int]) -> int:

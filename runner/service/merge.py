@@ -37,7 +37,7 @@ from keras_matrix.runner.plan.session import FINISHED
 from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import commands
 from keras_matrix.runner.service.histories import spread_stored, without_run
-from keras_matrix.runner.service.stored import RUNS_NAMED, Findings, findings_of, notes, pending_of
+from keras_matrix.runner.service.stored import Findings, findings_of, newest_runs, notes, pending_of
 
 LOOKED_BACK = 100  # runs; a backend that is in none of them counts as not measured
 FOLDER = "merged"  # not the id of a run, so that readers of runs skip it
@@ -100,7 +100,7 @@ def chosen(request: MergeRequest, reader: MergeReader) -> Merge:
         if name not in reader.runs:
             raise UsageError(
                 f"report --merge: {request.results} contains no run {name!r}{near(name, reader.runs)}; "
-                f"the newest are {', '.join(sorted(reader.runs)[-RUNS_NAMED:])}"
+                f"{newest_runs(reader.runs)}"
             )
     newest = sorted(reader.runs, reverse=True)[:LOOKED_BACK]
     names = sorted(named, reverse=True) if request.runs else list(dict.fromkeys([*named, *newest]))

@@ -17,6 +17,7 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.largest_cells import refuse
 from keras_matrix.runner.service import cells
+from keras_matrix.runner.service.histories import without_run
 from keras_matrix.runner.service.stored import unread_file, unread_lines
 
 LIMIT_FACTOR = 3.0  # of the longest process of a stored cell: its time limit, if that is above the default
@@ -30,7 +31,7 @@ def chosen_cell(request: RunRequest, name: str, unlike_tasks: str) -> Cell:
     there = named_cells(request, name)
     matrix = request.choice.matrix
     if not there:
-        raise UsageError(f"CELL: there is no {matrix} and {request.results} contains no run; name a --matrix")
+        raise UsageError(f"CELL: there is no {matrix} and {without_run([request.results], 'name a --matrix')}")
     settings = {cell_id: cell.settings for cell_id, cell in there.items()}
     chosen = there[cells.one_of(name, settings, searched(matrix))]
     if chosen.task is not None:

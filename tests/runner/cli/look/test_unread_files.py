@@ -221,11 +221,14 @@ def test_push_names_a_folder_that_is_no_run_and_sends_the_others(run: Run, capsy
     assert called(run, "report", "--run", run.run_id) == 0
 
 
-@pytest.mark.parametrize("command", [["report"], ["report", "--merge"], ["history"], ["compare", "a", "b"]])
+@pytest.mark.parametrize(
+    "command", [["report"], ["report", "--merge"], ["history"], ["compare", "a", "b"], ["trace", "jax:mlp"]]
+)
 def test_only_run_that_cannot_be_read_is_named(
-    run: Run, command: list[str], capsys: pytest.CaptureFixture[str]
+    run: Run, command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutation: `without_run` does not look at what `Results` has left out."""
+    monkeypatch.chdir(run.folder)  # where there is no matrix
     (run.folder / "run.json").unlink()
     (run.folder / "run.json").mkdir()
     assert called(run, *command) == 2
