@@ -30,7 +30,7 @@ version: 1
 backends: [jax, torch]
 cells: [{workload: gru, batch_size: [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]}]
 """
-ROOT = Path(__file__).parents[5]
+ROOT = Path(__file__).parents[3]
 REPEATS = [PlannedRepeat(cell, 0) for cell in expand(parse(Path("m.yaml"), MATRIX.encode()))]
 
 NAMES = [planned for planned in REPEATS if planned.cell.settings.batch_size == 4096]

@@ -36,7 +36,7 @@ def test_a_change_opens_one_issue_with_what_a_reader_needs(slower: Notified, api
     assert line.startswith(f"opened: https://github.example/{REPOSITORY}/issues/1: mnist_mlp batch_size=32 on jax")
     [issue] = api.issues
     assert re.fullmatch(
-        rf"mnist_mlp batch_size=32 on jax: time per step \+10\.\d% since {run_name(20)}", issue["title"]
+        rf"mnist_mlp batch_size=32 on jax: time per step \+10\.\d % since {run_name(20)}", issue["title"]
     )
     assert [label["name"] for label in issue["labels"]] == [LABEL]
     body = issue["body"]
@@ -101,7 +101,7 @@ def test_issue_has_the_trace_difference_if_both_sides_have_a_trace(notified: Not
     assert "No session on both sides" in notified.text
     traced(notified, 29, 0.0110, 0.090)
     notified()
-    assert "- `mm|'x'`: 8 → 9 ms per step" in api.issues[0]["body"].splitlines()
+    assert "- `mm|'x'`: 8.00 ms → 9.00 ms per step" in api.issues[0]["body"].splitlines()
 
 
 def test_change_that_grows_with_further_sessions_is_commented_not_opened_anew(
