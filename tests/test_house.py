@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.runner.service import stored
+from tests.sessions import processes, run_name, store_session
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("records", "models", "runner", "analysis", "uploader", "dashboards")
 BACKENDS = frozenset({"keras", "tensorflow", "jax", "torch"})
@@ -174,6 +177,15 @@ def test_a_use_case_prints_nothing_and_knows_no_flags() -> None:
 # What takes most of the start of commands that do not need it.
 SLOW = {"dataclasses", "inspect", "ctypes", "keras_matrix.records.schema"}
 MEASURING = {"keras_matrix.runner.executors", "keras_matrix.runner.cell.job", "importlib.metadata", "statistics"}
+# What a report needs only for runs with traces, stall analyses or verified predictions, and never of a matrix.
+OF_FEW_RUNS = {
+    *(part.read_by.partition(":")[0] for part in stored.PARTS if part.name != "verification"),
+    "keras_matrix.analysis.whatif.verify",
+    "keras_matrix.dashboards.report.predictions",
+    "keras_matrix.runner.matrix.reader",
+    "keras_matrix.runner.measure.request",
+    "yaml",
+}
 
 
 @pytest.mark.parametrize(
@@ -202,6 +214,22 @@ def test_the_host_side_never_imports_a_backend_nor_what_a_command_does_not_need(
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_report_loads_only_the_parts_that_its_run_has(tmp_path: Path) -> None:
+    folder = store_session(tmp_path, run_name(1), processes(0.01))
+    script = (
+        "import sys\n"
+        "from keras_matrix.runner.cli.main import main\n"
+        f"code = main(['report', '--results', {str(tmp_path)!r}])\n"
+        "assert code == 0, code\n"
+        "assert 'keras_matrix.dashboards.report.page' in sys.modules\n"
+        f"heavy = {OF_FEW_RUNS!r} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (folder / "report.html").is_file()
 
 
 def orphans(text: str) -> list[int]:

@@ -11,18 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from keras_matrix.analysis.comparison.merge import MergeSummary
 from keras_matrix.analysis.comparison.same_work import NO_JIT
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.fc.proofs import proofs_of
 from keras_matrix.analysis.generation import LABEL as OVERHEAD_BOUND
-from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.influence import influence_caveat
 from keras_matrix.analysis.parity.deviations import ON_A_CPU, StoredComparison, latest_comparison
 from keras_matrix.analysis.replicas.proved import proof_lines
-from keras_matrix.analysis.stalls.report import StallReport
-from keras_matrix.analysis.whatif.verify import Verification
 from keras_matrix.records.fc.proof import ProvedMode
 from keras_matrix.records.fc.spec import is_native, problem_of
 from keras_matrix.records.instruments.influence import Influence
@@ -32,6 +29,12 @@ from keras_matrix.records.replicas.proof import ReplicaProof
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import PREFIX
 from keras_matrix.records.traces.table import Table
+
+if TYPE_CHECKING:
+    from keras_matrix.analysis.comparison.merge import MergeSummary
+    from keras_matrix.analysis.hardware.roofline import PeakShare
+    from keras_matrix.analysis.stalls.report import StallReport
+    from keras_matrix.analysis.whatif.verify import Verification
 
 # By phase: the figure that covers most of the computation of a step or a call.
 SHOWN = {"fit": ("float64", "gradient"), "predict": ("float64", "loss"), "generate": ("float64", "loss")}

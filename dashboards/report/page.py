@@ -25,7 +25,6 @@ from keras_matrix.dashboards.charts.dot_plots import Picture, slot_of
 from keras_matrix.dashboards.charts.scaling import devices
 from keras_matrix.dashboards.report import environment, failures, results, traces
 from keras_matrix.dashboards.report.inputs import Inputs, inputs
-from keras_matrix.dashboards.report.predictions import predictions
 from keras_matrix.dashboards.report.tables import keras_cost
 from keras_matrix.records import files, left_out
 from keras_matrix.records.schema import Record
@@ -33,6 +32,8 @@ from keras_matrix.records.text import NOTHING, moment, plural, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from keras_matrix.dashboards.report.predictions import Predictions
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[KMGT]iB|B|W|[kMGTP]?(?:FLOP|B)/s|samples/[sJ])(?!\w))")
@@ -82,7 +83,7 @@ def render(
         tf32=any("TF32" in one.caveats for one in found),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
         sheets=traces.sheets(rows, run_context.traces),
-        predictions=predictions(run_context.verification),
+        predictions=_predictions(run_context),
         failures=failures.failures(records, rows),
         warnings=failures.warnings(records, rows),
         caveats=failures.caveats(rows, run_context),
@@ -93,6 +94,15 @@ def render(
         machines=environment.machines(records),
         grids=environment.grids(records),
     )
+
+
+def _predictions(run_context: RunContext) -> Predictions | None:
+    """Return the section of the run's verification; few runs have one."""
+    if run_context.verification is None:
+        return None
+    from keras_matrix.dashboards.report.predictions import predictions
+
+    return predictions(run_context.verification)
 
 
 def _drawn(rows: Sequence[Row], run_context: RunContext) -> dict[str, Any]:

@@ -21,10 +21,8 @@ class Predictions:
     reasons: tuple[str, ...]
 
 
-def predictions(found: Verification | None) -> Predictions | None:
-    """Return the section of a run's verification; None for a run without one."""
-    if found is None:
-        return None
+def predictions(found: Verification) -> Predictions:
+    """Return the section of a run's verification."""
     titles = ["As predicted", f"After a recalibration of the link: {found.recalibration}"]
     last = found.rounds[-1]
     return Predictions(

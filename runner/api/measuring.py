@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from keras_matrix.records.settings import Scalar
+from keras_matrix.records.store import DEFAULT_RESULTS
 from keras_matrix.records.store import Run as StoredRun
 from keras_matrix.records.text import near
 from keras_matrix.runner.api.loading import as_runner_errors, of_stored
@@ -18,7 +19,7 @@ from keras_matrix.runner.executors import registry
 from keras_matrix.runner.executors.registry import size_bytes
 from keras_matrix.runner.matrix.grammar import FILE_RULES
 from keras_matrix.runner.matrix.overrides import Overrides
-from keras_matrix.runner.measure.request import DEFAULT_RESULTS, CellChoice, RunRequest, check_backends
+from keras_matrix.runner.measure.request import CellChoice, RunRequest, check_backends
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service.run import measured_matrix

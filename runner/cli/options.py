@@ -1,4 +1,7 @@
-"""Flags that several commands share, their checks, and the values that they become."""
+"""Flags that several commands share, their checks, and the values that they become.
+
+The modules of a matrix are imported where cells are chosen: most commands that read results need none of them.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,20 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.host.addresses import without_user
 from keras_matrix.records.settings import Scalar
+from keras_matrix.records.store import DEFAULT_RESULTS
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.matrix.grammar import FILE_RULES
-from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
-from keras_matrix.runner.matrix.service_selection import Service
-from keras_matrix.runner.matrix.strict_yaml import resolve
-from keras_matrix.runner.measure.request import (
-    DEFAULT_RESULTS,
-    MATRIX,
-    CellChoice,
-    RunRequest,
-    check_backends,
-    one_workload,
-)
+from keras_matrix.runner.matrix.grammar import FILE_RULES, MATRIX
+from keras_matrix.runner.matrix.scalars import resolve
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.matrix.overrides import Overrides
+    from keras_matrix.runner.matrix.service_selection import Service
+    from keras_matrix.runner.measure.request import CellChoice, RunRequest
 
 
 def check_output(flag: str, path: Path) -> None:
@@ -149,6 +149,9 @@ def cell_choice(args: argparse.Namespace) -> CellChoice:
 
     Raises `UsageError`.
     """
+    from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
+    from keras_matrix.runner.measure.request import CellChoice
+
     overrides = Overrides(
         backends=tuple(getattr(args, "backend", ())),
         filters=tuple(getattr(args, "filter", ())),
@@ -175,6 +178,7 @@ def workload_choice(
     Without any they are all backends, whose cells name what to install. Raises `UsageError`, naming `flag`.
     """
     from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends  # slow
+    from keras_matrix.runner.measure.request import check_backends, one_workload
 
     check_backends(overrides.backends)
     backends = overrides.backends or installed_backends(Interpreter(sys.executable)) or BACKENDS
@@ -187,6 +191,7 @@ def workload_choice(
 def run_request(args: argparse.Namespace, choice: CellChoice | None = None) -> RunRequest:
     """Return the request made by the flags of `add_measuring_options`, for the chosen cells. Raises `UsageError`."""
     from keras_matrix.runner.executors import registry
+    from keras_matrix.runner.measure.request import RunRequest
 
     return RunRequest(
         command=("runner", *map(without_user, args.given)),
@@ -199,6 +204,5 @@ def run_request(args: argparse.Namespace, choice: CellChoice | None = None) -> R
         new=args.new,
         log_dir=args.log_dir,
         datasets=args.datasets,
-        in_service=args.in_service,
         seams=args.seams,
     )

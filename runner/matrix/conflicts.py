@@ -20,7 +20,7 @@ from keras_matrix.records.settings import (
 )
 from keras_matrix.runner.matrix.catalog import Workload
 from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
-from keras_matrix.runner.matrix.strict_yaml import say
+from keras_matrix.runner.matrix.scalars import say
 
 TRAINING_ONLY = ("gradient_accumulation_steps", "remat")  # beyond their default
 # What another implementation than Keras's does, in the phase of the workload's twin.

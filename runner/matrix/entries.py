@@ -21,7 +21,8 @@ from keras_matrix.runner.matrix.catalog import Catalog, Workload, user_workload
 from keras_matrix.runner.matrix.conflicts import Conflict, conflicts
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Axes, Rule
-from keras_matrix.runner.matrix.strict_yaml import REFUSED, Document, Path, Problem, Stop, note, path_text, say
+from keras_matrix.runner.matrix.scalars import say
+from keras_matrix.runner.matrix.strict_yaml import REFUSED, Document, Path, Problem, Stop, note, path_text
 from keras_matrix.runner.matrix.value_reader import ValueReader
 
 MAX_EXCLUDES = 100  # each is tried on every point of its entry

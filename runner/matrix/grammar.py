@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from keras_matrix.records import settings
 from keras_matrix.records.host import cpu_list, gpu_list
 from keras_matrix.records.settings import Scalar
-from keras_matrix.runner.matrix.strict_yaml import say
+from keras_matrix.runner.matrix.scalars import say
 
 Axes = dict[str, tuple[Scalar, ...]]
 """The values of each setting or parameter of an entry."""
 
 VERSION = 1
+MATRIX = Path("matrix.yaml")  # the file that is read if none is named
 MAX_TEXT = 200
 LARGEST = "largest"
+TO_BE_FOUND = 0  # the batch size of a planned cell with batch_size: largest; no record has it
 # Used in paths, labels and SQL identifiers.
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 # A user's workload; the JSON Schema uses the same pattern.

@@ -20,7 +20,7 @@ from keras_matrix.runner.matrix.conflicts import conflicts
 from keras_matrix.runner.matrix.entries import set_by_matrix
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Rule
-from keras_matrix.runner.matrix.strict_yaml import resolve, say, value_text
+from keras_matrix.runner.matrix.scalars import resolve, say, value_text
 
 
 @dataclass(frozen=True, slots=True)

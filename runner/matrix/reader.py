@@ -35,12 +35,11 @@ from keras_matrix.runner.matrix import stall_rules, strict_yaml
 from keras_matrix.runner.matrix.catalog import Catalog
 from keras_matrix.runner.matrix.entries import read
 from keras_matrix.runner.matrix.entry import ANYWHERE, Entry, Placement, placement_of
-from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
+from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, TO_BE_FOUND, Axes
 from keras_matrix.runner.matrix.overrides import Overrides, overridden
 from keras_matrix.runner.matrix.strict_yaml import path_text
 
 MAX_CELLS = 100_000
-TO_BE_FOUND = 0  # the batch size of a planned cell with batch_size: largest; no record has it
 NO_FILE = "give the path with --matrix, or write a first matrix with: keras-matrix init"
 FIRST_LOOK = 5  # the fewest repeats that give an interval
 MAX_REPEATS = 1_000_000  # of all cells together; a planned repeat takes about 50 bytes

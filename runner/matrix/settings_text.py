@@ -12,8 +12,7 @@ from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import DEFINITION, PREFIX
 from keras_matrix.records.text import printable
 from keras_matrix.runner.matrix import catalog
-from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS
-from keras_matrix.runner.matrix.reader import TO_BE_FOUND
+from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, TO_BE_FOUND
 
 OF_COMMANDS = ("device", "cpus", "threads")  # the settings of an external command
 # Settings for how long a cell is measured, not what it is.

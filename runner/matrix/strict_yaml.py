@@ -4,16 +4,13 @@ Promise: for any bytes, `read` returns within a fraction of a second and does no
 `Document.problems`. It refuses duplicate keys, keys that are not text, anchors, aliases, merge keys, tags, several
 documents, tabs as indentation, control characters, text that is not UTF-8, and files that are too large or too deep.
 
-Values follow a subset of the core schema of YAML 1.2: `true` and `false` are booleans; decimal integers and floats
-(`1e-3` included) are numbers; an empty value, `~` and `null` are null; everything else is text. So `no`, `on`, `012`,
-`0x10` and `16:30` are text, and a rule for a number refuses them.
+The values are those of `scalars`.
 
 The grammar of a matrix is not part of this module.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,21 +18,18 @@ from typing import Any, Final
 
 import yaml
 
+from keras_matrix.runner.matrix.scalars import resolve, say
+
 MAX_BYTES = 1 << 20
 MAX_PROBLEMS = 50  # a reader stops there: so many problems usually have one cause
 MAX_DEPTH = 20
 MAX_NODES = 20_000  # limits the slowest file to 0.1 s; a matrix with 20,000 written values is a mistake
 
 Path = tuple[str | int, ...]
-Scalar = bool | int | float | str
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
-_FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _TAB = re.compile(r"^[ ]*\t", re.MULTILINE)
 _CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
 
 class Refused:
@@ -89,41 +83,9 @@ def read(data: bytes) -> Document:
     return Document(value, reader.lines, problems)
 
 
-def resolve(text: str) -> Scalar | None:
-    """Return the value of an unquoted scalar."""
-    if text in _NULLS:
-        return None
-    if text in _BOOLEANS:
-        return _BOOLEANS[text]
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    if _FLOAT.fullmatch(text) and not text.lstrip("+-").isdigit():
-        number = float(text)
-        return number if math.isfinite(number) else text
-    return text
-
-
 def path_text(path: Path) -> str:
     """Return a path in the notation of messages: `cells[0].batch_size[1]`."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
-
-
-def say(value: object) -> str:
-    """Return a received value for a message: short, printable, text in quotes."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return "nothing"
-    if isinstance(value, (list, dict)):
-        kind = "list" if isinstance(value, list) else "mapping"
-        return f"a {kind} of {len(value)}" if value else f"an empty {kind}"
-    text = ascii(value) if isinstance(value, str) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def value_text(value: Scalar) -> str:
-    """Return a value as it is written in a matrix file."""
-    return value if isinstance(value, str) else say(value)
 
 
 def _decode(data: bytes) -> tuple[str, list[Problem]]:

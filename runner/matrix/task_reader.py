@@ -9,7 +9,8 @@ from keras_matrix.records.text import near
 from keras_matrix.runner.matrix import task_rules as rules
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import LIMITS, USER_PARAM, Axes
-from keras_matrix.runner.matrix.strict_yaml import REFUSED, Path, path_text, say
+from keras_matrix.runner.matrix.scalars import say
+from keras_matrix.runner.matrix.strict_yaml import REFUSED, Path, path_text
 from keras_matrix.runner.matrix.task_entry import entry_of
 from keras_matrix.runner.matrix.task_request import TaskRequest, labelled
 

@@ -10,7 +10,7 @@ from keras_matrix.records.codec import canonical
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import ALONE, DEFINITION, PREFIX, Task
 from keras_matrix.runner.matrix.catalog import Workload
-from keras_matrix.runner.matrix.strict_yaml import value_text
+from keras_matrix.runner.matrix.scalars import value_text
 from keras_matrix.runner.matrix.task_rules import PLACE
 
 OWN = "own"  # for settings that a command decides itself

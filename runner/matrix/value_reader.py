@@ -9,7 +9,8 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.text import near
 from keras_matrix.runner.matrix.grammar import Axes, Rule
-from keras_matrix.runner.matrix.strict_yaml import REFUSED, Document, Path, Problem, note, say
+from keras_matrix.runner.matrix.scalars import say
+from keras_matrix.runner.matrix.strict_yaml import REFUSED, Document, Path, Problem, note
 
 
 class ValueReader:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keras_matrix.records import left_out
+from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Machine
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.errors import UsageError
@@ -105,6 +107,15 @@ class Experiment:
             {"command": list(request.command), **self.about},
             self.stopping or stopping(self.cells, to_decide=bool(self.rule or self.question)),
         )
+
+
+def origin(command: str, content: object) -> dict[str, Any]:
+    """Return the origin of cells that stand in no matrix file, for `run.json`.
+
+    `command` made them; `content` is what it measures: a text, or values that are written as JSON.
+    """
+    text = content if isinstance(content, str) else json.dumps(to_json(content), indent=1)
+    return {"matrix_path": command, "matrix_text": text}
 
 
 def own_arm(request: RunRequest, cells: Sequence[Cell], fault: str | None = None) -> ArmRequest:

@@ -6,17 +6,15 @@ and uploads do not treat it as a measurement.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results, latest_attempts
 from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.runner.machine import machine
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.experiment import Display, Experiment, measured
+from keras_matrix.runner.measure.experiment import Display, Experiment, measured, origin
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan import largest_cells
 from keras_matrix.runner.plan.largest_batch import Try, search
@@ -31,14 +29,15 @@ def find(request: RunRequest, cell: Cell, display: Display) -> Found:
     return largest_cells.found_of(cell, search(lambda size: _try(request, cell, size, display)))
 
 
-def with_largest(request: RunRequest, experiment: Experiment, display: Display) -> tuple[Experiment, LargestFound]:
-    """Return the experiment with a number in place of each `batch_size: largest`, and the search results."""
+def with_largest(request: RunRequest, experiment: Experiment, display: Display) -> Experiment:
+    """Return the experiment with a number in place of each `batch_size: largest`, and show what was found."""
     cells = [cell for cell in experiment.cells if cell.uses_largest_batch]
     largest_cells.check_limit(cells, request.memory_bytes, "batch_size: largest")
     with writing(request.results) as results:
         earlier = None if request.new else _of_earlier_start(request, results, experiment)
         found = earlier or [find(request, cell, display) for cell in cells]
-    return _numbered(request, experiment, found), LargestFound(cells, found, earlier is not None)
+    display.largest(LargestFound(cells, found, earlier is not None))
+    return _numbered(request, experiment, found)
 
 
 def _numbered(request: RunRequest, experiment: Experiment, found: Sequence[Found]) -> Experiment:
@@ -72,10 +71,8 @@ def _try(request: RunRequest, cell: Cell, size: int, display: Display) -> Try:
 
 
 def _latest(request: RunRequest, cell: Cell, display: Display) -> Record:
-    text = json.dumps({"settings": to_json(cell.settings)}, indent=1)
     own = replace(request, results=request.results / FOLDER, new=True, log_dir=None)
-    experiment = Experiment([cell], {"matrix_path": "a try of a batch size", "matrix_text": text})
+    experiment = Experiment([cell], origin("a try of a batch size", {"settings": cell.settings}))
     store = measured(own, experiment, display.of_a_try()).runs[""]
-    store.clear_leftovers()
     (record,) = latest_attempts(store.load()[0])
     return record

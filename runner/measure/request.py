@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from keras_matrix.runner.executors.registry import Executors
 
 
-MATRIX = Path("matrix.yaml")
-DEFAULT_RESULTS = Path("results")
 OF_ONE_WORKLOAD = Path("runner --workload")  # the name of a matrix that is made from flags
 
 
@@ -138,7 +136,6 @@ class RunRequest:
     again: bool = True
     log_dir: Path | None = None
     datasets: Path | None = None
-    in_service: bool = False
     seams: Seams = field(default_factory=Seams)
 
     def budget_of(self, matrix: Matrix) -> float | None:

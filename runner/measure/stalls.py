@@ -14,7 +14,6 @@ from keras_matrix.analysis.stalls.report import FILE, VERSION, StallReport, Stal
 from keras_matrix.records.codec import CodecError, decode, to_json
 from keras_matrix.records.instruments.input_probe import InputProbe
 from keras_matrix.records.schema import Record
-from keras_matrix.records.settings import PIPELINE
 from keras_matrix.records.store import Run
 
 PROBES = "input_probes.json"
@@ -36,13 +35,11 @@ def store_probes(run: Run, probes: Mapping[str, InputProbe]) -> None:
     run.store_object(PROBES, to_json({**stored_probes(run), **probes}))
 
 
-def stall_reports(run: Run, records: Sequence[Record]) -> list[StallReport]:
+def stall_reports(run: Run, records: Sequence[Record]) -> tuple[StallReport, ...]:
     """Return the analyses that a run's records contain, with its probes and what was verified."""
-    if not any(record.settings.feed == PIPELINE for record in records):
-        return []
-    verified = {one.cell_id: one.verified for one in _stored(run)}
+    verified = {report.cell_id: report.verified for report in _stored(run)}
     found = reports(records, stored_probes(run))
-    return [replace(one, verified=verified.get(one.cell_id, [])) for one in found]
+    return tuple(replace(report, verified=verified.get(report.cell_id, [])) for report in found)
 
 
 def store_reports(run: Run, found: Sequence[StallReport]) -> None:

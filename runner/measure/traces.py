@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from keras_matrix.analysis.comparison.context import ShownTrace
 from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.codec import CodecError, decode, dumps
 from keras_matrix.records.files import read_json
@@ -42,6 +43,17 @@ def stored_traces(run: Run, records: Iterable[Record]) -> Iterator[tuple[Record,
         folder = record.trace.folder if record.trace else None
         if folder and (path := run.inside(f"{folder}/{TRACE_NAME}")):
             yield record, path
+
+
+def shown_traces(run: Run, records: Iterable[Record]) -> dict[str, ShownTrace]:
+    """Return the traces of a run by cell, the newest of each; those that cannot be read are left out and noted."""
+    found = {}
+    for record, path in stored_traces(run, records):
+        try:
+            found[record.cell_id] = ShownTrace(path.relative_to(run.folder).as_posix(), table_of(path))
+        except TraceError as error:
+            run.note_unread(path, error)
+    return found
 
 
 def write_uncompressed(run: Run, records: Sequence[Record], target: Path) -> list[Path]:

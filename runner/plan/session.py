@@ -18,14 +18,12 @@ from typing import Any
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.identity import run_id
 from keras_matrix.records.schema import Machine, Record
-from keras_matrix.records.store import Results, Run
+from keras_matrix.records.store import FINISHED, Results, Run
 from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.runner.interrupts import interruptible
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.plan.plan import PlannedRepeat, order, plan_id, remaining
 from keras_matrix.runner.plan.stopping import FIXED
-
-FINISHED = "finished.json"
 
 
 @contextmanager

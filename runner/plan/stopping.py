@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from keras_matrix.runner.matrix.reader import Cell
-
 if TYPE_CHECKING:
     from keras_matrix.analysis.stats.sequential import Looks
+    from keras_matrix.runner.matrix.reader import Cell
 
 FIXED, WIDTH, DECISION = "fixed", "width", "decision"
 

@@ -7,7 +7,6 @@ the versions of their records.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from keras_matrix.analysis.explain.explanation import Explanation, Side, explain
 from keras_matrix.analysis.explain.facts import differing_facts
 from keras_matrix.analysis.explain.parts import StepParts, read_parts
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate
-from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run, latest_attempts
@@ -29,7 +27,7 @@ from keras_matrix.runner.environments.rebuilt import installable
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_text
-from keras_matrix.runner.measure.experiment import Display, Experiment, measured
+from keras_matrix.runner.measure.experiment import Display, Experiment, measured, origin
 from keras_matrix.runner.measure.traces import stored_traces
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.plan.stopping import looks_of
@@ -246,11 +244,9 @@ def _session(wanted: Wanted, named: Mapping[str, Cell], arms: Mapping[str, ArmRe
     """Measure both sides in one session, and trace their first processes."""
     request = wanted.sides.request
     unique = list({cell.cell_id: cell for cell in named.values()}.values())
-    text = json.dumps({name: to_json(cell.settings) for name, cell in named.items()}, indent=1)
-    about = {"matrix_path": "runner explain", "matrix_text": text}
+    about = origin("runner explain", {name: cell.settings for name, cell in named.items()})
     session = measured(request, Experiment(unique, about, arms), wanted.sides.display)
     for run in session.runs.values():
-        run.clear_leftovers()
         write_report(run)
     runs = {name: session.runs[name if name in session.runs else ""] for name in (BASE, NEW)}
     return _cell_side(runs[BASE], named[BASE].cell_id), _cell_side(runs[NEW], named[NEW].cell_id)

@@ -43,7 +43,7 @@ from keras_matrix.runner.machine.preflight.rules import gpu_problems
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import DEFAULTS
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
-from keras_matrix.runner.measure.experiment import Display, Experiment, measured
+from keras_matrix.runner.measure.experiment import Display, Experiment, measured, origin
 from keras_matrix.runner.measure.request import RunRequest, check_range
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.measure.seams import Seams
@@ -160,7 +160,7 @@ def measured_modes(request: RunRequest, flags: FcFlags, display: Display) -> Fin
     text, cells = _cells_of(flags)
     if request.executors.contract.local_machine:
         refuse_too_large(problem_of(cell.settings) for cell in cells if cell.settings.device == "cpu")
-    experiment = Experiment(cells, {"matrix_path": "runner fc", "matrix_text": text})
+    experiment = Experiment(cells, origin("runner fc", text))
     return finished(measured(request, experiment, display))
 
 

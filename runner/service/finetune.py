@@ -15,7 +15,7 @@ from keras_matrix.runner.machine.mounts import import_roots
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import LIMITS, MAX_TEXT, Rule
 from keras_matrix.runner.matrix.reader import expand, parse
-from keras_matrix.runner.measure.experiment import Display, Experiment, dataset_dir, measured
+from keras_matrix.runner.measure.experiment import Display, Experiment, dataset_dir, measured, origin
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.service.run import Finished, finished
 
@@ -111,4 +111,4 @@ def measured_fine_tuning(request: RunRequest, tuning: FineTuning, display: Displ
     text = json.dumps(tuning.matrix(), indent=1)
     with made_from_values():
         cells = expand(parse(Path(COMMAND), text.encode()))
-    return finished(measured(request, Experiment(cells, {"matrix_path": COMMAND, "matrix_text": text}), display))
+    return finished(measured(request, Experiment(cells, origin(COMMAND, text)), display))

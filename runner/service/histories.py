@@ -32,8 +32,8 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Problem, Results
 from keras_matrix.records.text import near, printable
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.scalars import value_text
 from keras_matrix.runner.matrix.settings_text import LENGTHS, differing, settings_text
-from keras_matrix.runner.matrix.strict_yaml import value_text
 
 
 def without_run(roots: Sequence[Path], advice: str = "measure one with: runner --matrix matrix.yaml") -> str:

@@ -28,12 +28,11 @@ from keras_matrix.analysis.stats.sessions import SeparateSessions
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.history_reader import left_out
 from keras_matrix.records.schema import Record
-from keras_matrix.records.store import Problem, Run
+from keras_matrix.records.store import FINISHED, Problem, Run
 from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import near, printable
 from keras_matrix.runner.errors import StoreError, UsageError
 from keras_matrix.runner.matrix.settings_text import title_defaults
-from keras_matrix.runner.plan.session import FINISHED
 from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import commands
 from keras_matrix.runner.service.histories import spread_stored, without_run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from pathlib import Path
 
 from keras_matrix.analysis.regression.reproduction import Reproduction, judge
 from keras_matrix.records.backends import TABLE
-from keras_matrix.records.codec import to_json
 from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import RECORD_NAME, Run, latest_attempts
@@ -20,7 +18,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.experiment import Display, Experiment, measured, own_arm
+from keras_matrix.runner.measure.experiment import Display, Experiment, measured, origin, own_arm
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.service import cells
@@ -91,8 +89,7 @@ def measured_again(stored: Stored, cell: Cell, env: Path | None, request: RunReq
         arm = rebuilt_arm(stored.records[0].versions, request, cell, display)
     else:
         arm = _same_image(stored, request, cell)
-    text = json.dumps(to_json(cell.settings), indent=1)
-    about = {"matrix_path": "runner reproduce", "matrix_text": text, "reproduces": stored.run.run_id}
+    about = {**origin("runner reproduce", cell.settings), "reproduces": stored.run.run_id}
     return finished(measured(request, Experiment([cell], about, {"": arm}), display))
 
 

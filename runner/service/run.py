@@ -1,22 +1,29 @@
 """Measures the cells of a matrix and writes the report: `runner run`, and `keras_matrix.run` of the Python API.
 
-The same request continues the newest unfinished run of the same plan. A search for the largest batch is imported and
-entered only if a cell asks for it.
+The same request continues the newest unfinished run of the same plan. Values of cells that are found by measuring have
+rows in `FOUND_BY`; what finds them is imported and entered only if a cell asks for it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 
 from keras_matrix.records.schema import HARMLESS, Record, Status
 from keras_matrix.records.store import Run, latest_attempts
+from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Display, Experiment, measured
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.session import Session
 from keras_matrix.runner.service import exit_codes
 from keras_matrix.runner.service.stored import Findings, write_report
+
+# Whether a cell asks for a value, and the function `module:function` that returns the experiment with it.
+FOUND_BY: tuple[tuple[Callable[[Cell], bool], str], ...] = (
+    (lambda cell: cell.uses_largest_batch, "keras_matrix.runner.measure.largest_search:with_largest"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +42,15 @@ def measured_matrix(request: RunRequest, display: Display) -> Finished:
     request.choice.check_workloads(matrix, cells)
     about = request.choice.about(matrix.left_out)
     experiment = Experiment(cells, about, budget_s=request.budget_of(matrix))
-    if any(cell.uses_largest_batch for cell in cells):
-        from keras_matrix.runner.measure.largest_search import with_largest  # only such a matrix needs it
-
-        experiment, largest = with_largest(request, experiment, display)
-        display.largest(largest)
+    for asked, found_by in FOUND_BY:
+        if any(map(asked, cells)):
+            experiment = resolve_name(found_by)(request, experiment, display)
     return finished(measured(request, experiment, display))
 
 
 def finished(session: Session) -> Finished:
     """Write the report of a session with one run, and return its findings."""
     run = session.runs[""]
-    run.clear_leftovers()
     found = write_report(run)
     latest = latest_attempts(found.records)
     return Finished(run, found, latest, exit_code(latest, max(0, len(session.repeats) - len(latest))))

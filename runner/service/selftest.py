@@ -113,8 +113,6 @@ def measured_influences(request: RunRequest, display: Display) -> tuple[Sequence
     arms = {ALONE: own_arm(own, cells), BUSY: replace(own_arm(own, cells), others_busy=True)}
     experiment = Experiment(cells, request.choice.about(matrix.left_out), arms, own.budget_of(matrix))
     session = measured(own, experiment, display)
-    for run in session.runs.values():
-        run.clear_leftovers()
     found = influences(session.records(ALONE), session.records(BUSY), count)
     influence.keep(request.results, found)
     known = {one.cell_id for one in found}

@@ -5,7 +5,6 @@ The arms of an analysis are interleaved; so are a change and the unchanged cell.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from dataclasses import dataclass, replace
 from keras_matrix.analysis.stalls.report import Advice, StallReport, Verdict, Verified
 from keras_matrix.analysis.stalls.verify import verified
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
-from keras_matrix.records.codec import canonical, to_json
+from keras_matrix.records.codec import canonical
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.input_probe import InputProbe
 from keras_matrix.records.instruments.stall_arms import arm_of, arms_of, base_of
@@ -27,7 +26,7 @@ from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.stall_rules import together
-from keras_matrix.runner.measure.experiment import Display, Experiment, dataset_dir, measured
+from keras_matrix.runner.measure.experiment import Display, Experiment, dataset_dir, measured, origin
 from keras_matrix.runner.measure.input_tools import InputTools
 from keras_matrix.runner.measure.request import RunRequest, check_range
 from keras_matrix.runner.measure.stalls import store_probes, store_verified, stored_probes
@@ -91,8 +90,7 @@ def _result(one: Trial | Verified, latest: Sequence[Record]) -> Verified:
 
 def about(wanted: Sequence[Cell]) -> dict[str, object]:
     """Return the origin of the cells for `run.json`."""
-    text = json.dumps([to_json(one.settings) for one in wanted], indent=1)
-    return {"matrix_path": "runner stalls", "matrix_text": text}
+    return origin("runner stalls", [cell.settings for cell in wanted])
 
 
 def dataset(settings: Settings) -> str:

@@ -10,7 +10,7 @@ from keras_matrix.records import files
 from keras_matrix.records.backends import BACKENDS, service_name
 from keras_matrix.runner.errors import StoreError, UsageError
 from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends
-from keras_matrix.runner.measure.request import MATRIX
+from keras_matrix.runner.matrix.grammar import MATRIX
 
 STARTER = Path(__file__).parent / "starter_files"
 # The files, and those that they are made from. The workload is no module of this package: it is the user's from now on.

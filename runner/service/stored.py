@@ -1,13 +1,18 @@
-"""Stored runs: finding one by its id, computing its findings, and writing its report."""
+"""Stored runs: finding one by its id, computing its findings, and writing its report.
+
+What only some runs have, such as traces, is a `Part`: a row of a table, whose module is imported for those runs alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
-from keras_matrix.analysis.comparison.context import RunContext, ShownTrace, UnreadFile
+from keras_matrix.analysis.comparison.context import RunContext, UnreadFile
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.findings import run_findings
 from keras_matrix.dashboards.report import page as report
@@ -16,16 +21,13 @@ from keras_matrix.records.instruments import shipped
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.schema import Record
-from keras_matrix.records.store import Problem, Results, Run, latest_attempts
+from keras_matrix.records.settings import PIPELINE
+from keras_matrix.records.store import FINISHED, Problem, Results, Run, latest_attempts
 from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import near, plural, printable
-from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import stored
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.settings_text import title_defaults
-from keras_matrix.runner.measure.stalls import stall_reports, store_reports
-from keras_matrix.runner.measure.traces import stored_traces, table_of
-from keras_matrix.runner.plan.session import FINISHED
 from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import exit_codes
 from keras_matrix.runner.service.commands import measuring_again
@@ -39,6 +41,44 @@ UNREAD_SHOWN = 20
 
 RUNS_NAMED = 5  # in a message about an unknown run
 LOOKED_BACK = 400  # runs; the time to find changes grows with the square of the number of sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of `RunContext` that only some runs have: whether a run `has` it, and what reads and stores it.
+
+    The functions are names, `module:function`, of the run and its records, and of the run and the part; without
+    `stored_by` a part is only read.
+    """
+
+    name: str
+    has: Callable[[Run, Sequence[Record]], bool]
+    read_by: str
+    stored_by: str | None = None
+
+    def read(self, run: Run, records: Sequence[Record]) -> Any:
+        """Return the part of a run that has it."""
+        return resolve_name(self.read_by)(run, records)
+
+
+PARTS = (
+    Part(
+        "traces",
+        lambda run, records: any(record.trace for record in records),
+        "keras_matrix.runner.measure.traces:shown_traces",
+    ),
+    Part(
+        "stalls",
+        lambda run, records: any(record.settings.feed == PIPELINE for record in records),
+        "keras_matrix.runner.measure.stalls:stall_reports",
+        stored_by="keras_matrix.runner.measure.stalls:store_reports",
+    ),
+    Part(
+        "verification",
+        lambda run, records: os.path.lexists(run.folder / verification_file.FILE),
+        "keras_matrix.runner.whatif.verification_file:stored",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +128,7 @@ def findings_of(run: Run) -> Findings:
     context = replace(
         _with_peaks(run, found.rows, found.run_context),
         usage_series=_usage_series(run, found.rows),
-        traces=_traces(run, found.records),
-        stalls=tuple(stall_reports(run, found.records)),
-        verification=verification_file.stored(run),
+        **{part.name: part.read(run, found.records) for part in PARTS if part.has(run, found.records)},
     )
     unread = (*context.unread, *(unread_file(run.folder.parent, problem) for problem in run.unread.values()))
     return replace(found, run_context=replace(context, unread=unread))
@@ -161,20 +199,6 @@ def _usage_series(run: Run, rows: Sequence[Row]) -> dict[tuple[str, int, int], U
     return {key: series for key, series in found if series is not None}
 
 
-def _traces(run: Run, records: Sequence[Record]) -> dict[str, ShownTrace]:
-    """Return the traces of a run by cell; those that are missing or cannot be read are left out."""
-    traced = [record for record in records if record.trace]
-    if not traced:
-        return {}
-    found = {}
-    for record, path in stored_traces(run, traced):
-        try:
-            found[record.cell_id] = ShownTrace(path.relative_to(run.folder).as_posix(), table_of(path))
-        except TraceError as error:
-            run.note_unread(path, error)
-    return found
-
-
 def update_findings(run: Run) -> Findings:
     """Compute the findings of a stored run, and store them with its records.
 
@@ -186,7 +210,9 @@ def update_findings(run: Run) -> Findings:
     read = history_reader.read([root], lambda cell_id, workload, backend: cell_id in cells)
     # The histories reach from `LOOKED_BACK` runs before up to this run.
     known = replace(read, runs=tuple(one for one in read.runs if one.run_id <= run.run_id)[-LOOKED_BACK:])
-    store_reports(run, shown.run_context.stalls)
+    for part in PARTS:
+        if part.stored_by and (content := getattr(shown.run_context, part.name)):
+            resolve_name(part.stored_by)(run, content)
     findings.keep(run, run_findings(shown.rows, shown.run_context, assessed(known, [root]), run.run_id))
     return shown
 

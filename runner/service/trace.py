@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import FIT
 from keras_matrix.records.store import Results, Run
@@ -19,7 +17,7 @@ from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.matrix.trace_rules import request_problem
-from keras_matrix.runner.measure.experiment import Display, Experiment, measured
+from keras_matrix.runner.measure.experiment import Display, Experiment, measured, origin
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.measure.traces import stored_traces
 from keras_matrix.runner.service import cells
@@ -60,8 +58,7 @@ def stored_trace(results: Path, name: str, run: str | None, display: Display) ->
 
 def record_trace(request: RunRequest, cell: Cell, display: Display) -> tuple[TracedRecord | None, Finished]:
     """Measure a cell with its trace; return the trace, None without one, and the finished run."""
-    text = json.dumps({"settings": to_json(cell.settings), "trace": to_json(cell.trace)}, indent=1)
-    about = {"matrix_path": "runner trace", "matrix_text": text}
+    about = origin("runner trace", {"settings": cell.settings, "trace": cell.trace})
     done = finished(measured(request, Experiment([cell], about), display))
     traces = _traces_of(done.run, done.run.load()[0])
     return next((traced for traced in traces if traced.record in done.latest), None), done

@@ -7,7 +7,6 @@ measured it, as `whatif.json`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,6 @@ from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.analysis.whatif.verify import BASELINE, Measurement, Prediction, Verdict, Verification
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.registry import Choice
-from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.peaks import Peaks
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import Settings
@@ -32,7 +30,7 @@ from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import peaks_of
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.experiment import Display, Experiment
+from keras_matrix.runner.measure.experiment import Display, Experiment, origin
 from keras_matrix.runner.measure.experiment import measured as measured_session
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.service import cells
@@ -163,9 +161,8 @@ class Session:
 
 def measure(request: RunRequest, display: Display, cells: Mapping[str, Cell], command: str) -> Session:
     """Measure the cells, by the names of their settings, equal ones once; `command` is stored as their origin."""
-    text = json.dumps({name: to_json(cell.settings) for name, cell in cells.items()}, indent=1)
     unique = list({cell.cell_id: cell for cell in cells.values()}.values())
-    experiment = Experiment(unique, {"matrix_path": command, "matrix_text": text})
+    experiment = Experiment(unique, origin(command, {name: cell.settings for name, cell in cells.items()}))
     done = finished(measured_session(request, experiment, display))
     return Session(done.run, measured(cells, done.latest), done.found, done.exit_code)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from keras_matrix.analysis.whatif.verify import Verification
 from keras_matrix.records.codec import CodecError, decode, to_json
 from keras_matrix.records.store import Run
+
+if TYPE_CHECKING:
+    from keras_matrix.analysis.whatif.verify import Verification
+    from keras_matrix.records.schema import Record
 
 FILE, VERSION = "whatif.json", 1
 
@@ -26,8 +30,10 @@ def document(
     }
 
 
-def stored(run: Run) -> Verification | None:
-    """Return the verification of a run; None if it has none, or one that cannot be read."""
+def stored(run: Run, records: Sequence[Record] = ()) -> Verification | None:
+    """Return the verification of a run; None if it has none, or one that cannot be read. No record is needed."""
+    from keras_matrix.analysis.whatif.verify import Verification
+
     content = run.load_object(FILE) or {}
     if content.get("version") != VERSION or content.get("verification") is None:
         return None

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     tuning = _tuning(args)
     request = run_request(args, CellChoice(Path(COMMAND), Overrides()))  # the cells come from the flags
     display = TerminalDisplay(args.json)
-    return conclude(request, measured_fine_tuning(request, tuning, display), display)
+    return conclude(measured_fine_tuning(request, tuning, display), display, in_service=args.in_service)
 
 
 def _tuning(args: argparse.Namespace) -> FineTuning:

@@ -9,7 +9,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from keras_matrix.runner.measure.request import MATRIX
+from keras_matrix.runner.matrix.grammar import MATRIX
 from keras_matrix.runner.service.starter import FILES, installed, write
 
 

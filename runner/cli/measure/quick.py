@@ -61,7 +61,6 @@ def run(args: argparse.Namespace) -> int:
         results=args.results,
         executors=registry.chosen(registry.DEFAULT, None, {}, args.seams.engine),
         datasets=args.datasets,
-        in_service=args.in_service,
         seams=args.seams,
     )
     matrix, cells = request.choice.load()

@@ -13,7 +13,6 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.cli.measure import sending
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
 from keras_matrix.runner.cli.render import findings
-from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service.run import Finished, measured_matrix
 from keras_matrix.runner.service.upload import after_run
@@ -31,22 +30,23 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print the table and upload. Returns the exit code."""
     request, upload = run_request(args), sending.upload_of(args)
     display = TerminalDisplay(args.json)
-    code = conclude(request, measured_matrix(request, display), display)
+    done = measured_matrix(request, display)
+    code = conclude(done, display, in_service=args.in_service)
     if upload is not None:
         after_run(upload, request.results, display.warn)
     return code
 
 
-def conclude(request: RunRequest, done: Finished, display: TerminalDisplay) -> int:
-    """Print the table of a finished run, and return the exit code."""
+def conclude(done: Finished, display: TerminalDisplay, *, in_service: bool) -> int:
+    """Print the table of a finished run, and return the exit code; `in_service` is whether a compose service ran it."""
     if display.quiet:
         print(findings.as_json(done.run, done.found, done.exit_code))
     else:
         findings.print_table(done.found, display.known_problems)
-        if advice := merge_advice(done.found.rows, in_service=request.in_service):
+        if advice := merge_advice(done.found.rows, in_service=in_service):
             print(advice)
         # The path through the link `latest` is shorter.
-        latest = request.results / "latest"
+        latest = done.run.folder.parent / "latest"
         folder = latest if latest.resolve() == done.run.folder.resolve() else done.run.folder
         print(f"\nreport: {folder / 'report.html'}   records: {done.run.folder / 'records'}")
     return done.exit_code

@@ -15,10 +15,11 @@ from keras_matrix.runner.cli.options import add_measuring_options, check_output,
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.tasks import result_file
 from keras_matrix.runner.matrix.cfg import Filled
+from keras_matrix.runner.matrix.grammar import MATRIX
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Matrix
 from keras_matrix.runner.matrix.service_selection import command_backends
-from keras_matrix.runner.measure.request import MATRIX, CellChoice, check_range
+from keras_matrix.runner.measure.request import CellChoice, check_range
 from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service.task import matrix_of_cfg, matrix_of_task, measured_task
 
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     labels = result_file.Labels(args.framework, args.metrics_suffix)
     display = TerminalDisplay(args.json)
     done, has_figures = measured_task(request, matrix, labels, output, display)
-    code = conclude(request, done, display)
+    code = conclude(done, display, in_service=args.in_service)
     no_result = f"no result: nothing was measured, and {output} was not written"
     display.say(f"result: {output}" if has_figures else no_result)
     return code

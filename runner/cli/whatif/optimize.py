@@ -20,6 +20,7 @@ from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.records import files
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
+from keras_matrix.records.store import DEFAULT_RESULTS
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.options import check_output
 from keras_matrix.runner.cli.render.format import document
@@ -34,7 +35,6 @@ from keras_matrix.runner.cli.whatif.replay_text import trace_lines
 from keras_matrix.runner.cli.whatif.verification_text import verified_lines
 from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.executors.registry import size_bytes
-from keras_matrix.runner.measure.request import DEFAULT_RESULTS
 from keras_matrix.runner.service import whatif
 from keras_matrix.runner.service.optimize import (
     Gains,

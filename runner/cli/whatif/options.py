@@ -9,8 +9,9 @@ from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.runner.cli.options import add_measuring_options, run_request
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.grammar import MATRIX
 from keras_matrix.runner.matrix.overrides import Overrides
-from keras_matrix.runner.measure.request import MATRIX, CellChoice, check_range
+from keras_matrix.runner.measure.request import CellChoice, check_range
 from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service import whatif
 from keras_matrix.runner.service.whatif import Work

@@ -20,8 +20,8 @@ from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.text import interval_text, number, percentage, plural, ratio_text, seconds
 from keras_matrix.runner.cli.render.format import columns
+from keras_matrix.runner.matrix.scalars import value_text
 from keras_matrix.runner.matrix.settings_text import settings_text
-from keras_matrix.runner.matrix.strict_yaml import value_text
 from keras_matrix.runner.whatif.measurement import settings_of
 from keras_matrix.runner.whatif.prediction import Prediction
 

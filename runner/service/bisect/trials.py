@@ -6,7 +6,6 @@ A trial that the state has answered is not measured again; one that was interrup
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +14,13 @@ from dataclasses import dataclass, field, replace
 from keras_matrix.analysis.regression import bisection
 from keras_matrix.analysis.regression.bisection import BAD, CANDIDATE, GOOD, TOTAL, Answer, Trial
 from keras_matrix.analysis.regression.gate import Rule
-from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.records.text import duration
 from keras_matrix.runner.environments.rebuilt import CannotRebuild, NotNow
 from keras_matrix.runner.errors import InfrastructureError, RunnerError
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.experiment import Display, Experiment, measured
+from keras_matrix.runner.measure.experiment import Display, Experiment, measured, origin
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.adaptive import Question, numbers, step_times, weights_of
 from keras_matrix.runner.plan.session import ArmRequest, Session
@@ -132,9 +130,8 @@ class Trials:
             return answer
 
         question = Question(trial.contrasts, answered, rule.looks)
-        text = json.dumps(to_json(self.cell.settings), indent=1)
         versions = {name: self.axis.labels[position] for name, position in trial.arms.items()}
-        about = {"matrix_path": "runner bisect", "matrix_text": text, "bisects": self.axis.subject, **versions}
+        about = {**origin("runner bisect", self.cell.settings), "bisects": self.axis.subject, **versions}
         request = replace(self.request, new=True) if anew else self.request
         return measured(request, Experiment([self.cell], about, arms, question=question), self.display)
 

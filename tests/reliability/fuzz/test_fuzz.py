@@ -15,7 +15,7 @@ USUAL_INPUTS = 250
 STORED = [
     pytest.param(
         "matrix",
-        marks=pytest.mark.fault("F32", mutation="resolve() of strict_yaml.py converts integers of any length"),
+        marks=pytest.mark.fault("F32", mutation="resolve() of scalars.py converts integers of any length"),
     ),
     pytest.param(
         "records", marks=pytest.mark.fault("F23", mutation="loads() of codec.py does not catch RecursionError")

@@ -7,15 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_matrix.records.text import escaped
-from keras_matrix.runner.matrix.strict_yaml import (
-    MAX_BYTES,
-    MAX_PROBLEMS,
-    REFUSED,
-    path_text,
-    read,
-    resolve,
-    say,
-)
+from keras_matrix.runner.matrix.scalars import resolve, say
+from keras_matrix.runner.matrix.strict_yaml import MAX_BYTES, MAX_PROBLEMS, REFUSED, path_text, read
 
 
 def problems(data: str | bytes) -> list[str]:
