@@ -289,7 +289,7 @@ def test_rows_set_aside_are_reported_with_exit_code_1(tmp_path: Path, capsys: py
     assert main(["push", "--results", str(tmp_path)]) == 1
     assert main(["status", "--results", str(tmp_path)]) == 1
     output = capsys.readouterr().out
-    assert "1 rows are set aside" in output
+    assert "1 row set aside" in output
     assert "bytes, more than 1,048,576" in output
 
 
@@ -344,7 +344,7 @@ def test_refused_row_exits_with_1_and_can_be_retried(
 ) -> None:
     fake.refuses = lambda row: "value: out of range" if row.get("metric") == "learning.loss" else None
     assert main(["push", "--to", BIGQUERY, "--results", results]) == 1
-    assert "24 rows are set aside: uploader status lists the reasons" in capsys.readouterr().out
+    assert "24 rows set aside: uploader status lists the reasons" in capsys.readouterr().out
     assert main(["status", "--to", BIGQUERY, "--results", results]) == 1
     output = capsys.readouterr().out
     assert output.count("value: out of range") == 20

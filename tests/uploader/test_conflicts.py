@@ -34,7 +34,7 @@ def test_run_of_the_same_name_with_other_values_is_named(
     _store_other(other)
     for _ in range(2):  # also the next push says it
         assert push(other, "--to", address) == 1
-        assert "rows are set aside" in capsys.readouterr().out
+        assert "set aside: uploader status" in capsys.readouterr().out
     assert uploader(other, "status", "--to", address) == 1
     printed = capsys.readouterr().out
     assert f"rows of run {run_name(0)} have other values in the warehouse" in printed
@@ -58,7 +58,7 @@ def test_run_of_the_same_name_with_other_values_in_a_dataset_is_named(
     capsys.readouterr()
     for _ in range(2):
         assert push(second, "--to", emulated) == 1
-        assert "rows are set aside" in capsys.readouterr().out
+        assert "set aside: uploader status" in capsys.readouterr().out
     assert uploader(second, "status", "--to", emulated) == 1
     assert f"rows of run {run_name(0)} have other values in the warehouse" in capsys.readouterr().out
     assert push(first, "--to", emulated) == 0

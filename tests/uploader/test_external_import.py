@@ -240,7 +240,7 @@ def test_import_rejects_mismatched_tables_and_sets_refused_rows_aside(
     assert made.batches == []
     made.create()
     assert main(command) == 1
-    assert "1 rows are set aside" in capsys.readouterr().out
+    assert "1 row set aside" in capsys.readouterr().out
     assert {name: made.count(name) for name in made.rows} == {"runs": 1, "cells": 2, "measurements": 1, "findings": 0}
 
 
@@ -264,7 +264,7 @@ def test_a_row_above_the_limit_is_set_aside_before_it_is_sent(
     command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
     results = str(tmp_path / "results")
     assert main([*command, "--results", results]) == 1
-    assert "rows are set aside: uploader status lists the reasons" in capsys.readouterr().out
+    assert "rows set aside: uploader status lists the reasons" in capsys.readouterr().out
     assert main(["status", "--results", results]) == 1
     assert "bytes, more than 500" in capsys.readouterr().out
     filled = LocalWarehouse(tmp_path / "results" / "warehouse")

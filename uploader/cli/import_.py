@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keras_matrix.records.text import plural
 from keras_matrix.uploader.cli import flags, options
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     for line in done.conflicts + done.uncompared:
         print(line)
     if done.dead:
-        print(f"{done.dead} rows are set aside: uploader status lists the reasons")
+        print(f"{plural(done.dead, 'row')} set aside: uploader status lists the reasons")
     return 1 if done.dead or done.uncompared else _print_problems(found)
 
 

@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from keras_matrix.records.text import plural
 from keras_matrix.uploader import process
 from keras_matrix.uploader.cli import flags, options, repair_summary
 
@@ -93,7 +94,7 @@ def _problems(done: PushSummary) -> list[str]:
     """Return a line for each problem of a push."""
     lines = [f"skipped: {line}" for line in done.left_out] + done.conflicts + done.uncompared
     if done.dead:
-        lines.append(f"{done.dead} rows are set aside: uploader status lists the reasons")
+        lines.append(f"{plural(done.dead, 'row')} set aside: uploader status lists the reasons")
     if done.expired:
         lines.append(f"not sent: {len(done.expired)} runs that are older than the warehouse's retention")
     if done.without_findings:
