@@ -64,7 +64,7 @@ PARTS = (
     Part("images", "ci/images", 25),
     Part("gpu-images", "ci/images --gpu", 40),  # before the Docker tier, which skips the tests of a missing image
     Part("docker", "ci/docker", 40),
-    Part("rebuild", "ci/study containers rebuild --limit-s 20", 10),
+    Part("rebuild", "lab/run containers rebuild --limit-s 20", 10),
     Part("gpu-tier", "ci/gpu-tier", 60),
     Part("first-hour", "ci/gpu --device cpu", 30),
     Part("first-hour-gpu", "ci/gpu", 60, needs_gpu=True),

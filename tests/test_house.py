@@ -76,7 +76,7 @@ def faults(module: str, text: str) -> list[str]:
     found = []
     for name in imports(ast.parse(text)):
         root = name.partition(".")[0]
-        if root in ("tests", "ci"):
+        if root in ("tests", "ci", "lab"):
             found.append(f"{module} imports {name}")
         if root in PACKAGES and root != top and root not in MAY_IMPORT[room]:
             found.append(f"{module} imports {name}")
@@ -256,7 +256,7 @@ def test_the_scan_finds_a_string_that_documents_nothing() -> None:
 
 
 def test_folders_that_are_no_packages_do_not_hide_libraries_of_their_name() -> None:
-    for folder in ("docker", "ci", "tests"):
+    for folder in ("docker", "ci", "lab", "tests"):
         assert not (ROOT / folder / "__init__.py").exists()
 
 
@@ -353,7 +353,7 @@ def unused(sources: dict[str, str]) -> list[str]:
 
 
 def test_every_module_is_used_by_the_product_itself() -> None:
-    """What only tests use belongs to tests/fakes, what only ci/ uses to ci/studies."""
+    """What only tests use belongs to tests/fakes, what only studies use to lab/."""
     folders = [name for name, path in modules() if path.stem == "__init__"]
     sources = {name: path.read_text() for name, path in modules()}
     assert [one for one in unused(sources) if one not in folders and "if __name__ ==" not in sources[one]] == []
@@ -548,7 +548,7 @@ def test_every_exception_from_a_security_rule_has_a_reason() -> None:
     comment = re.compile(r"# noqa: (?=[A-Z0-9, ]*\bS\d+)([A-Z0-9, ]+?)( - \w.*)?$")
     found = [
         (path.relative_to(ROOT), match)
-        for name in (*PACKAGES, "ci", "docker", "tests")
+        for name in (*PACKAGES, "ci", "lab", "docker", "tests")
         for path in sorted((ROOT / name).rglob("*.py"))
         for line in path.read_text(encoding="utf-8").splitlines()
         if (match := comment.search(line))

@@ -1,7 +1,7 @@
 """Gaps of the FC modes as text: of Keras's layers to the native loop, of a backend's library to the machine's best.
 
 Guarantee: pure; each line states figures of the run itself, compared between cells of one backend whose settings are
-otherwise equal. Limits: which part of Keras's step takes the time (`ci/study fc layers` measures that) and why a
+otherwise equal. Limits: which part of Keras's step takes the time (`lab/run fc layers` measures that) and why a
 library is slow are not known here. docs/fc.md and docs/roofline.md state both for one machine.
 """
 

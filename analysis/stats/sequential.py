@@ -4,7 +4,7 @@ The method is a group-sequential fixed-width interval: looks at set numbers of b
 interval at its own confidence; it stops at the first look whose half-width is at most the target, or when the budget
 is spent or no look is left. Stopping at a lucky, narrow moment makes plain 95 % intervals cover less; the looks'
 confidences are calibrated so that the interval reported at the stopping time covers 95 % again, as nearly as possible
-over all sizes of noise (`ci/simulate --calibrate`; docs/statistics.md states the result). They are valid for any
+over all sizes of noise (`lab/run statistics --calibrate`; docs/statistics.md states the result). They are valid for any
 target: only the ratio of noise to target matters.
 
 Guarantee: the rule uses the width only, never the side of the ratio, and only at the set looks; data between them

@@ -1,4 +1,4 @@
-"""Headless Chromium for the browser tier and for `ci/study warehouse`."""
+"""Headless Chromium for the browser tier and for `lab/run warehouse`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,9 @@ LANGUAGES = ("sh", "console", "yaml", "python", "json", "sql", "ini", "toml", "c
 NOT_RUN, IN_PART = "not run", "run in part"
 FENCE = re.compile(r"( *)(`{3,}|~{3,})\s*([\w-]*)(.*)")
 MARK = re.compile(rf"\s*<!--\s*({NOT_RUN}|{IN_PART})\b:?\s*(.*?)\s*-->\s*")
-INLINE = re.compile(r"`((?:runner|uploader|keras-matrix|make|docker compose|\.?ci/[\w-]+|\.venv/bin/\w+)(?: [^`]*)?)`")
+INLINE = re.compile(
+    r"`((?:runner|uploader|keras-matrix|make|docker compose|\.?(?:ci|lab)/[\w-]+|\.venv/bin/\w+)(?: [^`]*)?)`"
+)
 # What may contain indented text that is no code: a list, a footnote, an admonition, a tab or an API page of the site.
 CONTAINER = re.compile(r"[-*+] |\d+[.)] |\[\^|!!!|\?\?\?|===|:::")
 

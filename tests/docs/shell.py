@@ -84,7 +84,7 @@ def _commands(words: list[str]) -> Iterator[Words]:
     words = words[: end - (end < len(words) and words[end - 1] in ("1", "2"))]
     if words:
         yield tuple(words)
-        if words[0].startswith("ci/") and "--" in words:
+        if words[0].startswith(("ci/", "lab/")) and "--" in words:
             yield from _commands(words[words.index("--") + 1 :])
 
 
@@ -109,7 +109,7 @@ def problem(words: Words) -> str | None:
         name, rest = rest[1].removeprefix("keras_matrix."), rest[2:]
     elif name == "python" and rest and rest[0].startswith("ci/"):
         name, rest = rest[0], rest[1:]
-    if name.startswith(("ci/", ".ci/")):
+    if name.startswith(("ci/", ".ci/", "lab/")):
         return _of_script(name, rest)
     if name in ("runner", "keras-matrix"):
         return None if rest and PLACEHOLDER.fullmatch(rest[0]) else _refusal(parse, rest)
@@ -136,8 +136,9 @@ def _of_script(name: str, given: Words) -> str | None:
     path = ROOT / name
     if not path.is_file():
         return f"{name} does not exist"
-    if name == "ci/study" and given and not PLACEHOLDER.fullmatch(given[0]):
-        return _of_script(f"ci/studies/{given[0]}.py", given[1:])
+    if name == "lab/run" and given and not PLACEHOLDER.fullmatch(given[0]):
+        module = f"lab/{given[0]}"
+        return _of_script(f"{module}/command.py" if (ROOT / module).is_dir() else f"{module}.py", given[1:])
     text = path.read_text(encoding="utf-8")
     if "exec " in text or '"$@"' in text or "arguments+=" in text:  # its options are those of another program
         return None

@@ -41,7 +41,7 @@ WORKFLOW = ("jobs:", "  all:", "    runs-on: ubuntu-latest", "    steps:")
         (fenced("sh", "ci/nothing"), "ci/nothing does not exist"),
         (fenced("sh", "ci/images --tpu"), "ci/images has no option --tpu"),
         (fenced("sh", "ci/throttle --iops 200 -- runner stalls --x"), "runner stalls --x"),
-        (fenced("sh", "ci/study nothing"), "ci/studies/nothing.py does not exist"),
+        (fenced("sh", "lab/run nothing"), "lab/nothing.py does not exist"),
         (fenced("sh", "make bnch"), "the Makefile has no bnch"),
         (fenced("sh", "make bench ARGS='--repeat-all'"), "--repeat-all"),
         (fenced("sh", "docker compose run --rm tf-tpu"), "compose.yaml has no service tf-tpu"),

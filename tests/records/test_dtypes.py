@@ -13,7 +13,7 @@ from keras_matrix.records.dtypes import COMPUTED_IN, ELEMENT_BYTES, variable_byt
 from keras_matrix.runner.matrix.grammar import SETTINGS
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("records", "models", "analysis", "uploader", "dashboards", "runner", "ci")
+ROOMS = ("records", "models", "analysis", "uploader", "dashboards", "runner", "ci", "lab")
 
 
 def size_of(name: str) -> int:

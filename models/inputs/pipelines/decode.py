@@ -30,7 +30,7 @@ Pixels = NDArray[np.uint8]
 Decoder = Callable[[bytes, Header, int], Any]
 """Encoded bytes, their header and the divisor of the size (1, 2, 4 or 8), to (height, width, 3) uint8."""
 
-# In the order of `auto`: by images per CPU-second (ci/study input_pipelines). Each with the packages that it needs.
+# In the order of `auto`: by images per CPU-second (lab/run input_pipelines). Each with the packages that it needs.
 DECODERS = {"simplejpeg": ("simplejpeg",), "cv2": ("cv2",), "pil": ("PIL",)}
 NATIVE_DECODER = "tf_io"
 _PACKAGES = {"cv2": "opencv-python-headless", "PIL": "pillow"}

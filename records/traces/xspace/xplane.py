@@ -3,7 +3,7 @@
 The layout is that of `XSpace` in tsl/profiler/protobuf/xplane.proto. JAX's own reader requires JAX, TensorFlow's
 requires TensorFlow, and neither returns the programs in a plane's metadata. The events of a line, up to millions, are
 read together as columns: with the classes that protoc generates the same figures take 2.5 times the CPU time and 5
-times the memory (`ci/study traces readers`, docs/traces.md), and protobuf would become a requirement of `records`.
+times the memory (`lab/run traces readers`, docs/traces.md), and protobuf would become a requirement of `records`.
 """
 
 from __future__ import annotations

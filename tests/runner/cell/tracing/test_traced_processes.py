@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from ci.studies.traces import kept_share
 from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.identity import cell_id
@@ -24,6 +23,7 @@ from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.measure.record_builder import record_of
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.measure.traces import with_trace_stored
+from lab.traces import kept_share
 from tests.conftest import MACHINE, make_settings
 
 pytestmark = pytest.mark.process

@@ -1,0 +1,219 @@
+"""Run the simulations that docs/statistics.md states, and print them as Markdown.
+
+    lab/run statistics                       20,000 runs each, two to three minutes of CPU time over all cores
+    lab/run statistics --write               and put the tables into docs/statistics.md
+    lab/run statistics --calibrate           calibrate the confidences of the looks (analysis/stats/sequential.py)
+
+The same seed gives the same tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+# One thread a process: the arrays are small, and the processes share the cores.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
+from keras_matrix.records.text import percentage
+from lab.statistics import calibration, designs, noise, simulation
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "statistics.md"
+BEGIN, END = "<!-- simulation: begin -->", "<!-- simulation: end -->"
+NOISES = (0.01, 0.03, 0.10)
+EARLY_NOISES = (*NOISES, 0.30)
+SLOWDOWN = 4.0
+BUDGETS = LOOKS.blocks[:-1]
+Job = Callable[[], Any]
+Found = dict[tuple[str, str, float], Any]
+
+
+def jobs(runs: int, seed: int) -> dict[tuple[str, str, float], Job]:
+    """Return every simulation: its kind, its scenario, its noise, and its seed."""
+    found: dict[tuple[str, str, float], Job] = {}
+    for place, (scenario, level) in enumerate((s, n) for s in (*noise.SCENARIOS, noise.LIMIT) for n in NOISES):
+        own = seed + place
+        found["coverage", scenario.name, level] = partial(simulation.coverage, scenario, level, runs, own)
+        if scenario is not noise.LIMIT:
+            found["alarms", scenario.name, level] = partial(simulation.false_alarms, scenario, level, runs, own)
+            found["names", scenario.name, level] = partial(simulation.false_names, scenario, level, runs // 10, own)
+            found["decided", scenario.name, level] = partial(simulation.until_decided, scenario, level, runs // 10, own)
+        for most in BUDGETS:
+            job = partial(simulation.coverage, scenario, level, runs, own, most)
+            found[f"budget {most}", scenario.name, level] = job
+    for place, (scenario, level) in enumerate((s, n) for s in (*noise.SCENARIOS, noise.LIMIT) for n in EARLY_NOISES):
+        for kind, slowdown in (("early", 1.0), ("early slow", SLOWDOWN)):
+            early = partial(simulation.early_calls, scenario, level, runs // 10, seed + place, slowdown)
+            found[kind, scenario.name, level] = early
+    for level in NOISES:
+        for drift in (designs.ramp, designs.step):
+            job = partial(designs.order_errors, drift, level, repeats=10, runs=runs, seed=seed)
+            found["order", drift.__name__, level] = job
+        for machine in (designs.Machine(level, drift, budget_s) for drift in (0.2, 0.0) for budget_s in (120.0, 300.0)):
+            job = partial(designs.smallest_detectable, machine, runs=runs, seed=seed)
+            found["detectable", f"{machine.budget_s:.0f} s | {percentage(machine.drift)}", level] = job
+    return found
+
+
+def call(job: Job) -> Any:
+    """Run one simulation, in a separate process."""
+    return job()
+
+
+def tables(found: Found, runs: int, seed: int, taken_s: float) -> Iterator[str]:
+    """Yield the lines of the document."""
+    made_by = f"`lab/run statistics --runs {runs} --seed {seed}`"
+    yield f"{datetime.now(UTC):%Y-%m-%d}, {made_by}, {taken_s:.0f} s of CPU time. Noise"
+    yield "is the standard deviation of one process's log time. Target: a half-width of 3 %; budget: 40 blocks."
+    yield from coverage_table(found)
+    yield from budget_table(found)
+    yield from decided_table(found)
+    yield from early_table(found)
+    yield from names_table(found)
+    yield from order_table(found)
+    yield from detectable_table(found)
+    yield from looks_lines(runs)
+
+
+def head(*names: str) -> Iterator[str]:
+    """Yield an empty line and the head of a table."""
+    yield ""
+    yield f"| {' | '.join(names)} |"
+    yield "|" + "---|" * len(names)
+
+
+def coverage_table(found: Found) -> Iterator[str]:
+    """Yield coverage at the stopping time and the gate's false alarms."""
+    yield from head(
+        "scenario", "noise", "covers, %", "blocks", "stopped at 5, %", "false alarms, % of runs", "by Student's t"
+    )
+    for (kind, name, level), figure in found.items():
+        if kind == "coverage":
+            alarms = found.get(("alarms", name, level))
+            shares = "- | -" if alarms is None else f"{alarms.share * 100:.2f} | {alarms.by_student * 100:.2f}"
+            yield (
+                f"| {name} | {percentage(level)} | {figure.share * 100:.2f} ± {figure.error * 100:.2f} | "
+                f"{figure.blocks:.1f} | {100 * figure.at_first:.0f} | {shares} |"
+            )
+
+
+def budget_table(found: Found) -> Iterator[str]:
+    """Yield coverage if the budget ends at an earlier look: the range over the levels of noise."""
+    yield from head("covers, %, with a budget of", *(f"{most} blocks" for most in BUDGETS))
+    for scenario in (*noise.SCENARIOS, noise.LIMIT):
+        shares = [[found[f"budget {most}", scenario.name, n].share * 100 for n in NOISES] for most in BUDGETS]
+        yield f"| {scenario.name} | " + " | ".join(f"{min(s):.1f}-{max(s):.1f}" for s in shares) + " |"
+
+
+def decided_table(found: Found) -> Iterator[str]:
+    """Yield the results of a gate that continues until decided: ranges over the levels of noise."""
+    yield from head("looking until decided, at the threshold", "passed as no worse, %", "runs with an alarm, %")
+    for scenario in noise.SCENARIOS:
+        figures = [found["decided", scenario.name, level] for level in NOISES]
+        shares = ([one.passed * 100 for one in figures], [one.alarmed * 100 for one in figures])
+        yield f"| {scenario.name} | " + " | ".join(f"{min(s):.2f}-{max(s):.2f}" for s in shares) + " |"
+
+
+def early_table(found: Found) -> Iterator[str]:
+    """Yield how often a gate calls comparisons regressed early: ranges over the levels of noise."""
+    yield from head(
+        "called early",
+        f"at the threshold, % of runs of {simulation.COMPARISONS}",
+        "of runs of one, %",
+        f"{SLOWDOWN:.0f} times beyond it, by noise of {', '.join(map(percentage, EARLY_NOISES))}: at 5 blocks, %",
+    )
+    for scenario in (*noise.SCENARIOS, noise.LIMIT):
+        figures = [found["early", scenario.name, level] for level in EARLY_NOISES]
+        shares = ([one.of_runs * 100 for one in figures], [one.of_single * 100 for one in figures])
+        slow = (f"{found['early slow', scenario.name, level].at_first * 100:.0f}" for level in EARLY_NOISES)
+        ranges = " | ".join(f"{min(s):.2f}-{max(s):.2f}" for s in shares)
+        yield f"| {scenario.name} | {ranges} | {', '.join(slow)} |"
+
+
+def names_table(found: Found) -> Iterator[str]:
+    """Yield how often a table of equal backends names a fastest, at each level of noise."""
+    yield from head(
+        f"tables of {simulation.NAMED_ROWS} equal rows that name a fastest, %",
+        *(f"noise {percentage(n)}" for n in NOISES),
+    )
+    for scenario in noise.SCENARIOS:
+        shares = [found["names", scenario.name, level].share * 100 for level in NOISES]
+        yield f"| {scenario.name} | " + " | ".join(f"{share:.1f}" for share in shares) + " |"
+
+
+def order_table(found: Found) -> Iterator[str]:
+    """Yield the effect of interleaving."""
+    yield from head("drift of 20 %, 20 processes", "noise", "error in turn, %", "in order, %", "falls by")
+    for (kind, name, level), figure in found.items():
+        if kind == "order":
+            errors = f"{figure.in_turn * 100:.2f} | {figure.one_after_other * 100:.2f}"
+            yield f"| {name} | {percentage(level)} | {errors} | {figure.gain:.1f}x |"
+
+
+def detectable_table(found: Found) -> Iterator[str]:
+    """Yield the smallest detectable differences of two methods."""
+    yield from head(
+        "budget", "drift", "noise", "blocks", "smallest difference, ours, %", "keras-benchmarks', %", "share"
+    )
+    for (kind, name, level), figure in found.items():
+        if kind == "detectable":
+            both = f"{figure.ours * 100:.1f} | {figure.theirs * 100:.1f}"
+            yield f"| {name} | {percentage(level)} | {figure.blocks} | {both} | {figure.share:.2f} |"
+
+
+def looks_lines(runs: int) -> Iterator[str]:
+    """Yield the coverage of the looks over all sizes of normal noise."""
+    scatters = calibration.SCATTERS
+    ours = calibration.normal_coverage(LOOKS, scatters, runs, seed=2)
+    plain = calibration.normal_coverage(calibration.plain(LOOKS.blocks), scatters, runs, seed=2)
+    yield ""
+    yield (
+        f"Normal blocks, {len(scatters)} scatters of the ratio from {percentage(scatters[0])} to "
+        f"{percentage(scatters[-1])}:"
+    )
+    yield (
+        f"coverage at the stop {ours.min() * 100:.2f}-{ours.max() * 100:.2f} %; with plain 95 % intervals at each look "
+        f"{plain.min() * 100:.2f}-{plain.max() * 100:.2f} %."
+    )
+
+
+def calibrate() -> None:
+    """Print confidences for the looks, and their coverage."""
+    looks, distance = calibration.calibrate(LOOKS.blocks)
+    print(f"target {percentage(PRECISION_TARGET)}, looks {looks.blocks}")
+    print("confidences", tuple(round(confidence, 4) for confidence in looks.confidences))
+    print(f"coverage within {distance * 100:.2f} points of 95 %, on the draws it was found on")
+
+
+def main() -> None:
+    """Run the requested simulations."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20_000, help="runs of each simulation")
+    parser.add_argument("--seed", type=int, default=20261121)
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/statistics.md")
+    parser.add_argument("--calibrate", action="store_true", help="find the confidences of the looks")
+    args = parser.parse_args()
+    if args.calibrate:
+        calibrate()
+        return
+    planned = jobs(args.runs, args.seed)
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        found = dict(zip(planned, pool.map(call, planned.values()), strict=True))
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    text = "\n".join(tables(found, args.runs, args.seed, used.ru_utime + used.ru_stime))
+    print(text)
+    if args.write:
+        before, _, rest = DOCUMENT.read_text().partition(BEGIN)
+        DOCUMENT.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
+
+
+if __name__ == "__main__":
+    main()
