@@ -37,6 +37,7 @@ def check(backend, policy, names):
     assert {(one["output_dtype"], one["output_rows"]) for one in seen.values()} == {("float32", 2)}
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("policy", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])

@@ -51,6 +51,7 @@ def test_published_weights_have_the_names_that_keras_asks_for(tmp_path: Path) ->
     assert {name: file[:2] for name, file in found.items()} == {name: file[2:] for name, file in found.items()}
 
 
+@pytest.mark.nightly(why="every kind of file")
 @pytest.mark.process
 def test_weights_are_loaded_from_every_kind_of_file_and_others_are_refused(tmp_path: Path) -> None:
     found = ran("weights", tmp_path)
@@ -81,6 +82,7 @@ def test_every_trainable_weight_changes_on_a_base_with_random_weights(backend: s
         assert 1e-6 < found["size"] < 1e3, name
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_checkpoint_is_the_trained_model_and_can_be_fine_tuned_again(backend: str, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def mlp_flops(inputs: int) -> int:
     return 2 * (inputs * 1024 + 3 * 1024 * 1024 + 1024 * 10)
 
 
+@pytest.mark.nightly(why="every workload is built and counted: a minute")
 @pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)

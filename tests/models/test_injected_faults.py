@@ -16,10 +16,9 @@ SCRIPT = Path(__file__).with_name("plant_every_fault.py")
 PRODUCT = 2 * SIDE**3
 
 
+@pytest.mark.nightly(why="every fault is trained")
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "backend", ["tensorflow", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("jax", "torch"))]
-)
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_each_fault_does_its_own_work_and_no_other(backend: str) -> None:
     environment = {
         **os.environ,

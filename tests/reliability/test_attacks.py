@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.schema import HARMLESS, Record, Status
-from keras_matrix.records.store import Results, Run
+from keras_matrix.records.store import Results, Run, latest_attempts
 from tests.reliability.signals.runs import is_locked, processes_with
 
 pytestmark = pytest.mark.process
@@ -138,7 +138,8 @@ def test_what_a_cell_leaves_is_ended_before_the_next_cell_starts(among_others: A
 def test_cells_next_to_an_attack_are_measured_without_a_caveat(among_others: Attacked) -> None:
     """Mutation: a run ends after the first cell that has failed."""
     records = among_others.records("well")
-    assert [r.status in HARMLESS for r in records] == [True] * VICTIMS
+    # A block that other programs disturbed was measured again.
+    assert [r.status in HARMLESS for r in latest_attempts(records)] == [True] * VICTIMS
     assert [w for r in records for w in r.warnings if w.startswith("results_changed")] == []
     assert among_others.run.load()[1] == []
 

@@ -60,6 +60,7 @@ def test_blocks_of_the_last_comparison_time_a_hundred_cells() -> None:
     assert comparisons_of(PAIRS) == PAIRS * (TIMED + 1)
 
 
+@pytest.mark.nightly(why="ci/soak measures the same over 2,000 cells")
 @pytest.mark.process
 def test_runner_and_fork_server_keep_no_memory_and_no_file_of_cells_that_ended(tmp_path: Path) -> None:
     """Mutation: the output pipe of a cell is not closed at its end."""

@@ -164,6 +164,7 @@ def test_each_worker_process_has_its_share_of_the_cpus_and_as_many_threads() -> 
     assert found["threads"] == [share, share]
 
 
+@pytest.mark.nightly(why="every worker imports its backend")
 @pytest.mark.process
 def test_workers_in_new_interpreters_compute_the_same_as_forked_ones() -> None:
     found = answered("start_methods.py", "torch")

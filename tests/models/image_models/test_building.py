@@ -24,7 +24,11 @@ EXPECTED = {
 
 @pytest.mark.parametrize(
     "backend",
-    ["tensorflow", pytest.param("jax", marks=pytest.mark.nightly(why="XLA compiles every operation alone")), "torch"],
+    [
+        pytest.param("tensorflow", marks=pytest.mark.nightly(why="builds every model again")),
+        pytest.param("jax", marks=pytest.mark.nightly(why="XLA compiles every operation alone")),
+        "torch",
+    ],
 )
 def test_models_are_those_of_keras_hub_with_as_many_weights_as_by_formula(backend: str) -> None:
     """Mutation: `segmenter` calls the encoder of prompts without the labels of the points."""

@@ -81,6 +81,7 @@ def test_preset_of_hugging_face_that_does_not_exist_is_an_error(monkeypatch: pyt
     assert asked == [("owner/name", "config.json")]
 
 
+@pytest.mark.nightly(why="waits between tries")
 @pytest.mark.process
 def test_model_of_hugging_face_without_a_connection_is_tried_again() -> None:
     """Mutation: `connection_failure` does not ask Hugging Face, of whose failure KerasHub drops the cause."""

@@ -39,6 +39,7 @@ def printed(script: Path, backend: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.nightly(why="every implementation is compiled; ci/evidence holds the sources of models")
 @pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -358,6 +358,7 @@ def test_missing_device_is_reported_once_without_running_checks(
     assert device in printed.err
 
 
+@pytest.mark.nightly(why="ci/gpu --device cpu runs the same checks")
 @pytest.mark.process
 def test_checks_that_apply_to_a_cpu_pass_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     only = [f"--only={name}" for name in ("small", "barrier", "precision", "allocation", "peaks", "missing")]

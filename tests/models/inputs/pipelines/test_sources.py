@@ -96,6 +96,7 @@ def test_step_of_the_stand_in_device_takes_its_time_once_and_little_cpu_time(bac
     assert one["step_cpu_s"] < 0.5 * STEP_TIME_MS / 1e3
 
 
+@pytest.mark.nightly(why="waits on purpose")
 @pytest.mark.process
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_more_threads_than_cpus_prepare_batches_at_the_same_time(backend: str) -> None:

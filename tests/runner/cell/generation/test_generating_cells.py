@@ -110,7 +110,7 @@ MODES = [
     *on_backends("tensorflow", "bfloat16", {"precision": "bfloat16"}),
     *on_backends("tensorflow", "float64", {"precision": "float64"}, among=("tensorflow", "torch")),
     *on_backends("torch", "int4", {"params": {"quantization": "int4"}}),
-    *on_backends("jax", "float8", {"params": {"quantization": "float8"}}),
+    *on_backends("torch", "float8", {"params": {"quantization": "float8"}}),
 ]
 
 

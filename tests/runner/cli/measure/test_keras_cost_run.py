@@ -29,6 +29,7 @@ cells:
 PARTS = ("callbacks and input + metrics + optimizer + layers and loss", "sampling and layers")
 
 
+@pytest.mark.nightly(why="every part of the cost in processes of its own")
 def test_the_cost_of_keras_is_measured_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     matrix, results = tmp_path / "matrix.yaml", tmp_path / "results"
     matrix.write_text(MATRIX)

@@ -143,6 +143,7 @@ def test_a_cell_is_the_same_as_a_process_of_this_machine(work: Path, cluster: Lo
     assert there.machine.cpu_model == here.machine.cpu_model
 
 
+@pytest.mark.nightly(why="the folders that travel have unit tests")
 def test_a_users_own_workload_travels_to_the_node(work: Path, cluster: LocalCluster) -> None:
     (work / "mine.py").write_text("""\
 import keras
@@ -252,6 +253,7 @@ def test_a_killed_node_costs_one_cell_and_every_cell_is_counted_once(work: Path,
     assert len({(record.cell_id, record.repeat) for record in found}) == 24
 
 
+@pytest.mark.nightly(why="half a minute; a killed node is tried for every change")
 def test_a_killed_runner_leaves_no_cell_and_its_run_is_continued(work: Path, cluster: LocalCluster) -> None:
     sleepers(work, 12, 1.7)
     process = started(work, cluster)

@@ -100,6 +100,7 @@ def test_wheels_that_were_built_again_are_searched_anew(wheels: Path, capsys: py
     assert "found: 1.4 is slower than 1.3: +5.0 %" in capsys.readouterr().out
 
 
+@pytest.mark.nightly(why="another whole search")
 def test_version_that_cannot_be_imported_is_skipped_with_the_reason(
     wheels: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
