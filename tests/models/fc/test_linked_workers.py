@@ -100,6 +100,7 @@ def test_layers_sleep_in_every_part_of_the_batch_in_order_and_again_if_recompute
     assert once_s + LAYERS * SLEEPS["forward_sleep_ms"] / 1000 <= again
 
 
+@pytest.mark.nightly(why="compiles for half a minute, alone")
 def test_a_compiled_step_of_jax_has_one_sum_per_bucket() -> None:
     sums = {name: one["sums"] for name, one in found("jax").items() if "buckets" in name}
     assert list(sums.values()) == [1, 3, 6]
