@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from keras_matrix.analysis.comparison.context import RunContext
+from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.whatif.verify import Measurement, Prediction, judge, judge_again
+from keras_matrix.dashboards.report.page import render
 from keras_matrix.dashboards.report.predictions import predictions
+from tests.sessions import processes
 
 PREDICTED = {"baseline": Prediction(0.1, 0.09, 0.11), "workers=4": Prediction(0.2, 0.19, 0.21)}
 MEASURED = {
@@ -13,12 +17,16 @@ MEASURED = {
 
 
 def test_a_run_without_a_verification_has_no_section() -> None:
-    assert predictions(None) is None
+    records = processes(0.01)
+    pages = [
+        render(records, table(records), {}, run_context=RunContext(verification=verification))
+        for verification in (None, judge(PREDICTED, MEASURED))
+    ]
+    assert ['id="predictions"' in page for page in pages] == [False, True]
 
 
 def test_each_setting_has_its_times_its_error_and_its_verdict() -> None:
     found = predictions(judge(PREDICTED, MEASURED))
-    assert found is not None
     assert found.verdict == "refuted"
     (table,) = found.tables
     assert table.columns[0] == "predicted, ms"
@@ -33,6 +41,5 @@ def test_each_setting_has_its_times_its_error_and_its_verdict() -> None:
 def test_a_recalibration_has_a_table_of_its_own() -> None:
     first = judge(PREDICTED, MEASURED)
     found = predictions(judge_again(first, PREDICTED, MEASURED, "alpha 2 ms", ["baseline"]))
-    assert found is not None
     assert [one.title for one in found.tables] == ["As predicted", "After a recalibration of the link: alpha 2 ms"]
     assert found.tables[1].rows[0].values[-1] == "fitted"
