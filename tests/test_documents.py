@@ -18,7 +18,7 @@ from keras_matrix.analysis.stats import blocks as figures
 from keras_matrix.analysis.stats import epochs, levels, processes
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS
 from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
-from keras_matrix.analysis.surroundings import activity, disturbance, gpu, resolution, setting
+from keras_matrix.analysis.surroundings import disturbance, examination, gpu, resolution
 from keras_matrix.analysis.surroundings.findings import Limit
 from keras_matrix.dashboards.charts.scaling.figures import scaling_lines
 from keras_matrix.models.fc.layout import BATCH_SCALE
@@ -75,13 +75,13 @@ def short(power: float) -> str:
 @pytest.mark.parametrize(
     ("name", "limit"),
     [
-        ("`resolution`", activity.RESOLUTION),
-        ("`other_cpu`", activity.OTHER_CPU),
-        ("`steal`", activity.STEAL),
-        ("`load`", activity.LOAD_PER_CPU),
-        ("`cpu_pressure`", activity.CPU_PRESSURE),
-        ("`memory_pressure`, `io_pressure`", activity.STALL),
-        ("`memory_limit`", setting.MEMORY_USED),
+        ("`resolution`", examination.RESOLUTION),
+        ("`other_cpu`", examination.OTHER_CPU),
+        ("`steal`", examination.STEAL),
+        ("`load`", examination.LOAD_PER_CPU),
+        ("`cpu_pressure`", examination.CPU_PRESSURE),
+        ("`memory_pressure`, `io_pressure`", examination.STALL),
+        ("`memory_limit`", examination.MEMORY_USED),
         (
             "`gpu`, `gpu_clocks`, `gpu_temperature`, `gpu_throttling`, `gpu_persistence`, `gpu_users`, `gpu_mig`, "
             "`gpu_ecc`",

@@ -45,7 +45,7 @@ NAMING_BACKENDS = {
     "records.backends": "the table",
     "records.traces.conversion": "the format of a profile's file",
     "analysis.hardware.flops": "why the tool of a backend counts other operations",
-    "analysis.parity.known_deviations": "known causes of deviations",
+    "analysis.parity.explanations": "known causes of deviations",
     "runner.cell.parity.worker": "their detection and correction",
     "runner.machine.preflight.builds": "what each released wheel was compiled for",
     "runner.environments.package_versions": "which packages of a backend are installed together",

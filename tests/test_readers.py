@@ -62,7 +62,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "uploader/local/warehouse.py": (1, OPENED_BY_THE_READER),
     "uploader/outbox.py": (1, OPENED_BY_THE_READER),
     "uploader/sql.py": (2, OWN),
-    "dashboards/live/app/snapshot.py": (1, SCRATCH),
+    "dashboards/live/app/refreshed.py": (1, SCRATCH),
     "dashboards/live/page.py": (1, OWN),
     "dashboards/live/questions.py": (1, OWN),
     "dashboards/report/page.py": (1, OWN),
@@ -112,7 +112,7 @@ SQL = ("read_parquet(", "read_json(", "parquet_schema(", "parquet_kv_metadata(",
 WITH_SQL = {
     "uploader/local/parquet.py",  # of the warehouse, whose files `damaged_files.find_unfit` has checked
     "uploader/local/graph_files.py",  # of a trace, whose files `read_range` has opened before
-    "dashboards/live/app/snapshot.py",  # of a scratch folder
+    "dashboards/live/app/refreshed.py",  # of a scratch folder
 }
 
 

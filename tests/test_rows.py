@@ -36,15 +36,14 @@ from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import number
-from keras_matrix.runner.api.frame import columns
 from keras_matrix.runner.api.rows import cells_of
+from keras_matrix.runner.api.stored_run import columns
 from keras_matrix.runner.cli.compare import reproduce
 from keras_matrix.runner.cli.inputs.stalls import report_lines
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.cli.render import history_lines
 from keras_matrix.runner.cli.render import versus as versus_text
-from keras_matrix.runner.cli.render.findings import as_document
-from keras_matrix.runner.cli.render.verdicts import table_lines
+from keras_matrix.runner.cli.render.findings import as_document, table_lines
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_text, title_defaults

@@ -4,14 +4,20 @@ Cells of one session were measured alternately and are paired by block; the inte
 sessions also differ by boot, driver and hour: their interval needs the spread between sessions from the stored history,
 and without it there is no interval. Cells that did not do the same work on the same machine are not compared, with the
 reason; a cell that fails more often in new than in base counts as not measured, whatever its other processes show.
+
+If some processes of a cell crash, the others are a biased sample: those that were quick, or used little memory. Their
+ratio is shown, but it does not pass a gate.
+
+Guarantee: infrastructure failures are not the cell's and are not counted. Limits: the cause of a failure is not known,
+nor whether one more failure is due to chance; a gate does not pass what did not run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.comparison.failures import increased_failure, partial_failures
 from keras_matrix.analysis.comparison.primary_metric import without_ratio
 from keras_matrix.analysis.comparison.same_work import mixed, work_caveats
 from keras_matrix.analysis.comparison.table import CellSummary, all_data, incomparable, log_ratios, summaries
@@ -20,9 +26,11 @@ from keras_matrix.analysis.regression.gate import Outcome, Rule, Verdict, judge,
 from keras_matrix.analysis.regression.regression_kinds import Facets, RecordPair, facets
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, MOST_BLOCKS, Estimate, adjusted_p_values
 from keras_matrix.analysis.stats.suite import SuiteRatio, per_group
-from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.schema import MEASURED, Record, Status
 
 Across = Callable[[Sequence[Record], Sequence[Record]], SessionRatio | None]
+
+
 """From the ok records of a cell in two sessions to the ratio new / base, None if there is no ratio."""
 
 ACROSS_UNKNOWN = "undecided: no interval across these sessions"
@@ -277,3 +285,40 @@ def _grouped(comparisons: Sequence[Comparison]) -> Mapping[str, Mapping[str, Map
             logs = {} if failed else log_ratios(one.new, one.base)
             found.setdefault(one.either.settings.backend, {})[one.cell_id] = logs
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class PartialFailure:
+    """Failures of one side with one status: in `count` of its `of` repeats, with the reason of the first."""
+
+    side: str
+    status: Status
+    count: int
+    of: int
+    reason: str | None
+
+    def __str__(self) -> str:
+        """Return the failure as text, without the reason."""
+        return f"{self.side}: {self.status} in {self.count} of {self.of} repeats"
+
+
+def partial_failures(
+    sides: Mapping[str, Sequence[Record]], repeats: Collection[int] | None = None
+) -> list[PartialFailure]:
+    """Return the failures of these sides by status; `repeats` are those that count, None for all.
+
+    The records are the valid attempts, one a repeat.
+    """
+    found = []
+    for side, records in sides.items():
+        tried = [r for r in records if r.status is not Status.INFRA and (repeats is None or r.repeat in repeats)]
+        reasons = {record.status: record.reason for record in reversed(tried)}
+        counts = Counter(record.status for record in tried if record.status not in MEASURED)
+        found += [PartialFailure(side, status, n, len(tried), reasons[status]) for status, n in sorted(counts.items())]
+    return found
+
+
+def increased_failure(found: Sequence[PartialFailure], new: str) -> PartialFailure | None:
+    """Return the first failure of the side `new` with a larger share of its repeats than on the other side; or None."""
+    before = {one.status: one.count / one.of for one in found if one.side != new}
+    return next((one for one in found if one.side == new and one.count / one.of > before.get(one.status, 0.0)), None)

@@ -1,6 +1,7 @@
 """The results of a run: how its attempts ended, the verdict on each piece of work, and the table of figures.
 
 A backend is marked as fastest only if its row names it, and a figure that was not measured is a dash.
+A cell's share of a device's peaks is that of the best measured product, and of the stated peak.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from keras_matrix.analysis.comparison.primary_metric import (
 from keras_matrix.analysis.comparison.table import CellSummary, Row, in_order
 from keras_matrix.analysis.comparison.undecided import undecided
 from keras_matrix.analysis.fc.parallel import FcFigure, figures
+from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, hidden, values
 from keras_matrix.dashboards.charts import axes
@@ -34,9 +36,9 @@ from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import RatioPlot, Word, interval_marks, slot_of
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, Block, FigureRow, Value, statistic_lines
 from keras_matrix.dashboards.charts.pictures import work_details
+from keras_matrix.dashboards.charts.roofline import bandwidth, rate
 from keras_matrix.dashboards.charts.scaling.figures import scaled_value, scaling_lines
 from keras_matrix.dashboards.report.device_memory import device_memory_values, device_unit
-from keras_matrix.dashboards.report.shares import of_bandwidth, of_measured_peak, of_stated_peak
 from keras_matrix.records.schema import HARMLESS, Record, Status
 from keras_matrix.records.settings import FIT, GENERATE
 from keras_matrix.records.store import latest_attempts
@@ -293,3 +295,40 @@ def _endings_value(cell: CellSummary | None) -> Value:
     counts = ", ".join(f"{counted[status]} {status}" for status in Status if counted[status])
     over = f"over {len(cell.machines)} {noun(cell.machines)}" if cell.machines else ""
     return Value(counts, over, bad=any(status not in HARMLESS for status in counted))
+
+
+def of_measured_peak(shares: Sequence[PeakShare | None]) -> list[Value]:
+    """Return each backend's share of the machine's best measured peak, with its rate next to it.
+
+    If the backends of a row compute in several precisions, the precision of its peak is next to each share, and the
+    rate is in the hint.
+    """
+    differ = len({share.place.precision for share in shares if share and share.place}) > 1
+    return [_of_measured_peak(share, differ) for share in shares]
+
+
+def of_stated_peak(share: PeakShare | None) -> Value:
+    """Return a share of the peak that the maker states for the precision of the computation (MFU)."""
+    if share is None or share.mfu is None or share.place is None:
+        return NOT_MEASURED
+    hint = f"of {rate(share.datasheet_flop_per_s)}, as the maker states it"
+    return Value(number(share.mfu, PERCENT.size), share.place.precision, hint)
+
+
+def of_bandwidth(share: PeakShare | None) -> Value:
+    """Return the share of the memory's bandwidth at which our decoding step of a language model reads its weights."""
+    if share is None or share.share_of_bandwidth is None:
+        return NOT_MEASURED
+    return Value(number(share.share_of_bandwidth, PERCENT.size), bandwidth(share.read_byte_per_s))
+
+
+def _of_measured_peak(share: PeakShare | None, differ: bool) -> Value:
+    if share is None or share.share_of_peak is None or share.achieved_flop_per_s is None:
+        return Value(NOTHING, hint=(share.note if share else None) or "")
+    precision = f" in {share.place.precision}" if share.place else ""
+    hint = f"of {rate(share.peak_flop_per_s)}, the machine's best measured product{precision}"
+    hint += f" ({share.peak_of})" if share.peak_of else ""
+    reached = rate(share.achieved_flop_per_s)
+    if differ and share.place:
+        return Value(number(share.share_of_peak, PERCENT.size), share.place.precision, f"{reached}, {hint}")
+    return Value(number(share.share_of_peak, PERCENT.size), reached, hint)

@@ -21,7 +21,7 @@ from keras_matrix.analysis.stats.cell_statistics import values
 from keras_matrix.dashboards.report import results
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import Record, Resolved
-from keras_matrix.runner.cli.render.verdicts import table_lines
+from keras_matrix.runner.cli.render.findings import table_lines
 from tests.conftest import make_record, make_settings
 from tests.synthetic_peaks import GIGA, make_peaks, stream
 

@@ -17,8 +17,7 @@ from keras_matrix.dashboards.report.page import render
 from keras_matrix.dashboards.report.tables.keras_cost import tables
 from keras_matrix.records.schema import Learning, Record, Resolved, Status
 from keras_matrix.records.settings import IMPLEMENTATIONS
-from keras_matrix.runner.cli.render.findings import as_document
-from keras_matrix.runner.cli.render.verdicts import table_lines
+from keras_matrix.runner.cli.render.findings import as_document, table_lines
 from keras_matrix.runner.service.stored import Findings
 from tests.conftest import make_record, make_settings
 

@@ -9,7 +9,7 @@ from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.findings import Kind, run_findings
 from keras_matrix.analysis.published import CAVEATS
 from keras_matrix.dashboards.report import results
-from keras_matrix.runner.cli.render.verdicts import table_lines
+from keras_matrix.runner.cli.render.findings import table_lines
 from keras_matrix.runner.matrix import catalog
 from tests.conftest import make_record, make_settings
 

@@ -13,8 +13,7 @@ from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.findings import run_findings
 from keras_matrix.analysis.warm_caches import WarmCache, warm_caches
 from keras_matrix.records.schema import Record, Resolved, Times
-from keras_matrix.runner.cli.render.findings import as_document
-from keras_matrix.runner.cli.render.verdicts import table_lines
+from keras_matrix.runner.cli.render.findings import as_document, table_lines
 from keras_matrix.runner.service.stored import Findings
 from tests.conftest import make_record, make_settings
 

@@ -12,8 +12,7 @@ import pytest
 
 from keras_matrix.dashboards.live.app.application import Application, statements
 from keras_matrix.dashboards.live.app.needed import Needed, needed
-from keras_matrix.dashboards.live.app.refreshed import RETRY_S, Clocks, Refreshed, RefreshPolicy
-from keras_matrix.dashboards.live.app.snapshot import Snapshot
+from keras_matrix.dashboards.live.app.refreshed import RETRY_S, Clocks, Refreshed, RefreshPolicy, Snapshot
 from keras_matrix.dashboards.live.app.source import Live
 from keras_matrix.dashboards.live.questions import Choice, answer, questions
 from keras_matrix.records.store import Results

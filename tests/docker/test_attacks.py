@@ -27,6 +27,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.nightly(why="a minute; attacks from processes are tried for every change")
 def test_attack_from_a_container_reaches_no_record_no_lock_and_no_other_cell(tmp_path: Path) -> None:
     """Mutation: the results folder is mounted into the container of a cell."""
     victims = [f"tests.workloads.misbehaving:well\n    params: {{n: {number}}}" for number in range(2)]

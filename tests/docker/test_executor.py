@@ -89,6 +89,7 @@ def test_every_backend_is_measured_in_its_image_from_a_host_without_one(tmp_path
     assert all(r.memory.peak_host_memory_bytes > 100 << 20 for r in found)
 
 
+@pytest.mark.nightly(why="half a minute; the mounts are in the tests of services")
 def test_cells_train_from_a_data_set_of_the_host(tmp_path: Path) -> None:
     images = tmp_path / "images"
     make = [sys.executable, "-m", "keras_matrix.runner", "make-images", "--count", "64", "--size", "64x48"]
@@ -145,6 +146,7 @@ def test_sizes_above_a_containers_limit_are_refused_before_allocation(tmp_path: 
 GROWING = "tests.workloads.growing:wide_samples"
 
 
+@pytest.mark.nightly(why="a search in containers; its parts have tests of their own")
 def test_a_cell_with_the_largest_batch_is_measured_with_what_fits_the_container(tmp_path: Path) -> None:
     matrix(tmp_path, [SERVICE], f"{GROWING}\n    batch_size: largest")
     done = run(tmp_path, "--memory", "1g")
@@ -202,6 +204,7 @@ def command_lines() -> list[bytes]:
     return found
 
 
+@pytest.mark.nightly(why="the same cap is tried on a process for every change")
 @pytest.mark.fault("F9", mutation="more than a mebibyte of output counts as an interrupted stream")
 def test_a_gigabyte_of_output_is_capped(tmp_path: Path) -> None:
     assert one(tmp_path, "flooding", timeout_s=200).status in MEASURED

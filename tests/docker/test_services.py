@@ -264,6 +264,7 @@ def test_image_without_write_access_reports_the_folder(project: Path) -> None:
     assert list((project / "results").iterdir()) == []
 
 
+@pytest.mark.nightly(why="two services one after the other")
 def test_two_runs_of_a_service_have_the_same_host(project: Path) -> None:
     hosts = set()
     for _ in range(2):
@@ -272,6 +273,7 @@ def test_two_runs_of_a_service_have_the_same_host(project: Path) -> None:
     assert len(hosts) == 1
 
 
+@pytest.mark.nightly(why="three services one after the other")
 def test_stopped_container_without_rm_does_not_affect_the_next_run(without_rm: Path) -> None:
     names, runs = set(), set()
     for number in (1, 2):

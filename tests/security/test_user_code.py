@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 # Modules outside of the cell that import by a name: of which all names are constants of the project.
 IMPORT_BY_NAME = {
     "analysis/stats/special.py",
-    "runner/api/frame.py",
+    "runner/api/stored_run.py",
     "runner/cli/main.py",
     "runner/executors/registry.py",
     "runner/machine/gpus/nvml.py",

@@ -3,24 +3,40 @@
 Regardless of the number of visitors and choices, each table is read successfully at most once per period, by one
 refresh at a time, and nothing is read without a visitor. A visitor waits only for the first snapshot; during later
 refreshes the previous one is shown, and if a refresh fails the page shows since when and why.
+
+An in-memory copy of the rows that the dashboard's questions read from a warehouse, from one day on.
+
+A snapshot is read with one SELECT per table, bounded by day, of the needed columns only; it answers the questions as
+the warehouse would for those days, and does not query the warehouse again. An incomplete snapshot retains its tables:
+the next attempt reads only the missing ones.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from keras_matrix.dashboards.live.app.needed import Needed
-from keras_matrix.dashboards.live.app.snapshot import Snapshot
 from keras_matrix.dashboards.live.app.source import Edition
-from keras_matrix.dashboards.live.questions import DEFAULT_DAYS
+from keras_matrix.dashboards.live.questions import DEFAULT_DAYS, Reader
 from keras_matrix.records.text import moment, plural
-from keras_matrix.uploader.errors import Unreachable, UploadError
-from keras_matrix.uploader.warehouse import Warehouse
+from keras_matrix.uploader.errors import Unreachable, UploadError, WarehouseFailure
+from keras_matrix.uploader.local import parquet
+from keras_matrix.uploader.schema import BY_NAME, Table
+from keras_matrix.uploader.sql import to_duckdb, translated_views
+from keras_matrix.uploader.warehouse import Answer, Scalar, Warehouse
+
+if TYPE_CHECKING:
+    import duckdb
 
 RETRY_S = 60.0  # after a failure: BigQuery does not bill failed queries
 FIRST_WAIT_S = 60.0  # the longest wait of a visitor for the first snapshot
@@ -172,3 +188,76 @@ def _empty_notice(address: str, since: str) -> str:
         f"No run since {since}: `runner --matrix matrix.yaml` measures, `uploader push --to {address}` uploads, "
         "`runner dashboard --since DATE` reads further back."
     )
+
+
+class Snapshot:
+    """Tables and views in an in-memory engine, for one thread at a time."""
+
+    def __init__(self, needed: Needed, since: str) -> None:
+        self.since = since
+        self._needed = needed
+        self._read: set[str] = set()
+        self._engine = parquet.engine()
+
+    def fill(self, warehouse: Reader) -> None:
+        """Read the missing tables. Raises `UploadError`; tables that were already read are retained."""
+        import duckdb
+
+        try:
+            for name, columns in self._needed.columns.items():
+                if name not in self._read:
+                    _load(self._engine, BY_NAME[name], warehouse.query(statement(name, columns), {"since": self.since}))
+                    self._read.add(name)
+            sql = translated_views()
+            for name in self._needed.views:
+                self._engine.execute(f'CREATE OR REPLACE VIEW "{name}" AS {sql[name]}')
+        except (duckdb.Error, OSError) as error:
+            raise WarehouseFailure(
+                f"the rows cannot be copied into memory: {str(error).splitlines()[0]}; check the space in "
+                f"{tempfile.gettempdir()}, where they are written to a file"
+            ) from error
+
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+        """Answer one SELECT in BigQuery's dialect. Raises `WarehouseFailure`."""
+        import duckdb
+
+        try:
+            cursor = self._engine.execute(to_duckdb(sql), dict(parameters or {}))
+        except duckdb.Error as error:
+            raise WarehouseFailure(f"the query failed: {str(error).splitlines()[0]}") from error
+        return Answer(tuple(str(one[0]) for one in cursor.description or []), cursor.fetchall())
+
+
+def statement(table: str, columns: tuple[str, ...]) -> str:
+    """Return the SELECT that reads columns of a table from the day @since on."""
+    return f"SELECT {', '.join(columns)} FROM {table} WHERE day >= CAST(@since AS DATE)"
+
+
+def _load(engine: duckdb.DuckDBPyConnection, table: Table, answer: Answer) -> None:
+    """Create a table from an answer, using a file: inserting row by row takes 100 times as long."""
+    types = {name: parquet.type_of(table.column(name)) for name in answer.columns}
+    shown = ", ".join(f'"{name}" {kind}' for name, kind in types.items())
+    engine.execute(f'CREATE OR REPLACE TABLE "{table.name}" ({shown})')
+    read = ", ".join(f"{parquet.text(name)}: {parquet.text(kind)}" for name, kind in types.items())
+    with tempfile.TemporaryDirectory(prefix="keras-benchmark-") as folder:
+        path = Path(folder) / "rows.ndjson"
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(_lines(answer))
+        engine.execute(
+            f'INSERT INTO "{table.name}" SELECT * FROM read_json({parquet.text(str(path))}, '
+            f"format = 'newline_delimited', columns = {{{read}}}, maximum_object_size = {parquet.LONGEST_LINE_BYTES})"
+        )
+
+
+def _lines(answer: Answer) -> Iterator[str]:
+    """Yield the rows as JSON; a number that is not finite becomes null."""
+    for row in answer.dicts():
+        yield json.dumps({name: None if _not_finite(v) else v for name, v in row.items()}, default=_text) + "\n"
+
+
+def _not_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _text(value: Any) -> str:
+    return value.isoformat() if isinstance(value, date | datetime) else str(value)

@@ -12,7 +12,7 @@ an operation that a backend is known to compute inexactly (`records.instruments.
 `watch` notes which of them run, also in custom layers, since it replaces the backend's own function; operations to be
 corrected are computed exactly. Deviations that remain then have another cause.
 
-The host judges them in `analysis.parity.known_deviations`.
+The host judges them in `analysis.parity.explanations`.
 """
 
 from __future__ import annotations

@@ -3,24 +3,27 @@
 A check that does not apply to a CPU reports the reason there. Each check measures with the command `runner`, in a
 separate results folder. A check of times is disturbed by whatever else the machine does: before it fails it is measured
 again, both of its sides next to each other each time, and it fails only if every measurement does.
+
+The functions that judge figures are pure. Their limits are wide enough for noisy machines: they distinguish a broken
+measurement from a correct one, not a fast GPU from a slow one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import fmean
 from typing import Any
 
-from keras_matrix.analysis.hardware.datasheet import datasheet
+from keras_matrix.analysis.hardware.datasheet import TERA, Datasheet, datasheet
 from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.codec import decode
 from keras_matrix.records.instruments.first_hour import ProbeAnswer, ProbeOrder
-from keras_matrix.records.instruments.peaks import PeakAnswer
+from keras_matrix.records.instruments.peaks import Gemm, PeakAnswer, Stream
 from keras_matrix.records.schema import Record, Status
-from keras_matrix.records.text import percentage, seconds
+from keras_matrix.records.text import bytes_text, percentage, seconds
 from keras_matrix.records.traces import names, neutral
-from keras_matrix.runner.checks.first_hour import judgements
 from keras_matrix.runner.checks.first_hour.measured import WORKLOADS, HourTarget, MeasuredRun, NotMeasured
 from keras_matrix.runner.checks.first_hour.steps import Found, Outcome, Step
 from keras_matrix.runner.checks.peaks import Effort, order_for
@@ -38,6 +41,20 @@ BALLAST_MIB = {"cpu": 512, "gpu": 1024}
 LEAST_IN_STEPS = 0.5  # share of the operations in a trace; those before and after the traced steps have no step
 MOST_MEASUREMENTS = 4  # of a check of times, before it fails
 TOO_LARGE_MIB = 1 << 20  # 1 TiB: more than any device has
+# |found - wanted| / |wanted| of a product of random values: 3e-4 with TF32's 10 bits of mantissa, 1e-6 with float32's.
+TF32_ERROR = 3e-5
+TWICE = (1.8, 2.2)
+# The device's time for a step with the profiler, relative to the step's time without. On a CPU it costs more.
+TRACED = {"gpu": (0.8, 1.15), "cpu": (0.3, 2.0)}
+# After a barrier that waited, reading a number takes a negligible share of the time of the work.
+READ_SHARE = 0.2
+ASYNCHRONOUS = 0.5  # maximum share of the time of the work after which asynchronous calls have returned
+ALLOCATED = (0.95, 1.5)
+# Share of the data sheet: matrix products and STREAM.
+GEMM, STREAM = (0.60, 1.02), (0.70, 1.02)
+ENERGY = (0.85, 1.15)
+CLOCK_SCATTER = 0.01
+PRECISIONS = ("matmul", "convolution", "rnn")
 
 
 @dataclass(slots=True)
@@ -112,12 +129,12 @@ def twice_the_steps(hour: Hour) -> Found:
     for record in _measured_products(hour).records:
         steps = int(record.settings.steps_per_epoch)  # a number in both cells
         hour.epoch_times_s.setdefault(steps, []).append(_epoch_time_s(record))
-    return judgements.doubled(min(hour.epoch_times_s[count]), min(hour.epoch_times_s[2 * count]))
+    return doubled(min(hour.epoch_times_s[count]), min(hour.epoch_times_s[2 * count]))
 
 
 def barrier(hour: Hour) -> Found:
     """Run a chain of products in a separate process, and wait for them."""
-    return judgements.synchronised(_answered(hour), hour.device)
+    return synchronised(_answered(hour), hour.device)
 
 
 def trace(hour: Hour) -> Found:
@@ -129,7 +146,7 @@ def trace(hour: Hour) -> Found:
     if record.times.step_time_s is None:
         return Found(Outcome.FAILED, f"the traced cell has no step time: {record.status}: {record.reason}")
     busy_s = table.busy_share * table.window_s / table.steps
-    return judgements.traced(busy_s, record.times.step_time_s, hour.device)
+    return traced(busy_s, record.times.step_time_s, hour.device)
 
 
 def resident_feed(hour: Hour) -> Found:
@@ -137,7 +154,7 @@ def resident_feed(hour: Hour) -> Found:
     _, path = _traced(hour)
     if (share := share_in_steps(neutral.spans(path))) < LEAST_IN_STEPS:
         return Found(Outcome.FAILED, f"only {percentage(share)} of the operations in the trace have a step")
-    return judgements.resident(list(copies_to_device(neutral.spans(path))), hour.of(BATCH) * hour.of(ROWS) * 4)
+    return resident(list(copies_to_device(neutral.spans(path))), hour.of(BATCH) * hour.of(ROWS) * 4)
 
 
 def share_in_steps(spans: Iterable[neutral.Span]) -> float:
@@ -155,8 +172,8 @@ def precision(hour: Hour) -> Found:
     """Compare errors of single operations with the precision in a record."""
     record = hour.target.measure({"workload": "lstm", "steps_per_epoch": 5, "epochs": 2}).only()
     resolved = record.resolved
-    recorded = {name: getattr(resolved, f"tf32_{name}", None) for name in judgements.PRECISIONS}
-    return judgements.precise(_answered(hour).errors, recorded, hour.device)
+    recorded = {name: getattr(resolved, f"tf32_{name}", None) for name in PRECISIONS}
+    return precise(_answered(hour).errors, recorded, hour.device)
 
 
 def known_allocation(hour: Hour) -> Found:
@@ -167,7 +184,7 @@ def known_allocation(hour: Hour) -> Found:
     small, large = sorted(found.records, key=lambda record: int(record.settings.params["megabytes"]))
     before, after = _peak_bytes(small, hour.device), _peak_bytes(large, hour.device)
     grown = None if before is None or after is None else after - before
-    return judgements.allocated(size << 20, grown, _driver_bytes(large))
+    return allocated(size << 20, grown, _driver_bytes(large))
 
 
 def peaks(hour: Hour) -> Found:
@@ -176,7 +193,7 @@ def peaks(hour: Hour) -> Found:
     answer = hour.probe.ask("keras_matrix.runner.cell.peaks", order_for(settings, Effort()), settings, PROBE_LIMIT_S)
     found = decode(PeakAnswer, answer, "answer")
     model = found.device.model if found.device else None
-    return judgements.against_datasheet(found.gemms, found.streams, datasheet(model))
+    return against_datasheet(found.gemms, found.streams, datasheet(model))
 
 
 def locked_clocks(hour: Hour) -> Found:
@@ -184,7 +201,7 @@ def locked_clocks(hour: Hour) -> Found:
     (record,) = hour.target.measure(_products(hour) | {"clocks": "locked", "steps_per_epoch": 30}).records
     if record.status is Status.UNSUPPORTED or record.surroundings.gpu is None:
         return Found(Outcome.NOT_RUN, record.reason or "NVML cannot be read here")
-    return judgements.clocks_constant(record.surroundings.gpu.sm_clocks_hz)
+    return clocks_constant(record.surroundings.gpu.sm_clocks_hz)
 
 
 def energy(hour: Hour) -> Found:
@@ -194,7 +211,7 @@ def energy(hour: Hour) -> Found:
     if gpu is None or usage is None:
         return Found(Outcome.NOT_RUN, "NVML cannot be read here")
     power_w = usage.device_power.mean_w if usage.device_power else None
-    return judgements.energy_agrees(gpu.epoch_energies_j, record.times.epoch_times_s, power_w)
+    return energy_agrees(gpu.epoch_energies_j, record.times.epoch_times_s, power_w)
 
 
 def pinned_autotuning(hour: Hour) -> Found:
@@ -224,7 +241,7 @@ def too_large(hour: Hour) -> Found:
     (record,) = hour.target.measure(
         {"workload": f"{WORKLOADS}:ballast", "params": {"megabytes": TOO_LARGE_MIB}, "steps_per_epoch": 2}
     ).records
-    return judgements.ended_with(str(record.status), "oom_device", record.reason)
+    return ended_with(str(record.status), "oom_device", record.reason)
 
 
 def missing_device(hour: Hour) -> Found:
@@ -232,7 +249,7 @@ def missing_device(hour: Hour) -> Found:
     entry = {"workload": "mnist_mlp", "device": "gpu", "steps_per_epoch": 2}
     # A service for CPUs would leave the cell out.
     (record,) = hour.target.measure(entry, CUDA_VISIBLE_DEVICES="", KERAS_BENCHMARK_DEVICE="").records
-    return judgements.ended_with(str(record.status), "device_mismatch", record.reason)
+    return ended_with(str(record.status), "device_mismatch", record.reason)
 
 
 def _products(hour: Hour) -> dict[str, Any]:
@@ -313,3 +330,123 @@ NOT_ON_A_CPU = {
     pinned_autotuning: "autotuning is of GPU kernels",
     too_large: "it would use up this machine's memory; --executor docker --memory limits a cell's",
 }
+
+
+def within(value: float, limits: tuple[float, float]) -> Outcome:
+    """Return OK if a value is within its limits, else FAILED."""
+    return Outcome.OK if limits[0] <= value <= limits[1] else Outcome.FAILED
+
+
+def doubled(short_s: float, long_s: float) -> Found:
+    """Judge the times of an epoch and of one with twice the steps."""
+    ratio = long_s / short_s
+    text = f"{short_s:.3f} s and {long_s:.3f} s: {ratio:.2f} times as long"
+    return Found(within(ratio, TWICE), text, figures={"short_s": short_s, "long_s": long_s})
+
+
+def synchronised(found: ProbeAnswer, device: str) -> Found:
+    """Judge whether a barrier waits: calls return before the work is done, and reading afterwards takes no time."""
+    figures = {"called_s": found.called_s, "waited_s": found.waited_s, "read_s": found.read_s}
+    text = (
+        f"the calls returned after {found.called_s:.4f} s, the barrier after {found.waited_s:.4f} s; "
+        f"reading the result took {found.read_s:.4f} s more"
+    )
+    if found.read_s > READ_SHARE * found.waited_s:
+        return Found(Outcome.FAILED, f"{text}: the barrier did not wait for the device", figures=figures)
+    if found.called_s <= ASYNCHRONOUS * found.waited_s:
+        return Found(Outcome.OK, text, figures=figures)
+    if device == "cpu":
+        return Found(Outcome.NOT_RUN, f"{text}: on this CPU the calls do the work themselves", figures=figures)
+    return Found(Outcome.FAILED, f"{text}: the calls waited themselves, so the barrier is not tested", figures=figures)
+
+
+def traced(busy_s: float, step_s: float, device: str) -> Found:
+    """Compare the device's time for a step in a trace with the step's time without a profiler."""
+    share = busy_s / step_s
+    text = f"busy for {seconds(busy_s)} of a step in the trace, {seconds(step_s)} a step without: {percentage(share)}"
+    limits = TRACED.get(device, TRACED["gpu"])
+    return Found(within(share, limits), text, figures={"busy_s": busy_s, "step_s": step_s})
+
+
+def resident(copies: Sequence[tuple[str, int | None]], batch_bytes: int) -> Found:
+    """Judge the copies from host to device in traced steps: name and bytes of each, None if not reported."""
+    total = sum(size or 0 for _, size in copies)
+    unknown = sum(size is None for _, size in copies)
+    figures = {"copies": len(copies), "bytes": total, "of_unknown_size": unknown, "batch_bytes": batch_bytes}
+    text = f"{len(copies)} copies from host to device, {total:,} bytes ({unknown} of unknown size); a batch is "
+    text += f"{batch_bytes:,} bytes"
+    return Found(Outcome.OK if total < batch_bytes / 2 and not unknown else Outcome.FAILED, text, figures=figures)
+
+
+def precise(errors: Mapping[str, float], recorded: Mapping[str, bool | None], device: str) -> Found:
+    """Compare a record's use of TF32 with the errors of a product, a convolution and a recurrent layer."""
+    words = {None: "not probed", True: "yes", False: "no"}
+    lines = [
+        f"{name}: error {errors[name]:.1e}, TF32 in the record: {words[recorded.get(name)]}" for name in PRECISIONS
+    ]
+    wrong = [name for name in PRECISIONS if bool(recorded.get(name)) != (errors[name] > TF32_ERROR)]
+    unknown = [name for name in PRECISIONS if recorded.get(name) is None and device == "gpu"]
+    outcome = Outcome.FAILED if wrong or unknown else Outcome.OK
+    return Found(outcome, "; ".join(lines), figures={"errors": dict(errors), "recorded": dict(recorded)})
+
+
+def allocated(wanted_bytes: int, grown_bytes: int | None, pools_bytes: Mapping[str, int | None]) -> Found:
+    """Judge the growth of the allocator's peak by a known allocation, and whether the driver's peaks include it.
+
+    A backend may reserve memory in advance; then the driver's peaks do not grow. None means not reported.
+    """
+    pools = {name: size for name, size in pools_bytes.items() if size is not None}
+    share = None if grown_bytes is None else grown_bytes / wanted_bytes
+    fits = share is not None and within(share, ALLOCATED) is Outcome.OK
+    lines = [f"the peak grew by {'an unknown part' if share is None else f'{share:.2f}'} of it"]
+    lines += [f"{name} {bytes_text(size)}" for name, size in pools.items()]
+    lines += [f"{name} not reported" for name in pools_bytes.keys() - pools.keys()]
+    text = f"{bytes_text(wanted_bytes)} more were allocated: {', '.join(lines)}"
+    outcome = Outcome.OK if fits and all(size >= wanted_bytes for size in pools.values()) else Outcome.FAILED
+    return Found(outcome, text, figures={"wanted_bytes": wanted_bytes, "grown_bytes": grown_bytes, **pools})
+
+
+def against_datasheet(gemms: Iterable[Gemm], streams: Iterable[Stream], sheet: Datasheet | None) -> Found:
+    """Compare the peaks that a backend reached on its device with those that the device's maker states."""
+    rates = {one.precision: one.flop_per_s.best for one in gemms}
+    memory = max((one.byte_per_s.best for one in streams), default=None)
+    figures = {"flop_per_s": rates, "byte_per_s": memory}
+    if sheet is None:
+        measured = [f"{name} {rate / TERA:.3g} TFLOP/s" for name, rate in rates.items()]
+        text = ", ".join([*measured, *([f"memory {memory / TERA:.3g} TB/s"] if memory else [])])
+        return Found(Outcome.NOT_RUN, f"the data sheet of this device is not known; measured {text}", figures=figures)
+    shares = {name: (rates[name] / stated, GEMM) for name, stated in sheet.flop_per_s.items() if name in rates}
+    if memory:
+        shares["memory"] = (memory / sheet.memory_byte_per_s, STREAM)
+    outside = [name for name, (share, limits) in shares.items() if within(share, limits) is Outcome.FAILED]
+    text = ", ".join(f"{name} {percentage(share)}" for name, (share, _) in shares.items())
+    outcome = Outcome.FAILED if outside or not shares else Outcome.OK
+    return Found(outcome, f"of the data sheet of {sheet.product}: {text}", figures=figures)
+
+
+def clocks_constant(clocks_hz: Sequence[int | None]) -> Found:
+    """Judge the clocks at the ends of the epochs of a cell with locked clocks."""
+    known = [clock for clock in clocks_hz if clock is not None]
+    if not known:
+        return Found(Outcome.FAILED, "the driver reports no clock")
+    scatter = (max(known) - min(known)) / max(known)
+    text = f"{min(known) / 1e6:,.0f} to {max(known) / 1e6:,.0f} MHz at {len(known)} ends of epochs"
+    outcome = Outcome.OK if scatter <= CLOCK_SCATTER else Outcome.FAILED
+    return Found(outcome, text, figures={"clocks_hz": list(clocks_hz)})
+
+
+def energy_agrees(energies_j: Sequence[float | None], times_s: Sequence[float], power_w: float | None) -> Found:
+    """Compare the counted energy of epochs with the mean of the power sampled in them."""
+    known = [(energy, time) for energy, time in zip(energies_j, times_s, strict=False) if energy is not None]
+    if not known or power_w is None:
+        return Found(Outcome.FAILED, "the driver reports no energy, or no power")
+    counted_w = fmean(energy / time for energy, time in known)
+    ratio = counted_w / power_w
+    text = f"{counted_w:.0f} W by the energy counter, {power_w:.0f} W by sampled power: {ratio:.2f}"
+    return Found(within(ratio, ENERGY), text, figures={"counted_w": counted_w, "sampled_w": power_w})
+
+
+def ended_with(status: str, wanted: str, reason: str | None) -> Found:
+    """Compare a status with the one that a check provokes."""
+    outcome = Outcome.OK if status == wanted else Outcome.FAILED
+    return Found(outcome, f"{status}: {reason or 'no reason'}", figures={"status": status})

@@ -10,12 +10,15 @@ from collections.abc import Sequence
 
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.runner.cli.measure import sending
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
 from keras_matrix.runner.cli.render import findings
+from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service.run import Finished, measured_matrix
-from keras_matrix.runner.service.upload import after_run
+from keras_matrix.runner.service.upload import Upload, after_run, check
+from keras_matrix.uploader.cli import push
+
+PREFIX = "upload"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +26,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_matrix_options(parser, workload=True)
     add_measuring_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
-    sending.add_options(parser)
+    add_upload_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the table and upload. Returns the exit code."""
-    request, upload = run_request(args), sending.upload_of(args)
+    request, upload = run_request(args), upload_of(args)
     display = TerminalDisplay(args.json)
     done = measured_matrix(request, display)
     code = conclude(done, display, in_service=args.in_service)
@@ -59,3 +62,23 @@ def merge_advice(rows: Sequence[Row], *, in_service: bool) -> str | None:
         return None
     command = "docker compose run --rm report" if in_service else "runner report --merge"
     return f"{backends.pop()} alone was measured; for one table with the newest runs of the other backends: {command}"
+
+
+def add_upload_options(parser: argparse.ArgumentParser) -> None:
+    """Add --upload and, as --upload-NAME, every option of `uploader push`."""
+    group = parser.add_argument_group("upload after the run, with the options of uploader push")
+    group.add_argument(
+        f"--{PREFIX}", metavar="ADDRESS", help="push to local or bigquery://PROJECT.DATASET; see uploader push --help"
+    )
+    push.forwarded(PREFIX).add_to(group)
+
+
+def upload_of(args: argparse.Namespace) -> Upload | None:
+    """Return the upload that the flags request, else None. Raises `UsageError` that names the flag."""
+    options = push.forwarded(PREFIX).given(args)
+    if args.upload is not None:
+        check(args.upload)
+        return Upload(args.upload, options)
+    if options:
+        raise UsageError(f"--{PREFIX}-{options[0].removeprefix('--').partition('=')[0]}: needs --{PREFIX} ADDRESS")
+    return None

@@ -19,6 +19,13 @@ below a package whose own `__init__` has not run.
 
 The curves are those of a record and its usage over time. Values that were not measured become no points. Epochs count
 from 0, the discarded ones first.
+
+Converts PyTorch's trace to an `XSpace`, the file that TensorBoard's profile plugin opens. Pure.
+
+The plugin reads no other format; TensorFlow's and JAX's profilers write it themselves. CPU operations become lines of
+the plane `/host:CPU`, one per thread; kernels become lines of `/device:GPU:N`, one per stream.
+Source of the layout: tsl/profiler/protobuf/xplane.proto of XLA. Times: traces use microseconds, lines nanoseconds, and
+events picoseconds from the begin of their line.
 """
 
 from __future__ import annotations
@@ -27,7 +34,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from importlib import import_module
@@ -38,13 +45,14 @@ from typing import Any
 
 from keras_matrix.records.codec import loads
 from keras_matrix.records.instruments.usage import UsageSeries
+from keras_matrix.records.protobuf import encoded_number, encoded_piece
 from keras_matrix.records.schema import Record, TensorBoardOutput
 from keras_matrix.records.text import bytes_text, printable
+from keras_matrix.records.traces.request import STEP, TRAIN
 from keras_matrix.records.trees import walk
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.measure.judge import ResultRefused
 from keras_matrix.runner.measure.record_builder import read_bounded
-from keras_matrix.runner.measure.tensorboard.xspace import xspace
 
 EVENTS = "events.out.tfevents.0"
 VERSION = "brain.Event:2"
@@ -55,6 +63,16 @@ LEFT_LIMIT_BYTES = 256 << 20
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError)
 TENSOR = "__keras_tensor__"
 PACKAGE = "tensorboardX"
+HOST = "/host:CPU"
+ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+US_IN_NS, US_IN_PS = 1000, 1_000_000
+
+# Of a step, by which XProf's pages group events: its number, and that it is the root of its group.
+STEP_NUMBER, ROOT = (1, "step_num"), (2, "_r")
+
+Plane = dict[str, list[tuple[float, float, str]]]
+"""Lines by name, each a list of (begin in us, duration in us, name)."""
+
 
 if PACKAGE not in sys.modules:  # register it without running it
     if (package := PathFinder.find_spec(PACKAGE)) is None:
@@ -333,3 +351,73 @@ def _usage(series: UsageSeries, begun_s: float) -> Iterator[CurvePoint]:
         for number, value in enumerate(values):
             if value is not None:
                 yield CurvePoint(f"use/{one.name}", number, float(value), begun_s + series.times_s[number])
+
+
+def xspace(events: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return the XSpace of a Chrome trace's events; incomplete events are skipped."""
+    planes: dict[str, Plane] = {}
+    for event in events:
+        if event.get("ph") != "X" or "ts" not in event:
+            continue
+        begun_us, took_us = float(event["ts"]), float(event.get("dur", 0.0))
+        plane, line = _place(event)
+        planes.setdefault(plane, {}).setdefault(line, []).append((begun_us, took_us, str(event.get("name", ""))))
+    begun_us = min((one[0] for plane in planes.values() for line in plane.values() for one in line), default=0.0)
+    return b"".join(
+        encoded_piece(1, _plane(number, name, plane, begun_us))
+        for number, (name, plane) in enumerate(sorted(planes.items()), start=1)
+    )
+
+
+def _place(event: Mapping[str, Any]) -> tuple[str, str]:
+    if event.get("cat") in ON_DEVICE:
+        args = event.get("args") or {}
+        device, stream = args.get("device", event.get("pid", 0)), args.get("stream", event.get("tid"))
+        return f"/device:GPU:{device}", f"stream {stream}"
+    return HOST, f"thread {event.get('tid', 0)}"
+
+
+def _plane(number: int, name: str, plane: Plane, begun_us: float) -> bytes:
+    shown = {_shown(one[2])[0] for x in plane.values() for one in x}
+    names = {text: index for index, text in enumerate(sorted(shown), 1)}
+    lines = (
+        encoded_piece(3, _line(index, line, sorted(events), names, begun_us))
+        for index, (line, events) in enumerate(sorted(plane.items()), start=1)
+    )
+    metadata = (
+        encoded_piece(4, encoded_number(1, index) + encoded_piece(2, encoded_number(1, index) + _text(2, text)))
+        for text, index in names.items()
+    )
+    statistics = (
+        encoded_piece(5, encoded_number(1, index) + encoded_piece(2, encoded_number(1, index) + _text(2, text)))
+        for index, text in (STEP_NUMBER, ROOT)
+    )
+    return b"".join([encoded_number(1, number), _text(2, name), *lines, *metadata, *statistics])
+
+
+def _shown(name: str) -> tuple[str, bytes]:
+    """Return the name of an event, and its statistics: those of a step if it is a mark of one."""
+    number = name.removeprefix(STEP)
+    if number == name or not (number.isascii() and number.isdigit()):
+        return name, b""
+    values = ((STEP_NUMBER[0], int(number)), (ROOT[0], 1))
+    return TRAIN, b"".join(
+        encoded_piece(4, encoded_number(1, index) + encoded_number(4, value)) for index, value in values
+    )
+
+
+def _line(
+    number: int, name: str, events: list[tuple[float, float, str]], names: Mapping[str, int], begun_us: float
+) -> bytes:
+    begins_ns = round((events[0][0] - begun_us) * US_IN_NS)
+    parts = [encoded_number(1, number), _text(2, name), encoded_number(3, begins_ns)]
+    for event_us, took_us, text in events:
+        offset_ps = max(0, round((event_us - begun_us) * US_IN_PS) - begins_ns * 1000)
+        shown, statistics = _shown(text)
+        times = encoded_number(2, offset_ps) + encoded_number(3, round(took_us * US_IN_PS))
+        parts.append(encoded_piece(4, encoded_number(1, names[shown]) + times + statistics))
+    return b"".join(parts)
+
+
+def _text(field: int, value: str) -> bytes:
+    return encoded_piece(field, printable(value, " ").encode())

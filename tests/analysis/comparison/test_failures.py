@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.comparison.failures import increased_failure, partial_failures
+from keras_matrix.analysis.comparison.versus import increased_failure, partial_failures
 from keras_matrix.records.schema import Record, Status
 from tests.conftest import make_record
 

@@ -23,8 +23,7 @@ from keras_matrix.records.findings import Kind
 from keras_matrix.records.instruments.gpu_place import GpuPlace
 from keras_matrix.records.schema import Machine, Record
 from keras_matrix.runner.api.rows import comparisons_of
-from keras_matrix.runner.cli.render.findings import few_repeats
-from keras_matrix.runner.cli.render.verdicts import table_lines
+from keras_matrix.runner.cli.render.findings import few_repeats, table_lines
 from tests.conftest import MACHINE, make_record, make_settings
 
 EQUAL = replace(MACHINE, memory_bytes=64 << 30, kernel="6.1")

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.explain.explanation import Explanation, Side, explain
+from keras_matrix.analysis.explain.explanation import Explanation, Side, TracedSide, explain, without_profiler
 from keras_matrix.analysis.explain.parts import StepParts
-from keras_matrix.analysis.explain.profiler_cost import TracedSide, without_profiler
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.traces.neutral import Kind
 from keras_matrix.runner.cli.render.explain_text import lines

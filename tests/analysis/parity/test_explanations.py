@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.parity import deviations
-from keras_matrix.analysis.parity.explanations import Evidence, correctable, explained, largest, needs_nudge
-from keras_matrix.analysis.parity.known_deviations import CAUSES, adam_step_error, applying
+from keras_matrix.analysis.parity.explanations import (
+    CAUSES,
+    Evidence,
+    adam_step_error,
+    applying,
+    correctable,
+    explained,
+    largest,
+    needs_nudge,
+)
 from keras_matrix.records.instruments.parity import Deviation, Facts, Operation, Pair, ParityFinding
 
 

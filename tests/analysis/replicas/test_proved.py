@@ -8,7 +8,7 @@ from typing import Any
 from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.records.replicas.proof import PROOF_VERSION, BackendProof, Difference, ReplicaProof
-from keras_matrix.runner.cli.render.verdicts import table_lines
+from keras_matrix.runner.cli.render.findings import table_lines
 from tests.synthetic_devices import device_records
 
 VERSIONS = {"keras": "3.15.1", "jax": "0.10.2", "torch": "2.13.0"}

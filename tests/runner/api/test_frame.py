@@ -13,7 +13,7 @@ import keras_matrix as km
 from keras_matrix.analysis.comparison.context import NO_CONTEXT
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.records.task import Metric, TaskRun
-from keras_matrix.runner.api import frame
+from keras_matrix.runner.api import stored_run
 from keras_matrix.runner.api.rows import cells_of
 from tests.conftest import make_record, make_settings
 from tests.runner.api.conftest import measured
@@ -30,11 +30,11 @@ class FakeTable:
 def installed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The libraries that a test pretends are installed; the real ones are hidden."""
     names: list[str] = []
-    for name in frame.LIBRARIES:
+    for name in stored_run.LIBRARIES:
         library = ModuleType(name)
         library.DataFrame = type(f"{name}_table", (FakeTable,), {})  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, name, library)
-    monkeypatch.setattr(frame, "find_spec", lambda name: name if name in names else None)
+    monkeypatch.setattr(stored_run, "find_spec", lambda name: name if name in names else None)
     return names
 
 
@@ -98,12 +98,12 @@ def test_metric_named_like_a_column_has_one_of_its_own() -> None:
     metrics = [Metric("speed", 4.0, "x/s"), Metric("seed", 7.0), Metric("work", 8.0), Metric("params.lr", 9.0)]
     task = TaskRun("t", ["true"], "speed", metrics)
     settings = make_settings(workload="task t", params={"lr": 1})
-    found = frame.columns(cells_of(table([make_record(None, task=task, settings=settings)]), NO_CONTEXT))
+    found = stored_run.columns(cells_of(table([make_record(None, task=task, settings=settings)]), NO_CONTEXT))
     assert (found["seed"], found["work"], found["params.lr"]) == ([0], ["task t"], [1])
     assert [found[f"statistics.{name}"] for name in ("seed", "work", "params.lr")] == [[7.0], [8.0], [9.0]]
 
 
 def test_text_that_looks_like_a_number_stays_apart_from_it_in_a_column_of_texts() -> None:
     works = [make_settings(workload="m:build", params={"x": value}) for value in ("1", 1, "a")]
-    found = frame.columns(cells_of(table([make_record(settings=one) for one in works]), NO_CONTEXT))
+    found = stored_run.columns(cells_of(table([make_record(settings=one) for one in works]), NO_CONTEXT))
     assert sorted(found["params.x"]) == ['"1"', "1", "a"]

@@ -21,7 +21,7 @@ from keras_matrix.records.instruments.peaks import Gemm, Stream, Timed
 from keras_matrix.records.schema import DeviceProof, Times
 from keras_matrix.records.traces.names import copy_of
 from keras_matrix.records.traces.neutral import Kind, Span, Track
-from keras_matrix.runner.checks.first_hour import checks, judgements, report
+from keras_matrix.runner.checks.first_hour import checks, report
 from keras_matrix.runner.checks.first_hour.checks import copies_to_device, share_in_steps
 from keras_matrix.runner.checks.first_hour.measured import MeasuredRun
 from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome, Step
@@ -52,38 +52,38 @@ def stream(rate: float) -> Stream:
 @pytest.mark.parametrize(
     ("judged", "expected"),
     [
-        (lambda: judgements.doubled(0.5, 1.0), OK),
-        (lambda: judgements.doubled(0.5, 0.6), FAILED),  # the second epoch's work was not waited for
-        (lambda: judgements.synchronised(ANSWER, "gpu"), OK),
-        (lambda: judgements.synchronised(replace(ANSWER, waited_s=0.011, read_s=0.49), "gpu"), FAILED),
-        (lambda: judgements.synchronised(replace(ANSWER, called_s=0.49), "gpu"), FAILED),
-        (lambda: judgements.synchronised(replace(ANSWER, called_s=0.49), "cpu"), NOT_RUN),
-        (lambda: judgements.traced(0.0095, 0.01, "gpu"), OK),
-        (lambda: judgements.traced(0.0005, 0.01, "gpu"), FAILED),  # kernels missing from the trace
-        (lambda: judgements.traced(0.02, 0.01, "gpu"), FAILED),  # launches counted as work, too
-        (lambda: judgements.resident([("MemcpyH2D", 4)], 32 * MIB), OK),
-        (lambda: judgements.resident([], 32 * MIB), OK),
-        (lambda: judgements.resident([("MemcpyH2D", 32 * MIB)] * 5, 32 * MIB), FAILED),
-        (lambda: judgements.resident([("MemcpyH2D", None)], 32 * MIB), FAILED),
-        (lambda: judgements.precise(ANSWER.errors, RECORDED, "gpu"), OK),
-        (lambda: judgements.precise(ANSWER.errors, RECORDED | {"rnn": True}, "gpu"), FAILED),
-        (lambda: judgements.precise(ANSWER.errors, RECORDED | {"matmul": False}, "gpu"), FAILED),
-        (lambda: judgements.precise(ANSWER.errors, {}, "gpu"), FAILED),
-        (lambda: judgements.precise(dict.fromkeys(ANSWER.errors, 4e-7), {}, "cpu"), OK),
-        (lambda: judgements.allocated(512 * MIB, 520 * MIB, {"device": 40_000 * MIB, "process": None}), OK),
-        (lambda: judgements.allocated(512 * MIB, 100 * MIB, {}), FAILED),
-        (lambda: judgements.allocated(512 * MIB, 2000 * MIB, {}), FAILED),
-        (lambda: judgements.allocated(512 * MIB, None, {"device": 40_000 * MIB}), FAILED),
-        (lambda: judgements.allocated(512 * MIB, 512 * MIB, {"device": 100 * MIB}), FAILED),
-        (lambda: judgements.clocks_constant([1410 * 10**6] * 4), OK),
-        (lambda: judgements.clocks_constant([1410 * 10**6, 1980 * 10**6]), FAILED),
-        (lambda: judgements.clocks_constant([None, None]), FAILED),
-        (lambda: judgements.energy_agrees([300.0, 310.0], [1.0, 1.0], 300.0), OK),
-        (lambda: judgements.energy_agrees([300.0, 310.0], [1.0, 1.0], 90.0), FAILED),
-        (lambda: judgements.energy_agrees([None], [1.0], 90.0), FAILED),
-        (lambda: judgements.energy_agrees([300.0], [1.0], None), FAILED),
-        (lambda: judgements.ended_with("oom_device", "oom_device", "out of memory"), OK),
-        (lambda: judgements.ended_with("crash", "oom_device", "killed"), FAILED),
+        (lambda: checks.doubled(0.5, 1.0), OK),
+        (lambda: checks.doubled(0.5, 0.6), FAILED),  # the second epoch's work was not waited for
+        (lambda: checks.synchronised(ANSWER, "gpu"), OK),
+        (lambda: checks.synchronised(replace(ANSWER, waited_s=0.011, read_s=0.49), "gpu"), FAILED),
+        (lambda: checks.synchronised(replace(ANSWER, called_s=0.49), "gpu"), FAILED),
+        (lambda: checks.synchronised(replace(ANSWER, called_s=0.49), "cpu"), NOT_RUN),
+        (lambda: checks.traced(0.0095, 0.01, "gpu"), OK),
+        (lambda: checks.traced(0.0005, 0.01, "gpu"), FAILED),  # kernels missing from the trace
+        (lambda: checks.traced(0.02, 0.01, "gpu"), FAILED),  # launches counted as work, too
+        (lambda: checks.resident([("MemcpyH2D", 4)], 32 * MIB), OK),
+        (lambda: checks.resident([], 32 * MIB), OK),
+        (lambda: checks.resident([("MemcpyH2D", 32 * MIB)] * 5, 32 * MIB), FAILED),
+        (lambda: checks.resident([("MemcpyH2D", None)], 32 * MIB), FAILED),
+        (lambda: checks.precise(ANSWER.errors, RECORDED, "gpu"), OK),
+        (lambda: checks.precise(ANSWER.errors, RECORDED | {"rnn": True}, "gpu"), FAILED),
+        (lambda: checks.precise(ANSWER.errors, RECORDED | {"matmul": False}, "gpu"), FAILED),
+        (lambda: checks.precise(ANSWER.errors, {}, "gpu"), FAILED),
+        (lambda: checks.precise(dict.fromkeys(ANSWER.errors, 4e-7), {}, "cpu"), OK),
+        (lambda: checks.allocated(512 * MIB, 520 * MIB, {"device": 40_000 * MIB, "process": None}), OK),
+        (lambda: checks.allocated(512 * MIB, 100 * MIB, {}), FAILED),
+        (lambda: checks.allocated(512 * MIB, 2000 * MIB, {}), FAILED),
+        (lambda: checks.allocated(512 * MIB, None, {"device": 40_000 * MIB}), FAILED),
+        (lambda: checks.allocated(512 * MIB, 512 * MIB, {"device": 100 * MIB}), FAILED),
+        (lambda: checks.clocks_constant([1410 * 10**6] * 4), OK),
+        (lambda: checks.clocks_constant([1410 * 10**6, 1980 * 10**6]), FAILED),
+        (lambda: checks.clocks_constant([None, None]), FAILED),
+        (lambda: checks.energy_agrees([300.0, 310.0], [1.0, 1.0], 300.0), OK),
+        (lambda: checks.energy_agrees([300.0, 310.0], [1.0, 1.0], 90.0), FAILED),
+        (lambda: checks.energy_agrees([None], [1.0], 90.0), FAILED),
+        (lambda: checks.energy_agrees([300.0], [1.0], None), FAILED),
+        (lambda: checks.ended_with("oom_device", "oom_device", "out of memory"), OK),
+        (lambda: checks.ended_with("crash", "oom_device", "killed"), FAILED),
     ],
 )
 def test_correct_figures_are_accepted_and_wrong_ones_fail(judged: Callable[[], Found], expected: Outcome) -> None:
@@ -103,11 +103,11 @@ def test_correct_figures_are_accepted_and_wrong_ones_fail(judged: Callable[[], F
 def test_peaks_are_judged_against_the_data_sheet(gemms: list[Gemm], streams: list[Stream], expected: Outcome) -> None:
     sheet = datasheet("NVIDIA A100-SXM4-40GB")
     assert sheet is not None
-    assert judgements.against_datasheet(gemms, streams, sheet).outcome is expected
+    assert checks.against_datasheet(gemms, streams, sheet).outcome is expected
 
 
 def test_device_without_a_data_sheet_is_not_judged_but_its_peaks_are_reported() -> None:
-    found = judgements.against_datasheet([gemm("float32", 2.5 * TERA)], [stream(0.5 * TERA)], None)
+    found = checks.against_datasheet([gemm("float32", 2.5 * TERA)], [stream(0.5 * TERA)], None)
     assert found.outcome is NOT_RUN
     assert "float32 2.5 TFLOP/s, memory 0.5 TB/s" in found.summary
 
@@ -125,8 +125,8 @@ def test_error_limit_is_between_float32_and_tf32() -> None:
         bits = values.view("uint32") + np.uint32(1 << 12)
         return (bits & np.uint32(0xFFFFE000)).view("float32")
 
-    assert error(a @ b) < judgements.TF32_ERROR / 10
-    assert error(tf32(a) @ tf32(b)) > judgements.TF32_ERROR * 5
+    assert error(a @ b) < checks.TF32_ERROR / 10
+    assert error(tf32(a) @ tf32(b)) > checks.TF32_ERROR * 5
 
 
 def test_copies_of_batches_to_the_device_within_steps_count() -> None:
@@ -369,7 +369,7 @@ def test_checks_that_apply_to_a_cpu_pass_on_it(tmp_path: Path, capsys: pytest.Ca
     outcomes = {one.name: one.found for one in found.done}
     assert outcomes["jax: a small cell"].summary.partition(" on ")[2].startswith("cpu:0")
     assert outcomes["jax: a known allocation"].outcome is OK
-    assert max(outcomes["jax: precision"].figures["errors"].values()) < judgements.TF32_ERROR
+    assert max(outcomes["jax: precision"].figures["errors"].values()) < checks.TF32_ERROR
     assert outcomes["jax: peaks"].outcome is NOT_RUN
     assert outcomes["jax: a missing device"].figures["status"] == "device_mismatch"
     barrier = outcomes["jax: the barrier"].figures

@@ -9,10 +9,9 @@ import pytest
 
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.plan.plan import order
-from keras_matrix.runner.progress import long_states
+from keras_matrix.runner.progress import lines
 from keras_matrix.runner.progress.attempt_text import CellNames, OutcomeText
-from keras_matrix.runner.progress.lines import Lines
-from keras_matrix.runner.progress.long_states import FIRST_S, LongStates, printing
+from keras_matrix.runner.progress.lines import FIRST_S, Lines, LongStates, printing
 from keras_matrix.runner.progress.time_left import TimeLeft
 from tests.conftest import make_record
 
@@ -86,7 +85,7 @@ def test_every_state_of_an_attempt_has_its_text_until_it_ends() -> None:
 
 
 def test_lines_are_printed_by_a_thread_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_states, "POLL_S", 0.0)
+    monkeypatch.setattr(lines, "POLL_S", 0.0)
     clock = Clock()
     states = LongStates(clock)
     states.enter("measuring x")

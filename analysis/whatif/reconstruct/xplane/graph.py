@@ -1,26 +1,39 @@
-"""A trace graph from the files of JAX or TensorFlow of one or all ranks."""
+"""A trace graph from the files of JAX or TensorFlow of one or all ranks.
+
+Collectives are numbered so that all ranks of a group agree which is which. All ranks must have the same steps; those
+that do something else than most are left out. Operations of a rank whose own times are not needed, or cannot be
+separated, become segments.
+
+A segment is a run of successive operations with the same phase and layer; those without a phase or a layer belong to
+the run that they are in. It ends where another lane or rank waits for one of them, and begins where one of them waits.
+Its time is the sum of theirs; the gaps within it are before it.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, TypeVar
 
-from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, checked
+from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, NodeKind, checked
 from keras_matrix.analysis.whatif.reconstruct import clocks, nodes
 from keras_matrix.analysis.whatif.reconstruct.coverage import coverage_of
 from keras_matrix.analysis.whatif.reconstruct.facts import Facts
-from keras_matrix.analysis.whatif.reconstruct.pieces import RankTrace
+from keras_matrix.analysis.whatif.reconstruct.matching import LEAST_SHARED
+from keras_matrix.analysis.whatif.reconstruct.pieces import Lane, Piece, RankTrace
 from keras_matrix.analysis.whatif.reconstruct.ranks import same_rank
-from keras_matrix.analysis.whatif.reconstruct.xplane import between, inferred, packs, segments
+from keras_matrix.analysis.whatif.reconstruct.xplane import between, inferred, packs
 from keras_matrix.analysis.whatif.reconstruct.xplane.chain import lay_out
-from keras_matrix.analysis.whatif.reconstruct.xplane.collectives import concurrent, number
+from keras_matrix.analysis.whatif.reconstruct.xplane.inferred import Link, Place
 from keras_matrix.analysis.whatif.reconstruct.xplane.rank import Rank, fill, mark_gradients
 from keras_matrix.analysis.whatif.reconstruct.xplane.reading import Profile, read
-from keras_matrix.analysis.whatif.reconstruct.xplane.steps import check_steps, leave_out_unusual
+from keras_matrix.analysis.whatif.reconstruct.xplane.rows import Row
 from keras_matrix.records.fc import spec
+from keras_matrix.records.traces.steps import is_part
 
 OPERATIONS, SEGMENTS = "operations", "segments"
 SEQUENCE = (
@@ -28,6 +41,8 @@ SEQUENCE = (
     " belongs to it, not the time of its event"
 )
 INFERRED = "the files have no program: what collectives wait for, and what waits for them, follows from the times"
+Name = tuple[str, str, str, int]  # group, program, operation and occurrence: equal on all ranks of the group
+Number = TypeVar("Number", int, float)
 
 
 def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
@@ -58,7 +73,7 @@ def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
     parallel = concurrent(ranks)
     traces = [rank.trace(parallel) for rank in ranks]
     if level == SEGMENTS:
-        links = segments.merge(traces, links)
+        links = merge(traces, links)
     alignment = clocks.align(traces, [_clock(rank.profiles[0], len(workers)) for rank in ranks])
     made = nodes.make(traces, alignment.offsets_ns, threads=1)
     made.nodes = between.connected(made.nodes, links)
@@ -147,3 +162,275 @@ def _caveats(ranks: Sequence[Rank]) -> list[str]:
     if all(rank.profiles[0].device == "cpu" for rank in ranks):
         found.append(SEQUENCE)
     return found
+
+
+def number(ranks: Sequence[Rank]) -> None:
+    """Number the collectives of each group in the order of their ends. Raises `GraphError` if a rank lacks one."""
+    members: dict[Name, dict[int, Row]] = defaultdict(dict)
+    for rank in ranks:
+        for row, pieces in _collectives(rank):
+            call = pieces[0].call
+            identity = row.identity
+            if call is not None:
+                program = identity.program.partition("(")[0]
+                members[call.group, program, identity.name, row.occurrence][rank.number] = row
+    _check(ranks, members)
+    order = sorted(members, key=lambda name: fmean(row.position for row in members[name].values()))
+    ordinals: dict[str, int] = defaultdict(int)
+    places: dict[int, int] = {}
+    for at, name in enumerate(order):
+        for rank in ranks:
+            if (own := members[name].get(rank.number)) is not None:
+                places[id(own)] = at
+                for piece in rank.pieces[id(own)]:
+                    if piece.call is not None:
+                        piece.call.ordinal = ordinals[name[0]]
+        ordinals[name[0]] += 1
+    for rank in ranks:
+        _sort(rank, places)
+
+
+def _collectives(rank: Rank) -> list[tuple[Row, list[Piece]]]:
+    return [(row, rank.pieces[id(row)]) for rows in rank.rows.lanes.values() for row in rows if row.is_collective]
+
+
+def _check(ranks: Sequence[Rank], members: dict[Name, dict[int, Row]]) -> None:
+    present = {rank.number: rank for rank in ranks}
+    for (group, _, name, _), rows in members.items():
+        first = next(iter(rows))
+        call = present[first].pieces[id(rows[first])][0].call
+        wanted = set(call.ranks if call else ()) & set(present)
+        for lacking in sorted(wanted - set(rows)):
+            path = present[lacking].profiles[0].path
+            raise GraphError(
+                f"{path}: rank {lacking} has no collective {name!r} of group {group!r}, which rank {first} has; record"
+                " all ranks at the same time"
+            )
+
+
+def _sort(rank: Rank, places: dict[int, int]) -> None:
+    """Bring lanes of collectives alone into the order that all ranks have."""
+    for lane, rows in rank.rows.lanes.items():
+        if lane not in rank.chains and all(id(row) in places for row in rows):
+            rows.sort(key=lambda row: places[id(row)])
+            for step in range(len(rank.lanes[lane])):
+                rank.lanes[lane][step] = [rank.pieces[id(row)][step] for row in rows]
+
+
+def concurrent(ranks: Sequence[Rank]) -> dict[str, int]:
+    """Return the lanes that run several collectives at a time, and how many.
+
+    A collective runs from when the last rank has come to it.
+    """
+    calls = [
+        (rank.number, piece, piece.call)
+        for rank in ranks
+        for row, pieces in _collectives(rank)
+        if row.lane not in rank.chains
+        for piece in pieces
+        if piece.call is not None
+    ]
+    begins: dict[tuple[str, int, int], int] = defaultdict(int)
+    for _, piece, call in calls:
+        key = call.group, call.ordinal, piece.step
+        begins[key] = max(begins[key], piece.start_ns)
+    running: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
+    for number_of_rank, piece, call in calls:
+        begin_ns = begins[call.group, call.ordinal, piece.step]
+        if piece.end_ns > begin_ns:
+            running[number_of_rank, piece.lane] += [(begin_ns, 1), (piece.end_ns, -1)]
+    found: dict[str, int] = {}
+    for (_, lane), changes in running.items():
+        most = max(accumulate(change for _, change in sorted(changes)))
+        if most > 1:
+            found[lane] = max(most, found.get(lane, 1))
+    return found
+
+
+def check_steps(workers: Mapping[int, Sequence[Profile]]) -> None:
+    """Raise `GraphError` if two workers have other numbers of steps, or two files of a worker of devices."""
+    (first, profiles_of_first), *others = workers.items()
+    wanted = _steps(profiles_of_first)
+    for worker, profiles in others:
+        if (own := _steps(profiles)) != wanted:
+            raise GraphError(
+                f"{profiles[0].path}: worker {worker} has {own} steps, worker {first} in {profiles_of_first[0].path}"
+                f" has {wanted}; record the same steps on all ranks"
+            )
+    for profiles in workers.values():
+        for profile in profiles:
+            if len(profile.runs) != len(profiles[0].runs):
+                raise GraphError(
+                    f"{profile.path}: has operations of {len(profile.runs)} devices, {profiles[0].path} of"
+                    f" {len(profiles[0].runs)}; give the files of one run"
+                )
+
+
+def _steps(profiles: Sequence[Profile]) -> int:
+    return sum(len(profile.windows) for profile in profiles)
+
+
+def leave_out_unusual(workers: Mapping[int, Sequence[Profile]]) -> list[str]:
+    """Leave out steps in which a profiler stopped, or that share less than 80 % of their operations with the others.
+
+    Returns what to say about them.
+    """
+    unfinished, unusual = set[int](), set[int]()
+    for profiles in workers.values():
+        first = 0
+        for profile in profiles:
+            first += len(profile.windows)
+            if is_part([Counter(run.identity for run in runs) for runs in _all_runs(profile)]):
+                unfinished.add(first - 1)
+    for profiles in workers.values():
+        counts = [Counter(run.identity for run in runs) for profile in profiles for runs in _all_runs(profile)]
+        usual = _usual([own for step, own in enumerate(counts) if step not in unfinished])
+        for step, own in enumerate(counts):
+            if (usual & own).total() < LEAST_SHARED * max(own.total(), usual.total()):
+                unusual.add(step)
+    total = _steps(next(iter(workers.values())))
+    said = [
+        f"step {step + 1} is left out: the profiler stopped before it ended, with a part of its operations"
+        for step in sorted(unfinished)
+    ]
+    unusual -= unfinished
+    if len(unusual) + len(unfinished) == total:
+        unusual.clear()
+    if unusual:
+        numbers = ", ".join(str(step + 1) for step in sorted(unusual))
+        said.append(f"step {numbers} is left out: less than 80 % of its operations are those of the other steps")
+    _leave_out(workers, unusual | unfinished)
+    return said
+
+
+def _leave_out(workers: Mapping[int, Sequence[Profile]], steps: Collection[int]) -> None:
+    for profiles in workers.values():
+        first = 0
+        for profile in profiles:
+            kept = [at for at in range(len(profile.windows)) if first + at not in steps]
+            first += len(profile.windows)
+            profile.windows = [profile.windows[at] for at in kept]
+            profile.runs = {device: [runs[at] for at in kept] for device, runs in profile.runs.items()}
+
+
+def _all_runs(profile: Profile) -> list[list[Any]]:
+    return [[run for steps in profile.runs.values() for run in steps[at]] for at in range(len(profile.windows))]
+
+
+def _usual(counts: Sequence[Counter[Any]]) -> Counter[Any]:
+    """Return the operations that most steps have exactly; of several the last, which is the most settled."""
+    alike = Counter(frozenset(own.items()) for own in counts)
+    return max(enumerate(counts), key=lambda one: (alike[frozenset(one[1].items())], one[0]))[1]
+
+
+def merge(traces: Sequence[RankTrace], links: Sequence[Link]) -> list[Link]:
+    """Merge the operations of each rank's main lane; return the links between the segments."""
+    waiting = {link.waiting for link in links}
+    awaited = {link.before for link in links}
+    renamed: dict[Place, Place] = {}
+    for trace in traces:
+        cuts = _Cuts(trace, waiting, awaited)
+        runs = _runs(trace.lanes[trace.main][0], cuts)
+        names = _names(trace.lanes[trace.main][0], runs)
+        merged: dict[int, Piece] = {}
+        for step, lane in enumerate(trace.lanes[trace.main]):
+            pieces = [_merged([lane[at] for at in run], name) for run, name in zip(runs, names, strict=True)]
+            for run, piece in zip(runs, pieces, strict=True):
+                merged |= {id(lane[at]): piece for at in run}
+                if step == 0:
+                    renamed |= {
+                        Place(trace.rank, trace.main, lane[at].name): Place(trace.rank, trace.main, piece.name)
+                        for at in run
+                    }
+            trace.lanes[trace.main][step] = pieces
+        for step in range(len(trace.windows)):
+            for piece in trace.pieces(step):
+                piece.after = list({id(one): one for one in (merged.get(id(old), old) for old in piece.after)}.values())
+    return [Link(renamed.get(link.waiting, link.waiting), renamed.get(link.before, link.before)) for link in links]
+
+
+class _Cuts:
+    """Where a segment has to begin or to end."""
+
+    def __init__(self, trace: RankTrace, waiting: set[Place], awaited: set[Place]) -> None:
+        self._trace, self._waiting, self._awaited = trace, waiting, awaited
+        self._targets = {
+            id(before)
+            for piece in trace.pieces(0)
+            if piece.lane != trace.main or piece.call is not None
+            for before in piece.after
+        }
+
+    def before(self, piece: Piece) -> bool:
+        """Return whether one begins with this operation."""
+        return bool(piece.after) or self._place(piece) in self._waiting or piece.kind is not NodeKind.COMPUTE
+
+    def after(self, piece: Piece) -> bool:
+        """Return whether one ends with this operation."""
+        is_awaited = id(piece) in self._targets or self._place(piece) in self._awaited
+        return is_awaited or piece.kind is not NodeKind.COMPUTE
+
+    def _place(self, piece: Piece) -> Place:
+        return Place(self._trace.rank, piece.lane, piece.name)
+
+
+def _runs(lane: Lane, cuts: _Cuts) -> list[list[int]]:
+    """Return the positions of the operations of each segment."""
+    found: list[list[int]] = []
+    is_open = False
+    phase: str | None = None
+    layer: str | None = None
+    for at, piece in enumerate(lane):
+        fits = piece.phase in (None, phase or piece.phase) and piece.layer in (None, layer or piece.layer)
+        if not is_open or not fits or cuts.before(piece):
+            found.append([])
+            phase = layer = None
+        found[-1].append(at)
+        phase, layer = phase or piece.phase, layer or piece.layer
+        is_open = not cuts.after(piece)
+    return found
+
+
+def _names(lane: Lane, runs: Sequence[Sequence[int]]) -> list[str]:
+    """Return a name for each segment that no other one has."""
+    counts: Counter[str] = Counter()
+    found = []
+    for run in runs:
+        pieces = [lane[at] for at in run]
+        words = (_first(piece.phase for piece in pieces), _first(piece.layer for piece in pieces))
+        name = pieces[0].name if len(pieces) == 1 else " ".join(word for word in words if word) or "operations"
+        counts[name] += 1
+        found.append(name if counts[name] == 1 else f"{name} #{counts[name]}")
+    return found
+
+
+def _merged(pieces: Sequence[Piece], name: str) -> Piece:
+    """Return one piece with the work of these, which ends with the last of them."""
+    first, last = pieces[0], pieces[-1]
+    if len(pieces) == 1:
+        first.name = name
+        return first
+    return replace(
+        first,
+        name=name,
+        start_ns=last.end_ns - sum(piece.duration_ns for piece in pieces),
+        end_ns=last.end_ns,
+        phase=_first(piece.phase for piece in pieces),
+        layer=_first(piece.layer for piece in pieces),
+        bytes=_total([piece.bytes for piece in pieces]),
+        flops=_total([piece.flops for piece in pieces]),
+        dtype=_first(piece.dtype for piece in pieces),
+        shape=None,
+        gradient_of=_first(piece.gradient_of for piece in reversed(pieces)),
+        after=list(first.after),
+    )
+
+
+def _first(values: Iterable[str | None]) -> str | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _total(values: Sequence[Number | None]) -> Number | None:
+    """Return the sum, None if a value is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known[1:], known[0]) if known and len(known) == len(values) else None

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.analysis.whatif.replay import replay, step_time_s
-from keras_matrix.analysis.whatif.search.partitions import Partition, earliest, neighbours
-from keras_matrix.analysis.whatif.search.tensor_fusion import search
+from keras_matrix.analysis.whatif.search.tensor_fusion import Partition, earliest, neighbours, search
 from keras_matrix.analysis.whatif.search.trajectory import EQUALLY_FAST
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.records.codec import canonical

@@ -12,7 +12,7 @@ from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.hardware.roofline import roofline
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.task import Goal, Metric, TaskRun
-from keras_matrix.runner.cli.render.verdicts import FASTEST, table_lines
+from keras_matrix.runner.cli.render.findings import FASTEST, table_lines
 from tests.conftest import make_record, make_settings
 from tests.synthetic_devices import DRAWS, scaled_run
 

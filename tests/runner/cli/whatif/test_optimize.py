@@ -13,7 +13,7 @@ from keras_matrix.analysis.whatif.search.families import Found
 from keras_matrix.analysis.whatif.search.trajectory import Strategy, Trajectory, Trial
 from keras_matrix.records.names import named
 from keras_matrix.records.store import Results
-from keras_matrix.runner.cli.whatif.optimize_text import found_lines
+from keras_matrix.runner.cli.whatif.optimize import found_lines
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.service import whatif
 from keras_matrix.runner.whatif import stored_graph

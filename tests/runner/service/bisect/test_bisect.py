@@ -23,7 +23,7 @@ from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.interrupts import Interrupted
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.session import ArmRequest
-from keras_matrix.runner.service.bisect import search, trials
+from keras_matrix.runner.service.bisect import search
 from tests.conftest import MACHINE, make_settings
 from tests.fakes.container_engine import FakeEngine
 from tests.fakes.executor import FailsAt, FakeExecutor, crash
@@ -413,7 +413,7 @@ def test_budget_counts_what_was_spent_and_the_same_command_continues(
 ) -> None:
     """Mutation: `_announce` compares the next trial alone with the budget."""
     seconds = itertools.count(0, 100)
-    monkeypatch.setattr(search, "Trials", partial(trials.Trials, clock=lambda: float(next(seconds))))
+    monkeypatch.setattr(search, "Trials", partial(search.Trials, clock=lambda: float(next(seconds))))
     executor = FakeExecutor()
     assert bisected(monkeypatch, FakeAxis(), "--budget", "210", executor=executor) == 5
     said = capsys.readouterr()
