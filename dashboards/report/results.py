@@ -14,23 +14,20 @@ from keras_matrix.analysis.comparison.context import (
     NO_CONTEXT,
     RunContext,
     WorkStatus,
-    cell_caveats,
     named_caveats,
 )
 from keras_matrix.analysis.comparison.machines import noun
 from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
     MetricSummary,
-    completed,
-    metrics_over,
-    primary_value,
 )
 from keras_matrix.analysis.comparison.table import CellSummary, Row, in_order
 from keras_matrix.analysis.comparison.undecided import undecided
 from keras_matrix.analysis.fc.parallel import FcFigure, figures
 from keras_matrix.analysis.hardware.roofline import PeakShare
-from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
-from keras_matrix.analysis.stats.cell_statistics import STATISTICS, hidden, values
+from keras_matrix.analysis.scaling.devices import DeviceScaling
+from keras_matrix.analysis.stats.cell_statistics import STATISTICS
+from keras_matrix.analysis.views.result_table import CellView, WorkView, result_table
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import RatioPlot, Word, interval_marks, slot_of
@@ -91,25 +88,23 @@ def findings(rows: Sequence[Row], command: str | None = None) -> tuple[list[Rati
 
 def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[Block]:
     """Return the table: a block per piece of work, a line per figure, a value per backend."""
-    columns = backends(rows)
-    unit = device_unit(rows)
-    parallel = figures((cell for row in rows for cell in row.cells.values()), run_context.shares)
-    found: list[FcFigure | DeviceScaling] = [*parallel, *device_scalings(rows)]
+    columns, unit, shown = backends(rows), device_unit(rows), result_table(rows, run_context)
+    parallel = figures((view.cell for view in shown.cells), run_context.shares)
     scaled: dict[str, list[FcFigure | DeviceScaling]] = {}
-    for one in found:
-        scaled.setdefault(one.cell_id, []).append(one)
+    for gain in (*parallel, *(view.scaling for view in shown.cells if view.scaling)):
+        scaled.setdefault(gain.cell_id, []).append(gain)
     return [
         Block(
-            row.title,
+            work.row.title,
             _anchor(index),
-            work_details(row),
-            row.verdict,
-            slot_of(row.fastest) if row.fastest else None,
-            _lines(row, [(backend, row.cells.get(backend)) for backend in columns], run_context, scaled, unit),
-            run_context.same_work(row),
-            row.caveats,
+            work_details(work.row),
+            work.row.verdict,
+            slot_of(work.row.fastest) if work.row.fastest else None,
+            _lines(work, columns, run_context, scaled, unit),
+            work.same_work,
+            work.row.caveats,
         )
-        for index, row in enumerate(rows)
+        for index, work in enumerate(shown.works)
     ]
 
 
@@ -152,30 +147,26 @@ def _label(backend: str, y: float, ends: tuple[float, float]) -> Word:
     return Word(f"{right:.2f}%", y, backend, dx=9)
 
 
-Column = tuple[str, CellSummary | None]
 Scaled = Mapping[str, Sequence[FcFigure | DeviceScaling]]
 """What several workers or devices gain, by cell_id."""
 
 
 def _lines(
-    row: Row,
-    columns: Sequence[Column],
-    run_context: RunContext,
-    scaled: Scaled,
-    memory: Unit,
+    work: WorkView, columns: Sequence[str], run_context: RunContext, scaled: Scaled, memory: Unit
 ) -> list[FigureRow]:
-    if any(cell.figure != STEP_TIME for cell in row.cells.values()):
-        return _task_lines(row, columns, run_context)
+    views = [work.on(backend) for backend in columns]
+    if any(not view.is_step for view in work.cells):
+        return _task_lines(views)
+    row, cells = work.row, [view.cell if view else None for view in views]
     calls = any(cell.settings.phase != FIT for cell in row.cells.values())
-    cells = [cell for _, cell in columns]
-    generates = any(cell and cell.settings.phase == GENERATE for cell in cells)
-    shares = [run_context.shares.get(cell.cell_id) if cell else None for cell in cells]
+    generates = any(view.cell.settings.phase == GENERATE for view in work.cells)
+    shares = [view.share if view else None for view in views]
     step = "time per call" if calls else "time per step"
     lines = [
-        FigureRow(step, "ms", [_step_value(row, name, cell, run_context) for name, cell in columns], primary=True),
-        FigureRow("relative to the lowest", "x", [_ratio_value(row, name, cell) for name, cell in columns]),
+        FigureRow(step, "ms", [_step_value(view) for view in views], primary=True),
+        FigureRow("relative to the lowest", "x", [_ratio_value(view) for view in views]),
         *statistic_lines(
-            [values(cell) if cell else {} for cell in cells], [hidden(cell) if cell else {} for cell in cells]
+            [view.statistics if view else {} for view in views], [view.hidden if view else {} for view in views]
         ),
         FigureRow("share of peak", "%", of_measured_peak(shares)),
         FigureRow("share of stated peak (MFU)", "%", [of_stated_peak(share) for share in shares]),
@@ -186,73 +177,71 @@ def _lines(
         ),
         FigureRow("peak device memory", memory.name, device_memory_values(cells, memory)),
         *scaling_lines([scaled.get(cell.cell_id, ()) if cell else () for cell in cells]),
-        FigureRow("smallest difference", "%", [_difference_value(row, name, cell) for name, cell in columns]),
-        FigureRow("same work", "", [_same_work_value(row, name, cell, run_context) for name, cell in columns]),
-        FigureRow("processes", "", [_endings_value(cell) for cell in cells]),
+        FigureRow("smallest difference", "%", [_difference_value(view) for view in views]),
+        FigureRow("same work", "", [_same_work_value(row, view, run_context) for view in views]),
+        FigureRow("processes", "", [_endings_value(view) for view in views]),
     ]
     compared = {"smallest difference"} if len(row.cells) > 1 else set()
     always = {step, *compared, "processes", *(one.label for one in STATISTICS if one.always)}
     return [line for line in lines if line.name in always or line.measured]
 
 
-def _task_lines(row: Row, columns: Sequence[Column], run_context: RunContext) -> list[FigureRow]:
+def _task_lines(views: Sequence[CellView | None]) -> list[FigureRow]:
     """Return the lines of an external command: its primary metric, its other metrics, its memory."""
-    primary = next(iter(row.cells.values())).figure
-    found = {name: {one.name: one for one in metrics_over(completed(cell.records))} for name, cell in columns if cell}
-    names = dict.fromkeys(name for metrics in found.values() for name in metrics if name != primary.name)
-    units = {one.name: one.unit for metrics in found.values() for one in metrics.values()}
-    cells = [cell for _, cell in columns]
-    peaks = [cell.peak_host_memory_bytes if cell else None for cell in cells]
+    primary = next(view.cell.figure for view in views if view)
+    found = [{metric.name: metric for metric in view.metrics} if view else {} for view in views]
+    names = dict.fromkeys(name for metrics in found for name in metrics if name != primary.name)
+    units = {metric.name: metric.unit for metrics in found for metric in metrics.values()}
+    peaks = [view.cell.peak_host_memory_bytes if view else None for view in views]
     return [
         FigureRow(
             primary.name,
             primary.unit or NOTHING,
-            [_step_value(row, *column, run_context) for column in columns],
+            [_step_value(view) for view in views],
             primary=True,
             explained=False,
         ),
-        FigureRow("relative to the best", "x", [_ratio_value(row, *column) for column in columns]),
+        FigureRow("relative to the best", "x", [_ratio_value(view) for view in views]),
         *(
-            FigureRow(name, units[name] or NOTHING, [_metric_value(found, name, *c) for c in columns], explained=False)
+            FigureRow(
+                name, units[name] or NOTHING, [_metric_value(metrics.get(name)) for metrics in found], explained=False
+            )
             for name in names
         ),
         FigureRow("peak memory", "MiB", [scaled_value(peak, MIB) or NOT_MEASURED for peak in peaks]),
-        FigureRow("smallest difference", "%", [_difference_value(row, name, cell) for name, cell in columns]),
-        FigureRow("processes", "", [_endings_value(cell) for cell in cells]),
+        FigureRow("smallest difference", "%", [_difference_value(view) for view in views]),
+        FigureRow("processes", "", [_endings_value(view) for view in views]),
     ]
 
 
-def _metric_value(
-    found: Mapping[str, Mapping[str, MetricSummary]], name: str, column: str, cell: CellSummary | None
-) -> Value:
-    one = found.get(column, {}).get(name)
-    if one is None or one.value is None:
-        return Value(NOTHING, hint=one.problem or "") if one else NOT_MEASURED
-    return Value(number(one.value), f"{plural(one.count, 'process', 'processes')}", hint=one.problem or "")
+def _metric_value(metric: MetricSummary | None) -> Value:
+    if metric is None or metric.value is None:
+        return Value(NOTHING, hint=metric.problem or "") if metric else NOT_MEASURED
+    return Value(number(metric.value), f"{plural(metric.count, 'process', 'processes')}", hint=metric.problem or "")
 
 
-def _missing(cell: CellSummary | None) -> Value:
+def _missing(view: CellView | None) -> Value:
     """Return a dash with the reason; the other lines of a cell that was not measured have plain dashes."""
-    if cell is None:
+    if view is None:
         return Value(NOTHING, hint="no record: not planned, or still pending")
-    reasons = "; ".join(f"{status}: {reason}" for status, reason in cell.failures)
-    return Value(NOTHING, hint="not measured" + (f" ({reasons})" if reasons and not cell.measured else ""))
+    reasons = "; ".join(f"{status}: {reason}" for status, reason in view.cell.failures)
+    return Value(NOTHING, hint="not measured" + (f" ({reasons})" if reasons and not view.cell.measured else ""))
 
 
-def _step_value(row: Row, backend: str, cell: CellSummary | None, run_context: RunContext) -> Value:
-    if cell is None or cell.step_time is None:
-        below = primary_value(cell.measured) if cell else None
-        return _missing(cell) if below is None else Value(number(below), "not compared", hint=NO_RATIO)
-    estimate, size = cell.step_time, MILLISECOND.size if cell.figure == STEP_TIME else 1.0
-    caveats = cell_caveats(cell, run_context)
+def _step_value(view: CellView | None) -> Value:
+    if view is None or view.value is None:
+        return _missing(view)
+    if not view.compared:
+        return Value(number(view.value), "not compared", hint=NO_RATIO)
+    size = MILLISECOND.size if view.is_step else 1.0
     return Value(
-        number(estimate.centre, size),
-        interval(estimate.low, estimate.high, estimate.centre, size) or "no interval",
-        fastest=row.fastest == backend,
-        flag="fastest" if cell.figure == STEP_TIME else "best",
-        mark=plural(len(caveats), "caveat") if caveats else "",
-        link=caveat_anchor(cell),
-        hint="; ".join(caveats),
+        number(view.value, size),
+        interval(view.low, view.high, view.value, size) or "no interval",
+        fastest=view.is_fastest,
+        flag="fastest" if view.is_step else "best",
+        mark=plural(len(view.caveats), "caveat") if view.caveats else "",
+        link=caveat_anchor(view.cell),
+        hint="; ".join(view.caveats),
     )
 
 
@@ -261,40 +250,38 @@ def caveat_anchor(cell: CellSummary) -> str:
     return f"caveats-{cell.cell_id}"
 
 
-def _ratio_value(row: Row, backend: str, cell: CellSummary | None) -> Value:
-    estimate = next((ratio.estimate for ratio in row.ratios if ratio.backend == backend), None)
-    if estimate:
-        return Value(number(estimate.centre), interval(estimate.low, estimate.high, estimate.centre) or "no interval")
-    if backend == row.lowest:
+def _ratio_value(view: CellView | None) -> Value:
+    if view and view.ratio:
+        ratio = view.ratio
+        return Value(number(ratio.centre), interval(ratio.low, ratio.high, ratio.centre) or "no interval")
+    if view and view.is_lowest:
         return Value("1", hint="the lowest: the others are divided by it")
     return NOT_MEASURED
 
 
-def _same_work_value(row: Row, backend: str, cell: CellSummary | None, run_context: RunContext) -> Value:
+def _same_work_value(row: Row, view: CellView | None, run_context: RunContext) -> Value:
     """Return the deviation of a backend's parity process from the others', a dash if it was not checked."""
-    if cell is None or cell.step_time is None:
+    if view is None or not view.compared:
         return NOT_MEASURED
-    found = run_context.same_work(row, backend)
+    found = run_context.same_work(row, view.backend)
     if found.status is WorkStatus.NOT_CHECKED:
         return Value(NOTHING, hint="not checked")
     status = "" if found.status is WorkStatus.AGREES else f", {found.status}"
     return Value(f"{found.value or NOTHING}{status}", hint=f"{found.figure}: {'; '.join(found.remarks)}")
 
 
-def _difference_value(row: Row, backend: str, cell: CellSummary | None) -> Value:
-    found = row.smallest_difference(backend)
-    if cell is None or found is None:
+def _difference_value(view: CellView | None) -> Value:
+    if view is None or view.smallest_difference is None:
         return NOT_MEASURED
-    return Value(number(found, PERCENT.size))
+    return Value(number(view.smallest_difference, PERCENT.size))
 
 
-def _endings_value(cell: CellSummary | None) -> Value:
-    if cell is None:
+def _endings_value(view: CellView | None) -> Value:
+    if view is None:
         return NOT_MEASURED
-    counted = Counter(record.status for record in cell.records)
-    counts = ", ".join(f"{counted[status]} {status}" for status in Status if counted[status])
-    over = f"over {len(cell.machines)} {noun(cell.machines)}" if cell.machines else ""
-    return Value(counts, over, bad=any(status not in HARMLESS for status in counted))
+    counts = ", ".join(f"{view.endings[status]} {status}" for status in Status if view.endings[status])
+    over = f"over {len(view.cell.machines)} {noun(view.cell.machines)}" if view.cell.machines else ""
+    return Value(counts, over, bad=any(status not in HARMLESS for status in view.endings))
 
 
 def of_measured_peak(shares: Sequence[PeakShare | None]) -> list[Value]:

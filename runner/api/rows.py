@@ -9,11 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from keras_matrix.analysis.comparison import primary_metric
-from keras_matrix.analysis.comparison.context import RunContext, cell_caveats
-from keras_matrix.analysis.comparison.table import CellSummary, Row
-from keras_matrix.analysis.comparison.undecided import undecided
-from keras_matrix.analysis.stats import cell_statistics
+from keras_matrix.analysis.comparison.context import RunContext
+from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.analysis.views.result_table import CellView, WorkView, result_table
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import DEFINITION
@@ -101,63 +99,59 @@ class Comparison:
 
 def cells_of(rows: Sequence[Row], run_context: RunContext) -> list[Cell]:
     """Return the cells of a table, in its order."""
-    return [_cell(row, cell, run_context) for row in rows for cell in row.cells.values()]
+    return [_cell(work, view) for work in result_table(rows, run_context).works for view in work.cells]
 
 
 def comparisons_of(rows: Sequence[Row], run_context: RunContext) -> list[Comparison]:
     """Return the comparisons of a table: its rows with more than one backend."""
-    advice = {key: one.text(run_context.command) for key, one in undecided(rows).items()}
-    return [_comparison(row, run_context, advice.get(row.key, "")) for row in rows if len(row.cells) > 1]
+    return [_comparison(work) for work in result_table(rows, run_context).works if len(work.cells) > 1]
 
 
-def _cell(row: Row, cell: CellSummary, run_context: RunContext) -> Cell:
-    settings, ended = cell.settings, {record.status for record in cell.records}
+def _cell(work: WorkView, view: CellView) -> Cell:
+    cell, settings = view.cell, view.cell.settings
     return Cell(
         run_id=cell.records[0].run_id,
-        name=f"{row.title} on {settings.backend}",
-        work=row.title,
+        name=f"{work.row.title} on {view.backend}",
+        work=work.row.title,
         workload=settings.workload,
-        backend=settings.backend,
+        backend=view.backend,
         settings={name: getattr(settings, name) for name in SETTINGS},
         params={name: value for name, value in settings.params.items() if name != DEFINITION},
-        status=", ".join(status for status in Status if status in ended - {Status.OK}) or str(Status.OK),
+        status=", ".join(status for status in Status if view.endings[status] and status is not Status.OK)
+        or str(Status.OK),
         reasons=tuple(f"{status}: {reason}" for status, reason in cell.failures),
-        processes=len(cell.measured),
-        fastest=row.fastest == settings.backend,
-        samples_per_s=cell.samples_per_s,
+        processes=view.processes,
+        fastest=view.is_fastest,
+        samples_per_s=view.samples_per_s,
         first_epoch_time_s=cell.first_epoch_time_s,
         epoch_time_s=cell.epoch_time_s,
         peak_host_memory_bytes=cell.peak_host_memory_bytes,
         peak_device_memory_bytes=cell.peak_device_memory_bytes,
-        smallest_difference=row.smallest_difference(settings.backend),
-        statistics=_statistics(cell),
+        smallest_difference=view.smallest_difference,
+        statistics=_statistics(view),
         warnings=cell.warnings,
-        caveats=cell_caveats(cell, run_context),
+        caveats=view.caveats,
         cell_id=cell.cell_id,
-        **_compared_by(cell),
+        **_compared_by(view),
     )
 
 
-def _compared_by(cell: CellSummary) -> dict[str, Any]:
+def _compared_by(view: CellView) -> dict[str, Any]:
     """Return the figure that the cell is compared by, with its interval, as fields of `Cell`."""
-    found, figure = cell.step_time, cell.figure
-    timed = figure == primary_metric.STEP_TIME
-    centre = found.centre if found else None if timed else primary_metric.primary_value(cell.measured)
-    low, high = (found.low, found.high) if found else (None, None)
-    step: dict[str, Any] = {"step_time_s": centre, "step_time_low_s": low, "step_time_high_s": high}
-    metric: dict[str, Any] = {"metric": figure.name, "metric_unit": figure.unit}
-    metric |= {"metric_value": centre, "metric_low": low, "metric_high": high}
-    return {**step, **dict.fromkeys(metric)} if timed else {**dict.fromkeys(step), **metric}
+    step: dict[str, Any] = {"step_time_s": view.value, "step_time_low_s": view.low, "step_time_high_s": view.high}
+    metric: dict[str, Any] = {"metric": view.cell.figure.name, "metric_unit": view.cell.figure.unit}
+    metric |= {"metric_value": view.value, "metric_low": view.low, "metric_high": view.high}
+    return {**step, **dict.fromkeys(metric)} if view.is_step else {**dict.fromkeys(step), **metric}
 
 
-def _statistics(cell: CellSummary) -> dict[str, float]:
-    metrics = primary_metric.metrics_over(primary_metric.completed(cell.records))
-    return cell_statistics.values(cell) | {one.name: one.value for one in metrics if one.value is not None}
+def _statistics(view: CellView) -> dict[str, float]:
+    return view.statistics | {metric.name: metric.value for metric in view.metrics if metric.value is not None}
 
 
-def _comparison(row: Row, run_context: RunContext, advice: str) -> Comparison:
+def _comparison(work: WorkView) -> Comparison:
+    row = work.row
     return Comparison(
-        run_id=next(iter(row.cells.values())).records[0].run_id,
+        run_id=work.cells[0].cell.records[0].run_id,
         name=row.title,
         backends=tuple(row.cells),
         fastest=row.fastest,
@@ -176,7 +170,7 @@ def _comparison(row: Row, run_context: RunContext, advice: str) -> Comparison:
             if row.lowest is not None
         ),
         verdict=row.verdict,
-        advice=advice,
-        same_work=run_context.same_work(row).text,
+        advice=work.advice,
+        same_work=work.same_work.text,
         caveats=row.caveats,
     )

@@ -21,18 +21,15 @@ from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
     completed,
     epoch_quantiles,
-    metrics_over,
-    primary_value,
 )
 from keras_matrix.analysis.comparison.ratios import bracketed, repeats_for_intervals
 from keras_matrix.analysis.comparison.table import CellSummary, Row
-from keras_matrix.analysis.comparison.undecided import undecided
 from keras_matrix.analysis.fc import gap_to_peak
-from keras_matrix.analysis.keras_cost import KerasCost, keras_costs
-from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
+from keras_matrix.analysis.keras_cost import KerasCost
+from keras_matrix.analysis.scaling.devices import DeviceScaling
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic, hidden, values
-from keras_matrix.analysis.warm_caches import warm_caches
+from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView, result_table
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.names import PARAMS
@@ -187,44 +184,35 @@ def as_json(store: Run, found: Findings, code: int) -> str:
 
 def as_document(head: Mapping[str, object], found: Findings) -> str:
     """Return findings as a JSON document that begins with these keys."""
-    scalings = {one.cell_id: one for one in device_scalings(found.rows)}
-    warm = {one.cell_id: one.estimate for one in warm_caches(found.rows)}
-    costs = {one.cell_id: _cost_json(one) for one in keras_costs(found.rows)}
     fields = {
         **head,
         "answer": to_json(answer(found.rows)),
         "statuses": dict(Counter(str(record.status) for record in found.records)),
-        "rows": [_with_costs(_row_json(row, found.run_context, scalings, warm), costs) for row in found.rows],
+        "rows": [_row_json(work) for work in result_table(found.rows, found.run_context).works],
         left_out.KEY: to_json(found.left_out),
         "unread": to_json(found.run_context.unread),
     }
     return document(fields)
 
 
-def _row_json(
-    row: Row, run_context: RunContext, scalings: Mapping[str, DeviceScaling], warm: Mapping[str, Estimate | None]
-) -> dict[str, Any]:
-    plain: dict[str, Any] = to_json(row)
+def _row_json(work: WorkView) -> dict[str, Any]:
+    plain: dict[str, Any] = to_json(work.row)
     del plain["labels"]  # the title has them
-    plain["same_work"] = to_json(run_context.same_work(row))
-    for name, cell in plain["cells"].items():
-        cell["statistics"] = values(row.cells[name])
-        cell["metrics"] = to_json(metrics_over(completed(row.cells[name].records)))
-        cell["machines"] = list(row.cells[name].machines)
-        cell["processes"] = sum(record["status"] in MEASURED for record in cell.pop("records"))
-        share = run_context.shares.get(cell["cell_id"])
-        cell["share_of_peak"] = share.share_of_peak if share else None
-        cell["achieved_flop_per_s"] = share.achieved_flop_per_s if share else None
-        cell["scaling"] = _scaling_json(scalings.get(cell["cell_id"]))
-        cell["cold_over_warm_first_epoch"] = to_json(warm.get(cell["cell_id"]))
+    plain["same_work"] = to_json(work.same_work)
+    for view in work.cells:
+        del plain["cells"][view.backend]["records"]
+        plain["cells"][view.backend] |= {
+            "statistics": view.statistics,
+            "metrics": to_json(view.metrics),
+            "machines": list(view.cell.machines),
+            "processes": view.processes,
+            "share_of_peak": view.share_of_peak,
+            "achieved_flop_per_s": view.share.achieved_flop_per_s if view.share else None,
+            "scaling": _scaling_json(view.scaling),
+            "cold_over_warm_first_epoch": to_json(view.warm_cache.estimate) if view.warm_cache else None,
+            "keras_cost": _cost_json(view.keras_cost) if view.keras_cost else None,
+        }
     return plain
-
-
-def _with_costs(row: dict[str, Any], costs: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Add to each cell of Keras what that costs there; null for one without other implementations."""
-    for cell in row["cells"].values():
-        cell["keras_cost"] = costs.get(cell["cell_id"])
-    return row
 
 
 def _cost_json(one: KerasCost) -> dict[str, Any]:
@@ -415,7 +403,7 @@ class Column:
     """One column: its heading, the text of a cell, and the order in which narrow terminals leave it out; 0: never."""
 
     heading: str
-    text: Callable[[Row, str, CellSummary, RunContext], str]
+    text: Callable[[CellView], str]
     left_out: int = 0
 
 
@@ -430,55 +418,45 @@ class Line:
 TITLE, FASTEST, FAILED, VERDICT, NOTE = "bold", "bold green", "red", "bold", "dim"
 
 
-def _figure(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
-    if cell.step_time is not None:
-        return amount(cell.step_time.centre, cell.figure.unit)
-    return amount(primary_value(cell.measured), cell.figure.unit) if cell.measured else NOTHING
+def _figure(view: CellView) -> str:
+    return amount(view.value, view.cell.figure.unit)
 
 
-def _interval(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
-    return interval_of(cell) if cell.step_time is not None else NOTHING
+def _interval(view: CellView) -> str:
+    return interval_of(view.cell) if view.compared else NOTHING
 
 
-def _ratio(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
-    if name == row.lowest:
+def _ratio(view: CellView) -> str:
+    if view.is_lowest:
         return LOWEST
-    estimate = next((ratio.estimate for ratio in row.ratios if ratio.backend == name), None)
-    if estimate is None:
-        return NOTHING
-    return bracketed(estimate)
+    return bracketed(view.ratio) if view.ratio else NOTHING
 
 
-def _samples(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
-    return number(cell.samples_per_s) if cell.figure == STEP_TIME else NOTHING
+def _samples(view: CellView) -> str:
+    return number(view.samples_per_s) if view.is_step else NOTHING
 
 
-def _tokens(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
-    """Return the tokens of all prompts that are generated per second."""
-    one = next((record.times for record in cell.measured if record.times.tokens_per_s), None)
-    if one is None or not (one.tokens_per_s and one.samples_per_s and cell.samples_per_s):
-        return NOTHING
-    return number(cell.samples_per_s * one.tokens_per_s / one.samples_per_s)
+def _tokens(view: CellView) -> str:
+    return number(view.tokens_per_s)
 
 
-def _first(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
-    return seconds(cell.first_epoch_time_s)
+def _first(view: CellView) -> str:
+    return seconds(view.cell.first_epoch_time_s)
 
 
-def _steady(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
-    return seconds(cell.epoch_time_s)
+def _steady(view: CellView) -> str:
+    return seconds(view.cell.epoch_time_s)
 
 
-def _peak(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
-    share = context.shares.get(cell.cell_id)
-    return NOTHING if not share or share.share_of_peak is None else percentage(share.share_of_peak)
+def _peak(view: CellView) -> str:
+    return NOTHING if view.share_of_peak is None else percentage(view.share_of_peak)
 
 
-def columns_of(rows: Sequence[Row], context: RunContext) -> list[Column]:
-    """Return the columns that these rows need: those of a step, of the metric of a command, or both."""
-    cells = [cell for row in rows for cell in row.cells.values()]
-    steps = any(cell.figure == STEP_TIME for cell in cells)
-    commands = any(cell.figure != STEP_TIME for cell in cells)
+def columns_of(table: ResultTable) -> list[Column]:
+    """Return the columns that a table needs: those of a step, of the metric of a command, or both."""
+    cells = [view.cell for view in table.cells]
+    steps = any(view.is_step for view in table.cells)
+    commands = any(not view.is_step for view in table.cells)
     calls = all(cell.settings.phase != FIT for cell in cells if cell.figure == STEP_TIME)
     time = "time per call" if calls else "time per step"
     figure = "figure" if commands and steps else "metric" if commands else time
@@ -495,7 +473,7 @@ def columns_of(rows: Sequence[Row], context: RunContext) -> list[Column]:
             Column("first epoch", _first, left_out=2),
             Column("steady epoch", _steady, left_out=1),
         ]
-    if context.has_peaks:
+    if table.has_peaks:
         found.append(Column("of peak", _peak, left_out=4))
     return found
 
@@ -511,15 +489,9 @@ def interval_of(cell: CellSummary) -> str:
 
 def table_lines(rows: Sequence[Row], context: RunContext, width: int | None = None) -> list[Line]:
     """Return the table as lines; with `width`, that of a terminal, the lines of backends fit into it if possible."""
-    columns, open_rows = columns_of(rows, context), undecided(rows)
-    notes = [(one.cell_id, f"scaling: {one.text}") for one in device_scalings(rows)]
-    notes += [(one.cell_id, f"warm compile cache: {one.text}") for one in warm_caches(rows)]
-    notes += [(one.cell_id, f"cost of Keras: {one.text}") for one in keras_costs(rows)]
-    texts = {
-        cell.cell_id: [column.text(row, name, cell, context) for column in columns]
-        for row in rows
-        for name, cell in row.cells.items()
-    }
+    table = result_table(rows, context)
+    columns = columns_of(table)
+    texts = {view.cell.cell_id: [column.text(view) for column in columns] for view in table.cells}
     named = max([len(BACKEND), *(len(name) + 2 for row in rows for name in row.cells)])
     widths = [max(map(len, [column.heading, *own])) for column, *own in zip(columns, *texts.values(), strict=True)]
     shown = _fitting(columns, widths, named, width)
@@ -528,44 +500,42 @@ def table_lines(rows: Sequence[Row], context: RunContext, width: int | None = No
         return GAP.join([name.ljust(named), *(found[i].rjust(widths[i]) for i in shown)]).rstrip()
 
     lines = [Line(laid_out(BACKEND, [column.heading for column in columns]), NOTE)]
-    for row in rows:
-        lines += [Line(""), *_title(row, context)]
-        for name, cell in row.cells.items():
-            mark = "* " if row.fastest == name else "  "
-            lines.append(Line(laid_out(mark + name, texts[cell.cell_id]), _style(row, name, cell)))
-            lines += [Line(f"{' ' * named}{GAP}{text}", NOTE) for text in _below(cell)]
+    for work in table.works:
+        row = work.row
+        lines += [Line(""), *_title(work)]
+        for view in work.cells:
+            mark = "* " if view.is_fastest else "  "
+            lines.append(Line(laid_out(mark + view.backend, texts[view.cell.cell_id]), _style(view)))
+            lines += [Line(f"{' ' * named}{GAP}{text}", NOTE) for text in _below(view)]
         lines.append(Line(f"  {printable(row.verdict)}", FASTEST if row.fastest else VERDICT))
-        if found := open_rows.get(row.key):
-            lines.append(Line(f"  {printable(found.text(context.command))}", NOTE))
-        own = {cell.cell_id for cell in row.cells.values()}
-        lines += [Line(f"  {printable(text)}") for cell_id, text in notes if cell_id in own]
+        lines += [Line(f"  {printable(work.advice)}", NOTE)] if work.advice else []
+        lines += [Line(f"  {printable(text)}") for text in work.notes]
         lines += [Line(f"  caveat: {printable(caveat)}", "yellow") for caveat in row.caveats]
     left_out = [column.heading for index, column in enumerate(columns) if index not in shown]
     return [*lines, *([Line(f"(a wider terminal also shows: {', '.join(left_out)})", NOTE)] if left_out else [])]
 
 
-def _title(row: Row, context: RunContext) -> list[Line]:
-    """Return the title of a row and whether its backends did the same work; if not, how to check."""
-    title = Line(printable(row.title), TITLE)
-    if any(cell.settings.workload.startswith(PREFIX) for cell in row.cells.values()):
+def _title(work: WorkView) -> list[Line]:
+    """Return the title of a work and whether its backends did the same work; if not, how to check."""
+    title = Line(printable(work.row.title), TITLE)
+    if any(view.cell.settings.workload.startswith(PREFIX) for view in work.cells):
         return [title]
-    found = context.same_work(row)
+    found = work.same_work
     advice = "" if found.checked else "; ".join(found.remarks[:1])
     stated = [f"{found.text}{': ' + advice if advice else ''}"] if found.checked or advice else []
-    checks = [*stated, *context.on_several_devices(row)]
-    return [title, *(Line(f"  {printable(text)}", NOTE) for text in checks)]
+    return [title, *(Line(f"  {printable(text)}", NOTE) for text in (*stated, *work.device_checks))]
 
 
-def _style(row: Row, name: str, cell: CellSummary) -> str:
-    return FASTEST if row.fastest == name else "" if cell.measured else FAILED
+def _style(view: CellView) -> str:
+    return FASTEST if view.is_fastest else "" if view.cell.measured else FAILED
 
 
-def _below(cell: CellSummary) -> list[str]:
+def _below(view: CellView) -> list[str]:
     """Return what is below a cell's line: the statuses of one that was not measured, the other metrics of a command."""
-    if not cell.measured:
-        statuses = ", ".join(sorted({status.value for status, _ in cell.failures}))
-        return [statuses, *map(printable, metric_lines(cell) if completed(cell.records) else ())]
-    return [] if cell.figure == STEP_TIME else [printable(", ".join(metric_lines(cell)))]
+    if not view.cell.measured:
+        statuses = ", ".join(sorted({status.value for status, _ in view.cell.failures}))
+        return [statuses, *map(printable, metric_lines(view.cell) if completed(view.cell.records) else ())]
+    return [] if view.is_step else [printable(", ".join(metric_lines(view.cell)))]
 
 
 def _fitting(columns: Sequence[Column], widths: Sequence[int], named: int, width: int | None) -> list[int]:

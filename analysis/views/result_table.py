@@ -1,0 +1,205 @@
+"""The table of a run: for each work its cells, with the figures that they are compared by. Pure.
+
+Terminal, report, JSON document and Python API render it. They choose columns, units and words, and leave out what does
+not fit; none of them computes or looks up a figure of its own, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keras_matrix.analysis.comparison.context import RunContext, SameWork, cell_caveats
+from keras_matrix.analysis.comparison.primary_metric import (
+    STEP_TIME,
+    MetricSummary,
+    completed,
+    metrics_over,
+    primary_value,
+)
+from keras_matrix.analysis.comparison.table import CellSummary, Row
+from keras_matrix.analysis.comparison.undecided import undecided
+from keras_matrix.analysis.keras_cost import KerasCost, keras_costs
+from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
+from keras_matrix.analysis.stats import cell_statistics
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.analysis.stats.cell_statistics import Hidden
+from keras_matrix.analysis.warm_caches import WarmCache, warm_caches
+from keras_matrix.records.schema import MEASURED, Status
+
+if TYPE_CHECKING:
+    from keras_matrix.analysis.hardware.roofline import PeakShare
+
+
+@dataclass(frozen=True, slots=True)
+class CellView:
+    """One cell of the table. Times in seconds, memory in bytes; None means not measured.
+
+    `value` is the time per step, or the primary metric of a command in the unit of `cell.figure`; `low` and `high` are
+    the ends of its 95 % interval between processes. A value that is not `compared` has no ratio: it is not above zero
+    in a process. `ratio` is that to the lowest cell of the work. `smallest_difference` is the relative one that the
+    comparison would probably have shown.
+    """
+
+    backend: str
+    cell: CellSummary
+    value: float | None
+    low: float | None
+    high: float | None
+    compared: bool
+    ratio: Estimate | None
+    is_lowest: bool
+    is_fastest: bool
+    samples_per_s: float | None
+    tokens_per_s: float | None
+    smallest_difference: float | None
+    share: PeakShare | None
+    scaling: DeviceScaling | None
+    warm_cache: WarmCache | None
+    keras_cost: KerasCost | None
+    caveats: tuple[str, ...]
+
+    @property
+    def is_step(self) -> bool:
+        """Whether the value is the time per step; else it is the metric of a command."""
+        return self.cell.figure == STEP_TIME
+
+    @property
+    def share_of_peak(self) -> float | None:
+        """The share of the machine's best measured product that the cell reaches."""
+        return self.share.share_of_peak if self.share else None
+
+    @property
+    def statistics(self) -> dict[str, float]:
+        """The values of the statistics that the cell has, by metric."""
+        return cell_statistics.values(self.cell)
+
+    @property
+    def hidden(self) -> Mapping[str, Hidden]:
+        """What was measured, but is not known because of noise, by metric."""
+        return cell_statistics.hidden(self.cell)
+
+    @property
+    def metrics(self) -> list[MetricSummary]:
+        """All metrics of a command over its processes; none for a workload."""
+        return metrics_over(completed(self.cell.records))
+
+    @property
+    def endings(self) -> Counter[Status]:
+        """How many processes ended with each status."""
+        return Counter(record.status for record in self.cell.records)
+
+    @property
+    def processes(self) -> int:
+        """The number of processes with figures."""
+        return sum(record.status in MEASURED for record in self.cell.records)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkView:
+    """One work: its cells in the order of its row, whether they did the same work, and what would decide it.
+
+    `advice` is empty for a verdict that is not open. `notes` are what several devices gain, what warm caches save and
+    what Keras costs, a line each. `device_checks` say whether several devices do the work of one.
+    """
+
+    row: Row
+    cells: tuple[CellView, ...]
+    same_work: SameWork
+    device_checks: tuple[str, ...]
+    advice: str
+    notes: tuple[str, ...]
+
+    def on(self, backend: str) -> CellView | None:
+        """Return the cell of a backend; None without one."""
+        return next((cell for cell in self.cells if cell.backend == backend), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTable:
+    """The works of a run in their order; `has_peaks` is whether any cell can be compared with a measured peak."""
+
+    works: tuple[WorkView, ...]
+    has_peaks: bool
+
+    @property
+    def cells(self) -> list[CellView]:
+        """The cells of all works."""
+        return [cell for work in self.works for cell in work.cells]
+
+
+@dataclass(frozen=True, slots=True)
+class _Gains:
+    """What cells gain or cost against others of the table, by cell_id."""
+
+    scalings: Mapping[str, DeviceScaling]
+    warm_caches: Mapping[str, WarmCache]
+    keras_costs: Mapping[str, KerasCost]
+
+    def notes(self, row: Row) -> tuple[str, ...]:
+        """Return a line for each gain or cost of a row's cells, by kind."""
+        cells = {cell.cell_id for cell in row.cells.values()}
+        kinds = (
+            ("scaling", self.scalings),
+            ("warm compile cache", self.warm_caches),
+            ("cost of Keras", self.keras_costs),
+        )
+        return tuple(
+            f"{kind}: {gain.text}" for kind, gains in kinds for cell_id, gain in gains.items() if cell_id in cells
+        )
+
+
+def result_table(rows: Sequence[Row], run_context: RunContext) -> ResultTable:
+    """Return the table of these rows, in their context."""
+    gains = _Gains(
+        {scaling.cell_id: scaling for scaling in device_scalings(rows)},
+        {cache.cell_id: cache for cache in warm_caches(rows)},
+        {cost.cell_id: cost for cost in keras_costs(rows)},
+    )
+    advice = {key: how.text(run_context.command) for key, how in undecided(rows).items()}
+    works = [
+        WorkView(
+            row,
+            tuple(_cell(row, backend, run_context, gains) for backend in row.cells),
+            run_context.same_work(row),
+            run_context.on_several_devices(row, None),
+            advice.get(row.key, ""),
+            gains.notes(row),
+        )
+        for row in rows
+    ]
+    return ResultTable(tuple(works), run_context.has_peaks)
+
+
+def _cell(row: Row, backend: str, run_context: RunContext, gains: _Gains) -> CellView:
+    cell = row.cells[backend]
+    estimate = cell.step_time
+    return CellView(
+        backend=backend,
+        cell=cell,
+        value=estimate.centre if estimate else primary_value(cell.measured),
+        low=estimate.low if estimate else None,
+        high=estimate.high if estimate else None,
+        compared=estimate is not None,
+        ratio=next((ratio.estimate for ratio in row.ratios if ratio.backend == backend), None),
+        is_lowest=row.lowest == backend,
+        is_fastest=row.fastest == backend,
+        samples_per_s=cell.samples_per_s,
+        tokens_per_s=_tokens_per_s(cell),
+        smallest_difference=row.smallest_difference(backend),
+        share=run_context.shares.get(cell.cell_id),
+        scaling=gains.scalings.get(cell.cell_id),
+        warm_cache=gains.warm_caches.get(cell.cell_id),
+        keras_cost=gains.keras_costs.get(cell.cell_id),
+        caveats=cell_caveats(cell, run_context),
+    )
+
+
+def _tokens_per_s(cell: CellSummary) -> float | None:
+    """Return the tokens of all prompts that are generated per second."""
+    times = next((record.times for record in cell.measured if record.times.tokens_per_s), None)
+    if times is None or not (times.tokens_per_s and times.samples_per_s and cell.samples_per_s):
+        return None
+    return cell.samples_per_s * times.tokens_per_s / times.samples_per_s

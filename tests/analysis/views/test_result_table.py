@@ -1,0 +1,123 @@
+"""Every output shows the values of the result table: terminal, report, JSON document and Python API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from keras_matrix.analysis.views.result_table import WorkView, result_table
+from keras_matrix.dashboards.charts.figure_table import Value
+from keras_matrix.dashboards.report import results
+from keras_matrix.records.store import Run
+from keras_matrix.records.text import NOTHING, amount, number
+from keras_matrix.runner.api.rows import cells_of, comparisons_of
+from keras_matrix.runner.cli.render.findings import as_document, table_lines
+from keras_matrix.runner.service.stored import Findings, findings_of
+from tests.old_results import BY_VERSION, DATA, RUNS
+
+FOLDERS = sorted(set(BY_VERSION.values()))
+
+
+def stored() -> Iterator[Findings]:
+    """Yield the findings of every stored run: of workloads, of commands, with failures, of one backend and several."""
+    for folder in FOLDERS:
+        for run in sorted(path for path in (DATA / folder).iterdir() if path.name in RUNS or path.name[:2] == "20"):
+            if not run.is_symlink():
+                yield findings_of(Run(run))
+
+
+def works(found: Findings) -> tuple[WorkView, ...]:
+    return result_table(found.rows, found.run_context).works
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Findings]:
+    found = list(stored())
+    cells = [view for run in found for work in works(run) for view in work.cells]
+    assert len(cells) > 20
+    assert {view.is_step for view in cells} == {True, False}
+    assert {view.value is None for view in cells} == {True, False}
+    assert {view.ratio is None for view in cells} == {True, False}
+    return found
+
+
+def test_json_has_the_values_of_the_table(runs: list[Findings]) -> None:
+    for run in runs:
+        for work, row in zip(works(run), json.loads(as_document({}, run))["rows"], strict=True):
+            assert (row["title"], row["verdict"]) == (work.row.title, work.row.verdict)
+            for view in work.cells:
+                cell = row["cells"][view.backend]
+                assert cell["statistics"] == view.statistics
+                assert cell["processes"] == view.processes
+                assert cell["samples_per_s"] == view.samples_per_s
+                assert cell["share_of_peak"] == view.share_of_peak
+                if view.compared:
+                    step = cell["step_time"]
+                    assert (step["centre"], step["low"], step["high"]) == (view.value, view.low, view.high)
+            ratios = {ratio["backend"]: ratio["estimate"]["centre"] for ratio in row["ratios"]}
+            assert ratios == {view.backend: view.ratio.centre for view in work.cells if view.ratio}
+
+
+def test_python_has_the_values_of_the_table(runs: list[Findings]) -> None:
+    for run in runs:
+        views = [view for work in works(run) for view in work.cells]
+        for view, cell in zip(views, cells_of(run.rows, run.run_context), strict=True):
+            assert (cell.cell_id, cell.fastest, cell.processes) == (view.cell.cell_id, view.is_fastest, view.processes)
+            shown = (cell.step_time_s, cell.step_time_low_s, cell.step_time_high_s)
+            metric = (cell.metric_value, cell.metric_low, cell.metric_high)
+            assert (shown if view.is_step else metric) == (view.value, view.low, view.high)
+            assert (metric if view.is_step else shown) == (None, None, None)
+            assert cell.caveats == view.caveats
+        for comparison in comparisons_of(run.rows, run.run_context):
+            [work] = [one for one in works(run) if one.row.title == comparison.name]
+            assert (comparison.advice, comparison.same_work) == (work.advice, work.same_work.text)
+
+
+def test_report_has_the_values_of_the_table(runs: list[Findings]) -> None:
+    compared = 0
+    for run in runs:
+        backends = results.backends(run.rows)
+        for work, block in zip(works(run), results.table(run.rows, run.run_context), strict=True):
+            primary = next(line for line in block.lines if line.primary)
+            ratios = next(line for line in block.lines if line.name.startswith("relative to the"))
+            ended = next(line for line in block.lines if line.name == "processes")
+            for place, backend in enumerate(backends):
+                view = work.on(backend)
+                shown: list[Value] = [line.values[place] for line in (primary, ratios, ended)]
+                if view is None:
+                    assert {value.text for value in shown} == {NOTHING}
+                    continue
+                size = 1e-3 if view.is_step else 1.0
+                assert shown[0].text == (NOTHING if view.value is None else number(view.value, size))
+                assert shown[0].fastest == view.is_fastest
+                assert shown[1].text == (
+                    number(view.ratio.centre) if view.ratio else "1" if view.is_lowest else NOTHING
+                )
+                assert shown[2].text == ", ".join(
+                    f"{count} {status}" for status, count in sorted(view.endings.items(), key=order)
+                )
+                compared += 1
+    assert compared > 20
+
+
+def order(ending: tuple[Any, int]) -> int:
+    """Return the place of a status in the order of all statuses."""
+    return list(type(ending[0])).index(ending[0])
+
+
+def test_terminal_has_the_values_of_the_table(runs: list[Findings]) -> None:
+    for run in runs:
+        lines = iter(line.text for line in table_lines(run.rows, run.run_context))
+        heading = next(lines)
+        assert heading.split()[0] == "backend"
+        for work in works(run):
+            assert work.row.title in lines
+            for view in work.cells:
+                line = next(text for text in lines if text[2:].startswith(view.backend))
+                assert line.startswith("* ") == view.is_fastest
+                shown = amount(view.value, view.cell.figure.unit)
+                assert line[len(view.backend) + 2 :].strip().startswith(shown), (line, shown)
+            assert f"  {work.row.verdict}" in lines
