@@ -91,7 +91,8 @@ def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[Blo
     columns, unit, shown = backends(rows), device_unit(rows), result_table(rows, run_context)
     parallel = figures((view.cell for view in shown.cells), run_context.shares)
     scaled: dict[str, list[FcFigure | DeviceScaling]] = {}
-    for gain in (*parallel, *(view.scaling for view in shown.cells if view.scaling)):
+    gains: list[FcFigure | DeviceScaling] = [*parallel, *(view.scaling for view in shown.cells if view.scaling)]
+    for gain in gains:
         scaled.setdefault(gain.cell_id, []).append(gain)
     return [
         Block(

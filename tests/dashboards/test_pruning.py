@@ -10,7 +10,7 @@ import pytest
 from sqlglot import exp
 
 from ci import grafana
-from keras_matrix.dashboards.live.app import application, snapshot
+from keras_matrix.dashboards.live.app import application, refreshed
 from keras_matrix.dashboards.live.app.needed import needed
 from keras_matrix.dashboards.live.questions import Choice, answer, questions
 from keras_matrix.dashboards.report import site
@@ -42,7 +42,7 @@ def statements() -> dict[str, str]:
     }
     asked = application.statements()
     live = {f"live {place}": sql for place, sql in enumerate(asked[len(own) :])}
-    copied = {f"copy of {name}": snapshot.statement(name, read) for name, read in needed(asked).columns.items()}
+    copied = {f"copy of {name}": refreshed.statement(name, read) for name, read in needed(asked).columns.items()}
     return own | dict(_grafana()) | made | live | copied | {"cells of the site": site.CELLS}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.views.result_table import WorkView, result_table
-from keras_matrix.dashboards.charts.figure_table import Value
+from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, FigureRow, Value
 from keras_matrix.dashboards.report import results
 from keras_matrix.records.store import Run
 from keras_matrix.records.text import NOTHING, amount, number
@@ -82,7 +82,8 @@ def test_report_has_the_values_of_the_table(runs: list[Findings]) -> None:
         backends = results.backends(run.rows)
         for work, block in zip(works(run), results.table(run.rows, run.run_context), strict=True):
             primary = next(line for line in block.lines if line.primary)
-            ratios = next(line for line in block.lines if line.name.startswith("relative to the"))
+            unmeasured = FigureRow("", "", [NOT_MEASURED] * len(backends))  # a line without any figure is left out
+            ratios = next((line for line in block.lines if line.name.startswith("relative to the")), unmeasured)
             ended = next(line for line in block.lines if line.name == "processes")
             for place, backend in enumerate(backends):
                 view = work.on(backend)
