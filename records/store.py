@@ -68,7 +68,8 @@ from keras_matrix.records.validity import check, check_names
 RECORD_NAME = re.compile(r"([0-9a-f]{16})\.([0-9]{1,4})\.([0-9]{1,4})\.json")
 RECORD_LIMIT_BYTES = 4 << 20
 FINISHED = "finished.json"  # of a run whose session has ended; it says why
-DEFAULT_RESULTS = Path("results")  # the results folder of every command that names none
+VERIFICATION = "whatif.json"  # of a run that measured predictions
+DEFAULT_RESULTS = Path("results")  # the results folder of a command that names none
 
 
 @dataclass(frozen=True, slots=True)

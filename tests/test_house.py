@@ -55,6 +55,10 @@ USUAL_FUNCTION_LINES, USUAL_SHARE = 25, 0.9
 MOST_LOOSE_MODULES = 3
 
 
+# A function that is imported when it is needed, as `pkgutil.resolve_name` takes it.
+LAZY = re.compile(r"keras_matrix(\.\w+)+:\w+")
+
+
 def imports(tree: ast.AST) -> Iterator[str]:
     """Yield what a module imports; what is ours without the import name that all of it shares."""
     yield from (name.removeprefix("keras_matrix.") for name in _imports(tree))
@@ -67,6 +71,8 @@ def _imports(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and LAZY.fullmatch(node.value):
+            yield node.value.partition(":")[0]
 
 
 def faults(module: str, text: str) -> list[str]:
@@ -118,6 +124,8 @@ def test_no_import_runs_upward() -> None:
         ("uploader.push", "from keras_matrix.analysis.comparison.table import table"),
         ("analysis.findings", "from keras_matrix.uploader.schema import TABLES"),
         ("runner.plan.plan", "from tests.conftest import make_record"),
+        ("runner.plan.plan", "from lab.power import draws"),
+        ("runner.service.stored", 'READ_BY = "keras_matrix.runner.cli.look.report:run"'),
     ],
 )
 def test_the_scan_finds_an_import_that_runs_upward(module: str, text: str) -> None:
@@ -179,7 +187,7 @@ SLOW = {"dataclasses", "inspect", "ctypes", "keras_matrix.records.schema"}
 MEASURING = {"keras_matrix.runner.executors", "keras_matrix.runner.cell.job", "importlib.metadata", "statistics"}
 # What a report needs only for runs with traces, stall analyses or verified predictions, and never of a matrix.
 OF_FEW_RUNS = {
-    *(part.read_by.partition(":")[0] for part in stored.PARTS if part.name != "verification"),
+    *(part.read_by.partition(":")[0] for part in stored.PARTS),
     "keras_matrix.analysis.whatif.verify",
     "keras_matrix.dashboards.report.predictions",
     "keras_matrix.runner.matrix.reader",
@@ -230,6 +238,22 @@ def test_a_report_loads_only_the_parts_that_its_run_has(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert (folder / "report.html").is_file()
+
+
+def test_an_ordinary_matrix_does_not_load_the_search_for_the_largest_batch(tmp_path: Path) -> None:
+    """Mutation: `runner/service/run.py` imports `with_largest` as it starts."""
+    script = (
+        "import sys\n"
+        "from keras_matrix.runner.cli.main import main\n"
+        "from keras_matrix.runner.measure.seams import Seams\n"
+        "from tests.fakes.executor import FakeExecutor\n"
+        f"command = ['run', '--workload', 'mnist_mlp', '--backend', 'jax', '--results', {str(tmp_path)!r}]\n"
+        "assert main([*command, '--repeats', '1'], Seams(executor=FakeExecutor())) == 0\n"
+        "assert 'keras_matrix.runner.measure.scheduler' in sys.modules\n"
+        "assert 'keras_matrix.runner.measure.largest_search' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 def orphans(text: str) -> list[int]:
@@ -369,6 +393,8 @@ def imported_modules(name: str, tree: ast.AST, known: frozenset[str]) -> set[str
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name.removeprefix("keras_matrix.") for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and LAZY.fullmatch(node.value):
+            found.add(node.value.partition(":")[0].removeprefix("keras_matrix."))
         elif isinstance(node, ast.ImportFrom) and node.module:
             package = node.module.removeprefix("keras_matrix.")
             inside = {f"{package}.{alias.name}" for alias in node.names}

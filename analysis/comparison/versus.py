@@ -29,8 +29,6 @@ from keras_matrix.analysis.stats.suite import SuiteRatio, per_group
 from keras_matrix.records.schema import MEASURED, Record, Status
 
 Across = Callable[[Sequence[Record], Sequence[Record]], SessionRatio | None]
-
-
 """From the ok records of a cell in two sessions to the ratio new / base, None if there is no ratio."""
 
 ACROSS_UNKNOWN = "undecided: no interval across these sessions"

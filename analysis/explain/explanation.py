@@ -8,14 +8,12 @@ Guarantee: pure; nothing is explained where the interval of the ratio contains 1
 traced, so that the difference between processes is unexplained; parts of a step that overlap differently than before
 change each other's share.
 
-Removes what the profilers added to two traced steps.
-
-A profiler costs about the same for each event, on the thread that records it (`analysis.whatif.overhead` does the
-same for replays). So each operation and each gap of a CPU's threads becomes shorter by the same time, but never
-negative, until the step is as long as the same process measured without the profiler. Two sides of one backend that
-compile the step alike have the smaller cost of both: what a busier machine added to the trace of one side is not the
-profiler's, and stays unexplained. Otherwise the events differ, and so do their costs. What runs on a device is
-unchanged.
+First what the profilers added to the two traced steps is removed (`without_profiler`). A profiler costs about the
+same for each event, on the thread that records it (`analysis.whatif.overhead` does the same for replays). So each
+operation and each gap of a CPU's threads becomes shorter by the same time, but never negative, until the step is as
+long as the same process measured without the profiler. Two sides of one backend that compile the step alike have the
+smaller cost of both: what a busier machine added to the trace of one side is not the profiler's, and stays
+unexplained. Otherwise the events differ, and so do their costs. What runs on a device is unchanged.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ MEMORY_USED = Limit(0.80, 0.95)
 DYNAMIC_POWERSAVE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 # Read through a device, at about a microsecond a time.
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit")
-MIB, GIB = 1 << 20, 1 << 30
 # `bad` begins where the disturbance rule replaces a block: such a machine would have every block replaced.
 STEAL = Limit(0.005, disturbance.STEAL_LIMIT)
 OTHER_CPU = Limit(0.01, disturbance.OTHER_CPU_LIMIT)

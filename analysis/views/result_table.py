@@ -1,7 +1,7 @@
 """The table of a run: for each work its cells, with the figures that they are compared by. Pure.
 
-Terminal, report, JSON document and Python API render it. They choose columns, units and words, and leave out what does
-not fit; none of them computes or looks up a figure of its own, so they cannot disagree.
+The tables of terminal, report, JSON document and Python API render it: they choose columns, units and words, and leave
+out what does not fit. No figure of a cell is computed or looked up there, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class WorkView:
 
     row: Row
     cells: tuple[CellView, ...]
+    run_context: RunContext
     same_work: SameWork
     device_checks: tuple[str, ...]
     advice: str
@@ -115,6 +116,10 @@ class WorkView:
     def on(self, backend: str) -> CellView | None:
         """Return the cell of a backend; None without one."""
         return next((cell for cell in self.cells if cell.backend == backend), None)
+
+    def same_work_on(self, backend: str) -> SameWork:
+        """Return whether one backend did the same work as the others."""
+        return self.run_context.same_work(self.row, backend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +168,7 @@ def result_table(rows: Sequence[Row], run_context: RunContext) -> ResultTable:
         WorkView(
             row,
             tuple(_cell(row, backend, run_context, gains) for backend in row.cells),
+            run_context,
             run_context.same_work(row),
             run_context.on_several_devices(row, None),
             advice.get(row.key, ""),

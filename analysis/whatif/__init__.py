@@ -8,7 +8,7 @@ overhead.py     durations without the profiler's cost, by the step time without 
 replay.py       a steady step from three replayed ones, its percentiles, critical path and shares
 collectives.py  how long a collective takes: ring all-reduce with alpha and beta, or a table of measured sizes
 timeline.py     a replayed timeline as spans of the neutral trace
-build/          makes graphs from profilers' files
+reconstruct/    makes graphs from profilers' files
 what_ifs/       functions from graph to graph, each paired with the setting that realises it
 search/         looks for faster settings in replay
 cost/           learns durations of operations that no trace has

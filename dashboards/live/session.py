@@ -23,11 +23,10 @@ from keras_matrix.records.instruments import placements, progress
 from keras_matrix.records.instruments.placements import Placement
 from keras_matrix.records.instruments.progress import PlannedCell, Progress
 from keras_matrix.records.schema import MEASURED, Machine, Record, Status
-from keras_matrix.records.store import Results, Run, latest_attempts
+from keras_matrix.records.store import FINISHED, Results, Run, latest_attempts
 from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import NOTHING, moment
 
-FINISHED = "finished.json"
 SHOWN_CHARACTERS = 8
 Key = tuple[str, str]
 """An arm and a cell_id."""

@@ -1,7 +1,8 @@
 """The results of a run: how its attempts ended, the verdict on each piece of work, and the table of figures.
 
 A backend is marked as fastest only if its row names it, and a figure that was not measured is a dash.
-A cell's share of a device's peaks is that of the best measured product, and of the stated peak.
+A share of peak is that of the best product that was measured on the device; MFU is that of the peak that its maker
+states.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ def _lines(
         FigureRow("peak device memory", memory.name, device_memory_values(cells, memory)),
         *scaling_lines([scaled.get(cell.cell_id, ()) if cell else () for cell in cells]),
         FigureRow("smallest difference", "%", [_difference_value(view) for view in views]),
-        FigureRow("same work", "", [_same_work_value(row, view, run_context) for view in views]),
+        FigureRow("same work", "", [_same_work_value(work, view) for view in views]),
         FigureRow("processes", "", [_endings_value(view) for view in views]),
     ]
     compared = {"smallest difference"} if len(row.cells) > 1 else set()
@@ -260,11 +261,11 @@ def _ratio_value(view: CellView | None) -> Value:
     return NOT_MEASURED
 
 
-def _same_work_value(row: Row, view: CellView | None, run_context: RunContext) -> Value:
+def _same_work_value(work: WorkView, view: CellView | None) -> Value:
     """Return the deviation of a backend's parity process from the others', a dash if it was not checked."""
     if view is None or not view.compared:
         return NOT_MEASURED
-    found = run_context.same_work(row, view.backend)
+    found = work.same_work_on(view.backend)
     if found.status is WorkStatus.NOT_CHECKED:
         return Value(NOTHING, hint="not checked")
     status = "" if found.status is WorkStatus.AGREES else f", {found.status}"

@@ -110,7 +110,7 @@ class Experiment:
 
 
 def origin(command: str, content: object) -> dict[str, Any]:
-    """Return the origin of cells that stand in no matrix file, for `run.json`.
+    """Return the origin of cells that are in no matrix file, for `run.json`.
 
     `command` made them; `content` is what it measures: a text, or values that are written as JSON.
     """

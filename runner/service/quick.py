@@ -15,6 +15,7 @@ from pathlib import Path
 
 from keras_matrix.records.history_reader import QUICK
 from keras_matrix.records.settings import Scalar
+from keras_matrix.records.store import DEFAULT_RESULTS
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Display, Experiment
 from keras_matrix.runner.measure.experiment import measured as measured_session
@@ -57,7 +58,7 @@ def deciding(workload: str, assignments: Sequence[str], backends: Sequence[str],
     words = ["runner", "--workload", workload]
     words += [word for text in assignments for word in ("--set", text)]
     words += [word for name in backends for word in ("--backend", name)]
-    return shlex.join([*words, *(["--results", str(results)] if results != Path("results") else [])])
+    return shlex.join([*words, *(["--results", str(results)] if results != DEFAULT_RESULTS else [])])
 
 
 def measured(request: RunRequest, cells: Sequence[Cell], decided_by: str, display: Display) -> Session:

@@ -1,6 +1,7 @@
 """Stored runs: finding one by its id, computing its findings, and writing its report.
 
-What only some runs have, such as traces, is a `Part`: a row of a table, whose module is imported for those runs alone.
+What only some runs have, such as traces, is an `OptionalPart`: a row of a table, whose module is imported for those
+runs alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import PIPELINE
-from keras_matrix.records.store import FINISHED, Problem, Results, Run, latest_attempts
+from keras_matrix.records.store import FINISHED, VERIFICATION, Problem, Results, Run, latest_attempts
 from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import near, plural, printable
 from keras_matrix.runner.checks.roofline import stored
@@ -32,7 +33,6 @@ from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import exit_codes
 from keras_matrix.runner.service.commands import measuring_again
 from keras_matrix.runner.service.histories import assessed, without_run
-from keras_matrix.runner.whatif import verification_file
 
 if TYPE_CHECKING:
     from keras_matrix.runner.measure.experiment import Display
@@ -44,7 +44,7 @@ LOOKED_BACK = 400  # runs; the time to find changes grows with the square of the
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OptionalPart:
     """A part of `RunContext` that only some runs have: whether a run `has` it, and what reads and stores it.
 
     The functions are names, `module:function`, of the run and its records, and of the run and the part; without
@@ -62,20 +62,20 @@ class Part:
 
 
 PARTS = (
-    Part(
+    OptionalPart(
         "traces",
         lambda run, records: any(record.trace for record in records),
         "keras_matrix.runner.measure.traces:shown_traces",
     ),
-    Part(
+    OptionalPart(
         "stalls",
         lambda run, records: any(record.settings.feed == PIPELINE for record in records),
         "keras_matrix.runner.measure.stalls:stall_reports",
         stored_by="keras_matrix.runner.measure.stalls:store_reports",
     ),
-    Part(
+    OptionalPart(
         "verification",
-        lambda run, records: os.path.lexists(run.folder / verification_file.FILE),
+        lambda run, records: os.path.lexists(run.folder / VERIFICATION),
         "keras_matrix.runner.whatif.verification_file:stored",
     ),
 )

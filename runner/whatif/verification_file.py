@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from keras_matrix.records.codec import CodecError, decode, to_json
-from keras_matrix.records.store import Run
+from keras_matrix.records.store import VERIFICATION, Run
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.whatif.verify import Verification
     from keras_matrix.records.schema import Record
 
-FILE, VERSION = "whatif.json", 1
+FILE, VERSION = VERIFICATION, 1
 
 
 def document(

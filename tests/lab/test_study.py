@@ -14,4 +14,13 @@ STUDY = Path(__file__).parents[2] / "lab" / "run"
 def test_unknown_name_is_refused_with_the_list_of_studies(arguments: list[str]) -> None:
     done = subprocess.run([str(STUDY), *arguments], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "NAME: must be one of bisect bisect_real cluster containers explain fc fc_layers" in done.stderr
+    names = done.stderr.partition("must be one of ")[2].partition(",")[0].split()
+    assert {"bisect", "fc", "power", "statistics"} <= {*names}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["power", "statistics"])
+def test_a_study_of_several_modules_is_found_by_its_folder(name: str) -> None:
+    done = subprocess.run([str(STUDY), name, "--help"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage: " in done.stdout

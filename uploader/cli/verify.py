@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
+from keras_matrix.records.text import plural
 from keras_matrix.uploader.cli import options
 
 
@@ -47,5 +48,5 @@ def _advice(target: options.Target, missing: int) -> list[str]:
     given += [] if str(target.results) == "results" else ["--results", str(target.results)]
     command = shlex.join(["uploader", "push", "--repair", *given])
     dead = len(options.outbox(target).dead())
-    lines = [f"{dead} rows were refused and set aside: uploader status lists the reasons"] if dead else []
+    lines = [f"{plural(dead, 'row')} refused and set aside: uploader status lists the reasons"] if dead else []
     return [*lines, f"at least {missing:,} rows are missing; send them again from the records with: {command}"]

@@ -56,7 +56,7 @@ _VIEW = re.compile(
     r"|squeeze|unsqueeze|select|slice|narrow|unbind|split|empty|empty_like|empty_strided|new_empty|lift_fresh)_?$"
     r"|(t|view|transpose|permute|reshape|squeeze|unsqueeze|alias|detach)backward\d*$|bitcast(\.\d+)?$"
 )
-# Names that `build.xplane.segments` gives: phase and layer.
+# Names that `reconstruct.xplane.graph` gives: phase and layer.
 _SEGMENT = re.compile(r"(forward|backward|update|input|operations)( |$)")
 _SEARCHES = tuple((kind, re.compile(rule)) for kind, rule in _RULES.items())
 

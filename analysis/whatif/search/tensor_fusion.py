@@ -1,15 +1,14 @@
 """Searches which gradients are summed together, by replaying contiguous partitions of them.
 
 Torch and JAX can have any buckets: the search begins with capacities, with the partitions that would be optimal on a
-link that only they use (`partitions`), and with those derived from fused blocks; then it moves, merges and cuts buckets
+link that only they use (`earliest`), and with those derived from fused blocks; then it moves, merges and cuts buckets
 while that helps. TensorFlow has one size of packs: all sizes that make different packs are compared.
 
 Of settings whose predicted times differ by less than `EQUALLY_FAST`, the one with fewer collectives is better: such a
 difference is smaller than a prediction's error, and a replay does not contain the host's work for each collective.
 
-Contiguous partitions of gradients that end early on one link, by dynamic programming without replay.
-
-A gradient j is complete at r(j); a bucket that ends with it starts then, or when the bucket before it has ended. For
+`earliest` finds contiguous partitions of gradients that end early on one link, by dynamic programming without replay. A
+gradient j is complete at r(j); a bucket that ends with it starts then, or when the bucket before it has ended. For
 buckets that follow one another on a link that nothing else uses, the partition found is optimal: the end of the last
 bucket is a non-decreasing function of the end of those before. It is a good beginning for a search by replay.
 """

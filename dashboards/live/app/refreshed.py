@@ -4,11 +4,10 @@ Regardless of the number of visitors and choices, each table is read successfull
 refresh at a time, and nothing is read without a visitor. A visitor waits only for the first snapshot; during later
 refreshes the previous one is shown, and if a refresh fails the page shows since when and why.
 
-An in-memory copy of the rows that the dashboard's questions read from a warehouse, from one day on.
-
-A snapshot is read with one SELECT per table, bounded by day, of the needed columns only; it answers the questions as
-the warehouse would for those days, and does not query the warehouse again. An incomplete snapshot retains its tables:
-the next attempt reads only the missing ones.
+A `Snapshot` is an in-memory copy of the rows that the dashboard's questions read from a warehouse, from one day on.
+It is read with one SELECT per table, bounded by day, of the needed columns only; it answers the questions as the
+warehouse would for those days, and does not query the warehouse again. An incomplete snapshot retains its tables: the
+next attempt reads only the missing ones.
 """
 
 from __future__ import annotations

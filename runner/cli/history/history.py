@@ -21,7 +21,7 @@ from pathlib import Path
 from keras_matrix.analysis.history.replay import Replays, residuals
 from keras_matrix.dashboards.report import history_page
 from keras_matrix.dashboards.report import page as report
-from keras_matrix.records.store import Results
+from keras_matrix.records.store import DEFAULT_RESULTS, Results
 from keras_matrix.runner.cli.history import notes, notify, rule
 from keras_matrix.runner.cli.options import folder
 from keras_matrix.runner.cli.render import history_lines as lines
@@ -67,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List, note, notify or measure."""
-    roots, note = args.results or [Path("results")], notes.asked(args)
+    roots, note = args.results or [DEFAULT_RESULTS], notes.asked(args)
     cell = _cell(args.words[1:] if note else args.words)
     notification = notify.asked(args, alone=note is None and not args.calibrate)
     for flag, value, least in (("--last", args.last, 1), ("--replays", args.replays, 1), ("--seed", args.seed, 0)):

@@ -18,7 +18,7 @@ from keras_matrix.runner.service.run import Finished, measured_matrix
 from keras_matrix.runner.service.upload import Upload, after_run, check
 from keras_matrix.uploader.cli import push
 
-PREFIX = "upload"
+UPLOAD = "upload"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -68,17 +68,17 @@ def add_upload_options(parser: argparse.ArgumentParser) -> None:
     """Add --upload and, as --upload-NAME, every option of `uploader push`."""
     group = parser.add_argument_group("upload after the run, with the options of uploader push")
     group.add_argument(
-        f"--{PREFIX}", metavar="ADDRESS", help="push to local or bigquery://PROJECT.DATASET; see uploader push --help"
+        f"--{UPLOAD}", metavar="ADDRESS", help="push to local or bigquery://PROJECT.DATASET; see uploader push --help"
     )
-    push.forwarded(PREFIX).add_to(group)
+    push.forwarded(UPLOAD).add_to(group)
 
 
 def upload_of(args: argparse.Namespace) -> Upload | None:
     """Return the upload that the flags request, else None. Raises `UsageError` that names the flag."""
-    options = push.forwarded(PREFIX).given(args)
+    options = push.forwarded(UPLOAD).given(args)
     if args.upload is not None:
         check(args.upload)
         return Upload(args.upload, options)
     if options:
-        raise UsageError(f"--{PREFIX}-{options[0].removeprefix('--').partition('=')[0]}: needs --{PREFIX} ADDRESS")
+        raise UsageError(f"--{UPLOAD}-{options[0].removeprefix('--').partition('=')[0]}: needs --{UPLOAD} ADDRESS")
     return None

@@ -53,7 +53,8 @@ from keras_matrix.records.text import (
     seconds,
 )
 from keras_matrix.runner.cli.render.figures import metric_lines, task_lines
-from keras_matrix.runner.cli.render.format import columns, document
+from keras_matrix.runner.cli.render.format import columns as aligned
+from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.service.stored import Findings, unread_lines
 
 WARNINGS_SHOWN = 12
@@ -271,7 +272,7 @@ def _command_settings(record: Record, task: TaskRun) -> dict[str, Any]:
 
 
 def _pairs(values: dict[str, Any]) -> list[str]:
-    return ["  " + line for line in columns([[name, str(value)] for name, value in values.items()] or [["", ""]])]
+    return ["  " + line for line in aligned([[name, str(value)] for name, value in values.items()] or [["", ""]])]
 
 
 def _known_pairs(values: Mapping[str, Any]) -> list[str]:
@@ -329,7 +330,7 @@ def _process_lines(cell: CellSummary) -> list[str]:
         cells = [*map(seconds, figures), epochs, "-" if compiled is None else str(compiled), *map(seconds, tail)]
         rows.append([str(record.repeat), record.status, *cells])
     notes = [starts.MEANING] if compiling else []
-    return ["  " + line for line in [*columns(rows), *notes]]
+    return ["  " + line for line in [*aligned(rows), *notes]]
 
 
 def _context_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str]:

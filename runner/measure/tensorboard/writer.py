@@ -20,9 +20,8 @@ below a package whose own `__init__` has not run.
 The curves are those of a record and its usage over time. Values that were not measured become no points. Epochs count
 from 0, the discarded ones first.
 
-Converts PyTorch's trace to an `XSpace`, the file that TensorBoard's profile plugin opens. Pure.
-
-The plugin reads no other format; TensorFlow's and JAX's profilers write it themselves. CPU operations become lines of
+`xspace` converts PyTorch's trace to an `XSpace`, the file that TensorBoard's profile plugin opens, and is pure. The
+plugin reads no other format; TensorFlow's and JAX's profilers write it themselves. CPU operations become lines of
 the plane `/host:CPU`, one per thread; kernels become lines of `/device:GPU:N`, one per stream.
 Source of the layout: tsl/profiler/protobuf/xplane.proto of XLA. Times: traces use microseconds, lines nanoseconds, and
 events picoseconds from the begin of their line.

@@ -259,7 +259,7 @@ class Trials:
         """Measure a trial, again if a version fails that was measured before; return why arms have no figure, too."""
         session = self._session(trial, rule, arms)
         failures = self._failures(session, trial)
-        if trial.contrasts != (TOTAL,) and (before := [text for arm, text in failures.items() if arm != CANDIDATE]):
+        if trial.contrasts != (TOTAL,) and (before := [reason for arm, reason in failures.items() if arm != CANDIDATE]):
             self.display.say(f"  {'; '.join(before)}; it was measured before: again")
             session = self._session(trial, rule, arms, anew=True)
             failures = self._failures(session, trial)

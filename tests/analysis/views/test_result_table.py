@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.analysis.comparison.context import NO_CONTEXT
+from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.views.result_table import WorkView, result_table
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, FigureRow, Value
 from keras_matrix.dashboards.report import results
 from keras_matrix.records.store import Run
-from keras_matrix.records.text import NOTHING, amount, number
+from keras_matrix.records.task import Metric, TaskRun
+from keras_matrix.records.text import NOTHING, amount, interval, interval_text, number
 from keras_matrix.runner.api.rows import cells_of, comparisons_of
 from keras_matrix.runner.cli.render.findings import as_document, table_lines
 from keras_matrix.runner.service.stored import Findings, findings_of
+from tests.conftest import make_record, make_settings
 from tests.old_results import BY_VERSION, DATA, RUNS
 
 FOLDERS = sorted(set(BY_VERSION.values()))
@@ -92,6 +96,9 @@ def test_report_has_the_values_of_the_table(runs: list[Findings]) -> None:
                     assert {value.text for value in shown} == {NOTHING}
                     continue
                 size = 1e-3 if view.is_step else 1.0
+                if view.compared:
+                    between = interval(view.low, view.high, view.value, size) or "no interval"
+                    assert (shown[0].aside, shown[0].hint) == (between, "; ".join(view.caveats))
                 assert shown[0].text == (NOTHING if view.value is None else number(view.value, size))
                 assert shown[0].fastest == view.is_fastest
                 assert shown[1].text == (
@@ -120,5 +127,22 @@ def test_terminal_has_the_values_of_the_table(runs: list[Findings]) -> None:
                 line = next(text for text in lines if text[2:].startswith(view.backend))
                 assert line.startswith("* ") == view.is_fastest
                 shown = amount(view.value, view.cell.figure.unit)
-                assert line[len(view.backend) + 2 :].strip().startswith(shown), (line, shown)
+                words = line[len(view.backend) + 2 :].strip()
+                assert words.startswith(shown), (line, shown)
+                after = words.removeprefix(shown).strip()
+                if view.compared and view.low is not None and view.high is not None:
+                    assert after.startswith(interval_text(view.low, view.high, view.cell.figure.unit)), line
+                assert ("1.00x" in after) == view.is_lowest
             assert f"  {work.row.verdict}" in lines
+
+
+def test_a_metric_that_is_not_above_zero_is_shown_without_a_ratio() -> None:
+    """Mutation: `_step_value` does not look at `compared`."""
+    task = TaskRun("t", ["true"], "gain", [Metric("gain", 0.0)])
+    settings = make_settings(workload="task t")
+    rows = table([make_record(None, repeat, task=task, settings=settings) for repeat in range(5)])
+    [view] = result_table(rows, NO_CONTEXT).cells
+    assert (view.value, view.compared, view.ratio) == (0.0, False, None)
+    [block] = results.table(rows)
+    [value] = next(line for line in block.lines if line.primary).values
+    assert (value.text, value.aside, value.hint) == ("0", "not compared", results.NO_RATIO)

@@ -350,7 +350,6 @@ def test_missing_device_is_reported_once_without_running_checks(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("keras_matrix.runner.machine.gpus.state.DRIVER_FILES", ())
-    monkeypatch.setattr("keras_matrix.runner.machine.preflight.facts.TPU_FILES", (), raising=False)
     code = main(["first-hour", f"--device={device}"], Seams(probe=JaxAlone()))  # type: ignore[arg-type]
     printed = capsys.readouterr()
     assert (code, printed.out) == (3, "")

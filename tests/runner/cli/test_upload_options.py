@@ -119,8 +119,8 @@ def test_option_of_push_without_an_address_is_refused_before_anything_is_measure
 def test_json_document_is_all_of_stdout_when_the_upload_has_something_to_report(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(push, "run", lambda args: print("3 rows are set aside"))
+    monkeypatch.setattr(push, "run", lambda args: print("3 rows set aside"))
     assert runner("--json", "--upload", "local") == 0
     shown = capsys.readouterr()
-    assert "3 rows are set aside" in shown.err
+    assert "3 rows set aside" in shown.err
     assert json.loads(shown.out)

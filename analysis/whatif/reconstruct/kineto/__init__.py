@@ -5,7 +5,6 @@ shapes.py       bytes, floating-point operations and dtype of an operator's inpu
 host.py         the pieces of work of a thread in a step
 device.py       kernels and copies of a device's streams, and what they wait for
 collectives.py  collectives of a rank: their launch, their group, their gradients
-waits.py        which piece of a thread waits for a collective or for another thread
-rank.py         one file: all pieces of a rank and their dependencies
+rank.py         one file: all pieces of a rank, what they depend on and wait for
 graph.py        all ranks together
 """
