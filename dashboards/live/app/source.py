@@ -16,9 +16,9 @@ from typing import Protocol
 
 from keras_matrix.dashboards.live import page
 from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Reader
-from keras_matrix.dashboards.live.session import FINISHED, MeasuredSession
+from keras_matrix.dashboards.live.session import MeasuredSession
 from keras_matrix.records import findings
-from keras_matrix.records.store import Problem, Results, Run
+from keras_matrix.records.store import FINISHED, Problem, Results, Run
 from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import plural, printable
 from keras_matrix.uploader.errors import UploadError
