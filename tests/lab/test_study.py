@@ -18,6 +18,15 @@ def test_unknown_name_is_refused_with_the_list_of_studies(arguments: list[str]) 
     assert {"bisect", "fc", "power", "statistics"} <= {*names}
 
 
+def test_every_study_has_a_row_in_the_lab() -> None:
+    names = {path.stem for path in STUDY.parent.glob("*.py")} | {
+        path.parent.name for path in STUDY.parent.glob("*/command.py")
+    }
+    rows = (STUDY.parents[1] / "docs" / "lab.md").read_text(encoding="utf-8")
+    assert len(names) > 20
+    assert {name for name in names if f"lab/run {name}" not in rows} == {"fc_layers"}, "a part of `lab/run fc`"
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["power", "statistics"])
 def test_a_study_of_several_modules_is_found_by_its_folder(name: str) -> None:
