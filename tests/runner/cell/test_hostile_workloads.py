@@ -129,6 +129,7 @@ def test_step_of_its_own_that_uses_one_sample_of_a_batch_is_a_work_mismatch(
     assert record.times.samples_per_s is None
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "workload", ["own_step", "micro_batches", "on_twice_the_batch", "rows_in_another_dimension", "two_updates"]
@@ -287,6 +288,7 @@ def test_a_weight_on_another_device_is_a_device_mismatch(executor: ProcessExecut
     assert (record.status, record.reason) == (Status.DEVICE_MISMATCH, expected)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("workload", "changes", "precision"),

@@ -81,6 +81,7 @@ def test_native_code_continues_the_same_prompts_and_its_tokens_are_checked(
     assert (found.own_tokens_agree, found.own_token_time_p50_s, found.problem) == (None, None, None)
 
 
+@pytest.mark.nightly(why="two cells of a quantised model")
 def test_quantised_weights_are_smaller_and_low_rank_updates_are_trained(
     executor: ProcessExecutor, tmp_path: Path
 ) -> None:
