@@ -27,7 +27,7 @@ from keras_matrix.analysis.stats import cell_statistics
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import Hidden
 from keras_matrix.analysis.warm_caches import WarmCache, warm_caches
-from keras_matrix.records.schema import MEASURED, Status
+from keras_matrix.records.schema import Status
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.hardware.roofline import PeakShare
@@ -52,7 +52,6 @@ class CellView:
     ratio: Estimate | None
     is_lowest: bool
     is_fastest: bool
-    samples_per_s: float | None
     tokens_per_s: float | None
     smallest_difference: float | None
     share: PeakShare | None
@@ -94,7 +93,7 @@ class CellView:
     @property
     def processes(self) -> int:
         """The number of processes with figures."""
-        return sum(record.status in MEASURED for record in self.cell.records)
+        return len(self.cell.measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +169,7 @@ def result_table(rows: Sequence[Row], run_context: RunContext) -> ResultTable:
             tuple(_cell(row, backend, run_context, gains) for backend in row.cells),
             run_context,
             run_context.same_work(row),
-            run_context.on_several_devices(row, None),
+            run_context.on_several_devices(row),
             advice.get(row.key, ""),
             gains.notes(row),
         )
@@ -192,7 +191,6 @@ def _cell(row: Row, backend: str, run_context: RunContext, gains: _Gains) -> Cel
         ratio=next((ratio.estimate for ratio in row.ratios if ratio.backend == backend), None),
         is_lowest=row.lowest == backend,
         is_fastest=row.fastest == backend,
-        samples_per_s=cell.samples_per_s,
         tokens_per_s=_tokens_per_s(cell),
         smallest_difference=row.smallest_difference(backend),
         share=run_context.shares.get(cell.cell_id),

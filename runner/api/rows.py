@@ -122,7 +122,7 @@ def _cell(work: WorkView, view: CellView) -> Cell:
         reasons=tuple(f"{status}: {reason}" for status, reason in cell.failures),
         processes=view.processes,
         fastest=view.is_fastest,
-        samples_per_s=view.samples_per_s,
+        samples_per_s=cell.samples_per_s,
         first_epoch_time_s=cell.first_epoch_time_s,
         epoch_time_s=cell.epoch_time_s,
         peak_host_memory_bytes=cell.peak_host_memory_bytes,

@@ -434,7 +434,7 @@ def _ratio(view: CellView) -> str:
 
 
 def _samples(view: CellView) -> str:
-    return number(view.samples_per_s) if view.is_step else NOTHING
+    return number(view.cell.samples_per_s) if view.is_step else NOTHING
 
 
 def _tokens(view: CellView) -> str:

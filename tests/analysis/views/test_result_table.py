@@ -56,7 +56,7 @@ def test_json_has_the_values_of_the_table(runs: list[Findings]) -> None:
                 cell = row["cells"][view.backend]
                 assert cell["statistics"] == view.statistics
                 assert cell["processes"] == view.processes
-                assert cell["samples_per_s"] == view.samples_per_s
+                assert cell["samples_per_s"] == view.cell.samples_per_s
                 assert cell["share_of_peak"] == view.share_of_peak
                 if view.compared:
                     step = cell["step_time"]
