@@ -73,6 +73,7 @@ SETTINGS = Settings(
 REAL_FSYNC = os.fsync
 NIGHTLY = os.environ.get("NIGHTLY") == "1"
 HERE = Path(__file__).parent
+STARTED_IN = Path.cwd()
 TIERS = {"process", "alone", "emulator", "browser", "docker", "gpu", "smoke"}
 # Google's client leaves its connections for the garbage collector to close.
 CLIENT_WARNINGS = (
@@ -221,7 +222,13 @@ def make_record(
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Close what Google's client left open before a test begins that does not ignore its warnings."""
+    """Close what Google's client left open before a test begins that does not ignore its warnings.
+
+    Refuse a test that leaves the process in another folder: the next ones would read its files.
+    """
+    if (folder := os.path.realpath("/proc/self/cwd")) != str(STARTED_IN):
+        os.chdir(STARTED_IN)
+        pytest.fail(f"the test leaves the process in {folder}; use monkeypatch.chdir, and no monkeypatch.undo after it")
     if item.get_closest_marker("google_client") and not (nextitem and nextitem.get_closest_marker("google_client")):
         gc.collect()
 

@@ -496,11 +496,10 @@ def test_record_that_cannot_be_stored_ends_the_run_with_exit_code_3(
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, text)
 
-    monkeypatch.setattr(store, "publish", full)
-    assert runner() == 3
+    with monkeypatch.context() as disk:
+        disk.setattr(store, "publish", full)
+        assert runner() == 3
     assert "No space left on device; free some space and run the same command again" in capsys.readouterr().err
-    monkeypatch.undo()
-    os.chdir(folder)
     assert runner() == 0
     assert len(Results(folder / "results").runs()) == 1
     assert len(newest_records(folder)) == 21
