@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.codec import CodecError, canonical, decode, dumps
@@ -129,6 +130,14 @@ class Peaks:
     other_cpu_share: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StoredPeaks:
+    """The stored peaks of a run's machine and versions, and those of other ones in the same results folder."""
+
+    own: Peaks
+    others: tuple[Peaks, ...] = ()
+
+
 def fingerprint(machine: Machine, versions: Mapping[str, str]) -> str:
     """Return the name of this machine's peaks: 16 hex digits.
 
@@ -139,9 +148,26 @@ def fingerprint(machine: Machine, versions: Mapping[str, str]) -> str:
     return hashlib.sha256(canonical(identity).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
+def fingerprint_of(about: Mapping[str, Any]) -> str | None:
+    """Return the fingerprint of the machine and versions in a `run.json`, or None."""
+    versions = about.get("versions")
+    try:
+        machine = decode(Machine, about.get("machine"), "machine")
+    except CodecError:
+        return None
+    return fingerprint(machine, versions) if isinstance(versions, dict) else None
+
+
 def path_of(results: Path, name: str) -> Path:
     """Return the path of a fingerprint's peaks."""
     return results / "peaks" / f"{name}.json"
+
+
+def stored(results: Path, about: Mapping[str, Any]) -> StoredPeaks | None:
+    """Return the peaks of the machine and versions in a `run.json`, or None. Raises `StoreFailure`."""
+    name = fingerprint_of(about)
+    own = read(results, name) if name else None
+    return StoredPeaks(own, tuple(read_others(results, own.fingerprint))) if own else None
 
 
 def read(results: Path, name: str) -> Peaks | None:

@@ -38,7 +38,7 @@ def of_stored(run: StoredRun, found: Findings | None = None) -> Run:
 
     def pending(found: Findings) -> int:
         with as_runner_errors():
-            return pending_of(run.about(), found.records)
+            return pending_of(found.about, found.records)
 
     def write(page: Path | None) -> Path:
         with as_runner_errors():

@@ -1,6 +1,6 @@
 """Compares a run with its machine, from the run's records, the stored peaks and the counted work.
 
-`stored` only reads, for reports; the command `runner roofline` first measures and counts the missing figures.
+`roofline_of` takes what is stored, for reports; the command `runner roofline` first measures and counts what is not.
 """
 
 from __future__ import annotations
@@ -9,27 +9,26 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.instruments import peaks as peak_files
-from keras_matrix.records.instruments.peaks import Peaks
-from keras_matrix.records.schema import Machine
+from keras_matrix.records.instruments.peaks import Peaks, StoredPeaks
 from keras_matrix.runner.checks import work as works
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.comparison.table import Row
     from keras_matrix.analysis.hardware.roofline import Roofline
+    from keras_matrix.records.run_files import Measurements
 
 
-def stored(results: Path, rows: Iterable[Row], about: Mapping[str, Any]) -> Roofline:
+def roofline_of(rows: Iterable[Row], measurements: Measurements) -> Roofline:
     """Return each cell's use of the machine from stored figures, without measuring or counting.
 
-    `rows` is the run's table, `about` its `run.json`. Shares are None if peaks or counts are missing.
+    Shares are None if peaks or counts are missing.
     """
     from keras_matrix.analysis.hardware.roofline import roofline
 
     cells = cells_of(rows)
-    known = works.known(results, (cell.settings for _, cell in cells))
-    return roofline(cells, known, peaks_of(results, about))
+    counted = works.with_catalog(measurements.works, (cell.settings for _, cell in cells))
+    return roofline(cells, counted, of_all_images(measurements.peaks) if measurements.peaks else None)
 
 
 def cells_of(rows: Iterable[Row]) -> list[tuple[str, Any]]:
@@ -38,30 +37,16 @@ def cells_of(rows: Iterable[Row]) -> list[tuple[str, Any]]:
 
 
 def peaks_of(results: Path, about: Mapping[str, Any]) -> Peaks | None:
-    """Return the stored peaks of the machine and versions of a run, or None. Raises `StoreFailure`.
-
-    Those of a GPU include the peaks that other images, with other backends, measured on the same GPU.
-    """
-    name = fingerprint_of(about)
-    own = peak_files.read(results, name) if name else None
-    return with_other_images(results, own) if own else None
+    """Return the stored peaks of the machine and versions of a run, or None. Raises `StoreFailure`."""
+    stored = peak_files.stored(results, about)
+    return of_all_images(stored) if stored else None
 
 
-def with_other_images(results: Path, own: Peaks) -> Peaks:
-    """Return the peaks with those that other images measured on the same GPU and stored in this results folder."""
+def of_all_images(stored: StoredPeaks) -> Peaks:
+    """Return the peaks, those of a GPU with what other images, with other backends, measured on the same GPU."""
     from keras_matrix.analysis.hardware.gpu_peaks import backends, merged
 
-    return merged(own, peak_files.read_others(results, own.fingerprint)) if backends(own) else own
-
-
-def fingerprint_of(about: Mapping[str, Any]) -> str | None:
-    """Return the fingerprint of the machine and versions in a `run.json`, or None."""
-    versions = about.get("versions")
-    try:
-        machine = decode(Machine, about.get("machine"), "machine")
-    except CodecError:
-        return None
-    return peak_files.fingerprint(machine, versions) if isinstance(versions, dict) else None
+    return merged(stored.own, stored.others) if backends(stored.own) else stored.own
 
 
 def threads_of(cells: Iterable[tuple[str, Any]]) -> tuple[int, ...]:

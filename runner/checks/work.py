@@ -31,11 +31,19 @@ class Counted:
 
 def known(results: Path, settings: Iterable[Settings]) -> dict[str, Work]:
     """Return the work of these workloads without counting: stored counts, else the catalog's FLOPs at defaults."""
-    catalog, source = catalogs.load(), source_digest()
+    settings, source = list(settings), source_digest()
+    keys = [work_key(target.workload, target.params) for target in _targets(settings)]
+    stored = {key: work for key in keys if (work := works.read(results, key, source))}
+    return with_catalog(stored, settings)
+
+
+def with_catalog(stored: Mapping[str, Work], settings: Iterable[Settings]) -> dict[str, Work]:
+    """Return the work of these workloads: the `stored` counts, else the catalog's FLOPs at defaults."""
+    catalog = catalogs.load()
     found = {}
     for target in _targets(settings):
         key = work_key(target.workload, target.params)
-        work = works.read(results, key, source) or _of_catalog(catalog, target)
+        work = stored.get(key) or _of_catalog(catalog, target)
         if work is not None:
             found[key] = work
     return found

@@ -16,7 +16,7 @@ from keras_matrix.dashboards.report.roofline_page import Heading
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments import peaks as peak_files
-from keras_matrix.records.instruments.peaks import Peaks
+from keras_matrix.records.instruments.peaks import Peaks, StoredPeaks
 from keras_matrix.records.instruments.work import Target
 from keras_matrix.records.schema import Machine
 from keras_matrix.records.store import Results, Run
@@ -87,14 +87,15 @@ def roofline_of(request: RooflineRequest, compared: Compared) -> tuple[Roofline,
 def _measured(request: RooflineRequest, compared: Compared) -> Peaks | None:
     """Measure and store this machine's peaks; return None with a message if the run is from another machine."""
     here, versions = machine.detect(), installed_versions()
-    if peak_files.fingerprint(here, versions) != runs.fingerprint_of(compared.about):
+    if peak_files.fingerprint(here, versions) != peak_files.fingerprint_of(compared.about):
         request.warn("this run comes from another machine or from other versions: its peaks cannot be measured here")
         return None
     subject = Subject(here, versions, runs.threads_of(runs.cells_of(compared.rows)), utc_now(), _gpu(here))
     with writing(request.results):  # two measurements at the same time would disturb each other
         found = measure(request.probe, subject, Effort(rounds=request.rounds), request.say)
         peak_files.keep(request.results, found)
-    return runs.with_other_images(request.results, found)
+    others = peak_files.read_others(request.results, found.fingerprint)
+    return runs.of_all_images(StoredPeaks(found, tuple(others)))
 
 
 def _gpu(machine: Machine) -> GpuIdentity | None:

@@ -50,7 +50,7 @@ def _rendered(runs: Sequence[Run], problems: list[str]) -> Iterator[tuple[str, s
         try:
             findings.load(run)
             found = findings_of(run)
-            page = page_of(run, found)
+            page = page_of(found)
         except StoreFailure as error:
             problems.append(str(error))
             continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -17,16 +17,15 @@ from keras_matrix.analysis.comparison.context import RunContext, UnreadFile
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.findings import run_findings
 from keras_matrix.dashboards.report import page as report
-from keras_matrix.records import findings, history_reader, left_out
-from keras_matrix.records.instruments import shipped
-from keras_matrix.records.instruments.usage import UsageSeries
+from keras_matrix.records import findings, history_reader, left_out, run_files
 from keras_matrix.records.left_out import LeftOut
+from keras_matrix.records.run_files import Measurements, RunFiles
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import PIPELINE
 from keras_matrix.records.store import FINISHED, VERIFICATION, Problem, Results, Run, latest_attempts
-from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import near, plural, printable
-from keras_matrix.runner.checks.roofline import stored
+from keras_matrix.runner.checks.roofline import roofline_of
+from keras_matrix.runner.checks.work import source_digest
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.settings_text import title_defaults
 from keras_matrix.runner.plan.stopping import looks_of
@@ -83,12 +82,13 @@ PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The findings of a run: its table, its records and their context."""
+    """The findings of a run: its table, its records and their context, and its `run.json`, empty for a merged table."""
 
     rows: list[Row]
     records: list[Record]
     run_context: RunContext
     left_out: tuple[LeftOut, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 def newest_runs(there: Collection[str]) -> str:
@@ -124,24 +124,42 @@ def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Pro
 
 def findings_of(run: Run) -> Findings:
     """Return the findings of a stored run, with the context from its results folder. Measures nothing."""
-    found = read_table(run)
+    files = run_files.read(run)
+    measurements = run_files.read_measurements(files, source_digest())
+    parts = {part.name: part.read(run, files.records) for part in PARTS if part.has(run, files.records)}
+    table_of_run = _table_of(files)
     context = replace(
-        _with_peaks(run, found.rows, found.run_context),
-        usage_series=_usage_series(run, found.rows),
-        **{part.name: part.read(run, found.records) for part in PARTS if part.has(run, found.records)},
+        _with_peaks(files, measurements, table_of_run),
+        usage_series=measurements.usage_series,
+        **parts,
     )
-    unread = (*context.unread, *(unread_file(run.folder.parent, problem) for problem in run.unread.values()))
-    return replace(found, run_context=replace(context, unread=unread))
+    unread = (*context.unread, *(unread_file(files.results, problem) for problem in run.unread.values()))
+    return replace(table_of_run, run_context=replace(context, unread=unread))
 
 
 def read_table(run: Run) -> Findings:
     """Return the table of a stored run; of its context only the checks, since the rest needs many more files."""
-    records, problems = run.load()
-    about = run.about()
-    rows = table(records, title_defaults(), looks_of(about))
-    context = _checks(run)
-    unread = (*(unread_file(run.folder.parent, problem) for problem in problems), *context.unread)
-    return Findings(rows, records, replace(context, unread=unread), left_out.read(about))
+    return _table_of(run_files.read(run))
+
+
+def _table_of(files: RunFiles) -> Findings:
+    """Return the table of a run, with what the sentences of a row need: the checks that backends do the same work, and
+    the command that measures it again."""
+    checks = files.checks
+    lines = [printable(line.removeprefix(f"{files.results}/"), " ").partition(": ") for line in checks.problems]
+    context = RunContext(
+        checks.parity,
+        proofs=checks.proofs,
+        replica_proofs=checks.replica_proofs,
+        command=measuring_again(files.about),
+        influences=checks.influences,
+        unread=(
+            *(unread_file(files.results, problem) for problem in files.problems),
+            *(UnreadFile(file, reason) for file, _, reason in lines),
+        ),
+    )
+    rows = table(files.records, title_defaults(), looks_of(files.about))
+    return Findings(rows, files.records, context, left_out.read(files.about), files.about)
 
 
 def unread_file(results: Path, problem: Problem) -> UnreadFile:
@@ -165,38 +183,14 @@ def unread_runs(results: Path, name: str | None) -> tuple[UnreadFile, ...]:
     return () if name else tuple(unread_file(results, problem) for problem in Results(results).left_out())
 
 
-def _with_peaks(run: Run, rows: Sequence[Row], context: RunContext) -> RunContext:
+def _with_peaks(files: RunFiles, measurements: Measurements, found: Findings) -> RunContext:
     """Return the context with the shares of the machine's peak, without them if the peaks cannot be read."""
-    results = run.folder.parent
-    try:
-        found = stored(results, rows, run.about())
-    except StoreFailure as error:
-        file, _, reason = str(error).removeprefix(f"{results}/").partition(": ")
+    context = found.run_context
+    if refused := measurements.refused_peaks:
+        file, _, reason = refused.removeprefix(f"{files.results}/").partition(": ")
         return replace(context, unread=(*context.unread, UnreadFile(printable(file, " "), printable(reason, " "))))
-    return replace(context, shares={share.cell_id: share for share in found.shares}, notes=found.notes)
-
-
-def _checks(run: Run) -> RunContext:
-    """Return what the sentences of a row need: the checks that backends do the same work, and the command
-    that measures it again."""
-    results = run.folder.parent
-    found = shipped.checks(results)
-    lines = [printable(line.removeprefix(f"{results}/"), " ").partition(": ") for line in found.problems]
-    return RunContext(
-        found.parity,
-        proofs=found.proofs,
-        replica_proofs=found.replica_proofs,
-        command=measuring_again(run.about()),
-        influences=found.influences,
-        unread=tuple(UnreadFile(file, reason) for file, _, reason in lines),
-    )
-
-
-def _usage_series(run: Run, rows: Sequence[Row]) -> dict[tuple[str, int, int], UsageSeries]:
-    """Return the memory and power of the shown attempts over time, if they were stored."""
-    shown = (record for row in rows for cell in row.cells.values() for record in cell.records)
-    found = ((one.key, run.usage_series(one)) for one in shown if one.usage and one.usage.course)
-    return {key: series for key, series in found if series is not None}
+    roofline = roofline_of(found.rows, measurements)
+    return replace(context, shares={share.cell_id: share for share in roofline.shares}, notes=roofline.notes)
 
 
 def update_findings(run: Run) -> Findings:
@@ -220,19 +214,19 @@ def update_findings(run: Run) -> Findings:
 def write_report(run: Run, page: Path | None = None) -> Findings:
     """Update a run's findings and write its page, by default into its folder; return the findings."""
     found = update_findings(run)
-    write_page(run, found, page or run.folder / "report.html")
+    write_page(found, page or run.folder / "report.html")
     return found
 
 
-def write_page(run: Run, found: Findings, page: Path) -> None:
+def write_page(found: Findings, page: Path) -> None:
     """Write the page of a run's table."""
-    report.write(page, page_of(run, found))
+    report.write(page, page_of(found))
 
 
-def page_of(run: Run, found: Findings) -> str:
+def page_of(found: Findings) -> str:
     """Return the page of a run's table."""
-    about = run.about()
-    return report.render(found.records, found.rows, about, pending_of(about, found.records), found.run_context)
+    pending = pending_of(found.about, found.records)
+    return report.render(found.records, found.rows, found.about, pending, found.run_context)
 
 
 def pending_of(about: Mapping[str, object], records: Sequence[Record]) -> int:

@@ -233,7 +233,7 @@ def verified(work: Work, graph: Graph, baseline: Replay, strategies: Sequence[St
     session.run.store_object(verification_file.FILE, verification_document(graph, result))
     findings = session.findings
     context = replace(findings.run_context, verification=result.verification)
-    write_page(session.run, replace(findings, run_context=context), session.run.folder / "report.html")
+    write_page(replace(findings, run_context=context), session.run.folder / "report.html")
     return result
 
 

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.analysis.comparison.table import table
+from keras_matrix.analysis.hardware.roofline import Roofline
+from keras_matrix.records import run_files
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import decode, to_json
 from keras_matrix.records.instruments.peaks import Gemm, PeakAnswer, Stream, Timed
@@ -17,6 +20,7 @@ from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopC
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results
 from keras_matrix.runner.checks import roofline as runs
+from keras_matrix.runner.checks import work
 from keras_matrix.runner.checks.peaks import MODULE as PEAKS
 from keras_matrix.runner.checks.peaks import Effort, order_for
 from keras_matrix.runner.checks.work import MODULE as FLOPS
@@ -162,15 +166,15 @@ def test_peaks_are_measured_where_the_machine_has_a_gpu_and_none_is_visible(
 def test_stored_reads_earlier_measurements_and_measures_nothing(
     measured: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from keras_matrix.analysis.comparison.table import table
+    def stored() -> Roofline:
+        files = run_files.read(Results(measured / "results").runs()[-1])
+        return runs.roofline_of(table(files.records), run_files.read_measurements(files, work.source_digest()))
 
-    run = Results(measured / "results").runs()[-1]
-    rows = table(run.load()[0])
-    before = runs.stored(measured / "results", rows, run.about())
+    before = stored()
     assert {share.share_of_peak for share in before.shares} == {None}
     assert {s.flops_per_step for s in before.shares if s.title == "mnist_mlp"} == {3 * 32 * 7_917_568}
     document(capsys)
-    after = runs.stored(measured / "results", rows, run.about())
+    after = stored()
     assert None not in {share.share_of_peak for share in after.shares if ":" not in share.title}
 
 

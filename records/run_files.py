@@ -1,0 +1,84 @@
+"""The files of a stored run, and those of its results folder that are about it: read once, before anything is computed.
+
+`read` opens what a table needs, `read_measurements` what only a report shows besides, which can be many more files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_matrix.records.instruments import peaks as peak_files
+from keras_matrix.records.instruments import shipped
+from keras_matrix.records.instruments import work as work_files
+from keras_matrix.records.instruments.peaks import StoredPeaks
+from keras_matrix.records.instruments.shipped import Checks
+from keras_matrix.records.instruments.usage import UsageSeries
+from keras_matrix.records.instruments.work import Work, work_key
+from keras_matrix.records.schema import Record
+from keras_matrix.records.store import Problem, Run, latest_attempts
+from keras_matrix.records.store_failure import StoreFailure
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """A run's `run.json`, its records, and the checks of its results folder.
+
+    `problems` has each file in `records` that cannot be used; `checks.problems` a line for each invalid check.
+    """
+
+    run: Run
+    about: Mapping[str, Any]
+    records: list[Record]
+    problems: tuple[Problem, ...]
+    checks: Checks
+
+    @property
+    def results(self) -> Path:
+        """The results folder."""
+        return self.run.folder.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """What was measured besides the records: the work of their workloads by `work_key`, the machine's peaks, and the
+    memory and power of their attempts over time by `Record.key`.
+
+    `refused_peaks` says why stored peaks cannot be used.
+    """
+
+    works: Mapping[str, Work]
+    peaks: StoredPeaks | None
+    refused_peaks: str | None
+    usage_series: Mapping[tuple[str, int, int], UsageSeries]
+
+
+def read(run: Run) -> RunFiles:
+    """Return the files that a run's table is made of. Raises `StoreFailure`, see `Run.load` and `Run.about`."""
+    records, problems = run.load()
+    return RunFiles(run, run.about(), records, tuple(problems), shipped.checks(run.folder.parent))
+
+
+def read_measurements(files: RunFiles, models: str) -> Measurements:
+    """Return what was measured besides a run's records; `models` is the digest of the models that were counted."""
+    shown = latest_attempts(files.records)
+    refused = None
+    try:
+        peaks = peak_files.stored(files.results, files.about)
+    except StoreFailure as error:
+        peaks, refused = None, str(error)
+    return Measurements(_works(files.results, shown, models), peaks, refused, _usage_series(files.run, shown))
+
+
+def _works(results: Path, records: Iterable[Record], models: str) -> dict[str, Work]:
+    keys = dict.fromkeys(work_key(record.settings.workload, record.settings.params) for record in records)
+    stored = ((key, work_files.read(results, key, models)) for key in keys)
+    return {key: work for key, work in stored if work is not None}
+
+
+def _usage_series(run: Run, records: Iterable[Record]) -> dict[tuple[str, int, int], UsageSeries]:
+    sampled = (record for record in records if record.usage and record.usage.course)
+    stored = ((record.key, run.usage_series(record)) for record in sampled)
+    return {key: series for key, series in stored if series is not None}
