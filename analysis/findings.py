@@ -27,7 +27,7 @@ from keras_matrix.analysis.stats.league_means import suite
 from keras_matrix.analysis.warm_caches import warm_caches
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc import rules
-from keras_matrix.records.findings import Finding, Kind
+from keras_matrix.records.findings import Finding, FindingKind
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.records.task import METRICS as TASK_METRICS
 from keras_matrix.records.task import PREFIX, Goal
@@ -109,10 +109,10 @@ def _row(row: Row, run_context: RunContext) -> Iterator[Finding]:
 def _of_cell(row: Row, cell: CellSummary) -> Finding:
     """Return an empty finding with the identity of the cell."""
     names: dict[str, Any] = {n: getattr(cell.settings, n) for n in ("workload", "backend", "device", "league")}
-    return Finding(Kind.FIGURE, "", row.title, "", 0, work_id=work_id(cell.settings), cell_id=cell.cell_id, **names)
+    return Finding(FindingKind.FIGURE, "", row.title, "", 0, work_id=work_id(cell.settings), cell_id=cell.cell_id, **names)
 
 
-def _made(base: Finding, kind: Kind, metric: str, method: str, **changes: Any) -> Finding:
+def _made(base: Finding, kind: FindingKind, metric: str, method: str, **changes: Any) -> Finding:
     return replace(base, kind=kind, metric=metric, method=method, method_version=VERSIONS[method], **changes)
 
 
@@ -125,7 +125,7 @@ def _figures(base: Finding, cell: CellSummary) -> Iterator[Finding]:
     statuses = sorted({record.status.value for record in cell.records if record.status not in MEASURED})
     yield _made(
         base,
-        Kind.FIGURE,
+        FindingKind.FIGURE,
         _metric(cell),
         f"geometric mean over processes{_level(len(cell.machines))}",
         **_interval(cell.step_time),
@@ -139,7 +139,7 @@ def _figures(base: Finding, cell: CellSummary) -> Iterator[Finding]:
     for one in STATISTICS:
         if (value := measured.get(one.metric)) is not None:
             over = {"estimate": value, "count": count, **_interval(one.interval(cell))}
-            yield _made(base, Kind.FIGURE, one.metric, one.method, unit=one.unit, **over)
+            yield _made(base, FindingKind.FIGURE, one.metric, one.method, unit=one.unit, **over)
 
 
 def _facts(cell: CellSummary) -> dict[str, str]:
@@ -166,15 +166,15 @@ def _interval(estimate: Estimate | None) -> dict[str, Any]:
 def _peak(base: Finding, share: PeakShare | None) -> Iterator[Finding]:
     if share is not None and share.share_of_bandwidth is not None:
         method = "weights read over the best triad"
-        yield _made(base, Kind.PEAK, "generation.own_share_of_bandwidth", method, estimate=share.share_of_bandwidth)
+        yield _made(base, FindingKind.PEAK, "generation.own_share_of_bandwidth", method, estimate=share.share_of_bandwidth)
     if share is None or share.achieved_flop_per_s is None:
         return
     method = "model FLOPs over the best product"
     bounds = {"estimate": share.share_of_peak, "low": share.low, "high": share.high}
-    yield _made(base, Kind.PEAK, "share_of_peak", method, **bounds, said=share.note)
+    yield _made(base, FindingKind.PEAK, "share_of_peak", method, **bounds, said=share.note)
     for metric, unit in PEAKS.items():
         if (value := getattr(share, metric)) is not None:
-            yield _made(base, Kind.PEAK, metric, method, estimate=value, unit=unit)
+            yield _made(base, FindingKind.PEAK, metric, method, estimate=value, unit=unit)
 
 
 def _verdict(row: Row, run_context: RunContext) -> Finding:
@@ -184,7 +184,7 @@ def _verdict(row: Row, run_context: RunContext) -> Finding:
     caveats = {"caveats": "; ".join(row.caveats)} if row.caveats else {}
     return _made(
         base,
-        Kind.VERDICT,
+        FindingKind.VERDICT,
         _metric(first),
         "Benjamini-Hochberg over the table",
         p_value=row.adjusted_p,
@@ -201,7 +201,7 @@ def _ratio(row: Row, ratio: Ratio) -> Finding:
         facts["p of equal machines"] = f"{ratio.disagreement:.2g}"
     return _made(
         _of_cell(row, row.cells[ratio.backend]),
-        Kind.RATIO,
+        FindingKind.RATIO,
         _metric(row.cells[ratio.backend]),
         f"log ratio paired by block{_level(machines)}",
         **_interval(ratio.estimate),
@@ -217,7 +217,7 @@ def _suites(rows: Sequence[Row]) -> Iterator[Finding]:
     method = "geometric mean over works"
     for one in suite(rows):
         for backend, ratio in one.ratios.items():
-            base = Finding(Kind.SUITE, STEP_TIME, "all works", method, VERSIONS[method], backend=backend)
+            base = Finding(FindingKind.SUITE, STEP_TIME, "all works", method, VERSIONS[method], backend=backend)
             facts = {"left out": one.left_out} if one.left_out else {}
             yield replace(base, league=one.league, against=one.against, facts=facts, **_interval(ratio.estimate))
 
@@ -231,12 +231,12 @@ def _workers(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
         facts["divided work id"] = work_id(rules.one_worker(cell.settings))
         base = replace(_of_cell(row, cell), facts=facts)
         one_worker = "throughput over one worker's"
-        yield _made(base, Kind.WORKERS, "samples_per_s", one_worker, estimate=figure.samples_per_s, unit="samples/s")
+        yield _made(base, FindingKind.WORKERS, "samples_per_s", one_worker, estimate=figure.samples_per_s, unit="samples/s")
         if figure.efficiency is not None:
-            yield _made(base, Kind.WORKERS, "efficiency", one_worker, **_interval(figure.efficiency))
+            yield _made(base, FindingKind.WORKERS, "efficiency", one_worker, **_interval(figure.efficiency))
         if figure.communication_share is not None:
             watched = "collectives watched apart"
-            yield _made(base, Kind.WORKERS, "communication_share", watched, estimate=figure.communication_share)
+            yield _made(base, FindingKind.WORKERS, "communication_share", watched, estimate=figure.communication_share)
 
 
 def _devices(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -256,13 +256,13 @@ def _devices(rows: Sequence[Row]) -> Iterator[Finding]:
         }
         base, to_one = replace(_of_cell(row, cell), facts=facts), "log ratio to one device, paired by block"
         said = {"verdict": one.verdict, "said": one.text}
-        yield _made(base, Kind.DEVICES, "speed_up", to_one, **_interval(one.speed_up), **said)
+        yield _made(base, FindingKind.DEVICES, "speed_up", to_one, **_interval(one.speed_up), **said)
         if one.efficiency is not None:
-            yield _made(base, Kind.DEVICES, "efficiency", to_one, **_interval(one.efficiency))
+            yield _made(base, FindingKind.DEVICES, "efficiency", to_one, **_interval(one.efficiency))
         if one.spent is not None:
             watched = "collectives watched apart"
             how = replace(base, facts={**facts, "communication method": str(one.spent.method)})
-            yield _made(how, Kind.DEVICES, "communication_share", watched, estimate=one.spent.share)
+            yield _made(how, FindingKind.DEVICES, "communication_share", watched, estimate=one.spent.share)
 
 
 def _warm_caches(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -270,7 +270,7 @@ def _warm_caches(rows: Sequence[Row]) -> Iterator[Finding]:
     cells = {cell.cell_id: (row, cell) for row in rows for cell in row.cells.values()}
     for one in warm_caches(rows):
         base, method = _of_cell(*cells[one.cell_id]), "log ratio of first epochs, paired by repeat"
-        yield _made(base, Kind.FIGURE, "cold_over_warm_first_epoch", method, **_interval(one.estimate), said=one.text)
+        yield _made(base, FindingKind.FIGURE, "cold_over_warm_first_epoch", method, **_interval(one.estimate), said=one.text)
 
 
 def _keras_costs(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -278,10 +278,10 @@ def _keras_costs(rows: Sequence[Row]) -> Iterator[Finding]:
     cells = {cell.cell_id: (row, cell) for row in rows for cell in row.cells.values()}
     for one in keras_costs(rows):
         base, method = _of_cell(*cells[one.cell_id]), "log ratio to native code, paired by block"
-        yield _made(base, Kind.FIGURE, "keras_over_native", method, **_interval(one.estimate), said=one.text)
+        yield _made(base, FindingKind.FIGURE, "keras_over_native", method, **_interval(one.estimate), said=one.text)
         for part in one.parts:
             metric, apart = f"keras_cost.{part.name.replace(' ', '_')}", "differences of implementations over blocks"
-            yield _made(base, Kind.FIGURE, metric, apart, **_interval(part.share))
+            yield _made(base, FindingKind.FIGURE, metric, apart, **_interval(part.share))
 
 
 def _inputs(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
@@ -296,12 +296,12 @@ def _inputs(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
         for name, share in {"stall": report.stall, **shares}.items():
             if share is not None:
                 metric = f"input.{name.replace(' ', '_')}_share"
-                yield _made(base, Kind.INPUT, metric, differential, **_interval(share))
+                yield _made(base, FindingKind.INPUT, metric, differential, **_interval(share))
         if report.input_bound is not None:
             waited = _interval(report.input_bound)
-            yield _made(base, Kind.INPUT, "input.input_bound_share", "wait over step time", **waited)
+            yield _made(base, FindingKind.INPUT, "input.input_bound_share", "wait over step time", **waited)
         named = {"verdict": str(report.bottleneck), "said": report.why, **_interval(report.ceiling)}
-        yield _made(base, Kind.INPUT, "input.ceiling_speed_up", differential, **named)
+        yield _made(base, FindingKind.INPUT, "input.ceiling_speed_up", differential, **named)
 
 
 def _history(one: Assessment, run_id: str) -> Iterator[Finding]:
@@ -311,7 +311,7 @@ def _history(one: Assessment, run_id: str) -> Iterator[Finding]:
     session = next((s for s in history.sessions if s.run_id == run_id), None)
     if session is None or names["workload"].startswith(PREFIX):
         return
-    base = Finding(Kind.SESSION, STEP_TIME, names["workload"], "", 0, cell_id=history.cell_id, host_id=history.host_id)
+    base = Finding(FindingKind.SESSION, STEP_TIME, names["workload"], "", 0, cell_id=history.cell_id, host_id=history.host_id)
     base = replace(base, device=" ".join(history.device) if history.device else None, **names)
     yield _session(base, session)
     if one.levels:
@@ -319,7 +319,7 @@ def _history(one: Assessment, run_id: str) -> Iterator[Finding]:
         spread = {"between_sessions": f"{one.spread.between_log:.4g}"} if one.spread else {}
         first_run = history.valued[level.first].run_id
         found = {**_interval(level.step_time), "count": level.last - level.first + 1, "facts": spread, "unit": "s"}
-        yield _made(base, Kind.LEVEL, STEP_TIME, "geometric mean over sessions", **found, at_run_id=first_run)
+        yield _made(base, FindingKind.LEVEL, STEP_TIME, "geometric mean over sessions", **found, at_run_id=first_run)
     for change in one.changes:
         yield _change(base, change, len(history.valued) - change.index)
 
@@ -328,7 +328,7 @@ def _session(base: Finding, session: Session) -> Finding:
     left_out = {f"left out: {status}": str(count) for status, count in session.left_out.items()}
     verdict = "ok" if session.step_time else "no process ended ok"
     found = {**_interval(session.step_time), "verdict": verdict, "facts": {**session.facts, **left_out}, "unit": "s"}
-    return _made(base, Kind.SESSION, STEP_TIME, "geometric mean over processes", **found)
+    return _made(base, FindingKind.SESSION, STEP_TIME, "geometric mean over processes", **found)
 
 
 def _change(base: Finding, change: Change, sessions: int) -> Finding:
@@ -336,7 +336,7 @@ def _change(base: Finding, change: Change, sessions: int) -> Finding:
     look = None if kind is ChangeKind.INTENDED else likely_owner(change.versions)
     return _made(
         base,
-        Kind.CHANGE,
+        FindingKind.CHANGE,
         STEP_TIME,
         "least squares segmentation",
         estimate=change.ratio,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keras_matrix.records.traces.table import Table
+from keras_matrix.records.traces.table import TraceSummary
 
 MOST_SHOWN = 3
 
@@ -26,7 +26,7 @@ class OperationShift:
         return self.after_s - self.before_s
 
 
-def largest_shifts(before: Table, after: Table, count: int = MOST_SHOWN) -> list[OperationShift]:
+def largest_shifts(before: TraceSummary, after: TraceSummary, count: int = MOST_SHOWN) -> list[OperationShift]:
     """Return the operations that differ most, the largest difference first; empty if a trace has no steps."""
     times = [_per_step(table) for table in (before, after)]
     shifts = [OperationShift(name, *(one.get(name, 0.0) for one in times)) for name in {**times[0], **times[1]}]
@@ -34,5 +34,5 @@ def largest_shifts(before: Table, after: Table, count: int = MOST_SHOWN) -> list
     return found[:count] if all(times) else []
 
 
-def _per_step(table: Table) -> dict[str | None, float]:
+def _per_step(table: TraceSummary) -> dict[str | None, float]:
     return {one.name: one.time_s / table.steps for one in table.by_operation} if table.steps else {}

@@ -24,14 +24,14 @@ from pathlib import Path
 from statistics import fmean
 
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import MOST_NS, WORKING, Head, Kind, Phase, Span, Track, covered
-from keras_matrix.records.traces.table import Gap, Table, TimeShare
+from keras_matrix.records.traces.neutral import MOST_NS, WORKING, Head, TrackKind, Phase, Span, Track, covered
+from keras_matrix.records.traces.table import IdleGap, TraceSummary, TimeShare
 
 MOST_PARTS = 500
 MOST_GAPS = 100
 MOST_CHARACTERS = 60
 # The tracks that show the program's activity while its device is idle.
-MARKED = frozenset({Kind.LAYERS, Kind.INPUT})
+MARKED = frozenset({TrackKind.LAYERS, TrackKind.INPUT})
 
 Window = tuple[int, int]
 Worked = tuple[int, int, int]  # begin, end, the number of its key
@@ -39,12 +39,12 @@ Key = tuple[str, str | None, str | None, str]  # operation, layer, phase, kind o
 Times = Counter[Key]
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> TraceSummary:
     """Return the table of the trace at `path`. Raises `TraceError`."""
     return table(neutral.head_of(path), neutral.spans(path))
 
 
-def table(head: Head, spans: Iterable[Span]) -> Table:
+def table(head: Head, spans: Iterable[Span]) -> TraceSummary:
     """Return the table of the spans of a trace."""
     trace, workers = read_workers(head, spans)
     times_ns, counts = _own_times(workers)
@@ -52,7 +52,7 @@ def table(head: Head, spans: Iterable[Span]) -> Table:
     largest = heapq.nlargest(MOST_GAPS, gaps, key=lambda gap: gap.duration_s)
     # Devices on which nothing ran, such as the first if only the second was used, are excluded.
     windows = [worker for worker in workers if worker.window_ns]
-    return Table(
+    return TraceSummary(
         backend=head.backend,
         device=head.device,
         workers=head.workers,
@@ -117,16 +117,16 @@ class TraceSpans:
                 place = track.worker, span.step
                 self.begins[place] = min(self.begins.get(place, span.start_ns), span.start_ns)
                 self.ends[place] = max(self.ends.get(place, 0), span.end_ns)
-        elif track.kind is Kind.OUTSIDE:
+        elif track.kind is TrackKind.OUTSIDE:
             self._work(self.outside.setdefault(track.worker, _TrackSpans()), span)
-        elif track.kind is Kind.HOST:
+        elif track.kind is TrackKind.HOST:
             begin, end = self.hosts.get(track.worker, (span.start_ns, span.end_ns))
             self.hosts[track.worker] = min(begin, span.start_ns), max(end, span.end_ns)
-        elif track.kind is Kind.STEPS:
+        elif track.kind is TrackKind.STEPS:
             self.steps.setdefault(track.worker, []).append((span.step or 0, span.start_ns, span.end_ns))
         elif track.kind in MARKED:
             self.marks.setdefault(track.worker, []).append((span.start_ns, span.end_ns, span.name))
-            if track.kind is Kind.INPUT:
+            if track.kind is TrackKind.INPUT:
                 self.fetches.setdefault(track.worker, []).append((span.start_ns, span.end_ns))
 
     def _work(self, working: _TrackSpans, span: Span) -> None:
@@ -158,7 +158,7 @@ class WorkerSpans:
         self.counted = self.counted or self.windows
         self.window_ns = sum(end - begin for begin, end in self.windows)
         self.busy_ns = 0
-        self.gaps: list[Gap] = []
+        self.gaps: list[IdleGap] = []
         for window in self.windows:
             self._look_for_gaps(number, window)
 
@@ -198,12 +198,12 @@ class WorkerSpans:
             stops = (stop for working in self.tracks for _, stop, _ in working.between((begin, following)))
             yield begin, max(end, *stops, end)
 
-    def busy_with(self, *kinds: Kind) -> int:
+    def busy_with(self, *kinds: TrackKind) -> int:
         """Return how long, within the windows, an operation of any of these kinds ran.
 
         An operator that only starts or waits for a collective, on the thread of a CPU, is no computation.
         """
-        starts = {(Kind.COMPUTE, Phase.COMMUNICATION)}
+        starts = {(TrackKind.COMPUTE, Phase.COMMUNICATION)}
         wanted = {at for at, key in enumerate(self.keys) if key[3] in kinds and (key[3], key[2]) not in starts}
         spans = chain.from_iterable(self.within())
         return round(covered((start, stop) for start, stop, key in spans if key in wanted))
@@ -223,12 +223,12 @@ class WorkerSpans:
         reached, before = begin, None
         for start, stop, key in spans:
             if start > reached:
-                self.gaps.append(Gap(number, reached / 1e9, (start - reached) / 1e9, before, self.keys[key][0]))
+                self.gaps.append(IdleGap(number, reached / 1e9, (start - reached) / 1e9, before, self.keys[key][0]))
             if stop > reached:
                 self.busy_ns += min(stop, end) - min(max(start, reached), end)
                 reached, before = stop, self.keys[key][0]
         if end > reached:
-            self.gaps.append(Gap(number, reached / 1e9, (end - reached) / 1e9, before, None))
+            self.gaps.append(IdleGap(number, reached / 1e9, (end - reached) / 1e9, before, None))
 
 
 def _outside(trace: TraceSpans) -> list[str]:
@@ -251,13 +251,13 @@ def _overlap_share(workers: Iterable[WorkerSpans]) -> float | None:
     """Return the share of communication time in which the same worker also computed; None without communication."""
     together = communicated = 0
     for worker in workers:
-        own, computed = worker.busy_with(Kind.COMMUNICATION), worker.busy_with(Kind.COMPUTE)
+        own, computed = worker.busy_with(TrackKind.COMMUNICATION), worker.busy_with(TrackKind.COMPUTE)
         communicated += own
-        together += own + computed - worker.busy_with(Kind.COMMUNICATION, Kind.COMPUTE)
+        together += own + computed - worker.busy_with(TrackKind.COMMUNICATION, TrackKind.COMPUTE)
     return together / communicated if communicated else None
 
 
-def _meanwhile(gap: Gap, marks: Sequence[tuple[int, int, str]]) -> str | None:
+def _meanwhile(gap: IdleGap, marks: Sequence[tuple[int, int, str]]) -> str | None:
     """Return the mark that covers most of a gap; of nested ones the innermost, which is the shortest."""
     begin, end = gap.begin_s * 1e9, (gap.begin_s + gap.duration_s) * 1e9
     around = [

@@ -121,10 +121,10 @@ def _profile_rounds(rank: Any, steps: int, rounds: int) -> list[RoundShares]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from keras_matrix.models.fc.native.torch import Watch
+    from keras_matrix.models.fc.native.torch import CollectiveTimer
     from keras_matrix.records.traces.neutral import covered
 
-    watch = Watch(rank._worker, rank._device)
+    watch = CollectiveTimer(rank._worker, rank._device)
 
     def epoch() -> tuple[float, float]:
         torch.distributed.barrier()

@@ -25,7 +25,7 @@ from typing import Any
 
 from keras_matrix.dashboards.live.questions import Choice, answer, questions
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.findings import Finding, Findings, Kind
+from keras_matrix.records.findings import Finding, Findings, FindingKind
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Learning, Memory, Record, Resolved, Surroundings, Times
 from keras_matrix.records.text import percentage
@@ -247,9 +247,9 @@ def records(run: int) -> Iterator[Record]:
 
 def findings(found: list[Record]) -> Iterator[Finding]:
     """Yield the number of findings of a run of one work."""
-    kinds = [(Kind.FIGURE, f"times.{name}") for name in ("step_time_s", "samples_per_s", "first_epoch_time_s")]
-    kinds += [(Kind.FIGURE, "memory.peak_host_memory_bytes"), (Kind.FIGURE, "times.epoch_time_median_s")]
-    kinds += [(Kind.RATIO, "times.step_time_s"), (Kind.SESSION, "times.step_time_s"), (Kind.LEVEL, "times.step_time_s")]
+    kinds = [(FindingKind.FIGURE, f"times.{name}") for name in ("step_time_s", "samples_per_s", "first_epoch_time_s")]
+    kinds += [(FindingKind.FIGURE, "memory.peak_host_memory_bytes"), (FindingKind.FIGURE, "times.epoch_time_median_s")]
+    kinds += [(FindingKind.RATIO, "times.step_time_s"), (FindingKind.SESSION, "times.step_time_s"), (FindingKind.LEVEL, "times.step_time_s")]
     for record in found[::REPEATS]:
         for kind, metric in kinds:
             yield Finding(

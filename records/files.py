@@ -7,7 +7,7 @@ folder. The temporary file is removed if anything fails; the owner of the folder
 waits for no pipe and reads no more than a limit. `read_range` reads a part of one, `open_lock` opens a lock file. No
 part of a path below the folder `below` may be a link.
 
-A `Ledger` notices that others have changed files which are written once, the records of a run.
+A `DigestLedger` notices that others have changed files which are written once, the records of a run.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _temporary(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-class Ledger:
+class DigestLedger:
     """The digests of the records in a folder: of those found at the start, and of those that this process published.
 
     What differs later was changed by another process, such as a cell, which may write wherever its user may. Changes

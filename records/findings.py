@@ -25,7 +25,7 @@ FINDINGS_VERSION = 1
 IDENTITY = ("kind", "metric", "work_id", "cell_id", "backend", "host_id", "device", "league", "at_run_id")
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """The subject of a finding."""
 
     FIGURE = "figure"
@@ -45,7 +45,7 @@ class Kind(StrEnum):
 class Finding:
     """One figure with its interval, or one verdict. None means unknown."""
 
-    kind: Kind = about(
+    kind: FindingKind = about(
         "figure (of a cell), ratio (to the backend with the lowest estimate), verdict (on a piece of work), suite "
         "(over all works), peak (share of the machine's), workers (of the FC modes), devices (of a Keras workload), "
         "session, level, change (history), input (parts of a step)"

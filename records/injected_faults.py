@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ParameterLimit:
     """The name and the largest value of a kind's parameter; it must be above 0, and an integer if `integer`."""
 
     value: str
@@ -28,11 +28,11 @@ class Rule:
 
 
 KINDS = {
-    "slower": Rule("SHARE", 10),
-    "copy": Rule("MEBIBYTES", 4096),
-    "recompile": Rule("EVERY", 1_000_000, integer=True),
-    "first-epoch": Rule("SHARE", 10),
-    "variance": Rule("SHARE", 10),
+    "slower": ParameterLimit("SHARE", 10),
+    "copy": ParameterLimit("MEBIBYTES", 4096),
+    "recompile": ParameterLimit("EVERY", 1_000_000, integer=True),
+    "first-epoch": ParameterLimit("SHARE", 10),
+    "variance": ParameterLimit("SHARE", 10),
 }
 NAMES = ", ".join(f"{kind}:{rule.value}" for kind, rule in KINDS.items())
 

@@ -45,7 +45,7 @@ from keras_matrix.records.files import (
     DOCUMENT_LIMIT_BYTES,
     LINK,
     NOT_REGULAR,
-    Ledger,
+    DigestLedger,
     UnfitFile,
     make_folder,
     open_lock,
@@ -189,7 +189,7 @@ class Run:
         self.work_folder = folder / "work"
         self.unread: dict[Path, Problem] = {}
         self._read: dict[str, Record] = {}
-        self._ledger: Ledger | None = None
+        self._ledger: DigestLedger | None = None
 
     def about(self) -> dict[str, Any]:
         """Return `run.json`. Raises `StoreFailure` when it is missing or not valid."""
@@ -218,7 +218,7 @@ class Run:
         Raises `StoreFailure` for a record that cannot be read.
         """
         with _reading(self.folder / "records"):
-            self._ledger = Ledger(self.folder / "records", RECORD_LIMIT_BYTES)
+            self._ledger = DigestLedger(self.folder / "records", RECORD_LIMIT_BYTES)
 
     def changed_by_others(self, *, thorough: bool = False) -> list[Problem]:
         """Set aside the records that others have changed since `watch` or the last call, and return them.

@@ -14,7 +14,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import (
     SCHEMA_VERSION,
@@ -182,7 +182,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def why_not_on_gpu(item: pytest.Item) -> str | None:
     """Return why a test marked `gpu` cannot run here; its parameter `backend`, if any, names the build it needs."""
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    return gpu_tier.why_not(params.get("backend"), installed(), Tree())
+    return gpu_tier.why_not(params.get("backend"), installed(), ProcTree())
 
 
 def make_settings(**changes: Any) -> Settings:

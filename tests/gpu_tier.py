@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from keras_matrix.records.backends import TABLE
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.runner.machine.gpus.state import has_driver
 from keras_matrix.runner.machine.preflight.builds import CpuBuild, build_of
 
 
-def why_not(backend: str | None, versions: Mapping[str, str], tree: Tree) -> str | None:
+def why_not(backend: str | None, versions: Mapping[str, str], tree: ProcTree) -> str | None:
     """Return why a test of a backend, or of none, cannot run with these distributions; None if it can."""
     if not has_driver(tree):
         return "no NVIDIA driver is loaded here"

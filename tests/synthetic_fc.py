@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 from keras_matrix.analysis.comparison.table import CellSummary, summarise
 from keras_matrix.records.fc import spec
-from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Record, Resolved
 from tests.conftest import make_record, make_settings
@@ -65,6 +65,6 @@ def _pretended(problem: FcProblem, backend: str, repeats: int) -> list[Record]:
     compute_s = spec.flops_per_step(problem) / RATE_FLOP_PER_S[backend] / problem.workers
     sent_s = spec.traffic_per_step(problem).sent_bytes(problem.workers) / problem.workers / LINK_BYTE_PER_S
     whole = [(compute_s + sent_s) * (1 + 0.01 * block) for block in range(repeats)]
-    method = Method.TIMED if backend == "torch" else Method.PROFILED
+    method = TimingMethod.TIMED if backend == "torch" else TimingMethod.PROFILED
     watched = Communication(method, [compute_s + sent_s] * 5, [compute_s] * 5) if problem.workers > 1 else None
     return fc_records(problem, backend, whole, watched)

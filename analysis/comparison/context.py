@@ -28,7 +28,7 @@ from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.replicas.proof import ReplicaProof
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import PREFIX
-from keras_matrix.records.traces.table import Table
+from keras_matrix.records.traces.table import TraceSummary
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.comparison.merge import MergeSummary
@@ -95,7 +95,7 @@ class ShownTrace:
     """A cell's trace as shown on a page: its path relative to the run's folder, and its table."""
 
     link: str
-    table: Table
+    table: TraceSummary
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from keras_matrix.analysis.parity.deviations import LIMITS, ParityProcess, unlike_updates, worst_loss, worst_update
-from keras_matrix.records.replicas.proof import BackendProof, Difference, ReplicaProof
+from keras_matrix.records.replicas.proof import BackendProof, ReplicaDifference, ReplicaProof
 
 
 def decided_by_rounding(one: ParityProcess, nudged: ParityProcess, precision: str) -> frozenset[int]:
@@ -18,13 +18,13 @@ def decided_by_rounding(one: ParityProcess, nudged: ParityProcess, precision: st
     return unlike_updates(one, nudged, precision, LIMITS[precision]["update"])
 
 
-def difference(one: ParityProcess, several: ParityProcess, precision: str, left_out: frozenset[int]) -> Difference:
+def difference(one: ParityProcess, several: ParityProcess, precision: str, left_out: frozenset[int]) -> ReplicaDifference:
     """Return the differences between two processes of one precision, without the weights that are left out."""
     update, update_at = worst_update(one, several, precision, left_out)
-    return Difference(worst_loss(one.trace.losses, several.trace.losses), update, update_at)
+    return ReplicaDifference(worst_loss(one.trace.losses, several.trace.losses), update, update_at)
 
 
-def findings(differences: Mapping[str, Difference], weights: int) -> list[str]:
+def findings(differences: Mapping[str, ReplicaDifference], weights: int) -> list[str]:
     """Return the differences beyond their limit, a line each, and if no weight is left to be compared."""
     found = [] if weights else ["update: rounding decides that of every weight, so that none was compared"]
     for precision, observed in differences.items():

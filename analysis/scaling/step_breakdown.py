@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.text import percentage
 
 # Their shares are not comparable (docs/devices.md).
-HOW = {Method.TIMED: "each collective timed, with waiting", Method.PROFILED: "by the profiler"}
+HOW = {TimingMethod.TIMED: "each collective timed, with waiting", TimingMethod.PROFILED: "by the profiler"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class StepBreakdown:
     Seconds; `share` is of 1, and negative if noise exceeds a difference.
     """
 
-    method: Method
+    method: TimingMethod
     step_time_s: float
     share: float
 

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 
 from keras_matrix.analysis.whatif.engine import Schedule
 from keras_matrix.analysis.whatif.graph import Graph, Node, NodeKind
-from keras_matrix.records.traces.neutral import Kind, Phase, Span, Track
+from keras_matrix.records.traces.neutral import TrackKind, Phase, Span, Track
 
 KINDS = {
-    NodeKind.HOST: Kind.HOST,
-    NodeKind.COMPUTE: Kind.COMPUTE,
-    NodeKind.COMMUNICATION: Kind.COMMUNICATION,
-    NodeKind.INPUT: Kind.INPUT,
+    NodeKind.HOST: TrackKind.HOST,
+    NodeKind.COMPUTE: TrackKind.COMPUTE,
+    NodeKind.COMMUNICATION: TrackKind.COMMUNICATION,
+    NodeKind.INPUT: TrackKind.INPUT,
 }
 PHASES = frozenset(Phase)
 Interval = tuple[Node, int, int]
@@ -51,12 +51,12 @@ def measured_spans(graph: Graph, *, first_worker: int = 0) -> Iterator[Span]:
 
 
 def _step(worker: int, step: int, start_ns: int, duration_ns: int) -> Span:
-    return Span(Track(worker, Kind.STEPS), f"step {step}", "step", start_ns, duration_ns, step=step)
+    return Span(Track(worker, TrackKind.STEPS), f"step {step}", "step", start_ns, duration_ns, step=step)
 
 
 def _spans(intervals: Iterable[Interval], step: int, first_worker: int) -> Iterator[Span]:
     """Yield a span for each node, on a track of its lane; nodes of a lane that overlap get several tracks."""
-    tracks: dict[tuple[int, Kind], list[tuple[str, int]]] = defaultdict(list)  # lane and end of each track
+    tracks: dict[tuple[int, TrackKind], list[tuple[str, int]]] = defaultdict(list)  # lane and end of each track
     for node, start, duration in sorted(intervals, key=lambda one: (one[1], one[0].number)):
         if (kind := KINDS.get(node.kind)) is None:
             continue

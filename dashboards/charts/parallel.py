@@ -20,7 +20,7 @@ from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import Band, Picture, Strip, Stroke, Word, slot_of
 from keras_matrix.dashboards.charts.scaling.gain import LEFT, NO_GAIN, Gains, Panel, most, panel
 from keras_matrix.records.codec import canonical
-from keras_matrix.records.fc.communication import Method
+from keras_matrix.records.fc.communication import TimingMethod
 from keras_matrix.records.fc.spec import LOCAL, MODES, FcProblem
 from keras_matrix.records.text import interval, plural, quantity, ratio_text, unit_for
 
@@ -29,7 +29,7 @@ MANY_COLUMNS = 6
 FULL_AT = 4.0  # ratio from which on a field has its full colour
 FAINTEST, FULLEST = 0.12, 0.5
 BAR_HEIGHT = 22
-METHODS = {Method.TIMED: "each collective timed", Method.PROFILED: "by the profiler"}
+METHODS = {TimingMethod.TIMED: "each collective timed", TimingMethod.PROFILED: "by the profiler"}
 
 Thing = TypeVar("Thing")
 

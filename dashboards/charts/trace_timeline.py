@@ -15,14 +15,14 @@ from pathlib import Path
 
 from keras_matrix.records.text import TIME_UNITS, plural, quantity, unit_for
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import WORKING, Kind, Span, Track
+from keras_matrix.records.traces.neutral import WORKING, TrackKind, Span, Track
 
 MOST_TRACKS, MOST_BARS, MOST_NAMED = 20, 1500, 6
 ROW, BAR, TOP, BOTTOM, RIGHT = 26, 18, 8, 40, 14
 PIXELS_PER_CHARACTER, LEAST_CHARACTERS = 6.6, 4
 MOST_CHARACTERS = 60
 # Tracks that are drawn, and what colours a bar: its phase, else its kind.
-DRAWN = (Kind.INPUT, Kind.HOST, Kind.COMPUTE, Kind.COMMUNICATION, Kind.COPY)
+DRAWN = (TrackKind.INPUT, TrackKind.HOST, TrackKind.COMPUTE, TrackKind.COMMUNICATION, TrackKind.COPY)
 COLOURS = ("forward", "backward", "update", "communication", "input", "copy", "host", "other")
 
 
@@ -92,12 +92,12 @@ def step_of(path: Path) -> StepSpans | None:
 
     Raises `TraceError`.
     """
-    steps = sorted({span.step or 0 for span in neutral.spans(path) if span.track.kind is Kind.STEPS})
+    steps = sorted({span.step or 0 for span in neutral.spans(path) if span.track.kind is TrackKind.STEPS})
     number = steps[len(steps) // 2] if steps else None
     marks, found = [], defaultdict[Track, list[Span]](list)
     for span in neutral.spans(path):
         if number is None or span.step == number:
-            if span.track.kind is Kind.STEPS:
+            if span.track.kind is TrackKind.STEPS:
                 marks.append(span)
             elif span.track.kind in DRAWN:
                 found[span.track].append(span)
@@ -138,11 +138,11 @@ def draw(step: StepSpans, size: Size) -> Drawing:
 def colour_of(span: Span) -> str:
     """Return the name of the colour of an operation."""
     kind = span.track.kind
-    if kind in (Kind.COMMUNICATION, Kind.COPY, Kind.INPUT):
+    if kind in (TrackKind.COMMUNICATION, TrackKind.COPY, TrackKind.INPUT):
         return str(kind)
     if span.phase is not None:
         return str(span.phase)
-    return "host" if kind is Kind.HOST else "other"
+    return "host" if kind is TrackKind.HOST else "other"
 
 
 def _outer(spans: Iterable[Span]) -> Iterator[Span]:

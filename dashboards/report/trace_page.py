@@ -10,10 +10,10 @@ from keras_matrix.dashboards.charts.trace_timeline import NARROW, WIDE, StepSpan
 from keras_matrix.dashboards.report import traces
 from keras_matrix.dashboards.report.page import rendered, stylesheet
 from keras_matrix.records.text import plural, seconds
-from keras_matrix.records.traces.table import Table
+from keras_matrix.records.traces.table import TraceSummary
 
 
-def render(title: str, table: Table, step: StepSpans | None) -> str:
+def render(title: str, table: TraceSummary, step: StepSpans | None) -> str:
     """Return the page of a trace; `step` is None if nothing ran in any."""
     pictures = [draw(step, size) for size in (WIDE, NARROW)] if step else []
     left_out = [step.left_out] if step and step.left_out else []

@@ -10,7 +10,7 @@ from keras_matrix.analysis.comparison.table import Row as TableRow
 from keras_matrix.dashboards.charts.dot_plots import slot_of
 from keras_matrix.dashboards.charts.grid import Grid, Row
 from keras_matrix.records.text import NOTHING, number, percentage, plural, seconds
-from keras_matrix.records.traces.table import Gap, Table, TimeShare
+from keras_matrix.records.traces.table import IdleGap, TraceSummary, TimeShare
 
 MOST_ROWS = 10
 NOT_REPORTED = "not reported"
@@ -42,7 +42,7 @@ def _sheet(title: str, backend: str, trace: ShownTrace) -> Sheet:
     return Sheet(title, backend, slot_of(backend), trace.link, summary(trace.table), grids(trace.table))
 
 
-def grids(table: Table) -> list[Grid]:
+def grids(table: TraceSummary) -> list[Grid]:
     """Return the tables of a trace that have rows."""
     every = [
         _parts(table, "operation", table.by_operation),
@@ -55,7 +55,7 @@ def grids(table: Table) -> list[Grid]:
     return [grid for grid in every if grid.rows]
 
 
-def summary(table: Table) -> str:
+def summary(table: TraceSummary) -> str:
     """Return the steps of a trace, how busy its device was, and what is left out."""
     steps = plural(table.steps, "step") if table.steps else "no step marked"
     workers = f", {plural(table.workers, 'worker')}" if table.workers > 1 else ""
@@ -70,7 +70,7 @@ def summary(table: Table) -> str:
     return f"{steps}{workers}{each}; {busy}{overlapped}; {gaps}{warnings}{caveats}"
 
 
-def _parts(table: Table, name: str, parts: Sequence[TimeShare]) -> Grid:
+def _parts(table: TraceSummary, name: str, parts: Sequence[TimeShare]) -> Grid:
     steps = table.steps or 1
     per = " a step" if table.steps else ""
     rows = [
@@ -83,7 +83,7 @@ def _parts(table: Table, name: str, parts: Sequence[TimeShare]) -> Grid:
     return Grid(f"By {name}", ["share", f"time{per}", f"count{per}"], rows)
 
 
-def _gaps(gaps: Sequence[Gap]) -> Grid:
+def _gaps(gaps: Sequence[IdleGap]) -> Grid:
     rows = [
         Row(seconds(gap.duration_s), [gap.before or NOTHING, gap.after or NOTHING, gap.meanwhile or NOTHING])
         for gap in gaps[:MOST_ROWS]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from keras_matrix.records.traces.neutral import covered
 from keras_matrix.records.traces.xspace.columns import Places
 from keras_matrix.records.traces.xspace.reader import DERIVED
-from keras_matrix.records.traces.xspace.xplane import UNTOLD, Events, Line, Plane
+from keras_matrix.records.traces.xspace.xplane import UNTOLD, Events, PlaneLine, Plane
 
 ACCELERATORS = ("/device:GPU:", "/device:TPU:")
 # NCCL before 2.19 named its kernels ncclKernel_..., since then ncclDevKernel_... (src/device/generate.py).
@@ -59,7 +59,7 @@ def tensorflow_collectives_s(planes: Sequence[Plane], workers: int) -> float:
     return inside_s
 
 
-def _lines(planes: Sequence[Plane]) -> Iterator[tuple[Plane, Line]]:
+def _lines(planes: Sequence[Plane]) -> Iterator[tuple[Plane, PlaneLine]]:
     """Yield the lines with work: streams of the accelerators, or without any the host's threads."""
     on_devices = [plane for plane in planes if _is_accelerator(plane) and any(line.begins.size for line in plane.lines)]
     for plane in on_devices or planes:

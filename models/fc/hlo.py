@@ -49,7 +49,7 @@ PROMOTED = re.compile(r"to_apply=%?[\w.-]*_promoted")
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class CollectiveInstruction:
     """An instruction that communicates, in the computation named `within`."""
 
     name: str
@@ -90,16 +90,16 @@ def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     return (match for line in text.splitlines() if (match := pattern.match(line)))
 
 
-def _collectives(text: str) -> Iterator[Collective]:
+def _collectives(text: str) -> Iterator[CollectiveInstruction]:
     within = ""
     for line in text.splitlines():
         if computation := COMPUTATION.match(line):
             within = computation["name"]
         elif match := COLLECTIVE.match(line):
-            yield Collective(**match.groupdict(""), within=within)
+            yield CollectiveInstruction(**match.groupdict(""), within=within)
 
 
-def _with(found: Traffic, one: Collective, workers: int) -> Traffic:
+def _with(found: Traffic, one: CollectiveInstruction, workers: int) -> Traffic:
     """Return the traffic with one collective more."""
     size = _bytes(_result(one))
     if one.kind == "collective-permute":
@@ -119,7 +119,7 @@ def _with(found: Traffic, one: Collective, workers: int) -> Traffic:
     return replace(found, calls=found.calls + 1, **{field: getattr(found, field) + size})
 
 
-def _result(one: Collective) -> str:
+def _result(one: CollectiveInstruction) -> str:
     """Return the shape of what a collective gives, the same in its synchronous and its asynchronous form."""
     if one.phase != "-start" or one.kind == "all-reduce":
         return one.shape

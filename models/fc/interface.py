@@ -23,7 +23,7 @@ Tensor = Any
 Loss = Callable[[Sequence[Tensor]], Tensor]
 
 
-class Axis(StrEnum):
+class WorkerAxis(StrEnum):
     """Which workers form a group: those with other rows of the batch, or those with other pieces of the weights."""
 
     DATA = "data"
@@ -48,7 +48,7 @@ class Worker(ABC):
         self.traffic = Traffic()
 
     @abstractmethod
-    def along(self, axis: Axis) -> Worker:
+    def along(self, axis: WorkerAxis) -> Worker:
         """Return this worker within its group along an axis; its communication is counted here."""
 
     def all_reduce(self, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_matrix.records.fc.spec import FcProblem, Kind
+from keras_matrix.records.fc.spec import FcProblem, Parallelism
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BATCH_SCALE = 0.1  # a standard deviation
@@ -47,13 +47,13 @@ def weights_of(problem: FcProblem, seed: int, rank: int) -> list[Array]:
     pieces, held = problem.weight_pieces, problem.layers_of(rank)
     drawn = (weight for number, weight in enumerate(draw_weights(problem, seed)) if number in held)
     own = [np.ascontiguousarray(piece(weight, 0, pieces, rank % pieces)) for weight in drawn]
-    return own * (problem.phy_blocks if problem.kind is Kind.PHYSICS else 1)
+    return own * (problem.phy_blocks if problem.kind is Parallelism.PHYSICS else 1)
 
 
 def batch_of(problem: FcProblem, seed: int, rank: int) -> tuple[Array, Array]:
     """Return a worker's part of batch and labels; in fc_pipeline only the first and the last have rows."""
     batch, labels = draw_batch(problem, seed)
-    if problem.kind is Kind.PIPELINE:
+    if problem.kind is Parallelism.PIPELINE:
         return batch[: len(batch) * (rank == 0)], labels[: len(labels) * (rank == problem.workers - 1)]
     row, column = divmod(rank, problem.model_size)
     own = piece(piece(batch, 0, problem.data_size, row), 1, problem.model_size, column)
@@ -74,9 +74,9 @@ def whole(problem: FcProblem, pieces: Sequence[Sequence[Array]]) -> list[list[Ar
     Raises `ValueError` if workers that must have equal values differ.
     """
     depth = problem.level + 1
-    if problem.kind is Kind.PHYSICS:
+    if problem.kind is Parallelism.PHYSICS:
         return [list(own[k : k + depth]) for own in pieces for k in range(0, len(own), depth)]
-    if problem.kind is Kind.PIPELINE:
+    if problem.kind is Parallelism.PIPELINE:
         return [[array for own in pieces for array in own]]
     different = problem.weight_pieces
     for rank, own in enumerate(pieces):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
-from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.traces.xspace.xplane import Plane, planes
 
 InsideS = Callable[[Callable[[], None]], float]
@@ -37,7 +37,7 @@ def by_profiling(inside_s: InsideS, run: Callable[[int], None], steps: int, epoc
             return None
         compute_times_s.append(step_times_s[-1] - seen_s)
     # The first epoch includes the start of the profiler.
-    return Communication(Method.PROFILED, step_times_s[1:], compute_times_s[1:])
+    return Communication(TimingMethod.PROFILED, step_times_s[1:], compute_times_s[1:])
 
 
 def seen_by(backend: str, run: Callable[[], None]) -> list[Plane]:

@@ -15,7 +15,7 @@ from typing import Any
 from keras import ops
 
 from keras_matrix.models.fc import layering
-from keras_matrix.models.fc.interface import Axis, Loss, Stage, Tensor, Worker
+from keras_matrix.models.fc.interface import WorkerAxis, Loss, Stage, Tensor, Worker
 from keras_matrix.models.fc.scopes import scope
 from keras_matrix.records.fc.spec import FcProblem
 
@@ -215,8 +215,8 @@ def _forward_in_columns(weights: Sequence[Tensor], x: Tensor, product: Product) 
 
 def fc_hybrid(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Like `fc_model` along a row, with its batch; then each gradient is summed over the column."""
-    loss, gradients = fc_model(worker.along(Axis.MODEL), problem, weights, batch)
-    column = worker.along(Axis.DATA)
+    loss, gradients = fc_model(worker.along(WorkerAxis.MODEL), problem, weights, batch)
+    column = worker.along(WorkerAxis.DATA)
     return loss, _reduced(problem, [column.all_reduce(gradient) for gradient in gradients])
 
 

@@ -25,7 +25,7 @@ from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec
 from keras_matrix.records.codec import decode, dumps, loads
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProofOrder
-from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, FcProblem, Kind, Parallel, layout_problem, parallel_of
+from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, FcProblem, Parallelism, Parallel, layout_problem, parallel_of
 
 
 def prove(order: ProofOrder) -> ProofAnswer:
@@ -166,7 +166,7 @@ def backward(weights: Sequence[Array], batch: Array, labels: Array) -> tuple[flo
 
 def _exchanged(problem: FcProblem, gradients: list[list[Array]]) -> list[list[Array]]:
     """Apply a mode's rule to the gradients of all its copies, or to those of the single model."""
-    if problem.kind is Kind.PHYSICS:
+    if problem.kind is Parallelism.PHYSICS:
         return _shared(problem, gradients)
     if problem.reduce == "mean":
         return [[gradient / problem.data_size for gradient in own] for own in gradients]

@@ -53,7 +53,7 @@ def _unpickled(file: IO[bytes] | None) -> dict[bytes, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class KerasDataset:
     """One data set: its module in keras.datasets, the published file, and Keras's local name of that file."""
 
     module: str
@@ -69,14 +69,14 @@ class Source:
 
 
 SOURCES = {
-    "keras:mnist": Source(
+    "keras:mnist": KerasDataset(
         module="mnist",
         url="https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz",
         sha256="731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1",
         kept_as="mnist.npz",
         read=read_mnist,
     ),
-    "keras:cifar10": Source(
+    "keras:cifar10": KerasDataset(
         module="cifar10",
         url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
         sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
@@ -93,7 +93,7 @@ def load_keras_dataset(data: str, dataset_dir: str | None) -> tuple[Any, Any]:
     return x[..., None] if x.ndim == 3 else x, np.asarray(y, np.int32).reshape(-1)
 
 
-def _from_folder(source: Source, folder: Path) -> tuple[Any, Any]:
+def _from_folder(source: KerasDataset, folder: Path) -> tuple[Any, Any]:
     path = folder / source.file
     try:
         with path.open("rb") as file:
@@ -105,7 +105,7 @@ def _from_folder(source: Source, folder: Path) -> tuple[Any, Any]:
     return source.read(path)
 
 
-def _by_keras(source: Source) -> tuple[Any, Any]:
+def _by_keras(source: KerasDataset) -> tuple[Any, Any]:
     import keras
 
     kept = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "datasets" / source.kept_as
@@ -122,7 +122,7 @@ def _by_keras(source: Source) -> tuple[Any, Any]:
     return x, y
 
 
-def _advice(source: Source, path: Path, why: str) -> str:
+def _advice(source: KerasDataset, path: Path, why: str) -> str:
     return (
         f"keras.datasets.{source.module}: cannot use {path}: {why}. Get {source.url} where there is a network and "
         f"put it there, or put {source.file} in a folder and name that with --datasets; or use data: synthetic"

@@ -119,7 +119,7 @@ def _nodes(root: Any) -> Iterator[str]:
         waiting += following
 
 
-class Call(NamedTuple):
+class OperatorCall(NamedTuple):
     """The operator of an event: its thread, or the pool of those that run collectives, and its name."""
 
     thread: Any
@@ -192,18 +192,18 @@ def _step(event: Event) -> bool:
     return event.get("ph") == "X" and str(event.get("name")).startswith(STEP)
 
 
-def _pools(calls: Iterable[Call]) -> set[Any]:
+def _pools(calls: Iterable[OperatorCall]) -> set[Any]:
     """Return the threads that run collectives: which of them runs one changes from step to step."""
     return {call.thread for call in calls if call.name.startswith(POOL)}
 
 
-def _shapes(events: Sequence[Event]) -> dict[Call, list[dict[str, Any]]]:
+def _shapes(events: Sequence[Event]) -> dict[OperatorCall, list[dict[str, Any]]]:
     """Return the shapes of each operator's calls within the marked step, in order of time."""
     steps = [event for event in events if _step(event)]
     begin_us, end_us = (steps[0]["ts"], steps[0]["ts"] + steps[0]["dur"]) if steps else (0, 0)
     inside = [event for event in events if event.get("ph") == "X" and begin_us <= event["ts"] < end_us]
-    pools = _pools(Call(event["tid"], event["name"]) for event in inside)
-    found: dict[Call, list[dict[str, Any]]] = {}
+    pools = _pools(OperatorCall(event["tid"], event["name"]) for event in inside)
+    found: dict[OperatorCall, list[dict[str, Any]]] = {}
     for event in sorted(inside, key=lambda one: float(one["ts"])):
         args = event.get("args") or {}
         call = _call(event["tid"], event["name"], pools)
@@ -211,15 +211,15 @@ def _shapes(events: Sequence[Event]) -> dict[Call, list[dict[str, Any]]]:
     return found
 
 
-def _call(thread: Any, name: str, pools: set[Any]) -> Call:
-    return Call(POOL if thread in pools else thread, name)
+def _call(thread: Any, name: str, pools: set[Any]) -> OperatorCall:
+    return OperatorCall(POOL if thread in pools else thread, name)
 
 
 @dataclass(slots=True)
 class _Later:
     """The events of a file without their arguments: number, time in microseconds and call; and its other members."""
 
-    seen: list[tuple[int, float, Call]] = field(default_factory=list)
+    seen: list[tuple[int, float, OperatorCall]] = field(default_factory=list)
     steps: list[tuple[float, float]] = field(default_factory=list)
     members: list[tuple[str, Any]] = field(default_factory=list)
     base_ns: int = 0
@@ -240,14 +240,14 @@ class _Later:
             if _step(value):
                 found.steps.append((value["ts"], value["ts"] + value["dur"]))
             name = names.setdefault(value["name"], value["name"])
-            found.seen.append((number, value["ts"], Call(value["tid"], name)))
+            found.seen.append((number, value["ts"], OperatorCall(value["tid"], name)))
         found.steps.sort()
         return found
 
-    def shaped(self, shapes: Mapping[Call, Sequence[dict[str, Any]]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    def shaped(self, shapes: Mapping[OperatorCall, Sequence[dict[str, Any]]]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the number of each event with known shapes, and these."""
         pools = _pools(call for _, _, call in self.seen)
-        found: dict[tuple[int, Call], list[tuple[float, int]]] = {}
+        found: dict[tuple[int, OperatorCall], list[tuple[float, int]]] = {}
         for number, at_us, (thread, name) in self.seen:
             step = bisect_right(self.steps, at_us, key=lambda one: one[0]) - 1
             if step >= 0 and at_us < self.steps[step][1]:

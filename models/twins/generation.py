@@ -29,7 +29,7 @@ class Affine(NamedTuple):
     bias: Any
 
 
-class Block(NamedTuple):
+class BlockWeights(NamedTuple):
     """A decoder block in the order of its use; `projection` makes queries, keys and values by one product."""
 
     attention_norm: Affine
@@ -45,7 +45,7 @@ class Weights(NamedTuple):
 
     tokens: Any
     positions: Any
-    blocks: tuple[Block, ...]
+    blocks: tuple[BlockWeights, ...]
     norm: Affine
 
 
@@ -58,7 +58,7 @@ def weights_of(model: Any) -> Weights:
     return Weights(tokens, positions, blocks, Affine(next(take), next(take)))
 
 
-def _block(take: Iterator[Any], width: int) -> Block:
+def _block(take: Iterator[Any], width: int) -> BlockWeights:
     """Take the weights of a block in KerasHub's order, those of all heads as one matrix."""
 
     def matrix(rows: int) -> Affine:
@@ -68,4 +68,4 @@ def _block(take: Iterator[Any], width: int) -> Block:
     projection = Affine(*(np.concatenate(one, axis=-1) for one in zip(*parts, strict=True)))
     joined, attention_norm, hidden = matrix(width), Affine(next(take), next(take)), matrix(width)
     out = matrix(hidden.bias.size)
-    return Block(attention_norm, projection, joined, Affine(next(take), next(take)), hidden, out)
+    return BlockWeights(attention_norm, projection, joined, Affine(next(take), next(take)), hidden, out)

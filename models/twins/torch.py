@@ -3,7 +3,7 @@
 If Keras compiles its step, so do the rungs with Keras's optimizer; the others compile the network, as is usual.
 
 `torch.optim.RMSprop` adds epsilon to the square root, Keras inside it, which trains differently where gradients are
-small: `RMSprop` here is Keras's formula, by the same `torch._foreach` operations that PyTorch's uses on a GPU.
+small: `TorchRMSprop` here is Keras's formula, by the same `torch._foreach` operations that PyTorch's uses on a GPU.
 
 The networks are PyTorch modules, which exchange weights with a Keras model. They define their trained parameters in the
 order of the Keras model's trainable weights, so that the two lists correspond. Images arrive with their channels last;
@@ -145,7 +145,7 @@ class _Native(_Steps):
             weight.assign(np.ascontiguousarray(value))
 
 
-class RMSprop(torch.optim.Optimizer):  # type: ignore[misc]
+class TorchRMSprop(torch.optim.Optimizer):  # type: ignore[misc]
     """Keras's RMSprop as an optimizer of PyTorch."""
 
     def __init__(self, parameters: Sequence[Any], options: interface.RMSprop) -> None:
@@ -172,7 +172,7 @@ def _own_optimizer(model: Any, parameters: Sequence[Any]) -> Any:
     """Return PyTorch's optimizer of these parameters, with the options of the model's."""
     options = optimizer_of(model)
     if isinstance(options, interface.RMSprop):
-        return RMSprop(parameters, options)
+        return TorchRMSprop(parameters, options)
     return torch.optim.AdamW(
         parameters,
         options.rate,
@@ -183,7 +183,7 @@ def _own_optimizer(model: Any, parameters: Sequence[Any]) -> Any:
 
 
 def _updates_of(optimizer: Any) -> int:
-    if isinstance(optimizer, RMSprop):
+    if isinstance(optimizer, TorchRMSprop):
         return optimizer.count
     return max((int(state["step"]) for state in optimizer.state.values()), default=0)
 
@@ -251,7 +251,7 @@ class RecurrentNetwork(nn.Module):  # type: ignore[misc]
         return self.head(hidden[0])
 
 
-class Block(nn.Module):  # type: ignore[misc]
+class CausalBlock(nn.Module):  # type: ignore[misc]
     """A causal transformer block that normalises before its layers."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
@@ -284,7 +284,7 @@ class Decoder(nn.Module):  # type: ignore[misc]
         (tokens, width), (length, _) = weights[0].shape, weights[1].shape
         hidden = weights[14].shape[1]
         self.embedding, self.positions = nn.Embedding(tokens, width), nn.Parameter(torch.empty(length, width))
-        self.blocks = nn.Sequential(*(Block(width, heads_of(model), hidden) for _ in range((len(weights) - 5) // 16)))
+        self.blocks = nn.Sequential(*(CausalBlock(width, heads_of(model), hidden) for _ in range((len(weights) - 5) // 16)))
         self.norm, self.head = nn.LayerNorm(width, eps=1e-6), nn.Linear(width, tokens, bias=False)
 
     def forward(self, tokens: Any) -> Any:

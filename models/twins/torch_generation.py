@@ -19,7 +19,7 @@ from keras_matrix.models.twins.interface import Compiled
 def continuing(model: Any, prompt_length: int, compiled: Compiled) -> Continue:
     """Return native generation with a copy of the model's weights."""
     device = model.backbone.weights[0].value.device
-    decoder = Decoder(weights_of(model), model.backbone.num_heads).to(device).eval()
+    decoder = CachedDecoder(weights_of(model), model.backbone.num_heads).to(device).eval()
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def generate(prompts: Any) -> Any:
@@ -34,7 +34,7 @@ def continuing(model: Any, prompt_length: int, compiled: Compiled) -> Continue:
     return made
 
 
-class Block(nn.Module):  # type: ignore[misc]
+class CachedBlock(nn.Module):  # type: ignore[misc]
     """A block that normalises before its layers, and attends to a cache."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
@@ -57,7 +57,7 @@ class Block(nn.Module):  # type: ignore[misc]
         return x + self.out(functional.gelu(self.hidden(self.feed_norm(x)), approximate="tanh"))
 
 
-class Decoder(nn.Module):  # type: ignore[misc]
+class CachedDecoder(nn.Module):  # type: ignore[misc]
     """GPT-2, predicting the next token."""
 
     def __init__(self, weights: Weights, heads: int) -> None:
@@ -65,7 +65,7 @@ class Decoder(nn.Module):  # type: ignore[misc]
         (tokens, width), (length, _) = weights.tokens.shape, weights.positions.shape
         self.heads = heads
         self.tokens, self.positions = nn.Embedding(tokens, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads, one.hidden.bias.size) for one in weights.blocks)
+        self.blocks = nn.ModuleList(CachedBlock(width, heads, one.hidden.bias.size) for one in weights.blocks)
         self.norm = nn.LayerNorm(width, eps=EPSILON)
         self._fill(weights)
 
@@ -87,7 +87,7 @@ class Decoder(nn.Module):  # type: ignore[misc]
         self.positions.weight.copy_(torch.from_numpy(weights.positions))
         _copy(weights.norm, self.norm)
         for block, own in zip(weights.blocks, self.blocks, strict=True):
-            for name in generation.Block._fields:
+            for name in generation.BlockWeights._fields:
                 _copy(getattr(block, name), getattr(own, name))
 
 

@@ -10,7 +10,7 @@ WATCHED_EPOCHS = 5
 WATCHED_EPOCH_S = 0.3
 
 
-class Method(StrEnum):
+class TimingMethod(StrEnum):
     """How the time of collectives was measured.
 
     TIMED: each collective is a call that was timed separately, with an idle device before and after it; this includes
@@ -30,7 +30,7 @@ class Communication:
     its part without communication.
     """
 
-    method: Method
+    method: TimingMethod
     step_times_s: list[float]
     compute_times_s: list[float]
 

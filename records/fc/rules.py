@@ -20,7 +20,7 @@ from keras_matrix.records.fc.spec import (
     OVERLAPPING,
     PRECISIONS,
     FcProblem,
-    Kind,
+    Parallelism,
     is_native,
     least_memory_bytes,
     problem_of,
@@ -29,13 +29,13 @@ from keras_matrix.records.settings import KERAS, REMAT_OFF, Settings
 from keras_matrix.records.text import bytes_text
 
 # Kinds that divide the batch, and modes that divide weights or gradients, into as many pieces as there are workers.
-CUT_BATCH = (Kind.DATA, Kind.MODEL, Kind.HYBRID, Kind.SHARDED)
+CUT_BATCH = (Parallelism.DATA, Parallelism.MODEL, Parallelism.HYBRID, Parallelism.SHARDED)
 CUT_WEIGHTS = ("fc_model_ff", "fc_model", "fc_model_manual", "fc_zero", "fc_data_slice", "fc_data_manual")
 # Modes that sum gradients of different rows of the batch, and so can divide them by the number of workers.
 REDUCING = ("fc_data", "fc_data_slice", "fc_data_manual", "fc_hybrid", "fc_zero")
 # Modes whose workers communicate.
 COMMUNICATING = tuple(
-    mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE and mode.name != "fc_data_ff"
+    mode.name for mode in MODES.values() if mode.kind is not Parallelism.SINGLE and mode.name != "fc_data_ff"
 )
 # Parameters that only some modes have, with these modes.
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
@@ -112,7 +112,7 @@ def normalised_settings(settings: Settings) -> Settings:
 
 def one_worker(settings: Settings) -> Settings:
     """Return the settings of the cell that does the same work on one worker."""
-    changes = {"workers": 1, "model_workers": 0} if problem_of(settings).kind is Kind.HYBRID else {"workers": 1}
+    changes = {"workers": 1, "model_workers": 0} if problem_of(settings).kind is Parallelism.HYBRID else {"workers": 1}
     return _with_task(settings, normalised(problem_of(settings).changed(**changes)))
 
 
@@ -141,7 +141,7 @@ def problems_of(problem: FcProblem) -> list[str]:
     """Return why an FC problem is invalid, a line per parameter; empty if it is valid."""
     found = []
     mode, n = MODES[problem.mode], problem.workers
-    if mode.kind is Kind.SINGLE and n != 1:
+    if mode.kind is Parallelism.SINGLE and n != 1:
         found.append(f"workers: must be 1 for {problem.mode}, got {n}")
     if mode.native and problem.precision not in PRECISIONS:
         found.append(f"precision: must be {', '.join(PRECISIONS)} for {problem.mode}, got {problem.precision}")
@@ -204,7 +204,7 @@ def backend_problems(problem: FcProblem, backend: str) -> list[str]:
 
 
 def _hybrid_problems(problem: FcProblem) -> list[str]:
-    if problem.kind is not Kind.HYBRID:
+    if problem.kind is not Parallelism.HYBRID:
         return []
     return [
         f"model_workers: must divide {name} ({size}) for {problem.mode}, got {problem.model_size}"
@@ -215,9 +215,9 @@ def _hybrid_problems(problem: FcProblem) -> list[str]:
 
 def _pipeline_problems(problem: FcProblem) -> list[str]:
     found = []
-    if problem.kind is Kind.PIPELINE and problem.workers > problem.level:
+    if problem.kind is Parallelism.PIPELINE and problem.workers > problem.level:
         found.append(f"workers: must be at most level ({problem.level}) for {problem.mode}, got {problem.workers}")
-    if problem.kind is Kind.PIPELINE and problem.batch_size % problem.micro_batches:
+    if problem.kind is Parallelism.PIPELINE and problem.batch_size % problem.micro_batches:
         found.append(f"micro_batches: must divide batch_size ({problem.batch_size}), got {problem.micro_batches}")
     return found
 

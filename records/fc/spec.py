@@ -36,7 +36,7 @@ def parameter(settings: Mapping[str, Any], name: str, default: Any = None) -> An
     return settings.get(name, default) if settings.get("workload", WORKLOAD) == WORKLOAD else default
 
 
-class Kind(StrEnum):
+class Parallelism(StrEnum):
     """How the work is divided among workers."""
 
     SINGLE = "single"
@@ -53,7 +53,7 @@ class Mode:
     """The properties of a mode: how it divides the work, whether it trains, and whether gradients are by hand."""
 
     name: str
-    kind: Kind
+    kind: Parallelism
     trains: bool = True
     manual: bool = False
     native: bool = True
@@ -62,19 +62,19 @@ class Mode:
 MODES = {
     mode.name: mode
     for mode in (
-        Mode("fc_single_manual", Kind.SINGLE, manual=True),
-        Mode("fc_keras", Kind.SINGLE, native=False),
-        Mode("fc_data_ff", Kind.DATA, trains=False),
-        Mode("fc_data", Kind.DATA),
-        Mode("fc_data_slice", Kind.DATA),
-        Mode("fc_data_manual", Kind.DATA, manual=True),
-        Mode("fc_model_ff", Kind.MODEL, trains=False),
-        Mode("fc_model", Kind.MODEL),
-        Mode("fc_model_manual", Kind.MODEL, manual=True),
-        Mode("fc_hybrid", Kind.HYBRID),
-        Mode("fc_pipeline", Kind.PIPELINE, manual=True),
-        Mode("fc_zero", Kind.SHARDED, manual=True),
-        Mode("fc_phy", Kind.PHYSICS),
+        Mode("fc_single_manual", Parallelism.SINGLE, manual=True),
+        Mode("fc_keras", Parallelism.SINGLE, native=False),
+        Mode("fc_data_ff", Parallelism.DATA, trains=False),
+        Mode("fc_data", Parallelism.DATA),
+        Mode("fc_data_slice", Parallelism.DATA),
+        Mode("fc_data_manual", Parallelism.DATA, manual=True),
+        Mode("fc_model_ff", Parallelism.MODEL, trains=False),
+        Mode("fc_model", Parallelism.MODEL),
+        Mode("fc_model_manual", Parallelism.MODEL, manual=True),
+        Mode("fc_hybrid", Parallelism.HYBRID),
+        Mode("fc_pipeline", Parallelism.PIPELINE, manual=True),
+        Mode("fc_zero", Parallelism.SHARDED, manual=True),
+        Mode("fc_phy", Parallelism.PHYSICS),
     )
 }
 # Modes whose gradients may be summed while others are still being computed.
@@ -154,33 +154,33 @@ class FcProblem:
     fuse: str = ""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> Parallelism:
         """How the work is divided."""
         return MODES[self.mode].kind
 
     @property
     def model_size(self) -> int:
         """The number of workers that share one layer. In fc_hybrid by default two, for an even number of workers."""
-        if self.kind is Kind.HYBRID:
+        if self.kind is Parallelism.HYBRID:
             return self.model_workers or (1 if self.workers % 2 else 2)
-        return self.workers if self.kind is Kind.MODEL else 1
+        return self.workers if self.kind is Parallelism.MODEL else 1
 
     @property
     def data_size(self) -> int:
         """The number of pieces of the batch's rows: worker r has the piece r // `model_size`."""
-        return 1 if self.kind is Kind.PIPELINE else self.workers // self.model_size
+        return 1 if self.kind is Parallelism.PIPELINE else self.workers // self.model_size
 
     @property
     def weight_pieces(self) -> int:
         """The number of pieces of each weight's rows: worker r has the piece r modulo this number."""
-        return self.workers if self.kind is Kind.SHARDED else self.model_size
+        return self.workers if self.kind is Parallelism.SHARDED else self.model_size
 
     def layers_of(self, rank: int) -> range:
         """Return the layers of which a worker has weights: in fc_pipeline its stage, otherwise all.
 
         The first stages have one square layer more if the division leaves a remainder; the last layer is in the last.
         """
-        if self.kind is not Kind.PIPELINE:
+        if self.kind is not Parallelism.PIPELINE:
             return range(self.level + 1)
         each, more = divmod(self.level, self.workers)
         first, after = (each * k + min(k, more) for k in (rank, rank + 1))
@@ -189,7 +189,7 @@ class FcProblem:
     @property
     def copies(self) -> int:
         """The number of complete models, each trained on its own batch: more than one only in fc_phy."""
-        return self.workers * self.phy_blocks if self.kind is Kind.PHYSICS else 1
+        return self.workers * self.phy_blocks if self.kind is Parallelism.PHYSICS else 1
 
     @property
     def samples_per_step(self) -> int:
@@ -275,17 +275,17 @@ def traffic_per_step(problem: FcProblem) -> Traffic:
     square, last = problem.level * first, problem.weight_size * item
     if problem.partition == "named_sharding":
         return Traffic(square + last + item)  # includes the loss
-    if problem.kind is Kind.MODEL:
+    if problem.kind is Parallelism.MODEL:
         crossing = problem.batch_size * (problem.level * problem.weight_size + 1) * item
         return Traffic(0, crossing, crossing if MODES[problem.mode].trains else 0)
-    if problem.kind is Kind.PHYSICS:
+    if problem.kind is Parallelism.PHYSICS:
         shared = sum(problem.shared_rows(rows) * columns for rows, columns in problem.shapes)
         return Traffic(shared * item)
-    if problem.kind is Kind.HYBRID:
+    if problem.kind is Parallelism.HYBRID:
         crossing = problem.batch_size * (problem.level * problem.weight_size + 1) * item
         sent = (problem.model_size - 1) * crossing + (problem.data_size - 1) * (square + last)
         return Traffic(group_sent_bytes=2 * sent)
-    if problem.kind is Kind.PIPELINE:
+    if problem.kind is Parallelism.PIPELINE:
         return Traffic(handed_bytes=2 * (problem.workers - 1) * problem.batch_size * problem.weight_size * item)
     return {
         "fc_data": Traffic(square + last),
@@ -299,7 +299,7 @@ def least_memory_bytes(problem: FcProblem) -> int:
     """Return the least memory of all workers together: weights, their gradients, each layer's input, its gradient."""
     arrays = 2 if MODES[problem.mode].trains else 1
     weights = sum(rows * columns for rows, columns in problem.shapes)
-    if problem.kind in (Kind.DATA, Kind.HYBRID):
+    if problem.kind in (Parallelism.DATA, Parallelism.HYBRID):
         weights *= problem.data_size
     inputs = problem.batch_size * problem.weight_size * (problem.level + 1 if MODES[problem.mode].trains else 2)
     return (arrays * weights + inputs) * problem.copies * variable_bytes(problem.precision)
@@ -312,10 +312,10 @@ def expected_shapes(problem: FcProblem, rank: int) -> tuple[list[list[int]], lis
     """
     size, samples, pieces = problem.weight_size, problem.samples_per_step, problem.weight_pieces
     weights = [[rows // pieces, columns] for rows, columns in (problem.shapes[k] for k in problem.layers_of(rank))]
-    if problem.kind is Kind.PIPELINE:
+    if problem.kind is Parallelism.PIPELINE:
         rows, labelled = samples * (rank == 0), samples * (rank == problem.workers - 1)
         return weights, [rows, size], [labelled, 1]
-    blocks = problem.phy_blocks if problem.kind is Kind.PHYSICS else 1
+    blocks = problem.phy_blocks if problem.kind is Parallelism.PHYSICS else 1
     rows = samples // problem.data_size
     return weights * blocks, [rows, size // problem.model_size], [rows // problem.model_size, 1]
 

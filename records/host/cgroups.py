@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from keras_matrix.records.host.procfs import Tree, Unread, integer
+from keras_matrix.records.host.procfs import ProcTree, Unread, integer
 
 # Version 1 writes "no limit" as the largest multiple of a page that fits; no machine has 4 EiB.
 NO_LIMIT_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ControlGroup:
     """The location of one controller's files for this process's group, and for the groups above it."""
 
     version: int
@@ -32,7 +32,7 @@ class Group:
             yield str(PurePosixPath(self.mount) / part)
 
 
-def group(tree: Tree, controller: str, process: str = "self") -> Group | Unread:
+def group(tree: ProcTree, controller: str, process: str = "self") -> ControlGroup | Unread:
     """Return a process's group for a controller, `cpu` or `memory`; `process` is its number, by default this one."""
     memberships, mounts = tree.text(f"/proc/{process}/cgroup"), tree.text("/proc/self/mountinfo")
     if isinstance(memberships, Unread):
@@ -46,13 +46,13 @@ def group(tree: Tree, controller: str, process: str = "self") -> Group | Unread:
         return Unread(f"/proc/{process}/cgroup names no group for {controller}")
     for kind, mount, root, options in _mounts(mounts):
         if kind == ("cgroup" if version == 1 else "cgroup2") and (version == 2 or controller in options):
-            found = Group(version, mount, _below(path, root))
+            found = ControlGroup(version, mount, _below(path, root))
             here = next(found.folders())
             return found if tree.at(here).is_dir() else Unread(f"{here} does not exist")
     return Unread(f"no cgroup file system for {controller} is mounted")
 
 
-def quota_cpus(tree: Tree) -> float | Unread | None:
+def quota_cpus(tree: ProcTree) -> float | Unread | None:
     """Return how many CPUs' worth of time the tightest quota allows; None for no quota."""
     found = group(tree, "cpu")
     if isinstance(found, Unread):
@@ -60,7 +60,7 @@ def quota_cpus(tree: Tree) -> float | Unread | None:
     return _tightest(found, lambda folder: _quota(tree, found.version, folder))
 
 
-def memory_limit_bytes(tree: Tree) -> int | Unread | None:
+def memory_limit_bytes(tree: ProcTree) -> int | Unread | None:
     """Return the tightest memory limit; None for no limit."""
     found = group(tree, "memory")
     if isinstance(found, Unread):
@@ -70,7 +70,7 @@ def memory_limit_bytes(tree: Tree) -> int | Unread | None:
     return int(limit) if isinstance(limit, float) else limit
 
 
-def memory_used_bytes(tree: Tree) -> int | Unread:
+def memory_used_bytes(tree: ProcTree) -> int | Unread:
     """Return the group's memory usage, without the page cache that the kernel would reclaim first."""
     found = group(tree, "memory")
     if isinstance(found, Unread):
@@ -86,13 +86,13 @@ def memory_used_bytes(tree: Tree) -> int | Unread:
     return max(0, used - (cache[0] or 0)) if cache else used
 
 
-def quota_folder(tree: Tree) -> str | None:
+def quota_folder(tree: ProcTree) -> str | None:
     """Return the folder whose `cpu.stat` counts how long the quota throttled this process's group."""
     found = group(tree, "cpu")
     return None if isinstance(found, Unread) else next(found.folders())
 
 
-def _tightest(found: Group, read: Callable[[str], float | Unread | None]) -> float | Unread | None:
+def _tightest(found: ControlGroup, read: Callable[[str], float | Unread | None]) -> float | Unread | None:
     """Return the smallest limit of the group and those above it.
 
     In version 2 a missing file means no limit: the root has no such file, nor does a group without the controller. In
@@ -104,7 +104,7 @@ def _tightest(found: Group, read: Callable[[str], float | Unread | None]) -> flo
     return unread[0] if unread else min(limits, default=None)
 
 
-def _quota(tree: Tree, version: int, folder: str) -> float | Unread | None:
+def _quota(tree: ProcTree, version: int, folder: str) -> float | Unread | None:
     if version == 2:
         text = tree.text(f"{folder}/cpu.max")
         if isinstance(text, Unread):
@@ -123,7 +123,7 @@ def _quota(tree: Tree, version: int, folder: str) -> float | Unread | None:
     return quota_us / period_us
 
 
-def _limit(tree: Tree, path: str) -> float | Unread | None:
+def _limit(tree: ProcTree, path: str) -> float | Unread | None:
     text = tree.text(path)
     if isinstance(text, Unread):
         return text

@@ -30,7 +30,7 @@ class Unread:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class ProcTree:
     """The files below `root`; paths are absolute paths of the machine."""
 
     root: Path = Path("/")
@@ -68,7 +68,7 @@ class Tree:
         return self.root / path.lstrip("/")
 
 
-def stated_bytes(tree: Tree, path: str, key: str) -> int | Unread:
+def stated_bytes(tree: ProcTree, path: str, key: str) -> int | Unread:
     """Return the bytes of a line `KEY: N kB` of a file, such as /proc/meminfo."""
     text = tree.text(path)
     if isinstance(text, Unread):

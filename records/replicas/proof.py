@@ -21,7 +21,7 @@ FOLDER = Path("parity", "devices")
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ReplicaDifference:
     """The largest relative differences between several devices and one, at one precision; 0 is equal."""
 
     losses: float | None = about("loss, the worst of all steps; null if not finite")
@@ -34,7 +34,7 @@ class BackendProof:
     """One backend's training on several devices against its own on one."""
 
     method: str = about("what divided the work")
-    differences: dict[str, Difference] = about("by precision")
+    differences: dict[str, ReplicaDifference] = about("by precision")
     left_out: list[str] = about(
         "weights whose update rounding decides: on one device it differs as much if each weight is changed by one unit "
         "in the last place",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from keras_matrix.records.traces import neutral, programs, torch
 from keras_matrix.records.traces.categories import kinds
-from keras_matrix.records.traces.neutral import Flow, Head, Kind, Span
+from keras_matrix.records.traces.neutral import Flow, Head, TrackKind, Span
 from keras_matrix.records.traces.request import Names, TraceError
 from keras_matrix.records.traces.steps import is_part
 from keras_matrix.records.traces.xspace import reader, tracks
@@ -29,7 +29,7 @@ _NAME = re.compile(r"epoch(\d+)\.worker(\d+)\.")
 
 
 @dataclass(slots=True)
-class Part:
+class ConvertedFile:
     """The content of one file, in the clock of its own profiler; `clocks` pairs times of that clock and the machine's.
 
     Its workers begin with `first_worker`. `others` says what events there are that are not read.
@@ -75,7 +75,7 @@ def make(files: Sequence[Path], target: Path, backend: str, names: Names | None 
         raise TraceError(
             f"{files[0]}: contains no event of a profiler{parts[0].others}; record it again, or name another file"
         )
-    steps = {(part.first_worker, span.step) for part in parts for span in part.spans if span.track.kind is Kind.STEPS}
+    steps = {(part.first_worker, span.step) for part in parts for span in part.spans if span.track.kind is TrackKind.STEPS}
     workers = {worker for worker, _ in steps} or {0}
     head = Head(
         backend,
@@ -115,7 +115,7 @@ def _place(path: Path) -> tuple[int, ...]:
     return tuple(map(int, match.groups())) if match else (0, 0)
 
 
-def _part(path: Path, names: Names) -> Part:
+def _part(path: Path, names: Names) -> ConvertedFile:
     try:
         part = _read(path, _place(path)[1], names)
     except (LookupError, TypeError, ValueError) as error:
@@ -133,21 +133,21 @@ def _sentences(texts: Iterable[str]) -> list[str]:
     return [text for text in found if text][:MOST_WARNINGS]
 
 
-def _read(path: Path, worker: int, names: Names) -> Part:
+def _read(path: Path, worker: int, names: Names) -> ConvertedFile:
     if backend_of(path) == "torch":
         recording = torch.read(path)
         spans, flows = torch.spans(recording, worker)
-        part = Part(spans, flows, recording.clocks, recording.device, worker, recording.base_ns, notes=recording.notes)
+        part = ConvertedFile(spans, flows, recording.clocks, recording.device, worker, recording.base_ns, notes=recording.notes)
         return replace(part, others=kinds(recording.others))
     profile = reader.read(path)
     spans, notes = _finished(tracks.spans(profile, worker, names))
-    part = Part(spans, [], profile.clocks, profile.device, worker, warnings=profile.warnings, programs=profile.programs)
+    part = ConvertedFile(spans, [], profile.clocks, profile.device, worker, warnings=profile.warnings, programs=profile.programs)
     return replace(part, notes=notes)
 
 
 def _finished(spans: list[Span]) -> tuple[list[Span], list[str]]:
     """Return the spans without the mark of a last step in which the profiler stopped, and what to say about it."""
-    marks = sorted((span for span in spans if span.track.kind is Kind.STEPS), key=lambda span: span.start_ns)
+    marks = sorted((span for span in spans if span.track.kind is TrackKind.STEPS), key=lambda span: span.start_ns)
     counts: dict[int | None, Counter[str]] = {mark.step: Counter() for mark in marks}
     for span in spans:
         if span.track.kind in neutral.WORKING and span.step in counts:
@@ -160,7 +160,7 @@ def _finished(spans: list[Span]) -> tuple[list[Span], list[str]]:
     return [span for span in spans if span is not last], [text]
 
 
-def _shifts_ns(parts: Sequence[Part]) -> list[int]:
+def _shifts_ns(parts: Sequence[ConvertedFile]) -> list[int]:
     """Return each part's shift to a common clock, which is zero at the beginning of the first step."""
     # By how much a file's clock is ahead of the machine's; without marks, of the file's time base.
     lags = [min((profiler - machine for profiler, machine in part.clocks), default=-part.base_ns) for part in parts]
@@ -169,14 +169,14 @@ def _shifts_ns(parts: Sequence[Part]) -> list[int]:
             span.start_ns - lag
             for part, lag in zip(parts, lags, strict=True)
             for span in part.spans
-            if not steps_only or span.track.kind is Kind.STEPS
+            if not steps_only or span.track.kind is TrackKind.STEPS
         ]
         if begins:
             return [-lag - min(begins) for lag in lags]
     return [0] * len(parts)
 
 
-def _shifted(parts: Sequence[Part], shifts: Sequence[int]) -> tuple[Iterator[Span], Iterator[Flow]]:
+def _shifted(parts: Sequence[ConvertedFile], shifts: Sequence[int]) -> tuple[Iterator[Span], Iterator[Flow]]:
     """Return all spans and flows, each part's shifted to the common clock."""
     pairs = list(zip(parts, shifts, strict=True))
     spans = (span._replace(start_ns=span.start_ns + shift) for part, shift in pairs for span in part.spans)

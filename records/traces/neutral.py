@@ -58,7 +58,7 @@ class Phase(StrEnum):
     COMMUNICATION = "communication"
 
 
-class Kind(StrEnum):
+class TrackKind(StrEnum):
     """The kinds of tracks, in the order in which they are drawn."""
 
     STEPS = "steps"
@@ -71,9 +71,9 @@ class Kind(StrEnum):
     OUTSIDE = "outside"  # new kinds follow: the position determines a track's number in a file
 
 
-KINDS = tuple(Kind)
+KINDS = tuple(TrackKind)
 # Tracks with work of a worker's device.
-WORKING = frozenset({Kind.COMPUTE, Kind.COMMUNICATION, Kind.COPY})
+WORKING = frozenset({TrackKind.COMPUTE, TrackKind.COMMUNICATION, TrackKind.COPY})
 OF_DEVICE = ("stream", "bytes", "correlation")
 NO_DEVICE = [None] * len(OF_DEVICE)
 TEXT, WHOLE = frozenset({str, type(None)}), frozenset({int, type(None)})
@@ -83,7 +83,7 @@ class Track(NamedTuple):
     """One line of a worker, of a kind; the first of its kind has lane 0."""
 
     worker: int
-    kind: Kind
+    kind: TrackKind
     lane: int = 0
 
     @property
@@ -119,7 +119,7 @@ class Span(NamedTuple):
         return self.start_ns + self.duration_ns
 
 
-class Point(NamedTuple):
+class FlowEnd(NamedTuple):
     """A time on a track, within the span at which a flow begins or ends."""
 
     track: Track
@@ -130,8 +130,8 @@ class Flow(NamedTuple):
     """A connection of two spans: `forward_backward` or `launch`."""
 
     name: str
-    source: Point
-    target: Point
+    source: FlowEnd
+    target: FlowEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +213,10 @@ def spans(path: Path) -> Iterator[Span]:
 
 def flows(path: Path) -> Iterator[Flow]:
     """Yield every flow of a trace. Raises `TraceError`."""
-    begun: dict[int, Point] = {}
+    begun: dict[int, FlowEnd] = {}
 
     def ended(event: dict[str, Any]) -> Flow | None:
-        point = Point(track_of(event["pid"], event["tid"]), round(event["ts"] * 1000))
+        point = FlowEnd(track_of(event["pid"], event["tid"]), round(event["ts"] * 1000))
         if event["ph"] == "s":
             begun[event["id"]] = point
             return None
@@ -262,7 +262,7 @@ class _Text:
     def __init__(self) -> None:
         self.tracks: dict[Track, int] = {}
         self._places: dict[Track, str] = {}
-        self._tails: dict[tuple[Kind, str, str, Phase | None, str | None], str] = {}
+        self._tails: dict[tuple[TrackKind, str, str, Phase | None, str | None], str] = {}
 
     def span(self, span: Span) -> str:
         track, name, op, start_ns, duration_ns, phase, layer, step, *of_device = span
@@ -281,7 +281,7 @@ class _Text:
         source, target = (f'{self._of(point.track)},"ts":{point.at_ns / 1000:.3f}' for point in flow[1:])
         return f'{{"ph":"s",{source},{tail}{{"ph":"f","bp":"e",{target},{tail}'
 
-    def _tail(self, key: tuple[Kind, str, str, Phase | None, str | None]) -> str:
+    def _tail(self, key: tuple[TrackKind, str, str, Phase | None, str | None]) -> str:
         """Return the end of a span's line, without its step."""
         kind, name, op, phase, layer = key
         values = {"op": op, "phase": phase, "layer": layer}

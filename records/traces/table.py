@@ -21,7 +21,7 @@ class TimeShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class IdleGap:
     """A time without any operation on a worker's device; `begin_s` counts from the first step.
 
     `before` and `after` are the neighbouring operations, `meanwhile` is the program's mark for most of this time.
@@ -36,7 +36,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TraceSummary:
     """The summary of a trace.
 
     `window_s` is the time from the beginning of the first step until the device finished the last, over the traced
@@ -60,7 +60,7 @@ class Table:
     by_phase: list[TimeShare] = field(default_factory=list)
     by_kind: list[TimeShare] = field(default_factory=list)
     overlap_share: float | None = None
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: list[IdleGap] = field(default_factory=list)
     gap_count: int = 0
     gap_time_s: float = 0.0
     warnings: list[str] = field(default_factory=list)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from keras_matrix.records.traces import kineto
 from keras_matrix.records.traces.categories import category_of, unread
 from keras_matrix.records.traces.names import copy_of, is_collective
-from keras_matrix.records.traces.neutral import Flow, Kind, Phase, Point, Span, Track
+from keras_matrix.records.traces.neutral import Flow, TrackKind, Phase, FlowEnd, Span, Track
 from keras_matrix.records.traces.request import CLOCK, LAYER, MARK, PHASE, STEP, TraceError
 from keras_matrix.records.traces.steps import is_unfinished
 
@@ -62,7 +62,7 @@ class KinetoEvent(NamedTuple):
     size_bytes: int | None = None
 
 
-class Named(Protocol):
+class NamedEvent(Protocol):
     """What the context within an event depends on."""
 
     @property
@@ -87,7 +87,7 @@ OUTSIDE = Context(1 << 62)
 
 
 @dataclass(slots=True)
-class Recording:
+class TorchRecording:
     """The content of a file: events by thread or stream, flows, and pairs of profiler time and machine time.
 
     `others` counts the events that are not read by category, `notes` are sentences about what the trace does not show.
@@ -106,9 +106,9 @@ class Recording:
         return "gpu" if any(seen.category in DEVICE for events in self.threads.values() for seen in events) else "cpu"
 
 
-def read(path: Path) -> Recording:
+def read(path: Path) -> TorchRecording:
     """Read a file. Raises `TraceError`."""
-    found = Recording()
+    found = TorchRecording()
     names: dict[str, str] = {}
     for member, value in kineto.members(path):
         try:
@@ -121,7 +121,7 @@ def read(path: Path) -> Recording:
     return found
 
 
-def _take(found: Recording, event: dict[str, Any], names: dict[str, str]) -> None:
+def _take(found: TorchRecording, event: dict[str, Any], names: dict[str, str]) -> None:
     """Add an event, if it is of a known kind."""
     phase = event.get("ph")
     if phase == "X":
@@ -134,7 +134,7 @@ def _take(found: Recording, event: dict[str, Any], names: dict[str, str]) -> Non
         ends[phase == "f"] = ((event["pid"], event["tid"]), round(event["ts"] * 1000))
 
 
-def _keep(found: Recording, event: dict[str, Any], names: dict[str, str]) -> None:
+def _keep(found: TorchRecording, event: dict[str, Any], names: dict[str, str]) -> None:
     args = event.get("args") or {}
     # One string object per distinct name.
     name = names.setdefault(event["name"], event["name"])
@@ -162,7 +162,7 @@ class Making:
 
     worker: int
     gpu: bool
-    tracks: dict[tuple[Place, Kind], Track] = field(default_factory=dict)
+    tracks: dict[tuple[Place, TrackKind], Track] = field(default_factory=dict)
     layers: dict[int, str | None] = field(default_factory=dict)
     gone_back: set[int] = field(default_factory=set)
     launched: dict[int, Context] = field(default_factory=dict)
@@ -173,14 +173,14 @@ class Making:
     streams: dict[Place, Track] = field(default_factory=dict)
     elsewhere: dict[tuple[Place, int], Track] = field(default_factory=dict)
 
-    def track(self, place: Place, kind: Kind) -> Track:
+    def track(self, place: Place, kind: TrackKind) -> Track:
         """Return the track of a kind for a thread or stream; creates it if necessary."""
         if (place, kind) not in self.tracks:
             lane = sum(other is kind for _, other in self.tracks)
             self.tracks[place, kind] = Track(self.worker, kind, lane)
         return self.tracks[place, kind]
 
-    def stream(self, place: Place, kind: Kind, seen: KinetoEvent) -> Track:
+    def stream(self, place: Place, kind: TrackKind, seen: KinetoEvent) -> Track:
         """Return the track of an event of a stream: a further one if it overlaps with the previous event.
 
         Kernels of a CUDA graph, and those of programmatic dependent launch, overlap.
@@ -206,7 +206,7 @@ class Making:
         return next((number for _, end_ns, number in self.steps if at_ns < end_ns), None)
 
 
-def spans(recording: Recording, worker: int) -> tuple[list[Span], list[Flow]]:
+def spans(recording: TorchRecording, worker: int) -> tuple[list[Span], list[Flow]]:
     """Return the spans of one worker's file and the flows between them, in its own clock.
 
     Adds to the recording's notes what is left out.
@@ -263,7 +263,7 @@ def _on_host(making: Making, place: Place, events: list[KinetoEvent]) -> Iterato
             yield Span(track, name, name, seen.start_ns, end_ns - seen.start_ns, around.phase, layer, around.step)
 
 
-def within(making: Making, seen: Named, outer: Context, end_ns: int) -> Context:
+def within(making: Making, seen: NamedEvent, outer: Context, end_ns: int) -> Context:
     """Return the context within an event."""
     if seen.category in ANNOTATIONS:
         return _annotated(seen.name, outer, end_ns)
@@ -282,7 +282,7 @@ def within(making: Making, seen: Named, outer: Context, end_ns: int) -> Context:
     return Context(end_ns, phase, layer, outer.step, seen.name)
 
 
-def _leave_out_unfinished(recording: Recording) -> str | None:
+def _leave_out_unfinished(recording: TorchRecording) -> str | None:
     """Remove the mark of a last step in which the profiler stopped; return what to say about it, None without one."""
     launched = {seen.correlation for events in recording.threads.values() for seen in events if seen.category in DEVICE}
     for events in recording.threads.values():
@@ -305,7 +305,7 @@ def _leave_out_unfinished(recording: Recording) -> str | None:
     return None
 
 
-def _notes(recording: Recording) -> Iterator[str]:
+def _notes(recording: TorchRecording) -> Iterator[str]:
     """Yield sentences about what the file does not say, or what this program does not read."""
     if text := unread(recording.others, has_device=recording.device != "cpu"):
         yield text
@@ -318,7 +318,7 @@ def _notes(recording: Recording) -> Iterator[str]:
         )
 
 
-def _steps(recording: Recording) -> Iterator[Step]:
+def _steps(recording: TorchRecording) -> Iterator[Step]:
     """Yield the marked steps of all threads."""
     for events in recording.threads.values():
         for seen in events:
@@ -356,19 +356,19 @@ def _annotated(name: str, outer: Context, end_ns: int) -> Context:
     return inner
 
 
-def _kind(making: Making, seen: KinetoEvent) -> Kind | None:
+def _kind(making: Making, seen: KinetoEvent) -> TrackKind | None:
     """Return the kind of track that shows an event of a thread."""
     if seen.category in OPERATORS:
-        return Kind.HOST if making.gpu else Kind.COMPUTE
+        return TrackKind.HOST if making.gpu else TrackKind.COMPUTE
     if seen.category in RUNTIME:
-        return Kind.HOST
+        return TrackKind.HOST
     if seen.name.startswith((STEP, PROFILER_STEP)):
-        return Kind.STEPS
+        return TrackKind.STEPS
     if seen.name.startswith(f"{PHASE}{Phase.INPUT}"):
-        return Kind.INPUT
+        return TrackKind.INPUT
     if seen.name.startswith(COLLECTIVES):
-        return Kind.HOST if making.gpu or seen.name.startswith(LAUNCHED) else Kind.COMMUNICATION
-    return Kind.LAYERS
+        return TrackKind.HOST if making.gpu or seen.name.startswith(LAUNCHED) else TrackKind.COMMUNICATION
+    return TrackKind.LAYERS
 
 
 def _shown(name: str) -> str:
@@ -383,16 +383,16 @@ def _on_device(making: Making, place: Place, events: list[KinetoEvent]) -> Itera
     """Return a stream's spans."""
     for seen in events:
         around = making.launched.get(seen.correlation) or making.operators.get(seen.external, OUTSIDE)
-        kind, operator, phase = Kind.COMPUTE, around.operator or seen.name, around.phase
+        kind, operator, phase = TrackKind.COMPUTE, around.operator or seen.name, around.phase
         if is_collective(seen.name):
-            kind, operator, phase = Kind.COMMUNICATION, seen.name, Phase.COMMUNICATION
+            kind, operator, phase = TrackKind.COMMUNICATION, seen.name, Phase.COMMUNICATION
         elif copy := copy_of(seen.name):
-            kind, operator = Kind.COPY, copy
+            kind, operator = TrackKind.COPY, copy
         if making.steps and around.step is None and making.launched:
             launched_ns = making.launched_ns.get(seen.correlation)
             step = None if launched_ns is None else making.step_until(launched_ns)
             around = around._replace(step=step)
-            kind = Kind.OUTSIDE if step is None else kind
+            kind = TrackKind.OUTSIDE if step is None else kind
         track = making.stream(place, kind, seen)
         yield Span(
             *(track, seen.name, operator, seen.start_ns, seen.duration_ns, phase, around.layer, around.step),
@@ -400,12 +400,12 @@ def _on_device(making: Making, place: Place, events: list[KinetoEvent]) -> Itera
         )
 
 
-def _flows(recording: Recording, making: Making) -> Iterator[Flow]:
+def _flows(recording: TorchRecording, making: Making) -> Iterator[Flow]:
     """Yield the flows with both ends on a track of work."""
-    kinds = (Kind.HOST, Kind.COMPUTE, Kind.COMMUNICATION)
+    kinds = (TrackKind.HOST, TrackKind.COMPUTE, TrackKind.COMMUNICATION)
     tracks = {place: track for (place, kind), track in making.tracks.items() if kind in kinds} | making.streams
     for (category, _), (source, target) in recording.flows.items():
         if source is None or target is None or source[0] not in tracks or target[0] not in tracks:
             continue
-        points = (Point(making.elsewhere.get(point, tracks[point[0]]), point[1]) for point in (source, target))
+        points = (FlowEnd(making.elsewhere.get(point, tracks[point[0]]), point[1]) for point in (source, target))
         yield Flow(FLOWS[category], *points)

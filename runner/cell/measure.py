@@ -60,7 +60,7 @@ from keras_matrix.runner.cell.work.counter import own_methods, platforms_of
 from keras_matrix.runner.cell.work.done import work_done
 
 if TYPE_CHECKING:
-    from keras_matrix.runner.cell.tracing import Subject
+    from keras_matrix.runner.cell.tracing import TraceSubject
 
 Parts = tuple[Callable[[], str] | None, Callable[[int], None] | None]
 SAVING = "the process ended while it saved the model"
@@ -286,7 +286,7 @@ def check_trains(model: Any, phase: str, own: list[str]) -> None:
         )
 
 
-def finished(job: Job, result: CellResult, parts: Parts, subject: Callable[[], Subject]) -> CellResult:
+def finished(job: Job, result: CellResult, parts: Parts, subject: Callable[[], TraceSubject]) -> CellResult:
     """Publish the figures, then write the files for TensorBoard and trace, if requested; return the result.
 
     `parts` describe the model and run a number of steps, for `runner.cell.tracing.tensorboard`.
@@ -312,7 +312,7 @@ def _marked_steps(work: Training | Predicting, backend: str, calls: int) -> None
     work.again(Stretch(calls * work.steps_a_call, 1, callbacks=(marks,)), marks.source)
 
 
-def _traced_workload(work: Training | Predicting, settings: Settings) -> Subject:
+def _traced_workload(work: Training | Predicting, settings: Settings) -> TraceSubject:
     from keras_matrix.runner.cell.tracing.workload import TracedWorkload
 
     return TracedWorkload(work, settings)

@@ -6,7 +6,7 @@ would have read. The file-backed pages that the server had mapped and the child 
 
 from __future__ import annotations
 
-from keras_matrix.records.host.procfs import Tree, stated_bytes
+from keras_matrix.records.host.procfs import ProcTree, stated_bytes
 from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import BackendAdapter
@@ -37,5 +37,5 @@ def free_bytes(settings: Settings, adapter: BackendAdapter) -> int | None:
 
 
 def _status(name: str) -> int | None:
-    found = stated_bytes(Tree(), "/proc/self/status", name)
+    found = stated_bytes(ProcTree(), "/proc/self/status", name)
     return found if isinstance(found, int) else None

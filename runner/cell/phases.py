@@ -22,7 +22,7 @@ from keras_matrix.runner.cell.interleaving import Turns
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.loop import CallLog, EpochLog, Stretch, call_epochs, fit_epochs, step_time_by_doubling
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
-from keras_matrix.runner.cell.work.counter import Counting, Ledger, Weights, predicted
+from keras_matrix.runner.cell.work.counter import Counting, Ledger, WeightChecksums, predicted
 from keras_matrix.runner.cell.work.received import received_samples
 
 CALIBRATION_EPOCH_S = 0.15
@@ -87,7 +87,7 @@ class Training:
             lambda count: min(self._fit("calibration", feeder, Stretch(count * chunk, 2)).times_s) / chunk,
         )
         self._fed = feeder = self._feeder(make_batches(self._built, settings, max(steps, self._job.steps_held)))
-        self.ledger.before = Weights.of(self.model)
+        self.ledger.before = WeightChecksums.of(self.model)
         log = self._fit("epochs", feeder, self._measured.stretch(settings, steps))
         self._measured.end()
         timeline = Timeline(first_step_s, calibration_s, steps, log)
@@ -105,7 +105,7 @@ class Training:
 
     def finish(self) -> None:
         """Take the final weights."""
-        self.ledger.after = Weights.of(self.model)
+        self.ledger.after = WeightChecksums.of(self.model)
 
     def try_high_rate(self) -> None:
         """Try, if the epochs changed nothing, whether a step at a high learning rate changes a weight.
@@ -121,7 +121,7 @@ class Training:
         except Exception as error:  # noqa: BLE001 - such as a schedule: then it is unknown
             print(f"no step at a high learning rate: {type(error).__name__}: {error}", file=sys.stderr)
             return
-        self.ledger.changed_at_high_rate = Weights.of(self.model).changed_since(self.ledger.after) > 0
+        self.ledger.changed_at_high_rate = WeightChecksums.of(self.model).changed_since(self.ledger.after) > 0
 
     def received_samples(self, batch: Batch) -> int | None:
         """Return how many samples of a batch the model's layers receive in a step; None if unknown. It trains a step.

@@ -9,7 +9,7 @@ from typing import Any
 from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder
-from keras_matrix.records.fc.spec import DIVIDERS, MODES, FcProblem, Kind
+from keras_matrix.records.fc.spec import DIVIDERS, MODES, FcProblem, Parallelism
 from keras_matrix.runner.executors.probe import Probe, ProbeFailed, probe_settings
 
 MODULE = "keras_matrix.models.fc.prove"
@@ -44,7 +44,7 @@ class ProofRequest:
 
     def skipped(self) -> list[str]:
         """Return the impossible combinations as lines, except several workers in a mode for one."""
-        found = [(base, problem) for base, problem in self.problems() if base.kind is not Kind.SINGLE]
+        found = [(base, problem) for base, problem in self.problems() if base.kind is not Parallelism.SINGLE]
         return [f"{base.mode} with {base.workers} workers: {problem}" for base, problem in found]
 
     def _bases(self, precision: str) -> list[FcProblem]:
@@ -64,14 +64,14 @@ class ProofRequest:
 def _variants(task: FcProblem) -> list[dict[str, Any]]:
     """Return variants of the parameters of a mode, each with one parameter changed."""
     found: list[dict[str, Any]] = [{}]
-    if task.kind is Kind.PHYSICS:
+    if task.kind is Parallelism.PHYSICS:
         found = [{"shared_ratio": ratio} for ratio in RATIOS]
         return [*found, {"shared_ratio": RATIOS[1], "phy_blocks": 2}]
     if rules.has(task.mode, "reduce"):
         found.append({"reduce": "mean"})
-    if task.kind is Kind.HYBRID:
+    if task.kind is Parallelism.HYBRID:
         found += [{"model_workers": n} for n in range(1, task.workers + 1) if task.workers % n == 0]
-    if task.kind is Kind.PIPELINE and task.workers > 1:
+    if task.kind is Parallelism.PIPELINE and task.workers > 1:
         found += [{"micro_batches": 1}, {"micro_batches": task.batch_size}]
     if rules.has(task.mode, "partition"):
         found += [{"partition": name} for name in DIVIDERS]

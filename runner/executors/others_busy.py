@@ -18,7 +18,7 @@ from pathlib import Path
 
 from keras_matrix.records.host import cpu_list
 from keras_matrix.records.host.gpu_list import ANY_GPU, GpuChoice
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCell
@@ -46,7 +46,7 @@ def other_devices(settings: Settings, choice: GpuChoice = ANY_GPU, present: Pres
     if settings.device == "gpu":
         return [Device(settings.cpus, GpuChoice(",".join(gpus))) for gpus in _other_gpus(settings, choice, present)]
     allowed = sorted(os.sched_getaffinity(0))
-    own = pinned(settings.cpus, Tree(), allowed) or allowed
+    own = pinned(settings.cpus, ProcTree(), allowed) or allowed
     free, size = [cpu for cpu in allowed if cpu not in own], len(own)
     sets = [free[end - size : end] for end in range(size, len(free) + 1, size)]
     return [Device(cpu_list.text(one), ANY_GPU) for one in sets]

@@ -10,7 +10,7 @@ from typing import Any
 
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.host.gpu_list import ANY_GPU, GpuChoice
-from keras_matrix.records.host.procfs import Tree, Unread
+from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import Task
@@ -79,7 +79,7 @@ class Preflight:
 
 
 def preflight_of(
-    settings: Iterable[Settings], *, in_containers: bool = False, tree: Tree | None = None, library: Any = None
+    settings: Iterable[Settings], *, in_containers: bool = False, tree: ProcTree | None = None, library: Any = None
 ) -> Preflight | None:
     """Read the facts that these cells need; return None without reading anything if all of them are on the CPU.
 
@@ -89,7 +89,7 @@ def preflight_of(
     if not on_device:
         return None
     has_gpu_cells = any(one.device == "gpu" for one in on_device)
-    present = present_gpus(library) if has_gpu_cells and has_driver(tree or Tree()) else None
+    present = present_gpus(library) if has_gpu_cells and has_driver(tree or ProcTree()) else None
     names = [name for one in on_device if not isinstance(found := gpu_names(one, present), Problem) for name in found]
     names += _visible(present) if has_gpu_cells else ()  # which of them a cell may use is asked later
     missing_toolkit = in_containers and has_gpu_cells and not any(shutil.which(name) for name in TOOLKIT)

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_matrix.records.host.cgroups import Group, group
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.cgroups import ControlGroup, group
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.runner.machine import process_tree
 from keras_matrix.runner.machine.surroundings.counters import PAGE_BYTES, after, close, opened, total
 
@@ -111,8 +111,8 @@ def group_of(pid: int) -> GroupMemory | None:
     """Return the memory of a process's group; None if it cannot be read or is this process's own group."""
     if pid <= 0:  # it had ended before its pid was read
         return None
-    theirs, ours = group(Tree(), "memory", str(pid)), group(Tree(), "memory")
-    if not isinstance(theirs, Group) or theirs == ours:
+    theirs, ours = group(ProcTree(), "memory", str(pid)), group(ProcTree(), "memory")
+    if not isinstance(theirs, ControlGroup) or theirs == ours:
         return None
     found = GroupMemory(theirs.version, next(theirs.folders()))
     if found.anonymous_bytes() is None:

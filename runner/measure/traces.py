@@ -21,7 +21,7 @@ from keras_matrix.records.schema import Evidence, Record
 from keras_matrix.records.store import Run
 from keras_matrix.records.traces.neutral import plain
 from keras_matrix.records.traces.request import BEGUN, TABLE_NAME, TRACE_NAME, Traced, TraceError
-from keras_matrix.records.traces.table import Table
+from keras_matrix.records.traces.table import TraceSummary
 from keras_matrix.records.trees import remove_tree, walk
 from keras_matrix.runner.cell.job import Job
 
@@ -69,10 +69,10 @@ def write_uncompressed(run: Run, records: Sequence[Record], target: Path) -> lis
     return left
 
 
-def table_of(path: Path) -> Table:
+def table_of(path: Path) -> TraceSummary:
     """Return the table of a stored trace, read from its folder or else computed again. Raises `TraceError`."""
     try:
-        return decode(Table, read_json(path.parent / TABLE_NAME), "table")
+        return decode(TraceSummary, read_json(path.parent / TABLE_NAME), "table")
     except (OSError, CodecError):
         return read_table(path)
 

@@ -9,7 +9,7 @@ from keras_matrix.analysis.trace_difference import OperationShift, largest_shift
 from keras_matrix.records.history_reader import Past, PastRun
 from keras_matrix.records.store import Run
 from keras_matrix.records.traces.request import TraceError
-from keras_matrix.records.traces.table import Table
+from keras_matrix.records.traces.table import TraceSummary
 from keras_matrix.runner.measure.traces import FOLDER, stored_traces, table_of
 
 
@@ -25,7 +25,7 @@ def shifts_of(past: Past, one: Assessment, change: Change) -> list[OperationShif
     return largest_shifts(before, after) if before and after else None
 
 
-def _table(run: PastRun, one: Assessment) -> Table | None:
+def _table(run: PastRun, one: Assessment) -> TraceSummary | None:
     stored = Run(run.root / run.run_id)
     if not any((stored.folder / FOLDER).glob(f"{one.history.cell_id}.*")):
         return None

@@ -12,7 +12,7 @@ from keras_matrix.analysis.surroundings.examination import examine
 from keras_matrix.analysis.surroundings.findings import Check, MachineFinding, Rating
 from keras_matrix.analysis.surroundings.readings import Readings
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.host.procfs import Tree, Unread
+from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.runner.executors import preflight as cells
 from keras_matrix.runner.machine.preflight.builds import Build, build_of
 from keras_matrix.runner.machine.preflight.rules import build_problems
@@ -61,5 +61,5 @@ def examined(seconds: float, progress: Callable[[int], None]) -> Examined:
         pairs.extend(aa_pairs.measure(seconds, cpus, seed, progress))
         return ratios(pairs)
 
-    readings = snapshot.look(Tree(Path("/")), cpus, measured)
+    readings = snapshot.look(ProcTree(Path("/")), cpus, measured)
     return Examined(readings, [*examine(readings), *_builds(readings)], pairs, seed)

@@ -12,7 +12,7 @@ from keras_matrix.records.settings import FIT
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.traces.neutral import plain
 from keras_matrix.records.traces.request import Trace, untraceable
-from keras_matrix.records.traces.table import Table
+from keras_matrix.records.traces.table import TraceSummary
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_text
@@ -94,7 +94,7 @@ def call_time_s(record: Record) -> float | None:
     return step_time_s * settings.steps_per_execution
 
 
-def write_page(page: Path | None, title: str, table: Table, path: Path) -> None:
+def write_page(page: Path | None, title: str, table: TraceSummary, path: Path) -> None:
     """Write the page of a trace. Raises `TraceError` or `InfrastructureError`."""
     if page is None:
         return

@@ -8,7 +8,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
 from keras_matrix.analysis.comparison.table import summarise, table
-from keras_matrix.analysis.findings import Kind, run_findings
+from keras_matrix.analysis.findings import FindingKind, run_findings
 from keras_matrix.analysis.generation import (
     arithmetic_share,
     dequantisation_share,
@@ -84,7 +84,7 @@ def test_rate_of_reading_is_compared_with_the_triad_of_the_machine_in_the_findin
     assert share.read_byte_per_s == pytest.approx(300 * MEBI / 0.06)
     assert share.share_of_bandwidth == pytest.approx(300 * MEBI / 0.06 / (20 * GIGA))
     context = RunContext(shares={share.cell_id: share})
-    [found] = [one for one in run_findings(rows, context) if one.kind is Kind.PEAK]
+    [found] = [one for one in run_findings(rows, context) if one.kind is FindingKind.PEAK]
     assert (found.metric, found.estimate) == ("generation.own_share_of_bandwidth", share.share_of_bandwidth)
     [block] = results.table(rows, context)
     [line] = [one for one in block.lines if one.name == "own loop: memory bandwidth"]

@@ -6,7 +6,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.context import NO_CONTEXT
 from keras_matrix.analysis.comparison.table import table
-from keras_matrix.analysis.findings import Kind, run_findings
+from keras_matrix.analysis.findings import FindingKind, run_findings
 from keras_matrix.analysis.published import CAVEATS
 from keras_matrix.dashboards.report import results
 from keras_matrix.runner.cli.render.findings import table_lines
@@ -28,7 +28,7 @@ def test_another_model_than_the_published_one_is_a_caveat_of_its_row_in_every_ou
     assert not rows[0].verdict.startswith("not comparable")
     lines = [line.text for line in table_lines(rows, NO_CONTEXT)]
     assert [line for line in lines if "caveat" in line] == [f"  caveat: {text}" for text in caveats]
-    [verdict] = [one for one in run_findings(rows) if one.kind is Kind.VERDICT]
+    [verdict] = [one for one in run_findings(rows) if one.kind is FindingKind.VERDICT]
     assert verdict.facts.get("caveats", "") == "".join(caveats)
     assert [block.caveats for block in results.table(rows)] == [caveats]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from keras_matrix.analysis.trace_difference import OperationShift, largest_shifts
-from keras_matrix.records.traces.table import Table, TimeShare
+from keras_matrix.records.traces.table import TraceSummary, TimeShare
 
 
-def table(steps: int | None = 10, **times_s: float) -> Table:
+def table(steps: int | None = 10, **times_s: float) -> TraceSummary:
     shares = [TimeShare(name if name != "rest" else None, 1, time_s, 0.1) for name, time_s in times_s.items()]
-    return Table("jax", "cpu", 1, steps, 1.0, 1.0, 1.0, by_operation=shares)
+    return TraceSummary("jax", "cpu", 1, steps, 1.0, 1.0, 1.0, by_operation=shares)
 
 
 def test_differences_per_step_are_sorted_by_size_and_equal_operations_left_out() -> None:

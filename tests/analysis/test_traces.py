@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from keras_matrix.analysis.traces import table
-from keras_matrix.records.traces.neutral import Head, Kind
-from keras_matrix.records.traces.table import Gap, TimeShare
+from keras_matrix.records.traces.neutral import Head, TrackKind
+from keras_matrix.records.traces.table import IdleGap, TimeShare
 from tests.records.traces.synthetic import span
 
 HEAD = Head("torch", 1, "cpu", 1)
-STEP = span("step 1", 0, 100, Kind.STEPS, step=1)
+STEP = span("step 1", 0, 100, TrackKind.STEPS, step=1)
 
 
 def test_time_of_an_operation_excludes_nested_ones() -> None:
@@ -48,8 +48,8 @@ def test_gaps_have_their_neighbours_and_the_programs_activity() -> None:
         HEAD,
         [
             STEP,
-            span("forward", 0, 90, Kind.LAYERS),
-            span("input", 12, 25, Kind.INPUT),
+            span("forward", 0, 90, TrackKind.LAYERS),
+            span("input", 12, 25, TrackKind.INPUT),
             span("a", 5, 5),
             span("b", 40, 10),
             span("c", 45, 5),
@@ -80,9 +80,9 @@ def test_step_lasts_until_its_device_work_ends() -> None:
 
 def test_between_traced_epochs_there_is_no_gap() -> None:
     spans = [
-        span("step 1", 0, 10, Kind.STEPS, step=1),
+        span("step 1", 0, 10, TrackKind.STEPS, step=1),
         span("a", 0, 10),
-        span("step 2", 1000, 10, Kind.STEPS, step=2),
+        span("step 2", 1000, 10, TrackKind.STEPS, step=2),
         span("a", 1000, 10),
     ]
     found = table(Head("torch", 1, "cpu", 2, 2), spans)
@@ -93,7 +93,7 @@ def test_window_is_the_mean_over_workers_and_time_the_sum() -> None:
     spans = [
         STEP,
         span("a", 0, 100),
-        span("step 1", 0, 50, Kind.STEPS, worker=1, step=1),
+        span("step 1", 0, 50, TrackKind.STEPS, worker=1, step=1),
         span("a", 0, 25, worker=1),
     ]
     found = table(Head("torch", 2, "cpu", 1), spans)
@@ -102,7 +102,7 @@ def test_window_is_the_mean_over_workers_and_time_the_sum() -> None:
         pytest.approx(0.75),
         pytest.approx(125e-6),
     )
-    assert found.gaps == [Gap(1, pytest.approx(25e-6), pytest.approx(25e-6), "a", None)]
+    assert found.gaps == [IdleGap(1, pytest.approx(25e-6), pytest.approx(25e-6), "a", None)]
 
 
 def test_steps_of_a_process_that_drives_all_devices_apply_to_all() -> None:
@@ -113,7 +113,7 @@ def test_steps_of_a_process_that_drives_all_devices_apply_to_all() -> None:
 
 
 def test_window_of_a_device_whose_work_has_no_step_ends_with_its_last_work_of_the_epoch() -> None:
-    steps = [span(f"step {n}", begin, 100, Kind.STEPS, step=n) for n, begin in ((1, 0), (2, 1000))]
+    steps = [span(f"step {n}", begin, 100, TrackKind.STEPS, step=n) for n, begin in ((1, 0), (2, 1000))]
     work = [span("a", begin, 500) for begin in (50, 1050)]
     found = table(Head("jax", 1, "gpu", 2, epochs=2), [*steps, *work])
     assert (found.window_s, found.busy_share) == (pytest.approx(1100e-6), pytest.approx(1000 / 1100))
@@ -124,8 +124,8 @@ def test_work_is_divided_into_kinds_and_communication_that_compute_overlaps() ->
     spans = [
         STEP,
         span("a", 0, 40),
-        span("nccl", 20, 40, Kind.COMMUNICATION),
-        span("MemcpyH2D", 0, 10, Kind.COPY),
+        span("nccl", 20, 40, TrackKind.COMMUNICATION),
+        span("MemcpyH2D", 0, 10, TrackKind.COPY),
     ]
     found = table(HEAD, spans)
     assert [(part.name, part.count) for part in found.by_kind] == [("communication", 1), ("compute", 1), ("copy", 1)]
@@ -134,7 +134,7 @@ def test_work_is_divided_into_kinds_and_communication_that_compute_overlaps() ->
 
 
 def test_mark_over_less_than_half_of_a_gap_is_ignored() -> None:
-    found = table(HEAD, [STEP, span("a", 0, 20), span("input", 20, 35, Kind.INPUT), span("b", 95, 5)])
+    found = table(HEAD, [STEP, span("a", 0, 20), span("input", 20, 35, TrackKind.INPUT), span("b", 95, 5)])
     assert [(gap.after, gap.meanwhile) for gap in found.gaps] == [("b", None)]
 
 
@@ -142,7 +142,7 @@ def test_work_between_traced_epochs_does_not_count() -> None:
     spans = []
     for number in range(1, 101):
         begin = 1000 * number
-        spans.append(span(f"step {number}", begin, 10, Kind.STEPS, step=number))
+        spans.append(span(f"step {number}", begin, 10, TrackKind.STEPS, step=number))
         spans += [span("a", begin, 5), span("between", begin + 500, 5), span("b", begin, 10, lane=1)]
     found = table(Head("torch", 1, "cpu", 100, 100), spans)
     assert [(part.name, part.count, part.time_s) for part in found.by_operation] == [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ci import nightly
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.runner.machine.gpus.state import DRIVER_FILES
 from tests.fakes.machine import write
 from tests.gpu_tier import why_not
@@ -106,9 +106,9 @@ def test_failed_environment_exits_with_3_without_running_its_tests(tmp_path: Pat
 def test_gpu_test_of_another_backend_is_skipped_with_the_reason(
     tmp_path: Path, backend: str | None, versions: dict[str, str], expected: str | None
 ) -> None:
-    assert why_not(backend, versions, Tree(tmp_path)) == "no NVIDIA driver is loaded here"
+    assert why_not(backend, versions, ProcTree(tmp_path)) == "no NVIDIA driver is loaded here"
     write(tmp_path, DRIVER_FILES[1], "")
-    found = why_not(backend, versions, Tree(tmp_path))
+    found = why_not(backend, versions, ProcTree(tmp_path))
     assert (found or "").startswith(expected or "")
     assert (found is None) == (expected is None)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.traces.neutral import Kind
+from keras_matrix.records.traces.neutral import TrackKind
 from tests.dashboards.chromium import look, serious_faults, smallest_letters
 from tests.dashboards.report.test_trace_page import page_of
 from tests.records.traces.synthetic import span
@@ -31,9 +31,9 @@ return {
 @pytest.fixture(scope="module")
 def trace_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trace")
-    spans = [span("step 1", 0, 100, Kind.STEPS, step=1)]
-    spans += [span("aten::mm", 10 * at, 8, Kind.HOST, step=1, phase="forward") for at in range(9)]
-    spans += [span("ncclDevKernel_AllReduce", 120, 70, Kind.COMMUNICATION, step=1)]
+    spans = [span("step 1", 0, 100, TrackKind.STEPS, step=1)]
+    spans += [span("aten::mm", 10 * at, 8, TrackKind.HOST, step=1, phase="forward") for at in range(9)]
+    spans += [span("ncclDevKernel_AllReduce", 120, 70, TrackKind.COMMUNICATION, step=1)]
     spans += [span(f"sgemm{at}", 60 + 20 * at, 19, step=1, phase="backward") for at in range(6)]
     path = folder / "page.html"
     path.write_text(page_of(folder, spans, "a_file_with_a_rather_long_name.pt.trace.json.gz"), encoding="utf-8")

@@ -20,7 +20,7 @@ from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, DeviceProof,
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Kind, Phase, Span, Track
+from keras_matrix.records.traces.neutral import TrackKind, Phase, Span, Track
 from keras_matrix.records.traces.request import TRACE_NAME, Traced
 from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.executors import Outcome, Running, WaitingCell
@@ -209,8 +209,8 @@ def _pretended_step(number: int) -> list[Span]:
     """Return a step of 4 ms, of which 3 are a product in the forward pass of a layer."""
     begin_ns = number * 4_000_000
     return [
-        Span(Track(0, Kind.STEPS), f"step {number}", "step", begin_ns, 4_000_000, step=number),
-        Span(Track(0, Kind.COMPUTE), "mm", "mm", begin_ns, 3_000_000, Phase.FORWARD, "dense", number),
+        Span(Track(0, TrackKind.STEPS), f"step {number}", "step", begin_ns, 4_000_000, step=number),
+        Span(Track(0, TrackKind.COMPUTE), "mm", "mm", begin_ns, 3_000_000, Phase.FORWARD, "dense", number),
     ]
 
 

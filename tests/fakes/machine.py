@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.procfs import ProcTree
 
 CPU = "/sys/devices/system/cpu"
 CGROUP = "/sys/fs/cgroup"
@@ -64,12 +64,12 @@ FILES: dict[str, str] = {
 }
 
 
-def machine(root: Path, changes: Mapping[str, str | None] | None = None) -> Tree:
+def machine(root: Path, changes: Mapping[str, str | None] | None = None) -> ProcTree:
     """Write FILES with the changes below root; None leaves a file out."""
     for path, text in {**FILES, **(changes or {})}.items():
         if text is not None:
             write(root, path, text)
-    return Tree(root)
+    return ProcTree(root)
 
 
 def write(root: Path, path: str, text: str | bytes) -> None:

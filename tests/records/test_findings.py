@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from keras_matrix.records import findings
-from keras_matrix.records.findings import Finding, Kind
+from keras_matrix.records.findings import Finding, FindingKind
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.store_failure import StoreFailure
 
-ONE = Finding(Kind.FIGURE, "times.step_time_s", "mlp", "a method", 1, cell_id="0" * 16, estimate=0.01)
-OTHER = Finding(Kind.FIGURE, "times.step_time_s", "mlp", "a method", 1, cell_id="1" * 16, estimate=0.02)
+ONE = Finding(FindingKind.FIGURE, "times.step_time_s", "mlp", "a method", 1, cell_id="0" * 16, estimate=0.01)
+OTHER = Finding(FindingKind.FIGURE, "times.step_time_s", "mlp", "a method", 1, cell_id="1" * 16, estimate=0.02)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_revision_increases_only_for_changed_findings(run: Run) -> None:
 
 
 def test_finding_id_depends_on_the_subject_and_not_on_the_figure(run: Run) -> None:
-    again = Finding(Kind.FIGURE, "times.step_time_s", "mlp", "another", 2, cell_id="0" * 16, estimate=0.5)
+    again = Finding(FindingKind.FIGURE, "times.step_time_s", "mlp", "another", 2, cell_id="0" * 16, estimate=0.5)
     assert again.finding_id == ONE.finding_id != OTHER.finding_id
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.findings import Finding, Kind, keep
+from keras_matrix.records.findings import Finding, FindingKind, keep
 from keras_matrix.records.schema import Learning, Memory, Surroundings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.uploader.cli.main import main
@@ -62,7 +62,7 @@ def found(cell_id: str, estimate: float = 0.01, **changes: Any) -> Finding:
     """Return a finding on a cell."""
     fields: dict[str, Any] = {"unit": "s", "count": 3, "workload": "mnist_mlp", "backend": "jax", "cell_id": cell_id}
     return Finding(
-        Kind.FIGURE,
+        FindingKind.FIGURE,
         "times.step_time_s",
         "mnist_mlp",
         "geometric mean over processes",

@@ -13,12 +13,12 @@ from keras_matrix.analysis.scaling.devices import DeviceScaling
 from keras_matrix.analysis.scaling.step_breakdown import StepBreakdown
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, FigureRow, Value
-from keras_matrix.records.fc.communication import Method
+from keras_matrix.records.fc.communication import TimingMethod
 from keras_matrix.records.text import MIB, NOTHING, PERCENT, interval, number
 
 COMMUNICATION_METHODS = {
-    Method.TIMED: "each collective timed separately, in epochs after the measured ones",
-    Method.PROFILED: "by the backend's profiler",
+    TimingMethod.TIMED: "each collective timed separately, in epochs after the measured ones",
+    TimingMethod.PROFILED: "by the backend's profiler",
 }
 WIRE = "bytes that processes send for it, without headers"
 EFFICIENCY = "throughput divided by that of one worker times the workers"

@@ -7,7 +7,7 @@ import jax
 from keras_matrix.models.fc.native.jax_workers import JaxWorkerGroup
 from keras_matrix.models.fc.processes.meeting import Meeting
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, require_devices
-from keras_matrix.records.fc.spec import Kind
+from keras_matrix.records.fc.spec import Parallelism
 
 
 def reserve(workers: int, device: str, key: str = "workers") -> None:
@@ -21,7 +21,7 @@ def reserve(workers: int, device: str, key: str = "workers") -> None:
 
 def make(order: WorkerSpec) -> WorkerGroup:
     """Return the worker group."""
-    if order.problem.kind is Kind.PIPELINE:
+    if order.problem.kind is Parallelism.PIPELINE:
         from keras_matrix.models.fc.native.jax_stages import JaxStages
 
         return JaxStages(order)

@@ -94,7 +94,7 @@ class JaxRank(JaxWorkerGroup):
 
     def _calibrate(self, folder: Path) -> None:
         """Time all-reduces of several sizes during computation; the first worker stores its times."""
-        from keras_matrix.models.fc.native.timed_collectives import Workers, store
+        from keras_matrix.models.fc.native.timed_collectives import CollectiveWorkers, store
 
         problem, dtype = self._order.problem, jnp.dtype(self._order.problem.precision)
         alone = JaxWorker(Mesh(np.asarray(jax.local_devices()).reshape(1, 1), AXES))
@@ -109,7 +109,7 @@ class JaxRank(JaxWorkerGroup):
             return lambda: jax.block_until_ready(summed(array))
 
         total = sum(weight.nbytes for weight in weights)
-        workers = Workers(problem.workers, summing, lambda: jax.block_until_ready(step(weights, batch)))
+        workers = CollectiveWorkers(problem.workers, summing, lambda: jax.block_until_ready(step(weights, batch)))
         store(folder, self._rank, workers, total)
 
     def _placed(self, array: layout.Array, spec: P) -> Any:

@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from keras_matrix.models.fc import hlo, layout
 from keras_matrix.models.fc.collective_time import jax_collectives_s
-from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
+from keras_matrix.models.fc.interface import WorkerAxis, Loss, Tensor, Worker
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import scope
@@ -34,11 +34,11 @@ from keras_matrix.models.fc.worker_group import (
 )
 from keras_matrix.records.fc import buckets, layer_groups
 from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Kind, WorkerPlacement
+from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Parallelism, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 
 # The mesh of every problem has both; if the work is divided in one way only, one of them has length 1.
-AXES = tuple(axis.value for axis in Axis)
+AXES = tuple(axis.value for axis in WorkerAxis)
 # XLA's CPU client has up to 32 computations of a device in flight and starts them in no fixed order. With more queued
 # steps, a device may wait for a step that another one has not begun: their collective never ends, and XLA aborts after
 # 40 s (jaxlib 0.10.2: epochs of 31 steps pass, of 34 fail). Half as many steps never leave a device idle.
@@ -60,7 +60,7 @@ class JaxWorker(Worker):
         super().__init__(math.prod(mesh.shape[axis] for axis in axes), whole)
         self._mesh, self._axes = mesh, axes
 
-    def along(self, axis: Axis) -> Worker:
+    def along(self, axis: WorkerAxis) -> Worker:
         return type(self)(self._mesh, (axis.value,), self)
 
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -277,7 +277,7 @@ class JaxWorkerGroup(WorkerGroup):
     def _placed_weights(self, spec: P) -> list[Any]:
         problem = self._order.problem
         drawn = list(layout.draw_weights(problem, self._order.seed))
-        if problem.kind is Kind.PHYSICS:
+        if problem.kind is Parallelism.PHYSICS:
             drawn = [np.concatenate([weight] * problem.workers) for weight in drawn] * problem.phy_blocks
         return [self._placed(weight, spec) for weight in drawn]
 
@@ -294,7 +294,7 @@ class JaxWorkerGroup(WorkerGroup):
 def _specs(problem: FcProblem) -> tuple[P, P, P]:
     """Return how weights, batch and labels are divided: by rows of the mesh, its columns, or both."""
     # In fc_phy every worker has its own weights, which are stacked.
-    rows = Axis.DATA if problem.kind in (Kind.SHARDED, Kind.PHYSICS) else Axis.MODEL
+    rows = WorkerAxis.DATA if problem.kind in (Parallelism.SHARDED, Parallelism.PHYSICS) else WorkerAxis.MODEL
     return P(rows.value), P(*AXES), P(AXES)
 
 

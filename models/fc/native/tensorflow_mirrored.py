@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_matrix.models.fc import layout
-from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
+from keras_matrix.models.fc.interface import WorkerAxis, Loss, Tensor, Worker
 from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowWorkerGroup, TracedWorker, taped_gradient
 from keras_matrix.models.fc.programs import Result, program
 from keras_matrix.models.fc.worker_group import WorkerSpec
@@ -18,7 +18,7 @@ from keras_matrix.records.fc.communication import Communication
 class MirroredWorker(TracedWorker):
     """A replica, in the strategy's own thread."""
 
-    def along(self, axis: Axis) -> Worker:
+    def along(self, axis: WorkerAxis) -> Worker:
         return self
 
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:

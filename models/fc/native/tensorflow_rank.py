@@ -118,7 +118,7 @@ class TensorFlowRank(WorkerGroup):
 
     def _calibrate(self, folder: Path) -> None:
         """Time all-reduces of several sizes during computation; the first worker stores its times."""
-        from keras_matrix.models.fc.native.timed_collectives import Workers, store
+        from keras_matrix.models.fc.native.timed_collectives import CollectiveWorkers, store
 
         problem, alone = self._order.problem, MirroredWorker(1)  # which sums over the replicas of no strategy
         weights = [tf.convert_to_tensor(variable) for variable in self._weights]
@@ -133,7 +133,7 @@ class TensorFlowRank(WorkerGroup):
             return summed
 
         total = sum(int(tf.size(weight)) * weight.dtype.size for weight in weights)
-        store(folder, self._rank, Workers(problem.workers, summing, step), total)
+        store(folder, self._rank, CollectiveWorkers(problem.workers, summing, step), total)
 
     def _replica(self) -> Result:
         """The worker's step: its loss, and its gradients if they are requested."""

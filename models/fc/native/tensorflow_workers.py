@@ -19,14 +19,14 @@ import tensorflow as tf
 
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.collective_time import SCOPE, tensorflow_collectives_s
-from keras_matrix.models.fc.interface import Axis, Loss, Stage, Tensor, Worker
+from keras_matrix.models.fc.interface import WorkerAxis, Loss, Stage, Tensor, Worker
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import Result, program
 from keras_matrix.models.fc.scopes import scope
 from keras_matrix.models.fc.stages import Boxes, LocalStage, in_turn
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement
 from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Kind, WorkerPlacement
+from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Parallelism, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
 from keras_matrix.records.traces.request import WORKER_SCOPE
 
@@ -35,7 +35,7 @@ Combine = Callable[[list[Tensor]], list[Tensor]]
 CombineGroup = Callable[[list[Tensor], list[str]], list[Tensor]]
 
 
-class Stopped(Exception):
+class OtherWorkerFailed(Exception):
     """Another worker's program failed."""
 
 
@@ -76,7 +76,7 @@ class Lockstep:
             self._await(rank)
             results[rank] = follow()
             self._pass_on()
-        except Stopped:
+        except OtherWorkerFailed:
             return
         except BaseException as error:  # noqa: BLE001 - raised again by `run`, in the thread that traces
             with self._moved:
@@ -92,11 +92,11 @@ class Lockstep:
         with self._moved:
             self._moved.wait_for(lambda: self._turn == rank or self._failure is not None)
         if self._failure is not None:
-            raise Stopped
+            raise OtherWorkerFailed
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TracedStep:
     """The common state of the workers of one traced step."""
 
     problem: FcProblem
@@ -185,12 +185,12 @@ def _after_sleep(x: Any, seconds: float) -> Any:
 class TensorFlowWorker(TracedWorker):
     """One worker of a traced step, within all or within its group."""
 
-    def __init__(self, rank: int, step: Step, groups: list[list[int]], whole: Worker | None = None) -> None:
+    def __init__(self, rank: int, step: TracedStep, groups: list[list[int]], whole: Worker | None = None) -> None:
         super().__init__(len(groups[0]), whole)
         self._rank, self._step, self._groups = rank, step, groups
 
-    def along(self, axis: Axis) -> Worker:
-        groups = layout.groups(self._step.problem, axis is Axis.MODEL)
+    def along(self, axis: WorkerAxis) -> Worker:
+        groups = layout.groups(self._step.problem, axis is WorkerAxis.MODEL)
         return type(self)(self._rank, self._step, groups, self)
 
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -295,14 +295,14 @@ class TensorFlowWorkerGroup(WorkerGroup):
         """The step of every worker: its loss, and its gradients if they are requested."""
         problem = self._order.problem
         weights = [self._read(rank) for rank in range(problem.workers)]
-        found = self._in_stages(weights) if problem.kind is Kind.PIPELINE else self._in_lockstep(weights)
+        found = self._in_stages(weights) if problem.kind is Parallelism.PIPELINE else self._in_lockstep(weights)
         for rank, (_, gradients) in enumerate(found):
             self._descend(rank, gradients)
         return [(loss, gradients if self._order.keep_gradients else []) for loss, gradients in found]
 
     def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:
         problem, graph = self._order.problem, tf.compat.v1.get_default_graph()
-        step = Step(problem, self._devices, Lockstep(problem.workers))
+        step = TracedStep(problem, self._devices, Lockstep(problem.workers))
         ranks = range(problem.workers)
         self._workers = workers = [TensorFlowWorker(rank, step, [[*ranks]]) for rank in ranks]
 

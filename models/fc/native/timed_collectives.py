@@ -17,7 +17,7 @@ Summing = Callable[[int], Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
+class CollectiveWorkers:
     """What `ranks` workers sum and compute; each has its own. `compute` is a step without communication.
 
     `library` runs the sums.
@@ -29,7 +29,7 @@ class Workers:
     library: str = ""
 
 
-def store(folder: Path, rank: int, workers: Workers, total_bytes: int) -> None:
+def store(folder: Path, rank: int, workers: CollectiveWorkers, total_bytes: int) -> None:
     """Time all-reduces of up to `total_bytes`; the first worker writes its times into the folder of a trace.
 
     All workers call this at the same time.
@@ -39,7 +39,7 @@ def store(folder: Path, rank: int, workers: Workers, total_bytes: int) -> None:
         calibration.write(folder, found)
 
 
-def measured(workers: Workers, total_bytes: int) -> list[TimedCollective]:
+def measured(workers: CollectiveWorkers, total_bytes: int) -> list[TimedCollective]:
     """Return the times of all-reduces of up to `total_bytes` while a thread repeats what workers compute.
 
     A call begins when the previous one has ended on this worker, and waits for the others: the first of each size,

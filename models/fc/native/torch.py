@@ -22,7 +22,7 @@ from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import mark_with, scope
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement, require_devices
 from keras_matrix.models.process.process_group import Member, connect, prepare, settle
-from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, WorkerPlacement
+from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Parallelism, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.request import TraceOrder
 
@@ -104,7 +104,7 @@ class TorchStage(Stage):
 
 def _worker(order: WorkerSpec, rank: int) -> TorchWorker | TorchStage:
     problem = order.problem
-    if problem.kind is Kind.PIPELINE:
+    if problem.kind is Parallelism.PIPELINE:
         return TorchStage(problem.workers, rank)
     if problem.partition == "dtensor" and problem.workers > 1:
         from keras_matrix.models.fc.native.torch_dtensor import DTensorWorker
@@ -116,7 +116,7 @@ def _worker(order: WorkerSpec, rank: int) -> TorchWorker | TorchStage:
         from keras_matrix.models.fc.native.torch_cuda import CudaWorker
 
         worker = CudaWorker(problem.workers)
-    if problem.kind is Kind.HYBRID:
+    if problem.kind is Parallelism.HYBRID:
         worker.divide(problem, rank)
     worker.group_gradients(problem)
     return worker
@@ -125,7 +125,7 @@ def _worker(order: WorkerSpec, rank: int) -> TorchWorker | TorchStage:
 COLLECTIVES = ("_all_reduce", "_reduce_scatter", "_all_gather", "bucket_reduce")
 
 
-class Watch:
+class CollectiveTimer:
     """Times each collective of a worker separately until `end`, with an idle device before and after it."""
 
     def __init__(self, worker: TorchWorker, device: torch.device) -> None:
@@ -197,7 +197,7 @@ class TorchRank(WorkerGroup):
     def watched(self, steps: int, epochs: int) -> list[tuple[float, float]]:
         """Run further epochs; return for each the seconds of a step, and those of it inside collectives."""
         assert isinstance(self._worker, TorchWorker), "stages have no collectives"
-        watch = Watch(self._worker, self._device)
+        watch = CollectiveTimer(self._worker, self._device)
         found = []
         for _ in range(epochs + 1):
             dist.barrier()
@@ -224,7 +224,7 @@ class TorchRank(WorkerGroup):
 
     def _calibrate(self, folder: Path) -> None:
         """Time all-reduces of several sizes during computation; the first worker stores its times."""
-        from keras_matrix.models.fc.native.timed_collectives import Workers, store
+        from keras_matrix.models.fc.native.timed_collectives import CollectiveWorkers, store
 
         problem, alone = self._order.problem, TorchWorker(1)
         step = torch.no_grad()(partial(program(problem.mode), alone, problem, self._weights, self._batch))
@@ -233,7 +233,7 @@ class TorchRank(WorkerGroup):
         def summing(size: int) -> Callable[[], object]:
             return partial(_summed, torch.zeros(max(1, size // torch.float32.itemsize), device=self._device))
 
-        store(folder, self._rank, Workers(problem.workers, summing, step, dist.get_backend()), total)
+        store(folder, self._rank, CollectiveWorkers(problem.workers, summing, step, dist.get_backend()), total)
 
     def close(self) -> None:
         """Leave the other workers."""

@@ -36,7 +36,7 @@ class DTensorWorker(TorchWorker):
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         if self._counted:
             return super().gradient(loss, weights)
-        with Counting(self):
+        with CollectiveCounter(self):
             found = super().gradient(loss, weights)
         self._counted = True
         return found
@@ -51,7 +51,7 @@ COUNTED = {
 WAITS = ("wait_tensor", "_wrap_tensor_autograd")
 
 
-class Counting(TorchDispatchMode):  # type: ignore[misc]
+class CollectiveCounter(TorchDispatchMode):  # type: ignore[misc]
     """Counts the collectives that DTensor calls, with their arrays."""
 
     def __init__(self, worker: DTensorWorker) -> None:

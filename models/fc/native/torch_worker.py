@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from keras_matrix.models.fc import layout
-from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
+from keras_matrix.models.fc.interface import WorkerAxis, Loss, Tensor, Worker
 from keras_matrix.models.fc.native import torch_layers
 from keras_matrix.models.process.process_group import COLLECTIVE_LIMIT
 from keras_matrix.records.fc.spec import FcProblem
@@ -23,7 +23,7 @@ class TorchWorker(Worker):
     def __init__(self, size: int, group: Any = None, whole: Worker | None = None) -> None:
         super().__init__(size, whole)
         self._group = group
-        self._parts: dict[Axis, TorchWorker] = {}
+        self._parts: dict[WorkerAxis, TorchWorker] = {}
         self._replica: torch.nn.parallel.DistributedDataParallel | None = None
         self._grouping: dict[str, Any] = {}
         self._compiled: dict[range, Callable[..., Tensor]] = {}
@@ -31,8 +31,8 @@ class TorchWorker(Worker):
 
     def divide(self, problem: FcProblem, rank: int) -> None:
         """Form the groups of a problem; every worker does so, in the same order."""
-        for axis in Axis:
-            groups = layout.groups(problem, axis is Axis.MODEL)
+        for axis in WorkerAxis:
+            groups = layout.groups(problem, axis is WorkerAxis.MODEL)
             apart = [ranks if 1 < len(ranks) < self.size else None for ranks in groups]
             handles = [dist.new_group(ranks, timeout=COLLECTIVE_LIMIT) if ranks else None for ranks in apart]
             (own,) = (handle for handle, ranks in zip(handles, groups, strict=True) if rank in ranks)
@@ -42,7 +42,7 @@ class TorchWorker(Worker):
         """Sum gradients in the buckets of a problem."""
         self._grouping = torch_layers.grouping(problem)
 
-    def along(self, axis: Axis) -> Worker:
+    def along(self, axis: WorkerAxis) -> Worker:
         return self._parts[axis]
 
     def parts(self) -> list[TorchWorker]:
@@ -100,7 +100,7 @@ class TorchWorker(Worker):
 
     def _replicated(self, weights: Sequence[Tensor]) -> Any:
         if self._replica is None:
-            self._replica = torch.nn.parallel.DistributedDataParallel(Replica(weights), **self._grouping)
+            self._replica = torch.nn.parallel.DistributedDataParallel(WorkerModule(weights), **self._grouping)
             # A lambda, since PyTorch checks the annotations of a hook, which are strings in this file.
             self._replica.register_comm_hook(self, lambda worker, bucket: _summed(worker, bucket))  # noqa: PLW0108
         return self._replica
@@ -134,7 +134,7 @@ class TorchWorker(Worker):
         return gathered if axis == 0 else torch.cat(torch.chunk(gathered, self.size), axis)
 
 
-class Replica(torch.nn.Module):  # type: ignore[misc]
+class WorkerModule(torch.nn.Module):  # type: ignore[misc]
     """The weights of one worker as a module, whose output is the given loss of them."""
 
     def __init__(self, weights: Sequence[Tensor]) -> None:

@@ -35,7 +35,7 @@ from keras_matrix.models.fc.processes.worker import (
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState
 from keras_matrix.models.process.children import StartMethod, end_of, start_method
 from keras_matrix.records.backends import TABLE
-from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.fc.spec import WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
 from keras_matrix.records.traces.request import TraceOrder
@@ -127,7 +127,7 @@ class Ranks(WorkerGroup):
         if not by_epoch:
             return None
         return Communication(
-            Method.TIMED if TABLE[self.backend].fc_in_processes else Method.PROFILED,
+            TimingMethod.TIMED if TABLE[self.backend].fc_in_processes else TimingMethod.PROFILED,
             [statistics.fmean(step_s for step_s, _ in workers) for workers in by_epoch],
             [statistics.fmean(step_s - inside_s for step_s, inside_s in workers) for workers in by_epoch],
         )

@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_matrix.models.inputs.opencv import opencv
-from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage, Header, read_header
+from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage, JpegHeader, read_header
 
 Pixels = NDArray[np.uint8]
-Decoder = Callable[[bytes, Header, int], Any]
+Decoder = Callable[[bytes, JpegHeader, int], Any]
 """Encoded bytes, their header and the divisor of the size (1, 2, 4 or 8), to (height, width, 3) uint8."""
 
 # In the order of `auto`: by images per CPU-second (lab/run input_pipelines). Each with the packages that it needs.
@@ -84,7 +84,7 @@ def _installed(modules: tuple[str, ...]) -> bool:
     return all(importlib.util.find_spec(one) for one in modules)
 
 
-def _divisor(header: Header, size: int) -> int:
+def _divisor(header: JpegHeader, size: int) -> int:
     """Return the largest divisor by which a DCT scales, so that both sides stay at least as long as needed.
 
     Other ratios than powers of two have no vector code in libjpeg-turbo: 5/8 of 500 x 375 takes 1.3 times as long as
@@ -113,7 +113,7 @@ def _raised_by_decoders() -> tuple[type[Exception], ...]:
     return tuple(found)
 
 
-def _simplejpeg(data: bytes, header: Header, divisor: int) -> Any:
+def _simplejpeg(data: bytes, header: JpegHeader, divisor: int) -> Any:
     import simplejpeg
 
     if divisor == 1:
@@ -122,7 +122,7 @@ def _simplejpeg(data: bytes, header: Header, divisor: int) -> Any:
     return simplejpeg.decode_jpeg(data, min_height=height, min_width=width, min_factor=divisor)
 
 
-def _cv2(data: bytes, header: Header, divisor: int) -> Any:
+def _cv2(data: bytes, header: JpegHeader, divisor: int) -> Any:
     cv2 = opencv()
     scales = {1: cv2.IMREAD_COLOR_RGB, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4}
     flag = scales.get(divisor, cv2.IMREAD_REDUCED_COLOR_8) | cv2.IMREAD_IGNORE_ORIENTATION
@@ -140,7 +140,7 @@ def _cv2_resize(pixels: Any, out: Pixels) -> None:
         cv2.resize(np.asarray(pixels), out.shape[1::-1], dst=out, interpolation=cv2.INTER_LINEAR)
 
 
-def _pil(data: bytes, header: Header, divisor: int) -> Any:
+def _pil(data: bytes, header: JpegHeader, divisor: int) -> Any:
     from PIL import Image
 
     image: Any = Image.open(io.BytesIO(data), formats=("JPEG",))

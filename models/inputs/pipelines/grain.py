@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_matrix.models.inputs.pipelines.interface import ENDLESS, Loader, Workers, as_asked
+from keras_matrix.models.inputs.pipelines.interface import ENDLESS, Loader, PipelineWorkers, as_asked
 
 KINDS = ("thread", "process")
 # Besides a queue in the process and one of the same size in the thread that reads from it, Grain holds a batch in each.
 QUEUES = 2
 
 
-def source(loader: Loader, batch_size: int, workers: Workers, timed: bool) -> Any:
+def source(loader: Loader, batch_size: int, workers: PipelineWorkers, timed: bool) -> Any:
     """Return a `grain.IterDataset` of batches."""
     import grain
 
@@ -24,14 +24,14 @@ def source(loader: Loader, batch_size: int, workers: Workers, timed: bool) -> An
     return alone.mp_prefetch(grain.MultiprocessingOptions(workers.count, per_worker_buffer_size=_queue_size(workers)))
 
 
-def depth(workers: Workers) -> int:
+def depth(workers: PipelineWorkers) -> int:
     """Return the most batches that are ready or in the making: of processes at least four each."""
     if workers.kind == "thread":
         return as_asked(workers)
     return workers.count * QUEUES * (_queue_size(workers) + 1)
 
 
-def _queue_size(workers: Workers) -> int:
+def _queue_size(workers: PipelineWorkers) -> int:
     """Return the least size of a process's queues with which it holds as many batches as asked for."""
     return max(1, -(-workers.per_worker // QUEUES) - 1)
 

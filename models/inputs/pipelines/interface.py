@@ -29,7 +29,7 @@ class Loader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
+class PipelineWorkers:
     """The workers of a pipeline.
 
     `count` 0: the training thread prepares each batch when it needs it, nothing is prepared ahead. `prefetch` batches
@@ -51,10 +51,10 @@ class Workers:
         return -(-self.asked // self.count) if self.count else 0
 
 
-Make = Callable[[Loader, int, Workers, bool], Any]
+Make = Callable[[Loader, int, PipelineWorkers, bool], Any]
 """Makes a source for `fit` from a loader, the batch size, the workers, and whether batches have stages."""
 
 
-def as_asked(workers: Workers) -> int:
+def as_asked(workers: PipelineWorkers) -> int:
     """Return the most batches that a source with one queue for all workers has ready or in the making."""
     return workers.asked

@@ -35,7 +35,7 @@ class BadImage(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class JpegHeader:
     """Height and width in pixels as stored (an EXIF rotation is not applied), and the number of colour components."""
 
     height: int
@@ -43,14 +43,14 @@ class Header:
     components: int
 
 
-def read_header(data: bytes) -> Header:
+def read_header(data: bytes) -> JpegHeader:
     """Return the header of a JPEG file. Raises `BadImage` for data that cannot be decoded, with the reason."""
     if not data:
         raise BadImage("is empty")
     if not data.startswith(START):
         other = next((name for sign, name in _OTHER_FORMATS.items() if data.startswith(sign)), None)
         raise BadImage(f"is {other}, not JPEG; convert it" if other else f"is not JPEG: begins with {data[:4]!r}")
-    frame: Header | None = None
+    frame: JpegHeader | None = None
     at = len(START)
     while True:
         marker, at = _marker(data, at)
@@ -86,7 +86,7 @@ def _marker(data: bytes, at: int) -> tuple[int, int]:
             return marker, at + 2
 
 
-def _frame(segment: bytes, marker: int) -> Header:
+def _frame(segment: bytes, marker: int) -> JpegHeader:
     if len(segment) < 8:
         raise BadImage("is damaged: its frame header is too short")
     precision, components = segment[2], segment[7]
@@ -101,4 +101,4 @@ def _frame(segment: bytes, marker: int) -> Header:
         raise BadImage(f"has a size of {height} x {width} pixels")
     if height * width > MOST_PIXELS:
         raise BadImage(f"has {height} x {width} pixels, more than {MOST_PIXELS}; make it smaller")
-    return Header(height, width, components)
+    return JpegHeader(height, width, components)

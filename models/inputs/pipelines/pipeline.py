@@ -28,7 +28,7 @@ from keras_matrix.models.inputs.pipelines.decode import (
     DecoderUnavailable,
     chosen_decoder,
 )
-from keras_matrix.models.inputs.pipelines.interface import Make, Workers
+from keras_matrix.models.inputs.pipelines.interface import Make, PipelineWorkers
 from keras_matrix.models.inputs.pipelines.pixels import PixelScaling
 from keras_matrix.models.inputs.stored.sample import InputDataError, Source
 from keras_matrix.models.inputs.stored.source import open_source
@@ -54,7 +54,7 @@ class LoadedPipeline:
     loader: BatchLoader | CachedLoader
     plain: BatchLoader
     make: Make
-    workers: Workers
+    workers: PipelineWorkers
     depth: int
     images: Source
     facts: InputFacts
@@ -148,7 +148,7 @@ def _module(wanted: str) -> tuple[str, ModuleType]:
     )
 
 
-def _workers(request: Request, pipeline: str, module: ModuleType) -> Workers:
+def _workers(request: Request, pipeline: str, module: ModuleType) -> PipelineWorkers:
     kind = request.text("worker_kind")
     if kind == "auto":
         kind = module.KINDS[0]
@@ -157,7 +157,7 @@ def _workers(request: Request, pipeline: str, module: ModuleType) -> Workers:
             f"worker_kind: {pipeline} has workers of the kind {module.KINDS[0]} only. Received: {kind!r}; use "
             "worker_kind: auto, or pipeline: grain, which has both"
         )
-    return Workers(request.integer("input_workers"), kind, request.integer("prefetch"))
+    return PipelineWorkers(request.integer("input_workers"), kind, request.integer("prefetch"))
 
 
 def _decoder(request: Request) -> str:
@@ -171,7 +171,7 @@ def _decoder(request: Request) -> str:
         raise UnsupportedWorkload(str(problem)) from None
 
 
-def _facts(request: Request, images: Source, name: str, workers: Workers, decoder: str) -> InputFacts:
+def _facts(request: Request, images: Source, name: str, workers: PipelineWorkers, decoder: str) -> InputFacts:
     return InputFacts(
         pipeline=name,
         stored_as=images.kind,

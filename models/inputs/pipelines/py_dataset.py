@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from keras_matrix.models.inputs.pipelines.interface import Loader, Workers, as_asked
+from keras_matrix.models.inputs.pipelines.interface import Loader, PipelineWorkers, as_asked
 
 KINDS = ("thread", "process")
 depth = as_asked
@@ -33,7 +33,7 @@ class LoadedBatches(keras.utils.PyDataset):  # type: ignore[misc]
         return self._loader.timed(batch) if self._timed else self._loader(batch)
 
 
-def source(loader: Loader, batch_size: int, workers: Workers, timed: bool) -> Any:
+def source(loader: Loader, batch_size: int, workers: PipelineWorkers, timed: bool) -> Any:
     """Return a `keras.utils.PyDataset` of batches."""
     in_processes = workers.count > 0 and workers.kind == "process"
     if in_processes:

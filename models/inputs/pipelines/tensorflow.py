@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_matrix.models.inputs.pipelines.interface import ENDLESS, Loader, Workers, as_asked
-from keras_matrix.models.inputs.pipelines.jpeg_header import Header
+from keras_matrix.models.inputs.pipelines.interface import ENDLESS, Loader, PipelineWorkers, as_asked
+from keras_matrix.models.inputs.pipelines.jpeg_header import JpegHeader
 
 PIPELINE = "tf_data"
 KINDS = ("thread",)
@@ -18,7 +18,7 @@ WAITS_IN_COMPILED_STEP = False
 depth = as_asked
 
 
-def source(loader: Loader, batch_size: int, workers: Workers, timed: bool) -> Any:
+def source(loader: Loader, batch_size: int, workers: PipelineWorkers, timed: bool) -> Any:
     """Return a `tf.data.Dataset` of batches in the order of their numbers.
 
     Its threads call the loader in Python, as `tf.numpy_function` does for any Python code. tf.data's own pool has a
@@ -49,7 +49,7 @@ def _as_stated(dataset: Any, threads: int) -> Any:
     return dataset.with_options(options)
 
 
-def decode_jpeg(data: bytes, header: Header, divisor: int) -> Any:
+def decode_jpeg(data: bytes, header: JpegHeader, divisor: int) -> Any:
     """Decode a JPEG image with TensorFlow's libjpeg-turbo: (height, width, 3) uint8. Raises ValueError.
 
     Operations run at once, in the calling thread, so that its CPU time is that of the decoder.

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from keras_matrix.models.inputs.pipelines.interface import ENDLESS, Loader, Workers
+from keras_matrix.models.inputs.pipelines.interface import ENDLESS, Loader, PipelineWorkers
 
 PIPELINE = "data_loader"
 KINDS = ("process",)
@@ -30,7 +30,7 @@ class Batches(torch.utils.data.Dataset):  # type: ignore[misc]
         return self._loader.timed(batch) if self._timed else self._loader(batch)
 
 
-def source(loader: Loader, batch_size: int, workers: Workers, timed: bool) -> Any:
+def source(loader: Loader, batch_size: int, workers: PipelineWorkers, timed: bool) -> Any:
     """Return a `torch.utils.data.DataLoader` of batches.
 
     Processes are spawned: a forked one would inherit locks that threads of this process hold. A worker ends with this
@@ -55,7 +55,7 @@ def source(loader: Loader, batch_size: int, workers: Workers, timed: bool) -> An
         )
 
 
-def depth(workers: Workers) -> int:
+def depth(workers: PipelineWorkers) -> int:
     """Return the most batches that are ready or in the making: each process has the same number."""
     return workers.count * workers.per_worker
 

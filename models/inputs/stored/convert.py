@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from keras_matrix.models.inputs.stored import array_record, manifest, shards
-from keras_matrix.models.inputs.stored.manifest import Manifest, Part
+from keras_matrix.models.inputs.stored.manifest import Manifest, RecordFile
 from keras_matrix.models.inputs.stored.record_file import require_crc32c
 from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Source
 from keras_matrix.models.inputs.stored.source import open_source
 from keras_matrix.models.inputs.stored.writing import writers
 from keras_matrix.models.inputs.stored.writing.command import (
-    Progress,
+    WriteProgress,
     check_stopped,
     in_parallel,
     main,
@@ -36,7 +36,7 @@ from keras_matrix.models.inputs.stored.writing.command import (
     start_output,
     usable_cpus,
 )
-from keras_matrix.models.inputs.stored.writing.writers import Named
+from keras_matrix.models.inputs.stored.writing.writers import NamedSample
 from keras_matrix.records.text import bytes_text
 
 READ_BYTES = 4 << 20
@@ -50,7 +50,7 @@ SUFFIX = {shards.TFRECORD: "tfrecord", shards.ARRAY_RECORD: "array_record"}
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ConversionJob:
     """The conversion that worker processes inherit: file i has the samples `order[cuts[i]:cuts[i + 1]]`."""
 
     source: Source
@@ -73,7 +73,7 @@ class Work:
         return int(self.sizes[self.order[self.cuts[number] : self.cuts[number + 1]]].sum())
 
 
-_WORK: list[Work] = []
+_WORK: list[ConversionJob] = []
 
 
 def convert(request: dict[str, Any]) -> str:
@@ -96,7 +96,7 @@ def convert(request: dict[str, Any]) -> str:
     done, missing = _finished_files(work)
     require_space(folder, sum(map(work.size, missing)))
     workers = request.get("workers") or min(WORKERS_PER_CPU * usable_cpus(), MOST_WORKERS)
-    progress = Progress("convert:", sum(map(work.records, missing)))
+    progress = WriteProgress("convert:", sum(map(work.records, missing)))
     _WORK[:] = [work]
     with closing(in_parallel(_write, missing, workers)) as written:
         for number, part in written:
@@ -128,7 +128,7 @@ def _check_places(given: Path, folder: Path) -> None:
         raise InputDataError(f"{folder}: lies within the data set {given}; give an --output-path outside of it")
 
 
-def _planned(source: Source, folder: Path, request: dict[str, Any]) -> Work:
+def _planned(source: Source, folder: Path, request: dict[str, Any]) -> ConversionJob:
     sizes = source.sizes()
     order = np.random.Generator(np.random.PCG64(request["seed"])).permutation(len(source)).astype(np.int64)
     longest_name = max(len(os.fsencode(source.name(index))) for index in range(len(source)))
@@ -138,10 +138,10 @@ def _planned(source: Source, folder: Path, request: dict[str, Any]) -> Work:
     if request["to"] == shards.ARRAY_RECORD:
         most_bytes = max(1, most_bytes - ARRAY_RECORD_BYTES - most_bytes // 500)
     cuts = cut(stored, most_bytes)
-    return Work(source, sizes, order, cuts, folder, request["to"])
+    return ConversionJob(source, sizes, order, cuts, folder, request["to"])
 
 
-def _begun(work: Work, request: dict[str, Any]) -> Manifest:
+def _begun(work: ConversionJob, request: dict[str, Any]) -> Manifest:
     """Return the manifest at the start; its settings decide whether an interrupted conversion may be continued."""
     names = hashlib.sha256(work.sizes.astype("<i8").tobytes())
     for index in range(len(work.source)):
@@ -156,7 +156,7 @@ def _begun(work: Work, request: dict[str, Any]) -> Manifest:
     return Manifest(work.kind, settings, work.source.classes, len(work.source), finished=False)
 
 
-def _finished_files(work: Work) -> tuple[dict[int, Part], list[int]]:
+def _finished_files(work: ConversionJob) -> tuple[dict[int, RecordFile], list[int]]:
     """Return the files that exist, and the numbers of those to write; remove what an interrupted start left."""
     for leftover in work.folder.glob(".images-*.part"):
         leftover.unlink()
@@ -170,12 +170,12 @@ def _finished_files(work: Work) -> tuple[dict[int, Part], list[int]]:
     return done, missing
 
 
-def _write(number: int) -> tuple[int, Part]:
+def _write(number: int) -> tuple[int, RecordFile]:
     work = _WORK[0]
     return number, writers.write_file(work.path(number), work.kind, _samples(work, number))
 
 
-def _samples(work: Work, number: int) -> Iterator[Named]:
+def _samples(work: ConversionJob, number: int) -> Iterator[NamedSample]:
     """Yield the samples of a file, read a few MiB at a time."""
     wanted = work.order[work.cuts[number] : work.cuts[number + 1]]
     cuts = cut(work.sizes[wanted], READ_BYTES).tolist()
@@ -183,10 +183,10 @@ def _samples(work: Work, number: int) -> Iterator[Named]:
         check_stopped()
         indices = wanted[start:end].tolist()
         for index, sample in zip(indices, work.source.read(indices), strict=True):
-            yield Named(sample, work.source.classes[sample.label], work.source.name(index))
+            yield NamedSample(sample, work.source.classes[sample.label], work.source.name(index))
 
 
-def _summary(work: Work, parts: tuple[Part, ...], written: int, progress: Progress) -> str:
+def _summary(work: ConversionJob, parts: tuple[RecordFile, ...], written: int, progress: WriteProgress) -> str:
     kept = len(parts) - written
     size = sum(part.bytes for part in parts)
     text = f"{work.folder}: {len(work.source)} images in {_files(len(parts))}, {bytes_text(size)}"

@@ -46,7 +46,7 @@ Labels = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FolderScan:
     """What a scan found: folders and names of JPEG files, sorted, and what it left out."""
 
     files: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -189,10 +189,10 @@ def _packed(
     return FolderSource(root, *facts, tuple(folders), b"".join(name for _, name in files), places)
 
 
-def _scan(root: bytes, folder: bytes) -> Found:
+def _scan(root: bytes, folder: bytes) -> FolderScan:
     """Return the JPEG files in a class folder and below it, sorted by folder and name."""
     above = Path(os.fsdecode(root)).stat()
-    found, seen, waiting = Found(), {(above.st_dev, above.st_ino)}, [folder]
+    found, seen, waiting = FolderScan(), {(above.st_dev, above.st_ino)}, [folder]
     while waiting:
         relative = waiting.pop()
         try:
@@ -208,7 +208,7 @@ def _scan(root: bytes, folder: bytes) -> Found:
     return found
 
 
-def _read_folder(root: bytes, relative: bytes, found: Found) -> Iterator[bytes]:
+def _read_folder(root: bytes, relative: bytes, found: FolderScan) -> Iterator[bytes]:
     """Add the files of one folder to `found`, and yield its sub-folders in order."""
     with os.scandir(_joined(root, relative)) as entries:
         inside = sorted(entries, key=lambda entry: entry.name)

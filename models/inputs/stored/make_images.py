@@ -23,7 +23,7 @@ from keras_matrix.models.inputs.stored import manifest
 from keras_matrix.models.inputs.stored.manifest import Manifest
 from keras_matrix.models.inputs.stored.sample import InputDataError
 from keras_matrix.models.inputs.stored.writing.command import (
-    Progress,
+    WriteProgress,
     check_stopped,
     in_parallel,
     main,
@@ -50,7 +50,7 @@ Noise = np.ndarray[Any, np.dtype[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ImageSetPlan:
     """The data set to write. `bases` are the photographs, RGB (height, width, 3) uint8; `noise` the tile of noise."""
 
     folder: Path
@@ -68,7 +68,7 @@ class Plan:
         return self.folder / self.classes[number % len(self.classes)] / f"{number:07d}.jpg"
 
 
-_PLAN: list[Plan] = []
+_PLAN: list[ImageSetPlan] = []
 
 
 def make_images(request: dict[str, Any]) -> str:
@@ -91,7 +91,7 @@ def make_images(request: dict[str, Any]) -> str:
         (folder / name).mkdir(exist_ok=True)
         for leftover in (folder / name).glob(".*.part"):
             leftover.unlink()
-    progress = Progress("make-images:", len(missing))
+    progress = WriteProgress("make-images:", len(missing))
     _PLAN[:] = [plan]
     tasks = [missing[first : first + TASK_IMAGES] for first in range(0, len(missing), TASK_IMAGES)]
     with closing(in_parallel(_write, tasks, request.get("workers") or min(usable_cpus(), MOST_WORKERS))) as results:
@@ -106,7 +106,7 @@ def make_images(request: dict[str, Any]) -> str:
     return f"{text}; wrote {len(missing)}{f', kept {kept}' if (kept := plan.count - len(missing)) else ''}"
 
 
-def image(plan: Plan, number: int) -> Pixels:
+def image(plan: ImageSetPlan, number: int) -> Pixels:
     """Return an image: RGB (height, width, 3) uint8."""
     random = np.random.default_rng([plan.seed, number])
     if plan.bases and random.random() >= NOISE_SHARE:
@@ -136,7 +136,7 @@ def noise_tile(seed: int) -> Noise:
     return normal
 
 
-def _texture(plan: Plan, random: np.random.Generator) -> Pixels:
+def _texture(plan: ImageSetPlan, random: np.random.Generator) -> Pixels:
     top, left = random.integers(0, TILE_PIXELS, 2)
     rows = (top + np.arange(plan.height)) % TILE_PIXELS
     columns = (left + np.arange(plan.width)) % TILE_PIXELS
@@ -144,7 +144,7 @@ def _texture(plan: Plan, random: np.random.Generator) -> Pixels:
     return _pixels(tile * random.uniform(35, 60) + random.uniform(100, 150))
 
 
-def _crop(base: Pixels, plan: Plan, random: np.random.Generator) -> Pixels:
+def _crop(base: Pixels, plan: ImageSetPlan, random: np.random.Generator) -> Pixels:
     """Return a random part of a photograph in the form of the image, mirrored in half of the cases."""
     cv2 = opencv()
     height, width = base.shape[:2]
@@ -184,10 +184,10 @@ def _write(numbers: list[int]) -> tuple[int, int]:
     return len(numbers), size
 
 
-def _planned(request: dict[str, Any], folder: Path, photographs: list[Path]) -> Plan:
+def _planned(request: dict[str, Any], folder: Path, photographs: list[Path]) -> ImageSetPlan:
     digits = len(str(request["classes"] - 1))
     names = tuple(f"class_{number:0{digits}d}" for number in range(request["classes"]))
-    return Plan(
+    return ImageSetPlan(
         folder,
         request["count"],
         names,

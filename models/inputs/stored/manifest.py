@@ -19,7 +19,7 @@ WRITER = "keras-matrix 1"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RecordFile:
     """One record file: its name, records and bytes."""
 
     name: str
@@ -36,7 +36,7 @@ class Manifest:
     classes: tuple[str, ...]
     count: int
     finished: bool
-    parts: tuple[Part, ...] = ()
+    parts: tuple[RecordFile, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -53,7 +53,7 @@ def read(folder: Path) -> Manifest | None:
         data = json.loads(text)
         if not isinstance(data, dict) or data.pop("written_by", None) != WRITER:
             return None
-        parts = tuple(Part(**part) for part in data.pop("parts"))
+        parts = tuple(RecordFile(**part) for part in data.pop("parts"))
         return Manifest(parts=parts, classes=tuple(data.pop("classes")), **data)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputDataError(

@@ -43,13 +43,13 @@ CALLS = frozenset({"fusion", "call", "async-start"})
 REDUCES = frozenset({"reduce", "reduce-window", "select-and-scatter", "all-reduce", "reduce-scatter"})
 
 
-class Shape(NamedTuple):
+class ArrayShape(NamedTuple):
     """An array's type and dimensions; a tuple has `parts` instead."""
 
     dtype: str | None = None
     dimensions: tuple[int, ...] = ()
     bits: int = 0
-    parts: tuple[Shape, ...] = ()
+    parts: tuple[ArrayShape, ...] = ()
 
     @property
     def elements(self) -> int:
@@ -63,12 +63,12 @@ class Shape(NamedTuple):
         return own + sum(part.bytes for part in self.parts)
 
     @property
-    def arrays(self) -> tuple[Shape, ...]:
+    def arrays(self) -> tuple[ArrayShape, ...]:
         """The arrays of a tuple, or the array itself."""
         return tuple(array for part in self.parts for array in part.arrays) if self.parts else (self,)
 
 
-NO_SHAPE = Shape()
+NO_SHAPE = ArrayShape()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class HloOperation:
     opcode: str
     origin: str
     computation: str
-    shape: Shape = NO_SHAPE
+    shape: ArrayShape = NO_SHAPE
     operands: tuple[str, ...] = ()
     called: tuple[str, ...] = ()
     contracted: tuple[int, ...] = ()  # dimensions of the first operand of a dot
@@ -104,7 +104,7 @@ class HloProgram:
             found.setdefault(operation.computation, []).append(operation)
         return found
 
-    def shapes_of_operands(self, operation: HloOperation) -> list[Shape]:
+    def shapes_of_operands(self, operation: HloOperation) -> list[ArrayShape]:
         """Return the shapes of an operation's operands."""
         found = (self.operations.get(name) for name in operation.operands)
         return [NO_SHAPE if one is None else one.shape for one in found]
@@ -228,10 +228,10 @@ def _groups(content: Mapping[int, list[Value]]) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def _shape(data: memoryview) -> Shape:
+def _shape(data: memoryview) -> ArrayShape:
     kind = 0
     dimensions: list[int] = []
-    parts: list[Shape] = []
+    parts: list[ArrayShape] = []
     for key, value in fields(data):
         if key == 2:
             kind = number(value)
@@ -240,7 +240,7 @@ def _shape(data: memoryview) -> Shape:
         elif key == 4:
             parts.append(_shape(piece(value)))
     dtype = TYPES.get(kind)
-    return Shape(dtype, tuple(dimensions), BITS[dtype] if dtype else 0, tuple(parts))
+    return ArrayShape(dtype, tuple(dimensions), BITS[dtype] if dtype else 0, tuple(parts))
 
 
 def numbers(values: Iterator[Value] | list[Value] | tuple[Value, ...]) -> Iterator[int]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_matrix.records.traces.xspace.columns import Places
-from keras_matrix.records.traces.xspace.xplane import Events, Line, Plane
+from keras_matrix.records.traces.xspace.xplane import Events, PlaneLine, Plane
 
 CORRELATION = "correlation_id"
 NO_CORRELATION = NO_STEP = -1
@@ -124,7 +124,7 @@ class _Thread:
         return before - int((self.steps == NO_STEP).sum())
 
 
-def _thread(plane: Plane, line: Line) -> _Thread | None:
+def _thread(plane: Plane, line: PlaneLine) -> _Thread | None:
     """Return the calls and connections of a line, None if it has none."""
     events = line.events()
     correlations, launched = events.numbers(CORRELATION)

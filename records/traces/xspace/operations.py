@@ -18,7 +18,7 @@ LineKey = tuple[str, int]  # a plane and a line's number
 Flags = NDArray[np.bool_]
 
 
-class Operation(NamedTuple):
+class ProgramOperation(NamedTuple):
     """An operation: its name, its kind, its origin, and its program."""
 
     name: str
@@ -62,12 +62,12 @@ class OperationTable:
     """Collects operations line by line, and their separate end events."""
 
     def __init__(self) -> None:
-        self.whats: dict[Operation, int] = {}
+        self.whats: dict[ProgramOperation, int] = {}
         self.places: dict[LineKey, int] = {}
         self._ends = [(NONE, NONE)]
         self._worked = [NOTHING]
 
-    def what(self, what: Operation) -> int:
+    def what(self, what: ProgramOperation) -> int:
         """Return the index of an operation."""
         return self.whats.setdefault(what, len(self.whats))
 

@@ -42,11 +42,11 @@ from keras_matrix.records.traces.xspace.operations import (
     NO_SIZE,
     NOTHING,
     LineKey,
-    Operation,
+    ProgramOperation,
     OperationColumns,
     OperationTable,
 )
-from keras_matrix.records.traces.xspace.xplane import UNTOLD, Event, Events, Line, Plane
+from keras_matrix.records.traces.xspace.xplane import UNTOLD, PlaneEvent, Events, PlaneLine, Plane
 
 DEVICE_PLANE = "/device:"
 END = "end: "
@@ -70,7 +70,7 @@ STEP_NUMBER = "step_num"
 HOLDERS = frozenset({"fusion", "call", "custom-call"})
 
 
-class Mark(NamedTuple):
+class ProgramMark(NamedTuple):
     """A mark, or another event of the program's own thread."""
 
     place: LineKey
@@ -80,7 +80,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(slots=True)
-class Recording:
+class XSpaceRecording:
     """The content of a file. Times are nanoseconds of the profiler's clock.
 
     Steps are marks of a traced cell; in a file without these, the steps that another program has `annotated`.
@@ -90,11 +90,11 @@ class Recording:
     """
 
     worked: OperationColumns = NOTHING
-    whats: list[Operation] = field(default_factory=list)
+    whats: list[ProgramOperation] = field(default_factory=list)
     places: list[LineKey] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
-    fetches: list[Mark] = field(default_factory=list)
-    annotated: list[Mark] = field(default_factory=list)
+    marks: list[ProgramMark] = field(default_factory=list)
+    fetches: list[ProgramMark] = field(default_factory=list)
+    annotated: list[ProgramMark] = field(default_factory=list)
     clocks: list[tuple[int, int]] = field(default_factory=list)
     device: str = "cpu"
     launches: Launches = NO_LAUNCHES
@@ -105,7 +105,7 @@ class Recording:
 PROFILE_LIMIT_BYTES = 0x7FFFF000  # which one call of the system reads; a message of Protocol Buffers has at most 2 GiB
 
 
-def read(path: Path) -> Recording:
+def read(path: Path) -> XSpaceRecording:
     """Read a file. Raises `TraceError`."""
     try:
         data = read_plain(os.path.realpath(path), PROFILE_LIMIT_BYTES)  # named by a user, who may name a link
@@ -118,9 +118,9 @@ def read(path: Path) -> Recording:
         raise TraceError(f"{path}: is not a complete profile of JAX or TensorFlow: {error}; record it again") from error
 
 
-def _read(planes: list[Plane]) -> Recording:
+def _read(planes: list[Plane]) -> XSpaceRecording:
     programs, sheets = Programs(planes), OperationTable()
-    found = Recording(programs=programs.stored)
+    found = XSpaceRecording(programs=programs.stored)
     hosts = [p for p in planes if not p.name.startswith(DEVICE_PLANE) and p.name != xplane.METADATA_PLANE]
     for plane in planes:
         if plane.name.startswith(DEVICE_PLANE):
@@ -137,7 +137,7 @@ def _read(planes: list[Plane]) -> Recording:
     return found
 
 
-def _launches(found: Recording, hosts: list[Plane]) -> Launches:
+def _launches(found: XSpaceRecording, hosts: list[Plane]) -> Launches:
     """Return the steps that launched the events of the devices."""
     steps = [
         StepMark(*mark.place, mark.start_ns, mark.end_ns, int(mark.name.removeprefix(STEP)))
@@ -164,13 +164,13 @@ class Programs:
                         self.stored[name] = bytes(program)
                         self._instructions[name] = self._instructions[name.partition("(")[0]] = found
 
-    def _instruction(self, name: str, module: str, number: int | None) -> Operation:
+    def _instruction(self, name: str, module: str, number: int | None) -> ProgramOperation:
         """Return the operation of an instruction; a program with this number precedes one with this name."""
         # A program's name contains its number as unsigned.
         program = f"{module}({None if number is None else number % (1 << 64)})"
         own = self._instructions.get(program) or self._instructions.get(module, {})
         found = own.get(name) or Instruction(NUMBER.sub("", name), "")
-        return Operation(name, _op_of(found), found.origin, program)
+        return ProgramOperation(name, _op_of(found), found.origin, program)
 
 
 def _op_of(instruction: Instruction) -> str:
@@ -194,13 +194,13 @@ class _Role(Enum):
 class _Host:
     """Reads the plane of a host. The role of events with the same name is determined once."""
 
-    def __init__(self, found: Recording, plane: Plane, programs: Programs, sheets: OperationTable) -> None:
+    def __init__(self, found: XSpaceRecording, plane: Plane, programs: Programs, sheets: OperationTable) -> None:
         self._found, self._plane, self._programs, self._sheets = found, plane, programs, sheets
         self._roles: dict[int, _Role] = {}
         self._nodes: dict[int, tuple[int, int]] = {}
         self._marks = {kind for kind, name in plane.event_names.items() if MARKED.match(name)}
 
-    def read(self, line: Line) -> None:
+    def read(self, line: PlaneLine) -> None:
         place = (self._plane.name, line.number)
         kinds, first, which = np.unique(line.kinds(), return_index=True, return_inverse=True)
         distinct = kinds.tolist()
@@ -220,7 +220,7 @@ class _Host:
             if at.size:
                 reader(place, line.events(at))
 
-    def _learn(self, line: Line, kinds: list[int], first: Places) -> None:
+    def _learn(self, line: PlaneLine, kinds: list[int], first: Places) -> None:
         """Determine the roles of events of these kinds, by their names or by the statistics of the first of them."""
         if new := [at for at, kind in enumerate(kinds) if kind not in self._roles]:
             self._roles |= {event.kind: _role(event) for event in line.events(first[new])}
@@ -254,7 +254,7 @@ class _Host:
         """Return the operation of a node, and the number of its worker."""
         node, _, op = self._plane.event_names[kind].rpartition(":")
         worker = WORKER.search(node)
-        self._nodes[kind] = found = self._sheets.what(Operation(node, op, node)), int(worker[1]) if worker else 0
+        self._nodes[kind] = found = self._sheets.what(ProgramOperation(node, op, node)), int(worker[1]) if worker else 0
         return found
 
     def _instruction(self, place: LineKey, events: Events) -> None:
@@ -282,7 +282,7 @@ class _Host:
         return np.array(found, np.int64)[which]
 
 
-def _role(event: Event) -> _Role:
+def _role(event: PlaneEvent) -> _Role:
     name = event.name
     if name.startswith(MARK):
         return _Role.MARK
@@ -297,11 +297,11 @@ def _role(event: Event) -> _Role:
     return _Role.INSTRUCTION if "hlo_op" in event.stats else _Role.OTHER
 
 
-def _marked(place: LineKey, event: Event) -> Mark:
-    return Mark(place, event.start_ns, event.end_ns, event.name)
+def _marked(place: LineKey, event: PlaneEvent) -> ProgramMark:
+    return ProgramMark(place, event.start_ns, event.end_ns, event.name)
 
 
-def _read_device(found: Recording, plane: Plane, programs: Programs, sheets: OperationTable) -> None:
+def _read_device(found: XSpaceRecording, plane: Plane, programs: Programs, sheets: OperationTable) -> None:
     """Read the streams of a device; each event is a kernel or a copy."""
     number = plane.name.rpartition(":")[2]
     device = int(number) if number.isdecimal() else 0
@@ -328,7 +328,7 @@ def _read_device(found: Recording, plane: Plane, programs: Programs, sheets: Ope
         )
 
 
-def _work(line: Line, plane: Plane) -> Events:
+def _work(line: PlaneLine, plane: Plane) -> Events:
     """Return the events of a stream that are work of the device."""
     others = [kind for kind, name in plane.event_names.items() if name in NOT_WORK]
     return line.events(np.flatnonzero(~np.isin(line.kinds(), others))) if others else line.events()
@@ -354,7 +354,7 @@ def _kernels(events: Events, plane: Plane, programs: Programs, sheets: Operation
             _, op, origin, program = programs.instruction(*instruction)
         elif path != UNTOLD and (node := NODE.match(words[path])):
             origin, op = node[1], node[2]
-        found.append(sheets.what(Operation(name, copy_of(name) or op, origin, program)))
+        found.append(sheets.what(ProgramOperation(name, copy_of(name) or op, origin, program)))
     return np.array(found, np.int64)[which]
 
 

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_matrix.records.traces.names import Scopes, copy_of, is_collective
-from keras_matrix.records.traces.neutral import KINDS, Kind, Phase, Span, Track
+from keras_matrix.records.traces.neutral import KINDS, TrackKind, Phase, Span, Track
 from keras_matrix.records.traces.request import PHASE, STEP, Names
 from keras_matrix.records.traces.xspace.columns import Places
 from keras_matrix.records.traces.xspace.launches import NO_CORRELATION, NO_STEP
-from keras_matrix.records.traces.xspace.operations import NO_RUN, NO_SIZE, Flags, LineKey, Operation, OperationColumns
-from keras_matrix.records.traces.xspace.reader import Recording
+from keras_matrix.records.traces.xspace.operations import NO_RUN, NO_SIZE, Flags, LineKey, ProgramOperation, OperationColumns
+from keras_matrix.records.traces.xspace.reader import XSpaceRecording
 
 COLLECTIVE = re.compile(
     r"^(all-reduce|all-gather|reduce-scatter|all-to-all|collective-|ragged-all-to-all|Collective|Nccl)"
@@ -34,7 +34,7 @@ INPUT = re.compile(r"^(Iterator\w*GetNext\w*|IteratorV2|MultiDeviceIteratorGetNe
 Objects = NDArray[np.object_]
 
 
-def spans(recording: Recording, worker: int, names: Names) -> list[Span]:
+def spans(recording: XSpaceRecording, worker: int, names: Names) -> list[Span]:
     """Return the spans of a file, in the profiler's own clock; its devices are the workers from `worker` on."""
     worked = _in_order(recording.worked)
     whats, scopes = recording.whats, Scopes(names)
@@ -46,8 +46,8 @@ def spans(recording: Recording, worker: int, names: Names) -> list[Span]:
     marks = list(_marks(recording, worker))
     kinds = np.array([KINDS.index(kind) for kind, _, _ in read], np.int64)[worked.whats]
     if worked.on_device.any():
-        kinds[~worked.on_device] = KINDS.index(Kind.HOST)
-        kinds[recording.launches.before(worked.correlations) & worked.on_device] = KINDS.index(Kind.OUTSIDE)
+        kinds[~worked.on_device] = KINDS.index(TrackKind.HOST)
+        kinds[recording.launches.before(worked.correlations) & worked.on_device] = KINDS.index(TrackKind.OUTSIDE)
     which, tracks = _tracks(worked, kinds, worker, {mark.track for mark in marks})
     columns = (
         _objects(tracks)[which],
@@ -63,7 +63,7 @@ def spans(recording: Recording, worker: int, names: Names) -> list[Span]:
     return [*marks, *map(Span, *(column.tolist() for column in columns))]
 
 
-def operations(recording: Recording) -> list[Operation]:
+def operations(recording: XSpaceRecording) -> list[ProgramOperation]:
     """Return the operation of each span of work, in the order in which `spans` ends with them."""
     return [recording.whats[at] for at in _in_order(recording.worked).whats.tolist()]
 
@@ -79,7 +79,7 @@ def _objects(values: list[Any]) -> Objects:
     return found
 
 
-def _of_device(recording: Recording, worked: OperationColumns) -> list[Objects]:
+def _of_device(recording: XSpaceRecording, worked: OperationColumns) -> list[Objects]:
     """Return stream, size and correlation of each operation on a device, None for others."""
     streams = _objects([line for _, line in recording.places])[worked.places]
     numbers = (
@@ -93,14 +93,14 @@ def _of_device(recording: Recording, worked: OperationColumns) -> list[Objects]:
     return found
 
 
-def _read(what: Operation, scopes: Scopes) -> tuple[Kind, Phase | None, str | None]:
+def _read(what: ProgramOperation, scopes: Scopes) -> tuple[TrackKind, Phase | None, str | None]:
     """Return the kind of track, the phase and the layer of an operation."""
     phase, layer = scopes.read(what.origin)
     if what.op == copy_of(what.name):
-        return Kind.COPY, phase, layer
+        return TrackKind.COPY, phase, layer
     if is_collective(what.name) or COLLECTIVE.match(what.op) or COLLECTIVE_SCOPE.search(what.origin):
-        return Kind.COMMUNICATION, Phase.COMMUNICATION, layer
-    return Kind.COMPUTE, Phase.INPUT if INPUT.match(what.op) else phase, layer
+        return TrackKind.COMMUNICATION, Phase.COMMUNICATION, layer
+    return TrackKind.COMPUTE, Phase.INPUT if INPUT.match(what.op) else phase, layer
 
 
 def _tracks(
@@ -157,7 +157,7 @@ def _follow(worked: OperationColumns, groups: Places, at: Places) -> Places:
 class _Steps:
     """Finds the step of each operation."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: XSpaceRecording) -> None:
         steps = sorted((one.start_ns, one.end_ns, one.name) for one in recording.marks if one.name.startswith(STEP))
         self._begins = np.array([begin for begin, _, _ in steps], np.int64)
         self._ends = np.array([end for _, end, _ in steps], np.int64)
@@ -227,17 +227,17 @@ def _numbered(words: list[str]) -> Places:
     return np.array([known.setdefault(word, len(known)) for word in words], np.int64)
 
 
-def _marks(recording: Recording, worker: int) -> Iterator[Span]:
-    places: dict[tuple[LineKey, Kind], int] = {}
+def _marks(recording: XSpaceRecording, worker: int) -> Iterator[Span]:
+    places: dict[tuple[LineKey, TrackKind], int] = {}
     marks = [*recording.marks, *recording.fetches]
     for mark in sorted(marks, key=lambda one: (one.start_ns, -one.end_ns)):
-        name, kind, step, phase = mark.name, Kind.HOST, None, None
+        name, kind, step, phase = mark.name, TrackKind.HOST, None, None
         if name.startswith(STEP):
-            name, kind, step = f"step {name.removeprefix(STEP)}", Kind.STEPS, int(name.removeprefix(STEP))
+            name, kind, step = f"step {name.removeprefix(STEP)}", TrackKind.STEPS, int(name.removeprefix(STEP))
         elif name.startswith(PHASE):
             name = name.removeprefix(PHASE)
-            kind, phase = (Kind.INPUT if name == Phase.INPUT else Kind.LAYERS), Phase(name)
+            kind, phase = (TrackKind.INPUT if name == Phase.INPUT else TrackKind.LAYERS), Phase(name)
         lane = places.setdefault((mark.place, kind), sum(other is kind for _, other in places))
-        op = "step" if kind is Kind.STEPS else name
+        op = "step" if kind is TrackKind.STEPS else name
         track = Track(worker, kind, lane)
         yield Span(track, name, op, mark.start_ns, mark.end_ns - mark.start_ns, phase, None, step)

@@ -34,7 +34,7 @@ MOST_NS = 1 << 61
 UNTOLD = -1
 
 
-class Event(NamedTuple):
+class PlaneEvent(NamedTuple):
     """An event of a line, with its own statistics and those of its name. Times are the profiler's own nanoseconds."""
 
     name: str
@@ -49,7 +49,7 @@ class Plane:
     """A host or a device, and the names of its events and their statistics."""
 
     name: str = ""
-    lines: list[Line] = field(default_factory=list)
+    lines: list[PlaneLine] = field(default_factory=list)
     event_names: dict[int, str] = field(default_factory=dict)
     event_stats: dict[int, tuple[memoryview, ...]] = field(default_factory=dict)
     stat_names: dict[int, str] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Plane:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlaneLine:
     """A thread of a host or a stream of a device; its events are in `data` from `begins` to `ends`."""
 
     name: str
@@ -134,7 +134,7 @@ class Events:
     start_ns: Places
     end_ns: Places
 
-    def __init__(self, line: Line, data: Bytes, begins: Places, ends: Places) -> None:
+    def __init__(self, line: PlaneLine, data: Bytes, begins: Places, ends: Places) -> None:
         """Read everything except the statistics' content. Raises `Malformed` if an event is truncated."""
         self._line, self._data = line, data
         found = {key: np.zeros(begins.size, np.int64) for key in (KIND, OFFSET, DURATION)}
@@ -156,7 +156,7 @@ class Events:
         """Return the number of events."""
         return self.kinds.size
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[PlaneEvent]:
         """Yield them one by one. Raises `IndexError` or `Malformed` if a statistic is truncated."""
         plane, data = self._line.plane, self._line.data
         own: list[dict[str, Any]] = [{} for _ in range(len(self))]
@@ -166,7 +166,7 @@ class Events:
                 own[owner][name] = value
         rows = zip(self.kinds.tolist(), self.start_ns.tolist(), self.end_ns.tolist(), own, strict=True)
         for kind, start_ns, end_ns, stats in rows:
-            yield Event(plane.event_names.get(kind, ""), start_ns, end_ns, kind, plane.stats_of(kind) | stats)
+            yield PlaneEvent(plane.event_names.get(kind, ""), start_ns, end_ns, kind, plane.stats_of(kind) | stats)
 
     def numbers(self, name: str) -> tuple[Places, NDArray[np.bool_]]:
         """Return each event's integer statistic with that name, 0 if it is missing, and which events have it."""
@@ -256,14 +256,14 @@ def _plane(data: memoryview) -> Plane:
     return plane
 
 
-def _line(data: memoryview, plane: Plane) -> Line:
+def _line(data: memoryview, plane: Plane) -> PlaneLine:
     begins, ends, others = _pieces(bytes(data))
     named = {key: value for begin, end in others for key, value in fields(data[begin:end])}
     name = text(named[11]) if 11 in named else text(named[2]) if 2 in named else ""
     start_ns = signed(number(named.get(3, 0)))
     if abs(start_ns) > MOST_NS:
         raise Malformed(f"a line begins at {start_ns} ns")
-    return Line(name, number(named.get(1, 0)), start_ns, data, begins, ends, plane)
+    return PlaneLine(name, number(named.get(1, 0)), start_ns, data, begins, ends, plane)
 
 
 def _name_event(data: memoryview, plane: Plane) -> None:

@@ -35,7 +35,7 @@ class CompileEvents:
     graph_breaks: int | None = None
 
 
-class Stream(Protocol):
+class BatchStream(Protocol):
     """The batches of a source, without end, shared by all calls of `fit`.
 
     `taken` counts the batches that were taken from it. It may hold `prefetched` batches besides those of the source.
@@ -116,7 +116,7 @@ class BackendAdapter(Protocol):
         """Return how many batches `fit` draws before it needs them."""
         return 0
 
-    def own_stream(self, request: StreamRequest) -> Stream | None:
+    def own_stream(self, request: StreamRequest) -> BatchStream | None:
         """Return the stream of a source's batches; None if `fit` can read one in Python (`PythonStream`)."""
         return None
 

@@ -34,7 +34,7 @@ LEAST_PAIRS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class TimingRequest:
     """A backend's settings, the half-width of the interval at which to stop, and the time limit."""
 
     settings: Settings
@@ -107,7 +107,7 @@ def half_width(logs: Sequence[float]) -> float:
     return float(stdtrit(len(logs) - 1, 0.975)) * statistics.stdev(logs) / math.sqrt(len(logs))
 
 
-def answer(order: Order) -> dict[str, Any]:
+def answer(order: TimingRequest) -> dict[str, Any]:
     """Return the ratio of our timed epochs to bare ones, with its 95 % interval and the number of pairs."""
     # The last CPU: the first takes most interrupts.
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -118,4 +118,4 @@ def answer(order: Order) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer_order(Order, answer)
+    answer_order(TimingRequest, answer)

@@ -56,10 +56,10 @@ class StepTraining(Training):
     """Epochs of the training steps of an implementation."""
 
     _rung: Rung
-    _start: Start
+    _start: StartValues
 
     def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
-        self._start = Start.of(self.model)
+        self._start = StartValues.of(self.model)
         self._rung = self._make()
         return super().run(first)
 
@@ -133,18 +133,18 @@ def step_epochs(
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartValues:
     """The values of the variables of a model and its optimizer before any step."""
 
     variables: Sequence[Any]
     values: Sequence[Any]
 
     @staticmethod
-    def of(model: Any) -> Start:
+    def of(model: Any) -> StartValues:
         """Build the model's optimizer, and copy all values to the host."""
         model.optimizer.build(model.trainable_variables)
         variables = [*model.variables, *model.optimizer.variables]
-        return Start(variables, [np.array(keras.ops.convert_to_numpy(one)) for one in variables])
+        return StartValues(variables, [np.array(keras.ops.convert_to_numpy(one)) for one in variables])
 
     def restore(self) -> None:
         """Set the variables to these values."""
@@ -152,7 +152,7 @@ class Start:
             variable.assign(value)
 
 
-def largest_deviation(model: Any, start: Start, make: Callable[[], Rung], batches: Sequence[Batch]) -> float:
+def largest_deviation(model: Any, start: StartValues, make: Callable[[], Rung], batches: Sequence[Batch]) -> float:
     """Return the largest relative deviation of a step's loss from Keras's. Raises `WorkMismatch` beyond the limits.
 
     It spoils the model: its dropout stays off and its weights are others.
@@ -160,7 +160,7 @@ def largest_deviation(model: Any, start: Start, make: Callable[[], Rung], batche
     switch_off(model)
     start.restore()
     lower_rate(model)
-    begin = Start.of(model)
+    begin = StartValues.of(model)
     expected = []
     for x, y in batches:
         model.reset_metrics()

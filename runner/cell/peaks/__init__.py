@@ -20,14 +20,14 @@ SCALAR = 3.0  # STREAM's
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TimedOperation:
     """One operation: `start` may return before it is done, `finish` returns when all started calls are done."""
 
     start: Callable[[], object]
     finish: Callable[[], object] = lambda: None
 
 
-class Refused(Exception):
+class NotTimeable(Exception):
     """This cannot be timed here. The message is the reason."""
 
 
@@ -42,20 +42,20 @@ class Bench(ABC):
         return DeviceMemory()
 
     @abstractmethod
-    def gemm(self, size: int, precision: str) -> Call:
-        """Return C = A B of square matrices with `size` rows. Raises `Refused`."""
+    def gemm(self, size: int, precision: str) -> TimedOperation:
+        """Return C = A B of square matrices with `size` rows. Raises `NotTimeable`."""
 
     @abstractmethod
-    def copy(self, elements: int) -> Call:
-        """Return STREAM's copy, c = a, over float64 arrays. Raises `Refused`."""
+    def copy(self, elements: int) -> TimedOperation:
+        """Return STREAM's copy, c = a, over float64 arrays. Raises `NotTimeable`."""
 
     @abstractmethod
-    def triad(self, elements: int) -> Call:
-        """Return STREAM's triad, a = b + s c, over float64 arrays. Raises `Refused`."""
+    def triad(self, elements: int) -> TimedOperation:
+        """Return STREAM's triad, a = b + s c, over float64 arrays. Raises `NotTimeable`."""
 
-    def until_done(self, operation: Callable[..., object], *inputs: Any, **options: Any) -> Call:
+    def until_done(self, operation: Callable[..., object], *inputs: Any, **options: Any) -> TimedOperation:
         """Return the call of an operation that may return before its result is computed."""
-        return Call(lambda: operation(*inputs, **options), lambda: self._adapter.wait(None))
+        return TimedOperation(lambda: operation(*inputs, **options), lambda: self._adapter.wait(None))
 
 
 def load(settings: Settings, adapter: BackendAdapter) -> Bench:

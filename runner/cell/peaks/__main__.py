@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from keras_matrix.records.instruments.peaks import PeakAnswer, PeakOrder
 from keras_matrix.runner.cell.checks.answering import answer_order
-from keras_matrix.runner.cell.peaks import HOST, Bench, Refused
+from keras_matrix.runner.cell.peaks import HOST, Bench, NotTimeable
 from keras_matrix.runner.cell.peaks.timing import array_plan, cache_bytes, gemms, stream
 
 
@@ -32,7 +32,7 @@ def answer(order: PeakOrder) -> PeakAnswer:
                 found.streams.append(stream(bench, order, name))
             else:
                 found.gemms.extend(gemms(bench, order, name))
-        except Refused as refused:
+        except NotTimeable as refused:
             found.refused[name] = str(refused)
         except Exception as error:  # noqa: BLE001 - any error of a backend: this figure alone is missing
             traceback.print_exc()

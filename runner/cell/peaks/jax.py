@@ -11,7 +11,7 @@ import numpy as np
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import peaks
 from keras_matrix.runner.cell.backends import BackendAdapter
-from keras_matrix.runner.cell.peaks import SCALAR, Call
+from keras_matrix.runner.cell.peaks import SCALAR, TimedOperation
 from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
 
 # What XLA may do with float32 products on an accelerator; on a CPU both mean float32.
@@ -31,7 +31,7 @@ class Bench(peaks.Bench):
         # Of the share of the device that JAX may take; a third of that is less than a third of the free memory.
         return DeviceMemory(used["bytes_limit"] - used["bytes_in_use"])
 
-    def gemm(self, size: int, precision: str) -> Call:
+    def gemm(self, size: int, precision: str) -> TimedOperation:
         draw = np.random.default_rng(0)
         dtype = "float32" if precision == "tf32" else precision
         left, right = (jnp.asarray(draw.standard_normal((size, size)), dtype=dtype) for _ in range(2))
@@ -47,16 +47,16 @@ class Bench(peaks.Bench):
             jax.block_until_ready(pending)
             pending.clear()  # before the next call, which then reuses this memory
 
-        return Call(start, finish)
+        return TimedOperation(start, finish)
 
-    def copy(self, elements: int) -> Call:
+    def copy(self, elements: int) -> TimedOperation:
         return _written(lambda a, b, c: b, elements)
 
-    def triad(self, elements: int) -> Call:
+    def triad(self, elements: int) -> TimedOperation:
         return _written(lambda a, b, c: b + SCALAR * c, elements)
 
 
-def _written(kernel: Any, elements: int) -> Call:
+def _written(kernel: Any, elements: int) -> TimedOperation:
     """Return a call that writes into the array of the previous call."""
     b, c = (jnp.full((elements,), value, dtype="float64") for value in (2.0, 1.0))
     arrays = [jnp.zeros_like(b)]
@@ -66,4 +66,4 @@ def _written(kernel: Any, elements: int) -> Call:
     def start() -> None:
         arrays[0] = compiled(arrays[0], b, c)
 
-    return Call(start, lambda: jax.block_until_ready(arrays[0]))
+    return TimedOperation(start, lambda: jax.block_until_ready(arrays[0]))

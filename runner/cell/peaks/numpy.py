@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_matrix.runner.cell import peaks
-from keras_matrix.runner.cell.peaks import SCALAR, Call, Refused
+from keras_matrix.runner.cell.peaks import SCALAR, TimedOperation, NotTimeable
 
 # Three blocks of 128 KiB stay within a second-level cache of 512 KiB, which today's cores have.
 BLOCK = 16_384
@@ -29,16 +29,16 @@ class Bench(peaks.Bench):
         self._threads = len(os.sched_getaffinity(0))
         self._pool = ThreadPoolExecutor(self._threads)
 
-    def gemm(self, size: int, precision: str) -> Call:
-        raise Refused("matrix products are timed with the backends")
+    def gemm(self, size: int, precision: str) -> TimedOperation:
+        raise NotTimeable("matrix products are timed with the backends")
 
-    def copy(self, elements: int) -> Call:
+    def copy(self, elements: int) -> TimedOperation:
         return self._over_parts(_copy, elements)
 
-    def triad(self, elements: int) -> Call:
+    def triad(self, elements: int) -> TimedOperation:
         return self._over_parts(_triad, elements)
 
-    def _over_parts(self, kernel: Callable[[Floats, Floats, Floats], None], elements: int) -> Call:
+    def _over_parts(self, kernel: Callable[[Floats, Floats, Floats], None], elements: int) -> TimedOperation:
         share = -(-elements // self._threads)
         # Each thread allocates its own part: on NUMA machines a page is on the node that first writes it.
         parts = list(self._pool.map(_arrays, [min(share, elements - k * share) for k in range(self._threads)]))
@@ -47,7 +47,7 @@ class Bench(peaks.Bench):
             for _ in self._pool.map(lambda part: kernel(*part), parts):
                 pass
 
-        return Call(call)
+        return TimedOperation(call)
 
 
 def _arrays(elements: int) -> tuple[Floats, Floats, Floats]:

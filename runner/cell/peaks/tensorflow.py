@@ -11,23 +11,23 @@ from typing import Any
 import tensorflow as tf
 
 from keras_matrix.runner.cell import peaks
-from keras_matrix.runner.cell.peaks import SCALAR, Call
+from keras_matrix.runner.cell.peaks import SCALAR, TimedOperation
 
 
 class Bench(peaks.Bench):
     """Timed with TensorFlow, which reports the memory it uses, not what is free."""
 
-    def gemm(self, size: int, precision: str) -> Call:
+    def gemm(self, size: int, precision: str) -> TimedOperation:
         tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
         dtype = tf.as_dtype("float32" if precision == "tf32" else precision)
         left, right = (tf.cast(tf.random.normal((size, size)), dtype) for _ in range(2))
         return self.until_done(tf.matmul, left, right)
 
-    def copy(self, elements: int) -> Call:
+    def copy(self, elements: int) -> TimedOperation:
         (b,) = self._arrays(elements, 1)
         return self.until_done(tf.function(lambda b: -b, jit_compile=True), b)  # a bare copy would copy nothing
 
-    def triad(self, elements: int) -> Call:
+    def triad(self, elements: int) -> TimedOperation:
         b, c = self._arrays(elements, 2)
         return self.until_done(tf.function(lambda b, c: b + SCALAR * c, jit_compile=True), b, c)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.instruments.peaks import Gemm, PeakOrder, Stream, Timed
 from keras_matrix.runner.cell.clock import Clock, monotonic
-from keras_matrix.runner.cell.peaks import Bench, Call
+from keras_matrix.runner.cell.peaks import Bench, TimedOperation
 from keras_matrix.runner.cell.peaks.stretches import ArrayPlan, DeviceMemory, calls_per_stretch, plan_arrays
 
 # The first is so small that on a shared machine some call runs undisturbed: 3 ms at 100 GFLOP/s, a scheduler's slice.
@@ -57,7 +57,7 @@ def stream(bench: Bench, order: PeakOrder, kernel: str, clock: Clock = monotonic
     return Stream(settings.backend, settings.device, kernel, threads, array_bytes, timed)
 
 
-def rates(call: Call, amount: int, order: PeakOrder, clock: Clock = monotonic) -> Timed:
+def rates(call: TimedOperation, amount: int, order: PeakOrder, clock: Clock = monotonic) -> Timed:
     """Return `amount` per second for single calls, on an accelerator for stretches, after a discarded call."""
 
     def time_stretch(calls: int) -> float:

@@ -9,7 +9,7 @@ import torch
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import peaks
 from keras_matrix.runner.cell.backends import BackendAdapter
-from keras_matrix.runner.cell.peaks import SCALAR, Call
+from keras_matrix.runner.cell.peaks import SCALAR, TimedOperation
 from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
 
 
@@ -26,17 +26,17 @@ class Bench(peaks.Bench):
         free_bytes, _ = torch.cuda.mem_get_info()
         return DeviceMemory(free_bytes, torch.cuda.get_device_properties(0).L2_cache_size)
 
-    def gemm(self, size: int, precision: str) -> Call:
+    def gemm(self, size: int, precision: str) -> TimedOperation:
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         dtype = getattr(torch, "float32" if precision == "tf32" else precision)
         left, right, out = (torch.randn(size, size, device=self._device).to(dtype) for _ in range(3))
         return self.until_done(torch.mm, left, right, out=out)
 
-    def copy(self, elements: int) -> Call:
+    def copy(self, elements: int) -> TimedOperation:
         a, _, c = self._arrays(elements)
         return self.until_done(c.copy_, a)
 
-    def triad(self, elements: int) -> Call:
+    def triad(self, elements: int) -> TimedOperation:
         a, b, c = self._arrays(elements)
         return self.until_done(torch.add, b, c, alpha=SCALAR, out=a)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keras_matrix.records.host.procfs import Tree, Unread, integer
+from keras_matrix.records.host.procfs import ProcTree, Unread, integer
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 IDLE_S = 0.1
@@ -34,7 +34,7 @@ class ReadCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TreeCounters:
     """The counters at one moment; `reads` by process."""
 
     cpu_time_s: float | None
@@ -56,15 +56,15 @@ class Used:
 class ProcessTree:
     """This process and its descendants."""
 
-    def __init__(self, files: Sequence[Path] = (), tree: Tree | None = None, pid: int | None = None) -> None:
-        self._tree, self._pid = tree or Tree(), pid or os.getpid()
+    def __init__(self, files: Sequence[Path] = (), tree: ProcTree | None = None, pid: int | None = None) -> None:
+        self._tree, self._pid = tree or ProcTree(), pid or os.getpid()
         self._device = _statistics_path(files)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> TreeCounters:
         """Read the counters now."""
         pids = [self._pid, *self._descendants(self._pid)]
         times_s = [self._cpu_time_s(pid) for pid in pids]
-        return Snapshot(
+        return TreeCounters(
             sum(one for one in times_s if one is not None) if times_s[0] is not None else None,
             {pid: counts for pid in pids if (counts := self._reads(pid)) is not None},
             self._device_reads(),
@@ -122,7 +122,7 @@ class ProcessTree:
         return integer(text.split()[0])
 
 
-def used_between(before: Snapshot, after: Snapshot) -> Used:
+def used_between(before: TreeCounters, after: TreeCounters) -> Used:
     """Return what was used between two snapshots."""
     known = before.reads.keys() <= after.reads.keys() and bool(after.reads)
     zero = ReadCounts(0, 0, 0)

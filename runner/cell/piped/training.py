@@ -20,7 +20,7 @@ from keras_matrix.models.workload import Built, InputPipeline, UnsupportedWorklo
 from keras_matrix.records.instruments.work_done import WorkStretch
 from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import PIPELINE, Settings
-from keras_matrix.runner.cell.backends import BackendAdapter, Stream, Unsupported
+from keras_matrix.runner.cell.backends import BackendAdapter, BatchStream, Unsupported
 from keras_matrix.runner.cell.batches import Batch, Feeder
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job
@@ -28,11 +28,11 @@ from keras_matrix.runner.cell.loop import EpochLog, Stretch
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
 from keras_matrix.runner.cell.phases import Timeline, Training, agreed, learning_of, unchanged
 from keras_matrix.runner.cell.piped.page_cache import PageCache
-from keras_matrix.runner.cell.piped.process_tree import ProcessTree, Snapshot, Used, used_between
+from keras_matrix.runner.cell.piped.process_tree import ProcessTree, TreeCounters, Used, used_between
 from keras_matrix.runner.cell.piped.request import StreamRequest
 from keras_matrix.runner.cell.piped.stream import PythonStream
 from keras_matrix.runner.cell.piped.timers import EachStep, Timers
-from keras_matrix.runner.cell.work.counter import Weights
+from keras_matrix.runner.cell.work.counter import WeightChecksums
 
 LEAD_IN_STEPS = 3
 LEAST_QUIET_S = 0.2
@@ -72,7 +72,7 @@ class PipedTraining(Training):
         first_step_s = self._fit("first_step", feeder, Stretch(chunk, 1)).times_s[0]
         self.page_cache.prepare()
         steps, calibration_s = agreed(self._job, self._measured.turns, self._call_time_s)
-        self.ledger.before = Weights.of(self.model)
+        self.ledger.before = WeightChecksums.of(self.model)
         log = self._epochs(steps)
         self._measured.end()
         return Timeline(first_step_s, calibration_s, steps, log).times(settings), learning_of(log), steps
@@ -103,7 +103,7 @@ class PipedTraining(Training):
         hooks = (EachStep(),) if self.epochs_input.timers else ()
         return super()._fit(name, feeder, replace(stretch, callbacks=hooks))
 
-    def _opened(self) -> Stream:
+    def _opened(self) -> BatchStream:
         """Return the stream of the pipeline's batches, with timers if the cell has them."""
         timers = Timers() if self._job.settings.input_timers else None
         request = StreamRequest(
@@ -175,7 +175,7 @@ class _Observed:
     def __init__(self, found: EpochsInput, tree: ProcessTree, begun_s: float) -> None:
         self._found, self._tree, self._begun_s = found, tree, begun_s
         self._started_s = begun_s
-        self._before: Snapshot | None = None
+        self._before: TreeCounters | None = None
 
     def start(self) -> None:
         """Begin to record."""

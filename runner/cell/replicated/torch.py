@@ -40,7 +40,7 @@ from keras_matrix.models.fc.native.torch import reserve
 from keras_matrix.models.process.children import end_of, end_with_parent, start_method, started
 from keras_matrix.models.process.float64 import keep_float64
 from keras_matrix.models.process.process_group import Member, connect, prepare, settle
-from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.replicas.facts import Replica, Replicas
 from keras_matrix.records.settings import RESIDENT, Settings
 from keras_matrix.runner.cell.backends import Unsupported
@@ -76,10 +76,10 @@ class Group(DeviceGroup):
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
         self._folder = ""
-        self._part: Part | None = None
+        self._part: TorchReplica | None = None
         self._fed, self._feeds = 0, 0
         self._closed = Event()
-        self._ended: list[Ended] = []
+        self._ended: list[ReplicaEpoch] = []
 
     def cpus(self) -> set[int]:
         return self._allowed
@@ -94,7 +94,7 @@ class Group(DeviceGroup):
             self._pipes.append(ours)
             own, method = ReplicaStart(job, rank, start.meeting), start_method(settings.device)
             self._processes.append(started(live, own, theirs, list(self._pipes), method))
-        self._part = Part(start)
+        self._part = TorchReplica(start)
         Thread(target=self._end_if_lost, args=(job,), daemon=True).start()
 
     def _end_if_lost(self, job: Job) -> None:
@@ -176,7 +176,7 @@ class Group(DeviceGroup):
             inside_s = statistics.fmean([sums.inside_s, *(one.inside_s for one in self._ended)]) / steps
             step_times_s.append(step_s)
             compute_times_s.append(step_s - inside_s)
-        return Communication(Method.TIMED, step_times_s[1:], compute_times_s[1:])
+        return Communication(TimingMethod.TIMED, step_times_s[1:], compute_times_s[1:])
 
     def close(self) -> None:
         self._closed.set()
@@ -189,7 +189,7 @@ class Group(DeviceGroup):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
-    def part(self) -> Part:
+    def part(self) -> TorchReplica:
         """This process's own part."""
         assert self._part is not None, "reserve comes first"
         return self._part
@@ -256,7 +256,7 @@ class ReplicaStart:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ReplicaEpoch:
     """What a replica reports at the end of an epoch."""
 
     logs: dict[str, float]
@@ -264,7 +264,7 @@ class Ended:
     inside_s: float
 
 
-class Part:
+class TorchReplica:
     """This process's replica."""
 
     def __init__(self, start: ReplicaStart) -> None:
@@ -454,7 +454,7 @@ class FurtherReplica:
 
         job = start.job
         self._requests, self._feeds = requests, dict[int, list[Any]]()
-        self._part = Part(start)
+        self._part = TorchReplica(start)
         self._adapter = backends.load(job.settings.backend)
         if job.settings.device != "cpu":  # a new interpreter, which has inherited no configuration
             self._adapter.configure(job.settings, job.compile_cache_dir)
@@ -495,7 +495,7 @@ class FurtherReplica:
 class _Follow(keras.callbacks.Callback):  # type: ignore[misc]
     """Waits for the first replica before each epoch, and reports at its end."""
 
-    def __init__(self, part: Part, requests: Connection) -> None:
+    def __init__(self, part: TorchReplica, requests: Connection) -> None:
         super().__init__()
         self._part, self._requests = part, requests
 
@@ -510,4 +510,4 @@ class _Follow(keras.callbacks.Callback):  # type: ignore[misc]
         self._part.settle()
         inside_s = self._part.sums.inside_s if self._part.sums is not None else 0.0
         found = {name: float(value) for name, value in (logs or {}).items()}
-        self._requests.send(Ended(found, int(self.model._loss_tracker.count.value), inside_s))
+        self._requests.send(ReplicaEpoch(found, int(self.model._loss_tracker.count.value), inside_s))

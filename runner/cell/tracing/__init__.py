@@ -29,7 +29,7 @@ from keras_matrix.runner.cell.job import Job, in_a_line
 WORDS_CHARACTERS = 500
 
 
-class Subject(Protocol):
+class TraceSubject(Protocol):
     """What can be traced: a workload that Keras runs, or the workers of the FC modes."""
 
     def names(self) -> Names:
@@ -39,7 +39,7 @@ class Subject(Protocol):
         """Run the requested epochs and write the profiler's files. Raises any error of the profiler."""
 
 
-def with_trace(job: Job, trace: Trace, result: CellResult, subject: Subject) -> CellResult:
+def with_trace(job: Job, trace: Trace, result: CellResult, subject: TraceSubject) -> CellResult:
     """Trace; return the result with the trace's outcome."""
     traced = Traced(trace.all_steps)
     try:
@@ -51,7 +51,7 @@ def with_trace(job: Job, trace: Trace, result: CellResult, subject: Subject) -> 
         return replace(result, trace=replace(traced, problem=in_a_line(error)[:WORDS_CHARACTERS]))
 
 
-def _trace(job: Job, trace: Trace, subject: Subject) -> int:
+def _trace(job: Job, trace: Trace, subject: TraceSubject) -> int:
     """Write the trace into the job's folder; return the size of the backend's own files."""
     own = job.traced_path / NATIVE_NAME
     own.mkdir(parents=True)

@@ -60,7 +60,7 @@ class TracedWorkload:
     def traced(self, order: TraceOrder) -> None:
         """Run the epochs up to the last requested one, and record the requested ones."""
         profiler = self._profiler
-        recording = Recording(profiler, order)
+        recording = EpochProfiling(profiler, order)
         with ExitStack() as marks:
             marks.callback(recording.end)
             if self._named(profiler):
@@ -95,7 +95,7 @@ class TracedWorkload:
         self._work.again(Stretch(self._work.steps_a_call, 2), partial(_marked_input, profiler))
 
 
-class Recording:
+class EpochProfiling:
     """Runs the profiler for the requested epochs, whose steps are numbered consecutively."""
 
     def __init__(self, profiler: Profiler, order: TraceOrder) -> None:

@@ -128,20 +128,20 @@ def predicted(name: str, steps: int, rows: Sequence[int]) -> WorkStretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class WeightChecksums:
     """Checksums, at one moment, of the weights that training may change and of the optimizer's own variables."""
 
     trainable: list[int]
     optimizer: list[int]
 
     @staticmethod
-    def of(model: Any) -> Weights:
+    def of(model: Any) -> WeightChecksums:
         """Return the current checksums; one variable at a time is copied to the host."""
         inner = inner_optimizer(model.optimizer)
         own = [one for one in getattr(inner, "variables", ()) if one is not update_counter(inner)]
-        return Weights(_checksums(model.trainable_variables), _checksums(own))
+        return WeightChecksums(_checksums(model.trainable_variables), _checksums(own))
 
-    def changed_since(self, before: Weights) -> int:
+    def changed_since(self, before: WeightChecksums) -> int:
         """Return how many trainable weights differ."""
         return sum(a != b for a, b in zip(before.trainable, self.trainable, strict=False))
 
@@ -152,8 +152,8 @@ class Ledger:
 
     stretches: list[WorkStretch] = field(default_factory=list)
     optimizer_replaced: bool = False
-    before: Weights | None = None
-    after: Weights | None = None
+    before: WeightChecksums | None = None
+    after: WeightChecksums | None = None
     changed_at_high_rate: bool | None = None
 
     @property

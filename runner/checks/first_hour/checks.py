@@ -159,7 +159,7 @@ def resident_feed(hour: Hour) -> Found:
 
 def share_in_steps(spans: Iterable[neutral.Span]) -> float:
     """Return the share of a device's operations that are assigned to a step; 0 without operations."""
-    steps = [one.step is not None for one in spans if one.track.kind is neutral.Kind.COMPUTE]
+    steps = [one.step is not None for one in spans if one.track.kind is neutral.TrackKind.COMPUTE]
     return sum(steps) / len(steps) if steps else 0.0
 
 

@@ -19,7 +19,7 @@ from keras_matrix.records.schema import Record
 from keras_matrix.records.text import number, percentage, plural, printable, seconds
 from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.request import TRACE_NAME, TraceError
-from keras_matrix.records.traces.table import Gap, Table, TimeShare
+from keras_matrix.records.traces.table import IdleGap, TraceSummary, TimeShare
 from keras_matrix.runner.cli.options import add_measuring_options, check_output, run_request
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import InfrastructureError, UsageError
@@ -145,7 +145,7 @@ def _of_file(path: Path, output: _Output) -> int:
     return 0
 
 
-def heading(table: Table, measured_step_s: float | None) -> list[str]:
+def heading(table: TraceSummary, measured_step_s: float | None) -> list[str]:
     """Return the steps that were traced, and how busy the device was."""
     workers = f" of {table.workers} workers" if table.workers > 1 else ""
     if table.steps and table.step_time_s is not None:
@@ -173,7 +173,7 @@ def start_lines(record: Record) -> list[str]:
     return [f"start of the process: {known}{f' ({starts.MEANING})' if compiling else ''}"] if known else []
 
 
-def table_lines(table: Table, top: int) -> list[str]:
+def table_lines(table: TraceSummary, top: int) -> list[str]:
     """Return the tables: by operation, layer, phase and, if there are several, kind of work; and the largest gaps."""
     lines: list[str] = []
     named = {"operation": table.by_operation, "layer": table.by_layer, "phase": table.by_phase}
@@ -184,7 +184,7 @@ def table_lines(table: Table, top: int) -> list[str]:
     return [*lines, "", *_gap_lines(table, top), ""]
 
 
-def _part_lines(table: Table, name: str, parts: Sequence[TimeShare], top: int) -> list[str]:
+def _part_lines(table: TraceSummary, name: str, parts: Sequence[TimeShare], top: int) -> list[str]:
     steps, per = table.steps or 1, " a step" if table.steps else ""
     shown = [(_short(part.name or NOT_REPORTED), [part]) for part in parts[:top]]
     shown += [(f"{len(parts) - top} others", list(parts[top:]))] if len(parts) > top else []
@@ -200,14 +200,14 @@ def _part_lines(table: Table, name: str, parts: Sequence[TimeShare], top: int) -
     return columns([[f"by {name}", "share", f"time{per}", f"count{per}"], *rows], frozenset((1, 2, 3)))
 
 
-def _gap_lines(table: Table, top: int) -> list[str]:
+def _gap_lines(table: TraceSummary, top: int) -> list[str]:
     if not table.gaps:
         return ["no gaps"]
     rows = [["gaps, the longest", "begins at", "after", "before", "meanwhile"]]
     return columns(rows + [_gap_row(gap, table.workers) for gap in table.gaps[:top]], frozenset((0, 1)))
 
 
-def _gap_row(gap: Gap, workers: int) -> list[str]:
+def _gap_row(gap: IdleGap, workers: int) -> list[str]:
     where = f"worker {gap.worker}: " if workers > 1 else ""
     around = [_short(name) if name else "-" for name in (gap.before, gap.after, gap.meanwhile)]
     return [f"{where}{seconds(gap.duration_s)}", seconds(gap.begin_s), *around]

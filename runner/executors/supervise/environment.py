@@ -10,7 +10,7 @@ from keras_matrix.records.fc import network, spec
 from keras_matrix.records.host import cpu_list, inherited_environment
 from keras_matrix.records.host.addresses import has_user
 from keras_matrix.records.host.inherited_environment import MARK, THREAD_VARIABLES
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.supervise.visible_gpus import gpus_of
@@ -59,7 +59,7 @@ def cell_environment(
         found[network.VARIABLE] = caller[network.VARIABLE]
     if settings.freed_memory == "kept":
         found |= KEEP_FREED
-    cpus = pinned(settings.cpus, Tree(), os.sched_getaffinity(0))
+    cpus = pinned(settings.cpus, ProcTree(), os.sched_getaffinity(0))
     if cpus is not None:
         found[cpu_list.VARIABLE] = cpu_list.text(cpus)
     if settings.threads != "all":
@@ -105,7 +105,7 @@ def allowed_cpus(settings: Settings) -> list[int] | None:
     The last ones, since the first handle most interrupts.
     """
     available = sorted(os.sched_getaffinity(0))
-    cpus = pinned(settings.cpus, Tree(), available)
+    cpus = pinned(settings.cpus, ProcTree(), available)
     if cpus is not None or settings.threads == "all":
         return None if cpus is None else list(cpus)
     return available[-int(settings.threads) :]

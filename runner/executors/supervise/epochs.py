@@ -26,7 +26,7 @@ from keras_matrix.analysis.surroundings.disturbance import (
 )
 from keras_matrix.analysis.surroundings.neighbours import busy_neighbours
 from keras_matrix.analysis.surroundings.readings import Process
-from keras_matrix.records.host.procfs import Tree, Unread
+from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.records.host.system import usable_memory_bytes
 from keras_matrix.records.schema import Surroundings
 from keras_matrix.runner.cell.job import Job
@@ -68,7 +68,7 @@ class Epochs:
     def __init__(self, job: Job) -> None:
         self._left = job.settings.epochs - job.settings.discard
         self._sampler = Sampler(allowed_cpus(job.settings) or os.sched_getaffinity(0))
-        self._tree = Tree()
+        self._tree = ProcTree()
         self._usable_bytes = usable_memory_bytes(self._tree)
         self.gpus = CellGpus(gpus_if_visible(job.settings, job.gpus))
         # The readings before an epoch: the last are the CPU times of the waiting cells.
@@ -132,7 +132,7 @@ class Epochs:
 class _Scans:
     """Reads all processes of the machine, to name those outside the run that used its CPUs."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: ProcTree) -> None:
         self._tree = tree
         self._first: tuple[float, Mapping[int, Line] | Unread] | None = None
         self._scanned_s = 0.0

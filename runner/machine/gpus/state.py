@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from keras_matrix.analysis.surroundings.readings import Driver, Gpu, GpuProcess
-from keras_matrix.records.host.procfs import Tree, Unread
+from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.records.host.system import container_engine
 from keras_matrix.records.text import printable
 from keras_matrix.runner.machine.gpus.nvml import Nvml, open_nvml
@@ -23,12 +23,12 @@ MHZ = 1_000_000
 DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 
 
-def has_driver(tree: Tree) -> bool:
+def has_driver(tree: ProcTree) -> bool:
     """Return whether an NVIDIA driver is loaded and, in a container, given to it."""
     return any(tree.at(path).exists() for path in DRIVER_FILES)
 
 
-def gpus_and_driver(tree: Tree, library: Any = None) -> tuple[tuple[Gpu, ...] | Unread | None, Driver | None]:
+def gpus_and_driver(tree: ProcTree, library: Any = None) -> tuple[tuple[Gpu, ...] | Unread | None, Driver | None]:
     """Return every GPU, None without a driver, and the driver if NVML can be opened.
 
     `library` is `pynvml`, or a fake of it in tests.
@@ -51,7 +51,7 @@ def driver(nvml: Nvml) -> Driver:
     )
 
 
-def read_gpu(tree: Tree, nvml: Nvml, handle: Any) -> Gpu:
+def read_gpu(tree: ProcTree, nvml: Nvml, handle: Any) -> Gpu:
     """Return one GPU, or one MIG slice by its handle."""
     card, ask, lib = nvml.card(handle), nvml.ask, nvml.library
     uncorrected = (lib.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, lib.NVML_VOLATILE_ECC)
@@ -84,7 +84,7 @@ def _mig(nvml: Nvml, handle: Any, card: Any) -> bool | Unread:
     return bool(mode[0])
 
 
-def _users(tree: Tree, nvml: Nvml, handle: Any) -> tuple[GpuProcess, ...] | Unread:
+def _users(tree: ProcTree, nvml: Nvml, handle: Any) -> tuple[GpuProcess, ...] | Unread:
     found = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle)
     if isinstance(found, Unread):
         return found
@@ -94,7 +94,7 @@ def _users(tree: Tree, nvml: Nvml, handle: Any) -> tuple[GpuProcess, ...] | Unre
     return tuple(sorted(users, key=lambda one: one.pid))
 
 
-def _name(tree: Tree, pid: int) -> str | None:
+def _name(tree: ProcTree, pid: int) -> str | None:
     text = tree.text(f"/proc/{pid}/comm")
     return None if isinstance(text, Unread) else printable(text)[:60]
 

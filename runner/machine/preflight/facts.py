@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_matrix.analysis.surroundings.readings import Driver, Gpu
-from keras_matrix.records.host.procfs import Tree, Unread
+from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.runner.machine.gpus.nvml import open_nvml
 from keras_matrix.runner.machine.gpus.state import driver, has_driver, read_gpu
 
@@ -41,9 +41,9 @@ class TpuFacts:
     has_library: bool
 
 
-def read_gpus(names: Iterable[str], tree: Tree | None = None, library: Any = None) -> GpuFacts:
+def read_gpus(names: Iterable[str], tree: ProcTree | None = None, library: Any = None) -> GpuFacts:
     """Return the facts about these GPUs. `library` is `pynvml`, or a test's stand-in for it."""
-    tree = tree or Tree()
+    tree = tree or ProcTree()
     if not has_driver(tree):
         return GpuFacts(None, other_maker=tree.at(AMD_DEVICE).exists())
     nvml = open_nvml(library)
@@ -54,8 +54,8 @@ def read_gpus(names: Iterable[str], tree: Tree | None = None, library: Any = Non
     return GpuFacts(driver(nvml), found)
 
 
-def read_tpus(tree: Tree | None = None) -> TpuFacts:
+def read_tpus(tree: ProcTree | None = None) -> TpuFacts:
     """Return the facts about the TPU of this machine."""
-    tree = tree or Tree()
+    tree = tree or ProcTree()
     found = [f"{folder}/{name}" for folder, pattern in TPU_FOLDERS for name in tree.names(folder, pattern)]
     return TpuFacts(tuple(found), importlib.util.find_spec("libtpu") is not None)

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from keras_matrix.analysis.surroundings.disturbance import Stretch
 from keras_matrix.records.host.cgroups import quota_folder
-from keras_matrix.records.host.procfs import Tree, Unread
+from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.records.host.system import HERE
 
 N = TypeVar("N", int, float)
@@ -59,7 +59,7 @@ class Sampler(contextlib.AbstractContextManager["Sampler"]):
         self, cpus: Collection[int], root: Path = Path("/"), clock: Callable[[], float] = time.perf_counter
     ) -> None:
         """Open the files that exist. `cpus` are those the run may use."""
-        tree = Tree(root)
+        tree = ProcTree(root)
         self._clock = clock
         self._labels = frozenset(b"cpu%d" % cpu for cpu in cpus)
         self._stat = None if covered_stat(tree) else opened("/proc/stat", tree)
@@ -130,7 +130,7 @@ def _timed(counted: Stretch, total_s: float, idle_s: float | None, cpus: int) ->
     return replace(counted, cpu_total_s=total_s, cpu_busy_s=max(0.0, total_s - idle_s - irq_s - steal_s))
 
 
-def covered_stat(tree: Tree) -> bool:
+def covered_stat(tree: ProcTree) -> bool:
     """Return whether /proc/stat is a mount, as with LXCFS: it then covers a container alone, not other processes."""
     mounts = tree.text("/proc/self/mountinfo")
     if isinstance(mounts, Unread):
@@ -150,7 +150,7 @@ def total(values: Iterable[N | None]) -> N | None:
     return sum(known[1:], known[0]) if known and len(known) == len(found) else None
 
 
-def _throttle_paths(tree: Tree, cpus: Collection[int]) -> list[str]:
+def _throttle_paths(tree: ProcTree, cpus: Collection[int]) -> list[str]:
     """Return the files that count throttling: one a CPU, and one a package."""
     cores: list[str] = []
     packages: dict[str | Unread, str] = {}
@@ -162,7 +162,7 @@ def _throttle_paths(tree: Tree, cpus: Collection[int]) -> list[str]:
     return [*packages.values(), *cores][:THROTTLE_FILES]
 
 
-def opened(path: str, tree: Tree = HERE) -> int | None:
+def opened(path: str, tree: ProcTree = HERE) -> int | None:
     """Return a descriptor of a file that is read repeatedly; None if it cannot be opened."""
     try:
         return os.open(tree.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

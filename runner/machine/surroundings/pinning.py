@@ -15,13 +15,13 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 
 from keras_matrix.records.host import cpu_list
-from keras_matrix.records.host.procfs import Tree, Unread
+from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.machine.surroundings.processors import core_by_core, cpus_by_node, online
 
 
-def pinned(cpus: int | str, tree: Tree, allowed: Collection[int]) -> tuple[int, ...] | None:
+def pinned(cpus: int | str, tree: ProcTree, allowed: Collection[int]) -> tuple[int, ...] | None:
     """Return the requested CPUs, sorted; None for "all". `allowed` are those this process may use.
 
     Raises `UsageError` if they are not available here.
@@ -35,15 +35,15 @@ def check(settings: Iterable[Settings]) -> None:
     """Raise `UsageError` for the first of these cells whose CPUs are not available here."""
     allowed = os.sched_getaffinity(0)
     for cpus in dict.fromkeys(one.cpus for one in settings):
-        pinned(cpus, Tree(), allowed)
+        pinned(cpus, ProcTree(), allowed)
 
 
-def most_cores(tree: Tree, allowed: Collection[int]) -> int:
+def most_cores(tree: ProcTree, allowed: Collection[int]) -> int:
     """Return the largest count without two CPUs of one core: the cores of the node that has the most."""
     return max(core_by_core(tree, cpus)[1] for cpus in _nodes(tree, allowed).values())
 
 
-def _listed(listed: str, tree: Tree, allowed: Collection[int]) -> tuple[int, ...]:
+def _listed(listed: str, tree: ProcTree, allowed: Collection[int]) -> tuple[int, ...]:
     wanted = cpu_list.parse(listed) or []
     if not (lacking := [cpu for cpu in wanted if cpu not in allowed]):
         return tuple(sorted(set(wanted)))
@@ -55,7 +55,7 @@ def _listed(listed: str, tree: Tree, allowed: Collection[int]) -> tuple[int, ...
     )
 
 
-def _counted(count: int, tree: Tree, allowed: Collection[int]) -> tuple[int, ...]:
+def _counted(count: int, tree: ProcTree, allowed: Collection[int]) -> tuple[int, ...]:
     nodes = {node: core_by_core(tree, cpus) for node, cpus in _nodes(tree, allowed).items()}
     fitting = [(cores < count, node) for node, (cpus, cores) in nodes.items() if len(cpus) >= count]
     if not fitting:
@@ -66,7 +66,7 @@ def _counted(count: int, tree: Tree, allowed: Collection[int]) -> tuple[int, ...
     return tuple(sorted(nodes[min(fitting)[1]][0][:count]))
 
 
-def _nodes(tree: Tree, allowed: Collection[int]) -> Mapping[int, tuple[int, ...]]:
+def _nodes(tree: ProcTree, allowed: Collection[int]) -> Mapping[int, tuple[int, ...]]:
     """Return the CPUs by node; all on one node if the kernel reports no nodes."""
     found = cpus_by_node(tree, allowed)
     return {0: tuple(sorted(allowed))} if isinstance(found, Unread) else found

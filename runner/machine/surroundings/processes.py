@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from keras_matrix.analysis.surroundings.readings import Process
-from keras_matrix.records.host.procfs import Tree, Unread, integer
+from keras_matrix.records.host.procfs import ProcTree, Unread, integer
 from keras_matrix.records.text import printable
 from keras_matrix.runner.machine.surroundings.counters import TICKS_PER_S, covered_stat
 
@@ -36,7 +36,7 @@ class Line:
         return self.cpu_s + self.ended_children_cpu_s
 
 
-def processes(tree: Tree) -> dict[int, Line] | Unread:
+def processes(tree: ProcTree) -> dict[int, Line] | Unread:
     """Return every visible process."""
     found = {}
     for name in tree.names("/proc", "[0-9]*"):
@@ -47,7 +47,7 @@ def processes(tree: Tree) -> dict[int, Line] | Unread:
     return found or Unread("/proc shows no process")
 
 
-def read_line(tree: Tree, pid: int) -> Line | None:
+def read_line(tree: ProcTree, pid: int) -> Line | None:
     """Return a process's stat file: `PID (NAME) STATE PPID ...`, whose name may contain blanks and parentheses."""
     text = tree.text(f"/proc/{pid}/stat")
     if isinstance(text, Unread):
@@ -108,7 +108,7 @@ def _same(earlier: Line, later: Line | None) -> bool:
     return later is not None and earlier.started_ticks == later.started_ticks
 
 
-def missing_rights(tree: Tree) -> tuple[str, ...]:
+def missing_rights(tree: ProcTree) -> tuple[str, ...]:
     """Return the rights needed for reading and measuring that are missing here, without changing anything."""
     found = []
     if isinstance(tree.text("/proc/1/stat"), Unread):

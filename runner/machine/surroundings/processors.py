@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from keras_matrix.analysis.surroundings.readings import Clocks, Heat, Zone
 from keras_matrix.records.host import cpu_list
-from keras_matrix.records.host.procfs import Tree, Unread, integer
+from keras_matrix.records.host.procfs import ProcTree, Unread, integer
 
 CPU = "/sys/devices/system/cpu"
 NODES = "/sys/devices/system/node"
@@ -20,7 +20,7 @@ LIMITING_TRIPS = ("passive", "hot", "critical")
 MAX_TRIPS = 16
 
 
-def clocks(tree: Tree, cpus: Collection[int]) -> Clocks:
+def clocks(tree: ProcTree, cpus: Collection[int]) -> Clocks:
     """Return what determines the speed of these CPUs."""
     return Clocks(
         governors=_governors(tree, cpus),
@@ -31,23 +31,23 @@ def clocks(tree: Tree, cpus: Collection[int]) -> Clocks:
     )
 
 
-def heat(tree: Tree, cpus: Collection[int]) -> Heat:
+def heat(tree: ProcTree, cpus: Collection[int]) -> Heat:
     """Return the throttling since boot, and the thermal zones."""
     return Heat(_throttle_events(tree, cpus), _zones(tree))
 
 
-def online(tree: Tree) -> tuple[int, ...] | Unread:
+def online(tree: ProcTree) -> tuple[int, ...] | Unread:
     """Return the CPUs that are online."""
     return _listed(tree, f"{CPU}/online")
 
 
-def numa_nodes(tree: Tree, cpus: Collection[int]) -> tuple[int, ...] | Unread:
+def numa_nodes(tree: ProcTree, cpus: Collection[int]) -> tuple[int, ...] | Unread:
     """Return the nodes that these CPUs belong to."""
     found = cpus_by_node(tree, cpus)
     return found if isinstance(found, Unread) else tuple(found)
 
 
-def cpus_by_node(tree: Tree, cpus: Collection[int]) -> dict[int, tuple[int, ...]] | Unread:
+def cpus_by_node(tree: ProcTree, cpus: Collection[int]) -> dict[int, tuple[int, ...]] | Unread:
     """Return these CPUs by their node, without nodes of memory alone."""
     found = {}
     for name in tree.names(NODES, "node[0-9]*"):
@@ -60,7 +60,7 @@ def cpus_by_node(tree: Tree, cpus: Collection[int]) -> dict[int, tuple[int, ...]
     return dict(sorted(found.items())) if found else Unread(f"{NODES} is not there", absent=True)
 
 
-def core_by_core(tree: Tree, cpus: Collection[int]) -> tuple[tuple[int, ...], int]:
+def core_by_core(tree: ProcTree, cpus: Collection[int]) -> tuple[tuple[int, ...], int]:
     """Return these CPUs with one of each core first, and the number of cores.
 
     If the kernel does not report which share a core, each counts as a separate core.
@@ -74,7 +74,7 @@ def core_by_core(tree: Tree, cpus: Collection[int]) -> tuple[tuple[int, ...], in
     return (*first, *second), len(first)
 
 
-def hypervisor(tree: Tree) -> str | Unread | None:
+def hypervisor(tree: ProcTree) -> str | Unread | None:
     """Return the hypervisor; None if the CPU reports that there is none."""
     info = tree.text("/proc/cpuinfo")
     if isinstance(info, Unread):
@@ -88,7 +88,7 @@ def hypervisor(tree: Tree) -> str | Unread | None:
     return name if "hypervisor" in flags else None
 
 
-def _listed(tree: Tree, path: str) -> tuple[int, ...] | Unread:
+def _listed(tree: ProcTree, path: str) -> tuple[int, ...] | Unread:
     text = tree.text(path)
     if isinstance(text, Unread):
         return text
@@ -96,7 +96,7 @@ def _listed(tree: Tree, path: str) -> tuple[int, ...] | Unread:
     return Unread(f"{path} holds {text[:20]!r}, not a list") if found is None else tuple(found)
 
 
-def _governors(tree: Tree, cpus: Collection[int]) -> tuple[str, ...] | Unread:
+def _governors(tree: ProcTree, cpus: Collection[int]) -> tuple[str, ...] | Unread:
     found = set()
     for cpu in sorted(cpus):
         text = tree.text(f"{CPU}/cpu{cpu}/cpufreq/scaling_governor")
@@ -106,7 +106,7 @@ def _governors(tree: Tree, cpus: Collection[int]) -> tuple[str, ...] | Unread:
     return tuple(sorted(found))
 
 
-def _turbo(tree: Tree) -> bool | Unread:
+def _turbo(tree: ProcTree) -> bool | Unread:
     """Read Intel's switch, which is inverted, or the general one."""
     off = tree.number(f"{CPU}/intel_pstate/no_turbo")
     if off in (0, 1):
@@ -117,7 +117,7 @@ def _turbo(tree: Tree) -> bool | Unread:
     return on == 1 if on in (0, 1) else Unread(f"{CPU}/cpufreq/boost holds {on}, neither 0 nor 1")
 
 
-def _smt(tree: Tree, cpus: Collection[int]) -> str | Unread:
+def _smt(tree: ProcTree, cpus: Collection[int]) -> str | Unread:
     """Return `active` if two of these CPUs share a core, else why not."""
     for cpu in sorted(cpus):
         siblings = _listed(tree, f"{CPU}/cpu{cpu}/topology/thread_siblings_list")
@@ -130,7 +130,7 @@ def _smt(tree: Tree, cpus: Collection[int]) -> str | Unread:
     return f"no two of the CPUs share a core{kernel}"
 
 
-def _throttle_events(tree: Tree, cpus: Collection[int]) -> int | Unread:
+def _throttle_events(tree: ProcTree, cpus: Collection[int]) -> int | Unread:
     counts = []
     for cpu in sorted(cpus):
         for kind in ("core", "package"):
@@ -141,7 +141,7 @@ def _throttle_events(tree: Tree, cpus: Collection[int]) -> int | Unread:
     return sum(counts)
 
 
-def _zones(tree: Tree) -> tuple[Zone, ...] | Unread:
+def _zones(tree: ProcTree) -> tuple[Zone, ...] | Unread:
     found = []
     for name in tree.names(THERMAL, "thermal_zone[0-9]*"):
         temperature, kind = tree.number(f"{THERMAL}/{name}/temp"), tree.text(f"{THERMAL}/{name}/type")
@@ -151,7 +151,7 @@ def _zones(tree: Tree) -> tuple[Zone, ...] | Unread:
     return tuple(found) or Unread(f"{THERMAL} has no zone that reports its temperature", absent=True)
 
 
-def _limit_c(tree: Tree, zone: str) -> float | None:
+def _limit_c(tree: ProcTree, zone: str) -> float | None:
     limits = []
     for trip in range(MAX_TRIPS):
         kind, limit = tree.text(f"{zone}/trip_point_{trip}_type"), tree.number(f"{zone}/trip_point_{trip}_temp")

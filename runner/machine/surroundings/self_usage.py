@@ -17,12 +17,12 @@ import resource
 from collections.abc import Collection
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse
-from keras_matrix.records.host.procfs import Tree, Unread, integer
+from keras_matrix.records.host.procfs import ProcTree, Unread, integer
 from keras_matrix.runner.machine.surroundings.counters import PAGE_BYTES, moved, total
 from keras_matrix.runner.machine.surroundings.processes import read_line
 
 
-def own_now(tree: Tree, pids: Collection[int], usable_bytes: int | None) -> OwnUse:
+def own_now(tree: ProcTree, pids: Collection[int], usable_bytes: int | None) -> OwnUse:
     """Return what these processes and their ended children have used since they started, and the memory they hold.
 
     `usable_bytes` is what they may use (`records.host.system.usable_memory_bytes`); None if it is unknown.
@@ -45,7 +45,7 @@ def own_since(before: OwnUse, after: OwnUse) -> OwnUse:
     )
 
 
-def cpu_now(tree: Tree, pids: Collection[int]) -> float | None:
+def cpu_now(tree: ProcTree, pids: Collection[int]) -> float | None:
     """Return the CPU time of these processes and their ended children since they started."""
     return total(line.whole_cpu_s if (line := read_line(tree, pid)) else None for pid in pids)
 
@@ -56,13 +56,13 @@ def ended_cpu_s() -> float:
     return sum(found.ru_utime + found.ru_stime for found in used)
 
 
-def _resident_bytes(tree: Tree, pid: int) -> int | None:
+def _resident_bytes(tree: ProcTree, pid: int) -> int | None:
     text = tree.text(f"/proc/{pid}/statm")
     pages = None if isinstance(text, Unread) else integer([*text.split(), "", ""][1])
     return None if pages is None else pages * PAGE_BYTES
 
 
-def _storage_bytes(tree: Tree, pid: int) -> int | None:
+def _storage_bytes(tree: ProcTree, pid: int) -> int | None:
     text = tree.text(f"/proc/{pid}/io")
     values = {} if isinstance(text, Unread) else dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     read, written = (integer(values.get(name, "")) for name in ("read_bytes", "write_bytes"))

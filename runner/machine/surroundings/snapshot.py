@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from keras_matrix.analysis.surroundings.disturbance import OwnUse
 from keras_matrix.analysis.surroundings.readings import Limits, Meanwhile, Placement, Readings, Swap
 from keras_matrix.records.host.cgroups import memory_limit_bytes, memory_used_bytes, quota_cpus
-from keras_matrix.records.host.procfs import Tree, Unread, stated_bytes
+from keras_matrix.records.host.procfs import ProcTree, Unread, stated_bytes
 from keras_matrix.records.host.system import MEMORY, container_engine
 from keras_matrix.runner.machine.gpus.state import gpus_and_driver
 from keras_matrix.runner.machine.surroundings.counters import Sampler, since
@@ -22,7 +22,7 @@ LOAD = "/proc/loadavg"
 DECIMAL = re.compile(r"[0-9]+[.][0-9]+")
 
 
-def look(tree: Tree, cpus: Collection[int], measure: Callable[[], Sequence[float]]) -> Readings:
+def look(tree: ProcTree, cpus: Collection[int], measure: Callable[[], Sequence[float]]) -> Readings:
     """Read the machine, before and while `measure` runs, which returns a log ratio for each of its pairs."""
     load, started = _load(tree), heat(tree, cpus)
     meanwhile, ratios = watch(tree, cpus, measure)
@@ -49,7 +49,7 @@ def look(tree: Tree, cpus: Collection[int], measure: Callable[[], Sequence[float
 
 
 def watch(
-    tree: Tree, cpus: Collection[int], measure: Callable[[], Sequence[float]]
+    tree: ProcTree, cpus: Collection[int], measure: Callable[[], Sequence[float]]
 ) -> tuple[Meanwhile, Sequence[float]]:
     """Return the machine's activity while `measure` ran, and its result."""
     with Sampler(cpus, tree.root) as sampler:
@@ -59,13 +59,13 @@ def watch(
     return Meanwhile(stretch, own, others(listed, processes(tree), {os.getpid()}, stretch.wall_s)), ratios
 
 
-def _limits(tree: Tree, cpus: Collection[int]) -> Limits:
+def _limits(tree: ProcTree, cpus: Collection[int]) -> Limits:
     found = online(tree)
     known = found if isinstance(found, Unread) else len(found)
     return Limits(len(cpus), known, quota_cpus(tree), memory_limit_bytes(tree), memory_used_bytes(tree))
 
 
-def swap(tree: Tree) -> Swap | Unread:
+def swap(tree: ProcTree) -> Swap | Unread:
     """Return the swap space of the machine (proc(5), meminfo)."""
     total, free = stated_bytes(tree, MEMORY, "SwapTotal"), stated_bytes(tree, MEMORY, "SwapFree")
     if isinstance(total, Unread):
@@ -73,7 +73,7 @@ def swap(tree: Tree) -> Swap | Unread:
     return free if isinstance(free, Unread) else Swap(max(0, total - free), total)
 
 
-def _load(tree: Tree) -> float | Unread:
+def _load(tree: ProcTree) -> float | Unread:
     text = tree.text(LOAD)
     if isinstance(text, Unread):
         return text

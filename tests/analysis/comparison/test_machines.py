@@ -19,7 +19,7 @@ from keras_matrix.analysis.stats.league_means import suite
 from keras_matrix.analysis.stats.levels import levels
 from keras_matrix.analysis.stats.sequential import LOOKS
 from keras_matrix.dashboards.report import results
-from keras_matrix.records.findings import Kind
+from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.instruments.gpu_place import GpuPlace
 from keras_matrix.records.schema import Machine, Record
 from keras_matrix.runner.api.rows import comparisons_of
@@ -207,12 +207,12 @@ def test_mean_over_works_has_no_interval_over_several_machines() -> None:
 
 def test_findings_name_the_method_and_the_ratio_of_each_machine() -> None:
     found = findings.run_findings(table(records_at([A, B])))
-    [ratio] = [one for one in found if one.kind is Kind.RATIO]
+    [ratio] = [one for one in found if one.kind is FindingKind.RATIO]
     assert (ratio.method, ratio.facts["machines"]) == ("log ratio paired by block, machine as level", "2")
     assert set(ratio.facts) == {"machines", f"ratio at {A.host_id}", f"ratio at {B.host_id}", "p of equal machines"}
-    [verdict] = [one for one in found if one.kind is Kind.VERDICT]
+    [verdict] = [one for one in found if one.kind is FindingKind.VERDICT]
     assert verdict.facts["machines"] == "2"
-    figures = [one for one in found if one.kind is Kind.FIGURE and one.metric == findings.STEP_TIME]
+    figures = [one for one in found if one.kind is FindingKind.FIGURE and one.metric == findings.STEP_TIME]
     assert {(one.method, one.facts["machines"]) for one in figures} == {
         ("geometric mean over processes, machine as level", "2")
     }

@@ -19,7 +19,7 @@ from keras_matrix.analysis.regression.gate import GATE_LOOKS
 from keras_matrix.analysis.stats.blocks import LEVEL, minimum_detectable_effect, spread
 from keras_matrix.analysis.stats.league_means import suite
 from keras_matrix.analysis.stats.sequential import FIXED, LOOKS, Looks
-from keras_matrix.records.findings import Kind
+from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.schema import DeviceProof, Memory, Record, Resolved, Status, Times
 from keras_matrix.records.settings import IMPLEMENTATIONS
 from keras_matrix.records.task import Goal, Metric, TaskRun
@@ -79,7 +79,7 @@ def test_close_second_prevents_naming_the_fastest_but_not_the_slower_one() -> No
         "tensorflow or jax is fastest (not separable: jax takes 1.02x [0.98 1.05] as long as tensorflow; a difference "
         "of 4.6 % would have shown); torch is slower: 4.02x [3.86 4.18] as long as tensorflow"
     )
-    ratios = {one.backend: one.verdict for one in run_findings([row]) if one.kind is Kind.RATIO}
+    ratios = {one.backend: one.verdict for one in run_findings([row]) if one.kind is FindingKind.RATIO}
     assert ratios == {"jax": "open", "torch": "slower"}
 
 
@@ -379,7 +379,7 @@ def test_rows_on_several_devices_are_excluded_from_the_suite_and_named() -> None
     assert (found.against, found.ratios["torch"].estimate) == ("jax", of_one.ratios["torch"].estimate)
     assert (found.left_out, of_one.left_out) == ("mnist_mlp devices=2 (several devices)", "")
     assert run_summary.lines(rows)[0].endswith("as long as jax; left out: mnist_mlp devices=2 (several devices)")
-    suites = [one for one in run_findings(rows) if one.kind is Kind.SUITE]
+    suites = [one for one in run_findings(rows) if one.kind is FindingKind.SUITE]
     assert [one.facts for one in suites] == [{"left out": found.left_out}]
     assert suite(table(several)) == []
 

@@ -10,7 +10,7 @@ import pytest
 from keras_matrix.analysis.explain.explanation import Explanation, Side, TracedSide, explain, without_profiler
 from keras_matrix.analysis.explain.parts import StepParts
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.records.traces.neutral import Kind
+from keras_matrix.records.traces.neutral import TrackKind
 from keras_matrix.runner.cli.render.explain_text import lines
 from tests.analysis.explain.traced import Operation, parts, side
 
@@ -109,7 +109,7 @@ def test_input_gaps_and_the_time_between_steps_are_differences_of_their_own() ->
     assert [one.kind for one in found.differences] == ["gaps"]
     with_input = model(("fetch", 100, {"phase": "input"}), step_us=900)
     assert [one.kind for one in explained(base, with_input).differences] == ["input"]
-    collective = model(("all-reduce", 100, {"kind": Kind.COMMUNICATION}), step_us=900)
+    collective = model(("all-reduce", 100, {"kind": TrackKind.COMMUNICATION}), step_us=900)
     assert [one.kind for one in explained(base, collective).differences] == ["communication"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_matrix.analysis.explain.explanation import Side
 from keras_matrix.analysis.explain.parts import StepParts, parts_of
-from keras_matrix.records.traces.neutral import Head, Kind, Span
+from keras_matrix.records.traces.neutral import Head, TrackKind, Span
 from tests.conftest import make_record, make_settings
 from tests.records.traces.synthetic import span
 
@@ -22,7 +22,7 @@ def steps(count: int, step_us: float, operations: Sequence[Operation], jitter_us
     begin_us = 0.0
     for number in range(1, count + 1):
         length_us = step_us + jitter_us * (number % 2)
-        spans.append(span(f"step {number}", begin_us, length_us, Kind.STEPS, step=number))
+        spans.append(span(f"step {number}", begin_us, length_us, TrackKind.STEPS, step=number))
         at_us = begin_us
         for name, duration_us, fields in operations:
             spans.append(span(name, at_us, duration_us, **fields))

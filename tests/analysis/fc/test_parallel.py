@@ -12,7 +12,7 @@ from keras_matrix.analysis.comparison.table import CellSummary, summarise
 from keras_matrix.analysis.fc.parallel import FcFigure, data_versus_model, figures
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.records.fc import spec
-from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Memory, Record
 from tests.synthetic_fc import fc_cells, fc_records
@@ -74,7 +74,7 @@ def test_one_worker_of_another_backend_is_not_used() -> None:
 def watched(records: Sequence[Record], *timings: tuple[float, float]) -> list[Record]:
     """Return the records with collectives of this share of this step, one repeat after another."""
     return [
-        replace(r, parallel=replace(r.parallel, communication=Communication(Method.TIMED, [s], [s * (1 - share)])))
+        replace(r, parallel=replace(r.parallel, communication=Communication(TimingMethod.TIMED, [s], [s * (1 - share)])))
         for r, (s, share) in zip(records, timings, strict=True)
         if r.parallel
     ]
@@ -84,7 +84,7 @@ def test_time_in_communication_is_the_median_over_the_repeats() -> None:
     records = watched(fc_records(TWO, "torch", [0.5, 0.5, 0.5]), (1.0, 0.1), (2.0, 0.3), (9.0, 0.2))
     found = figure([summarise(records)])
     assert found.spent is not None
-    assert (found.communication_share, found.spent.method) == (pytest.approx(0.2), Method.TIMED)
+    assert (found.communication_share, found.spent.method) == (pytest.approx(0.2), TimingMethod.TIMED)
     assert found.spent.step_time_s == 2.0
 
 

@@ -11,7 +11,7 @@ import pytest
 from keras_matrix.analysis.parity.deviations import ParityProcess
 from keras_matrix.analysis.replicas import equal_work
 from keras_matrix.records.instruments.parity import ParityOutput, Weight
-from keras_matrix.records.replicas.proof import PROOF_VERSION, BackendProof, Difference, ReplicaProof
+from keras_matrix.records.replicas.proof import PROOF_VERSION, BackendProof, ReplicaDifference, ReplicaProof
 
 PATHS = ("m/kernel", "m/bias")
 NORMALISED = "batch normalisation uses the statistics of each replica's rows, not of the global batch"
@@ -28,7 +28,7 @@ def process(losses: tuple[float, ...] = (1.0, 0.5), **factors: float) -> ParityP
 
 def test_equal_training_has_no_difference() -> None:
     found = equal_work.difference(process(), process(), "float64", frozenset())
-    assert (found, equal_work.findings({"float64": found}, 2)) == (Difference(0.0, 0.0, None), [])
+    assert (found, equal_work.findings({"float64": found}, 2)) == (ReplicaDifference(0.0, 0.0, None), [])
 
 
 def test_another_update_and_other_losses_are_found_with_the_weight() -> None:

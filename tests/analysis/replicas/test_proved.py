@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import Row, table
-from keras_matrix.records.replicas.proof import PROOF_VERSION, BackendProof, Difference, ReplicaProof
+from keras_matrix.records.replicas.proof import PROOF_VERSION, BackendProof, ReplicaDifference, ReplicaProof
 from keras_matrix.runner.cli.render.findings import table_lines
 from tests.synthetic_devices import device_records
 
@@ -22,7 +22,7 @@ def row(**changes: Any) -> Row:
 
 
 def proof(devices: int = 2, losses: float | None = 3e-8, **changes: object) -> ReplicaProof:
-    own = BackendProof("a method", {"float32": Difference(losses, 1e-7)}, versions=VERSIONS)
+    own = BackendProof("a method", {"float32": ReplicaDifference(losses, 1e-7)}, versions=VERSIONS)
     found = ReplicaProof(PROOF_VERSION, "mnist_mlp", {}, 32, 5, 0, devices, backends={"jax": own, "torch": own})
     return replace(found, **changes)  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
-from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.instruments.gpu_place import GpuPlace
 from keras_matrix.records.replicas.facts import FED_FROM_HOST
 from keras_matrix.records.schema import Record, Status
@@ -145,7 +145,7 @@ def test_text_says_how_communication_was_measured() -> None:
 
 
 def test_communication_is_the_median_over_the_repeats_and_none_if_not_timed() -> None:
-    timings = [Communication(Method.PROFILED, [1.0], [1 - share]) for share in (0.1, 0.3, 0.2)]
+    timings = [Communication(TimingMethod.PROFILED, [1.0], [1 - share]) for share in (0.1, 0.3, 0.2)]
     records = [
         replace(r, replicas=replace(r.replicas, communication=one))
         for r, one in zip(device_records(2, [0.5] * 3), timings, strict=True)
@@ -153,7 +153,7 @@ def test_communication_is_the_median_over_the_repeats_and_none_if_not_timed() ->
     ]
     found = scaling(records)
     assert found.spent is not None
-    assert (found.spent.share, found.spent.method) == (pytest.approx(0.2), Method.PROFILED)
+    assert (found.spent.share, found.spent.method) == (pytest.approx(0.2), TimingMethod.PROFILED)
     untimed = [replace(r, replicas=replace(r.replicas, communication=None)) for r in records if r.replicas]
     assert scaling(untimed).spent is None
     assert "communication" not in scaling(untimed).text

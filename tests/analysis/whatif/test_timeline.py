@@ -8,7 +8,7 @@ from keras_matrix.analysis.whatif import timeline
 from keras_matrix.analysis.whatif.engine import simulate
 from keras_matrix.analysis.whatif.graph import NodeKind
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Head, Kind, Phase, Track
+from keras_matrix.records.traces.neutral import Head, TrackKind, Phase, Track
 from tests.analysis.whatif.hand_made import LINK, Nodes, data_parallel
 
 
@@ -16,13 +16,13 @@ def test_a_replayed_step_begins_at_zero_and_has_a_span_for_each_node() -> None:
     graph = data_parallel()
     spans = list(timeline.spans(graph, simulate(graph)))
     assert len(spans) == 2 + len(graph.nodes)
-    assert [(one.start_ns, one.end_ns) for one in spans if one.track == Track(0, Kind.STEPS)] == [(0, 1850)]
+    assert [(one.start_ns, one.end_ns) for one in spans if one.track == Track(0, TrackKind.STEPS)] == [(0, 1850)]
     update = next(one for one in spans if one.name == "update")
     assert (update.start_ns, update.end_ns, update.phase, update.track) == (
         1800,
         1850,
         Phase.UPDATE,
-        Track(0, Kind.COMPUTE),
+        Track(0, TrackKind.COMPUTE),
     )
 
 
@@ -31,7 +31,7 @@ def test_a_collective_is_shown_from_when_its_rank_is_ready() -> None:
     ready = [nodes.add(10, 0, depends_before=(2,)), nodes.add(40, 1, depends_before=(3,))]
     nodes.collective(0, [55, 25], ready, bytes=77)
     graph = nodes.graph()
-    spans = [one for one in timeline.spans(graph, simulate(graph)) if one.track.kind is Kind.COMMUNICATION]
+    spans = [one for one in timeline.spans(graph, simulate(graph)) if one.track.kind is TrackKind.COMMUNICATION]
     assert [(one.track.worker, one.start_ns, one.end_ns, one.size_bytes) for one in spans] == [
         (0, 10, 65, 77),
         (1, 40, 65, 77),
@@ -43,7 +43,7 @@ def test_a_wait_has_no_span() -> None:
     nodes.add(10)
     nodes.add(10, kind=NodeKind.WAIT)
     graph = nodes.graph()
-    assert [one.track.kind for one in timeline.spans(graph, simulate(graph))] == [Kind.STEPS, Kind.COMPUTE]
+    assert [one.track.kind for one in timeline.spans(graph, simulate(graph))] == [TrackKind.STEPS, TrackKind.COMPUTE]
 
 
 def test_lanes_are_tracks_and_nodes_that_overlap_within_one_get_several() -> None:
@@ -54,12 +54,12 @@ def test_lanes_are_tracks_and_nodes_that_overlap_within_one_get_several() -> Non
     nodes.add(10, lane="other")
     graph = nodes.graph(parallel_lanes={LINK: 2})
     spans = [one for one in timeline.spans(graph, simulate(graph)) if one.track.worker == 0]
-    assert [one.track.name for one in spans if one.track.kind is Kind.COMMUNICATION] == [
+    assert [one.track.name for one in spans if one.track.kind is TrackKind.COMMUNICATION] == [
         "communication",
         "communication 2",
         "communication",
     ]
-    assert {one.track.name for one in spans if one.track.kind is Kind.COMPUTE} == {"compute", "compute 2"}
+    assert {one.track.name for one in spans if one.track.kind is TrackKind.COMPUTE} == {"compute", "compute 2"}
 
 
 def test_measured_steps_follow_one_another() -> None:
@@ -69,10 +69,10 @@ def test_measured_steps_follow_one_another() -> None:
     graph = nodes.graph(step_times_s=(100e-9, 200e-9))
     spans = list(timeline.measured_spans(graph, first_worker=3))
     assert [(one.track.worker, one.track.kind, one.start_ns, one.duration_ns, one.step) for one in spans] == [
-        (3, Kind.STEPS, 0, 100, 1),
-        (3, Kind.COMPUTE, 5, 10, 1),
-        (3, Kind.STEPS, 100, 200, 2),
-        (3, Kind.COMPUTE, 106, 20, 2),
+        (3, TrackKind.STEPS, 0, 100, 1),
+        (3, TrackKind.COMPUTE, 5, 10, 1),
+        (3, TrackKind.STEPS, 100, 200, 2),
+        (3, TrackKind.COMPUTE, 106, 20, 2),
     ]
 
 

@@ -14,7 +14,7 @@ from keras_matrix.dashboards.charts import parallel
 from keras_matrix.dashboards.charts.dot_plots import Strip
 from keras_matrix.dashboards.charts.parallel import Grid, Pictures
 from keras_matrix.dashboards.report import page as report
-from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Record
 from tests.conftest import make_record
@@ -124,7 +124,7 @@ def bar_of(*communication: Communication) -> Strip:
 
 
 def test_bar_divides_the_observed_step_into_computing_and_communication() -> None:
-    bar = bar_of(Communication(Method.TIMED, [0.8, 0.8], [0.6, 0.6]))
+    bar = bar_of(Communication(TimingMethod.TIMED, [0.8, 0.8], [0.6, 0.6]))
     compute, exchange = bar.bands
     assert percent(compute.width) == pytest.approx(3 * percent(exchange.width), abs=0.05)
     assert percent(compute.at) + percent(compute.width) == pytest.approx(percent(exchange.at), abs=0.02)
@@ -133,7 +133,7 @@ def test_bar_divides_the_observed_step_into_computing_and_communication() -> Non
 
 
 def test_negative_communication_is_drawn_as_zero_and_labelled() -> None:
-    bar = bar_of(Communication(Method.PROFILED, [0.5], [0.55]))
+    bar = bar_of(Communication(TimingMethod.PROFILED, [0.5], [0.55]))
     assert (percent(bar.bands[1].width), bar.notes) == (0.0, ["below 0 % communication"])
 
 
@@ -170,13 +170,13 @@ def test_table_of_figures_has_the_rows_of_fc_cells() -> None:
 def test_hostile_network_is_escaped(hostile_name: str) -> None:
     task = TWO.changed(network=hostile_name)
     records = [replace(record, cell_id=str(n)) for n in (1, 2) for record in fc_records(task, "torch", [0.1])]
-    watched = Communication(Method.TIMED, [0.1], [0.05])
+    watched = Communication(TimingMethod.TIMED, [0.1], [0.05])
     records += fc_records(task.changed(workers=4), "torch", [0.1], watched)
     assert hostile_name not in report.render(records, table(records), {})
 
 
 def test_works_of_one_mode_and_size_name_what_else_differs() -> None:
-    spent = Communication(Method.TIMED, [0.1], [0.08])
+    spent = Communication(TimingMethod.TIMED, [0.1], [0.08])
     problems = [FcProblem("fc_data", workers, overlap=overlap) for overlap in ("on", "off") for workers in (1, 2)]
     shown = pictures([record for one in problems for record in fc_records(one, "jax", [0.1, 0.11], spent)])
     assert {one.details.rpartition(", ")[2] for one in shown.scaling} == {"overlap=on", "overlap=off"}

@@ -9,7 +9,7 @@ import pytest
 from keras_matrix.dashboards.charts import trace_timeline
 from keras_matrix.dashboards.charts.trace_timeline import MOST_BARS, MOST_TRACKS, NARROW, WIDE, StepSpans, draw, step_of
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Head, Kind, Span
+from keras_matrix.records.traces.neutral import Head, TrackKind, Span
 from tests.records.traces.synthetic import span
 
 
@@ -25,11 +25,11 @@ def three_steps() -> list[Span]:
     """The host launches a step of 100 us in 20 us."""
     found = []
     for number in (1, 2, 3):
-        found.append(span(f"step {number}", 20 * number, 20, Kind.STEPS, step=number))
-        found.append(span("aten::mm", 20 * number, 18, Kind.HOST, step=number, phase="forward"))
-        found.append(span("cudaLaunchKernel", 20 * number + 2, 5, Kind.HOST, step=number))
+        found.append(span(f"step {number}", 20 * number, 20, TrackKind.STEPS, step=number))
+        found.append(span("aten::mm", 20 * number, 18, TrackKind.HOST, step=number, phase="forward"))
+        found.append(span("cudaLaunchKernel", 20 * number + 2, 5, TrackKind.HOST, step=number))
         found.append(span("gemm", 100 * number, 90, step=number, phase="forward"))
-        found.append(span("copy", 100 * number + 90, 10, Kind.COPY, step=number))
+        found.append(span("copy", 100 * number + 90, 10, TrackKind.COPY, step=number))
     return found
 
 
@@ -58,7 +58,7 @@ def test_bars_are_where_their_operations_were(tmp_path: Path, size: trace_timeli
 
 
 def test_picture_of_many_operations_and_tracks_stays_small_and_says_what_is_left_out(tmp_path: Path) -> None:
-    spans = [span("step 1", 0, 10_000, Kind.STEPS, step=1)]
+    spans = [span("step 1", 0, 10_000, TrackKind.STEPS, step=1)]
     for lane in range(MOST_TRACKS + 3):
         for at in range(500):
             phase = ("forward", "backward")[at % 2]
@@ -73,7 +73,7 @@ def test_picture_of_many_operations_and_tracks_stays_small_and_says_what_is_left
 
 
 def test_narrow_neighbours_of_one_colour_are_one_bar(tmp_path: Path) -> None:
-    spans = [span("step 1", 0, 1_000_000, Kind.STEPS, step=1)]
+    spans = [span("step 1", 0, 1_000_000, TrackKind.STEPS, step=1)]
     spans += [span("mm", 10 * at, 9, phase="forward", step=1) for at in range(100)]
     (row,) = draw(step_in(tmp_path, spans), WIDE).rows
     assert [bar.tip for bar in row.bars] == ["100 operations"]

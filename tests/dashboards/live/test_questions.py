@@ -20,7 +20,7 @@ from keras_matrix.dashboards.live.page import RunCounts
 from keras_matrix.dashboards.live.questions import Choice, answer, checked, questions
 from keras_matrix.records import findings
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.findings import Kind
+from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.instruments import shipped
 from keras_matrix.records.schema import Resolved, Status
 from keras_matrix.records.store import Results, Run
@@ -36,9 +36,9 @@ from tests.uploader.stored import found, store_run
 
 ROOT = Path(__file__).parents[3]
 # The source of each column of a question: the kind and metric of a finding, and the figure.
-SHOWN: Mapping[str, tuple[Kind, Mapping[str, tuple[str, str]]]] = {
+SHOWN: Mapping[str, tuple[FindingKind, Mapping[str, tuple[str, str]]]] = {
     "first_epoch": (
-        Kind.FIGURE,
+        FindingKind.FIGURE,
         {
             "first_epoch_time_s": ("times.first_epoch_time_s", "estimate"),
             "steady_epoch_time_s": ("times.epoch_time_median_s", "estimate"),
@@ -46,7 +46,7 @@ SHOWN: Mapping[str, tuple[Kind, Mapping[str, tuple[str, str]]]] = {
         },
     ),
     "memory": (
-        Kind.FIGURE,
+        FindingKind.FIGURE,
         {
             "host_bytes": ("memory.peak_host_memory_bytes", "estimate"),
             "anonymous_bytes": ("usage.host_anonymous.peak_bytes", "estimate"),
@@ -56,7 +56,7 @@ SHOWN: Mapping[str, tuple[Kind, Mapping[str, tuple[str, str]]]] = {
         },
     ),
     "roofline": (
-        Kind.PEAK,
+        FindingKind.PEAK,
         {
             "intensity_flop_per_byte": ("intensity_flop_per_byte", "estimate"),
             "achieved_flop_per_s": ("achieved_flop_per_s", "estimate"),
@@ -69,7 +69,7 @@ SHOWN: Mapping[str, tuple[Kind, Mapping[str, tuple[str, str]]]] = {
         },
     ),
     "input_stalls": (
-        Kind.INPUT,
+        FindingKind.INPUT,
         {
             "stall_share": ("input.stall_share", "estimate"),
             "low": ("input.stall_share", "low"),
@@ -84,7 +84,7 @@ SHOWN: Mapping[str, tuple[Kind, Mapping[str, tuple[str, str]]]] = {
         },
     ),
     "device_scaling": (
-        Kind.DEVICES,
+        FindingKind.DEVICES,
         {
             "speed_up": ("speed_up", "estimate"),
             "speed_up_low": ("speed_up", "low"),
@@ -96,7 +96,7 @@ SHOWN: Mapping[str, tuple[Kind, Mapping[str, tuple[str, str]]]] = {
         },
     ),
     "fc_scaling": (
-        Kind.WORKERS,
+        FindingKind.WORKERS,
         {
             "samples_per_s": ("samples_per_s", "estimate"),
             "efficiency": ("efficiency", "estimate"),
@@ -188,8 +188,8 @@ def test_no_backend_is_fastest_if_the_intervals_do_not_separate_them(tmp_path: P
     run = store_run(tmp_path, 0)
     quick = replace(found("0" * 16), work_id="w", facts={"jax": "0.11.0"})
     slow = replace(quick, cell_id="1" * 16, backend="torch", estimate=0.02)
-    ratio = replace(slow, kind=Kind.RATIO, estimate=1.1, against="jax", verdict="open")
-    verdict = replace(quick, kind=Kind.VERDICT, cell_id=None, backend=None, verdict="open", said="not separable")
+    ratio = replace(slow, kind=FindingKind.RATIO, estimate=1.1, against="jax", verdict="open")
+    verdict = replace(quick, kind=FindingKind.VERDICT, cell_id=None, backend=None, verdict="open", said="not separable")
     findings.keep(run, [quick, slow, ratio, verdict])
     rows = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], Choice()).dicts()
     assert [(row["backend"], row["ratio"], row["fastest"], row["verdict"]) for row in rows] == [
@@ -289,7 +289,7 @@ def test_external_command_shows_primary_metric_and_ratio_to_the_best(
 def test_failed_command_shows_its_reason(tmp_path: Path) -> None:
     run = store_run(tmp_path, 0)
     one = replace(found("0" * 16), work_id="w", metric="task.metrics.speed", verdict="crash", said="crash: signal 11")
-    findings.keep(run, [one, replace(one, kind=Kind.VERDICT, cell_id=None, said="nothing to compare")])
+    findings.keep(run, [one, replace(one, kind=FindingKind.VERDICT, cell_id=None, said="nothing to compare")])
     [row] = answer(warehouse_of(Results(tmp_path)), questions()["commands"], Choice()).dicts()
     assert (row["metric"], row["status"], row["failures"], row["verdict"]) == (
         "speed",
@@ -369,7 +369,7 @@ def test_input_stalls_show_every_night_of_a_cell_and_cheaper_decoding(warehouse:
 
 def test_part_that_its_interval_does_not_separate_from_zero_is_no_figure(tmp_path: Path) -> None:
     run = store_run(tmp_path, 0)
-    one = replace(found(run.load()[0][0].cell_id), kind=Kind.INPUT, metric="input.stall_share", estimate=0.1)
+    one = replace(found(run.load()[0][0].cell_id), kind=FindingKind.INPUT, metric="input.stall_share", estimate=0.1)
     part = replace(one, metric="input.fetch_share", estimate=0.01, low=-0.01, high=0.03)
     clear = replace(part, metric="input.preparation_share", low=0.005)
     findings.keep(run, [one, part, clear])
@@ -411,9 +411,9 @@ def test_each_device_has_separate_trends_and_regressions(tmp_path: Path) -> None
     runs = [store_run(tmp_path, night) for night in range(2)]
     for run, device in zip(runs, ("gpu a", "gpu b"), strict=True):
         one = replace(found(run.load()[0][0].cell_id), host_id="host", device=device, at_run_id=run.run_id)
-        level = replace(one, kind=Kind.LEVEL)
-        slower = replace(one, kind=Kind.CHANGE, estimate=1.5, verdict="slower", count=3)
-        kept = [replace(one, kind=Kind.SESSION, at_run_id=None), level]
+        level = replace(one, kind=FindingKind.LEVEL)
+        slower = replace(one, kind=FindingKind.CHANGE, estimate=1.5, verdict="slower", count=3)
+        kept = [replace(one, kind=FindingKind.SESSION, at_run_id=None), level]
         findings.keep(run, [*kept, slower] if device == "gpu a" else kept)
     warehouse = warehouse_of(Results(tmp_path))
     [row] = answer(warehouse, questions()["regressions"], Choice()).dicts()
@@ -424,8 +424,8 @@ def test_each_device_has_separate_trends_and_regressions(tmp_path: Path) -> None
 
 def test_regression_ends_with_the_findings_of_the_newest_session(tmp_path: Path) -> None:
     first, second = (store_run(tmp_path, night) for night in range(2))
-    one = replace(found(first.load()[0][0].cell_id), kind=Kind.SESSION, host_id="host", device="gpu a")
-    slower = replace(one, kind=Kind.CHANGE, estimate=1.5, verdict="slower", at_run_id=first.run_id)
+    one = replace(found(first.load()[0][0].cell_id), kind=FindingKind.SESSION, host_id="host", device="gpu a")
+    slower = replace(one, kind=FindingKind.CHANGE, estimate=1.5, verdict="slower", at_run_id=first.run_id)
     findings.keep(first, [one, replace(one, device="gpu b"), slower])
     findings.keep(second, [one])
     assert answer(warehouse_of(Results(tmp_path)), questions()["regressions"], Choice()).rows == []
@@ -434,13 +434,13 @@ def test_regression_ends_with_the_findings_of_the_newest_session(tmp_path: Path)
 def test_regressions_are_the_changes_that_are_not_repaired_with_the_present_step_time(tmp_path: Path) -> None:
     run = store_run(tmp_path, 0)
     one = replace(found(run.load()[0][0].cell_id), host_id="host", at_run_id=run_name(9))
-    level = replace(one, kind=Kind.LEVEL, estimate=0.02, count=3)
+    level = replace(one, kind=FindingKind.LEVEL, estimate=0.02, count=3)
     changes = {
-        number: replace(one, kind=Kind.CHANGE, estimate=1.5, verdict=verdict, at_run_id=run_name(number), count=number)
+        number: replace(one, kind=FindingKind.CHANGE, estimate=1.5, verdict=verdict, at_run_id=run_name(number), count=number)
         for number, verdict in enumerate(("slower", "acknowledged", "repaired", "faster", "intended"), 1)
     }
     changes[2] = replace(changes[2], said="wait for jax 0.13", look="jax")
-    findings.keep(run, [replace(one, kind=Kind.SESSION), level, *changes.values()])
+    findings.keep(run, [replace(one, kind=FindingKind.SESSION), level, *changes.values()])
     rows = answer(warehouse_of(Results(tmp_path)), questions()["regressions"], Choice()).dicts()
     assert [(row["at_run_id"], row["verdict"], row["step_time_now_s"], row["sessions_since"]) for row in rows] == [
         (run_name(1), "slower", 0.02, 1),

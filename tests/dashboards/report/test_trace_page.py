@@ -8,7 +8,7 @@ from keras_matrix.analysis.traces import read_table
 from keras_matrix.dashboards.charts.trace_timeline import step_of
 from keras_matrix.dashboards.report import trace_page
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Head, Kind, Span
+from keras_matrix.records.traces.neutral import Head, TrackKind, Span
 from tests.records.traces.synthetic import span
 
 HOSTILE = "<script>alert(1)</script>"
@@ -21,7 +21,7 @@ def page_of(tmp_path: Path, spans: list[Span], title: str = "mine") -> str:
 
 
 def test_page_shows_the_timeline_its_largest_operations_and_the_tables(tmp_path: Path) -> None:
-    spans = [span("step 1", 0, 100, Kind.STEPS, step=1), span("gemm", 10, 80, step=1, phase="forward")]
+    spans = [span("step 1", 0, 100, TrackKind.STEPS, step=1), span("gemm", 10, 80, step=1, phase="forward")]
     page = page_of(tmp_path, spans)
     assert page.count('<svg class="roofline timeline') == 2  # a wide one and a narrow one
     assert '<rect class="bar forward"' in page
@@ -30,7 +30,7 @@ def test_page_shows_the_timeline_its_largest_operations_and_the_tables(tmp_path:
 
 
 def test_page_runs_nothing_loads_nothing_and_shows_names_as_text(tmp_path: Path) -> None:
-    spans = [span("step 1", 0, 100, Kind.STEPS, step=1), span(HOSTILE, 10, 80, step=1)]
+    spans = [span("step 1", 0, 100, TrackKind.STEPS, step=1), span(HOSTILE, 10, 80, step=1)]
     page = page_of(tmp_path, spans, HOSTILE)
     assert "<script" not in page
     assert "http" not in page.replace("http-equiv", "")

@@ -9,18 +9,18 @@ from keras_matrix.analysis.comparison.table import table
 from keras_matrix.dashboards.report import traces
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.text import NOTHING
-from keras_matrix.records.traces.table import Gap, Table, TimeShare
+from keras_matrix.records.traces.table import IdleGap, TraceSummary, TimeShare
 from tests.conftest import make_record, make_settings
 from tests.records.traces.synthetic import TABLE
 
 SHOWN = replace(
     TABLE,
     by_operation=[TimeShare("dot", 8, 0.004, 0.8), TimeShare(None, 4, 0.001, 0.2)],
-    gaps=[Gap(0, 0.0, 0.003, "dot", None, "input")],
+    gaps=[IdleGap(0, 0.0, 0.003, "dot", None, "input")],
 )
 
 
-def sheet(shown: Table) -> traces.Sheet:
+def sheet(shown: TraceSummary) -> traces.Sheet:
     """The sheet of the traced one of two cells."""
     records = [make_record(settings=make_settings(backend=backend)) for backend in ("torch", "jax")]
     rows, traced = table(records), cell_id(make_settings(backend="jax"))

@@ -14,7 +14,7 @@ from keras_matrix.models.fc.interface import Worker
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.prove import error, train
 from keras_matrix.models.fc.stages import LocalStage, in_turn
-from keras_matrix.records.fc.spec import MODES, FcProblem, Kind, traffic_per_step
+from keras_matrix.records.fc.spec import MODES, FcProblem, Parallelism, traffic_per_step
 from keras_matrix.records.fc.traffic import together
 
 
@@ -61,7 +61,7 @@ TASK = FcProblem(level=3, weight_size=16, batch_size=8)
 
 def gradients_error(mode: str) -> float | None:
     problem = TASK.changed(mode=mode)
-    worker = LocalStage(1, 0, {}, lambda x: x) if problem.kind is Kind.PIPELINE else Alone(1)
+    worker = LocalStage(1, 0, {}, lambda x: x) if problem.kind is Parallelism.PIPELINE else Alone(1)
     _, gradients = program(mode)(worker, problem, layout.weights_of(problem, 0, 0), layout.batch_of(problem, 0, 0))
     return error([gradients], train(problem, 0, 1).gradients)
 

@@ -9,7 +9,7 @@ from collections import Counter
 
 from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.worker_group import WorkerSpec
-from keras_matrix.records.fc.spec import MODES, FcProblem, Kind
+from keras_matrix.records.fc.spec import MODES, FcProblem, Parallelism
 
 TASK = FcProblem(workers=2, level=2, weight_size=8, batch_size=8, shared_ratio=0.5)
 
@@ -23,7 +23,7 @@ def products(problem: FcProblem) -> dict[str, int]:
 if __name__ == "__main__":
     reserve("tensorflow", 2, "cpu")
     found = {
-        mode.name: products(TASK.changed(mode=mode.name)) for mode in MODES.values() if mode.kind is not Kind.SINGLE
+        mode.name: products(TASK.changed(mode=mode.name)) for mode in MODES.values() if mode.kind is not Parallelism.SINGLE
     }
     mirrored = products(TASK.changed(mode="fc_data", partition="mirrored_strategy"))
     print(json.dumps(found | {"mirrored_strategy": mirrored}))

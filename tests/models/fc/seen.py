@@ -45,7 +45,7 @@ def of_tensorflow() -> dict[str, object]:
 def of_torch() -> dict[str, object]:
     import torch
 
-    from keras_matrix.models.fc.native.torch import Watch
+    from keras_matrix.models.fc.native.torch import CollectiveTimer
     from keras_matrix.models.fc.native.torch_worker import TorchWorker
 
     waited = []
@@ -56,7 +56,7 @@ def of_torch() -> dict[str, object]:
 
     worker, threads = TorchWorker(2), []
     worker.bucket_reduce = lambda buffer: Bucket()
-    Watch(worker, torch.device("cpu"))
+    CollectiveTimer(worker, torch.device("cpu"))
     worker.bucket_reduce(None)
     worker.meanwhile(lambda: threads.append(threading.current_thread()))()
     return {"in another thread": threads != [threading.main_thread()], "buckets waited for": len(waited)}

@@ -14,10 +14,10 @@ from keras_matrix.models.fc.native.torch import TorchRank
 from keras_matrix.models.fc.processes.ranks import Ranks
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.models.process.float64 import keep_float64
-from keras_matrix.records.fc.spec import MODES, FcProblem, Kind
+from keras_matrix.records.fc.spec import MODES, FcProblem, Parallelism
 
 TASK = FcProblem(mode="fc_data", workers=2, level=3, weight_size=16, batch_size=16, precision="float64")
-MODES_OF_RANKS = [mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE]
+MODES_OF_RANKS = [mode.name for mode in MODES.values() if mode.kind is not Parallelism.SINGLE]
 STEPS = 2
 
 

@@ -16,7 +16,7 @@ import pytest
 from keras_matrix.analysis.fc.cells import proof_problem
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.proof import Proof, ProofOrder
-from keras_matrix.records.fc.spec import DIVIDERS, MODES, OVERLAPPING, FcProblem, Kind
+from keras_matrix.records.fc.spec import DIVIDERS, MODES, OVERLAPPING, FcProblem, Parallelism
 from keras_matrix.runner.checks.fc import ProofRequest, prove
 from keras_matrix.runner.executors.process.probe import ProcessProbe
 
@@ -64,7 +64,7 @@ def other_tasks(**changes: Any) -> list[FcProblem]:
     """Every mode that divides the work, with every partition."""
     sizes = FcProblem(level=5, weight_size=48, batch_size=48, **changes)
     shared = {"fc_phy": {"shared_ratio": 0.3}}
-    modes = [mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE]
+    modes = [mode.name for mode in MODES.values() if mode.kind is not Parallelism.SINGLE]
     problems = [sizes.changed(mode=mode, **shared.get(mode, {})) for mode in modes]
     return [*problems, *(sizes.changed(mode=m, partition=name) for name, (_, own) in DIVIDERS.items() for m in own)]
 
@@ -168,7 +168,7 @@ def test_each_worker_process_has_its_share_of_the_cpus_and_as_many_threads() -> 
 @pytest.mark.process
 def test_workers_in_new_interpreters_compute_the_same_as_forked_ones() -> None:
     found = answered("start_methods.py", "torch")
-    modes = {mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE}
+    modes = {mode.name for mode in MODES.values() if mode.kind is not Parallelism.SINGLE}
     assert {name.split()[0] for name in found["equal"]} == modes
     assert [name for name, equal in found["equal"].items() if not equal] == []
     # Only a new interpreter configures its backend itself.
@@ -179,7 +179,7 @@ def test_workers_in_new_interpreters_compute_the_same_as_forked_ones() -> None:
 def test_each_worker_of_tensorflow_multiplies_on_its_own_device() -> None:
     # Of three layers: three products forward, three for the weights' gradients, two for the inputs'.
     forward, both = 3, 3 + 3 + 2
-    alike = {mode.name: both if mode.trains else forward for mode in MODES.values() if mode.kind is not Kind.SINGLE}
+    alike = {mode.name: both if mode.trains else forward for mode in MODES.values() if mode.kind is not Parallelism.SINGLE}
     wanted = {name: {"device:CPU:0": count, "device:CPU:1": count} for name, count in alike.items()}
     # Of four micro-batches: the first stage has one layer, whose input's gradient nobody needs; the last has two.
     wanted["fc_pipeline"] = {"device:CPU:0": 4 * 2, "device:CPU:1": 4 * 6}

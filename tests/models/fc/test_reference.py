@@ -9,7 +9,7 @@ import pytest
 
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.prove import backward, train
-from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, FcProblem, Kind
+from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, FcProblem, Parallelism
 
 TASK = FcProblem(level=2, weight_size=6, batch_size=4, precision="float64")
 PHYSICS = TASK.changed(mode="fc_phy", workers=2)
@@ -64,7 +64,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
 def test_every_mode_except_physics_trains_one_model_on_the_entire_batch() -> None:
     wanted = train(TASK.changed(mode="fc_single_manual"), 0, 5)
-    divided = [mode.name for mode in MODES.values() if mode.trains and mode.kind not in (Kind.SINGLE, Kind.PHYSICS)]
+    divided = [mode.name for mode in MODES.values() if mode.trains and mode.kind not in (Parallelism.SINGLE, Parallelism.PHYSICS)]
     assert len(divided) == 8
     for mode in divided:
         found = train(TASK.changed(mode=mode, workers=2), 0, 5)

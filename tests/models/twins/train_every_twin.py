@@ -23,7 +23,7 @@ from keras_matrix.models.twins.interface import Compiled  # noqa: E402
 from keras_matrix.models.workload import Request  # noqa: E402
 from keras_matrix.runner.cell import backends  # noqa: E402
 from keras_matrix.runner.cell.implementations.training import (  # noqa: E402
-    Start,
+    StartValues,
     forget_functions,
     largest_deviation,
     lower_rate,
@@ -103,7 +103,7 @@ def trained(name, way):
     model, adapter = built.model, backends.load(BACKEND)
     switch_off(model)
     lower_rate(model)
-    start = Start.of(model)
+    start = StartValues.of(model)
     x, y = built.samples(8 * STEPS, 0)
     batches = [(x[at : at + 8], y[at : at + 8]) for at in range(0, 8 * STEPS, 8)]
     begin = weights(model)

@@ -12,7 +12,7 @@ import pytest
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc import rules
 from keras_matrix.records.fc.network import Network, network_problem, normal_rate
-from keras_matrix.records.fc.spec import DIVIDERS, MODES, WORKLOAD, FcProblem, Kind
+from keras_matrix.records.fc.spec import DIVIDERS, MODES, WORKLOAD, FcProblem, Parallelism
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from tests.conftest import make_settings
@@ -43,7 +43,7 @@ CASES = [(mode, name) for mode in MODES for name in VALUES]
 
 
 def problem_of(mode: str, **changes: Any) -> FcProblem:
-    workers = 1 if MODES[mode].kind is Kind.SINGLE else 2
+    workers = 1 if MODES[mode].kind is Parallelism.SINGLE else 2
     return TINY.changed(**{"mode": mode, "workers": workers, **changes})
 
 

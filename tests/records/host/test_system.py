@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.host.system import (
     container_engine,
     free_memory_bytes,
@@ -44,7 +44,7 @@ def test_usable_memory_is_the_smaller_of_machine_and_limit(tmp_path: Path, limit
 
 
 def test_memory_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
-    empty = Tree(tmp_path)
+    empty = ProcTree(tmp_path)
     assert (free_memory_bytes(empty), usable_memory_bytes(empty), total_memory_bytes(empty)) == (None, None, None)
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from keras_matrix.records.replicas import proof
-from keras_matrix.records.replicas.proof import BackendProof, Difference, ReplicaProof
+from keras_matrix.records.replicas.proof import BackendProof, ReplicaDifference, ReplicaProof
 
-OWN = BackendProof("DataParallel", {"float64": Difference(0.0, 1e-15, "dense/kernel")})
+OWN = BackendProof("DataParallel", {"float64": ReplicaDifference(0.0, 1e-15, "dense/kernel")})
 FOUND = ReplicaProof(proof.PROOF_VERSION, "mnist_mlp", {}, 8, 5, 0, 2, started_at="2026-01-01", backends={"jax": OWN})
 
 

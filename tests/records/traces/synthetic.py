@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.records.traces.neutral import Kind, Phase, Span, Track
-from keras_matrix.records.traces.table import Table
+from keras_matrix.records.traces.neutral import TrackKind, Phase, Span, Track
+from keras_matrix.records.traces.table import TraceSummary
 
 US = 1000
 # Of four steps of 5 ms on one worker, of which 5 ms in all were computed; by what and with which gap is the test's own.
-TABLE = Table(
+TABLE = TraceSummary(
     backend="jax",
     device="cpu",
     workers=1,
@@ -68,7 +68,7 @@ def step_of_torch(shift: float = 0.0, number: int = 1) -> list[dict[str, Any]]:
     return [one | {"ts": one["ts"] + shift} for one in events]
 
 
-def span(name: str, start_us: float, duration_us: float, kind: Kind = Kind.COMPUTE, **fields: Any) -> Span:
+def span(name: str, start_us: float, duration_us: float, kind: TrackKind = TrackKind.COMPUTE, **fields: Any) -> Span:
     """A span; `worker`, `lane`, `op`, `phase`, `layer` and `step` where they matter."""
     track = Track(fields.pop("worker", 0), kind, fields.pop("lane", 0))
     phase = fields.pop("phase", None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.traces import conversion, neutral
-from keras_matrix.records.traces.neutral import Kind
+from keras_matrix.records.traces.neutral import TrackKind
 from keras_matrix.records.traces.request import TRACE_NAME, TraceError
 from tests.records.traces.synthetic import chrome, event, flow, mark, message, plane, step_of_torch
 
@@ -23,7 +23,7 @@ def test_files_of_workers_are_one_trace_in_the_machines_clock(tmp_path: Path) ->
     files = conversion.files_in(tmp_path)
     head = conversion.make(files, tmp_path / TRACE_NAME, "torch")
     found = list(neutral.spans(tmp_path / TRACE_NAME))
-    steps = [(one.track.worker, one.start_ns) for one in found if one.track.kind is Kind.STEPS]
+    steps = [(one.track.worker, one.start_ns) for one in found if one.track.kind is TrackKind.STEPS]
     assert (head.workers, head.steps, head.epochs, head.device) == (2, 1, 1, "cpu")
     assert steps == [(0, 0), (1, 0)]
 
@@ -36,7 +36,7 @@ def test_binary_files_are_one_trace_in_the_machines_clock_too(tmp_path: Path) ->
     head = conversion.make(conversion.files_in(tmp_path), tmp_path / TRACE_NAME, "jax")
     found = [(one.track.worker, one.track.kind, one.start_ns) for one in neutral.spans(tmp_path / TRACE_NAME)]
     assert (head.workers, head.steps, head.epochs, head.device) == (2, 1, 1, "gpu")
-    assert found == [(worker, kind, at) for worker in (0, 1) for kind, at in ((Kind.STEPS, 0), (Kind.COMPUTE, 1000))]
+    assert found == [(worker, kind, at) for worker in (0, 1) for kind, at in ((TrackKind.STEPS, 0), (TrackKind.COMPUTE, 1000))]
 
 
 def test_epochs_of_a_worker_lie_behind_each_other(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_epochs_of_a_worker_lie_behind_each_other(tmp_path: Path) -> None:
         events = [mark(f"clock:{7_000_000 + at * 1000}", 10, 1), *step_of_torch(20, number=1 + epoch // 2)]
         chrome(tmp_path / f"epoch{epoch}.worker0.json", events)
     head = conversion.make(conversion.files_in(tmp_path), tmp_path / TRACE_NAME, "torch")
-    steps = [one for one in neutral.spans(tmp_path / TRACE_NAME) if one.track.kind is Kind.STEPS]
+    steps = [one for one in neutral.spans(tmp_path / TRACE_NAME) if one.track.kind is TrackKind.STEPS]
     assert (head.steps, head.epochs) == (2, 2)
     assert [(one.step, one.start_ns) for one in steps] == [(1, 0), (2, 50_000_000)]
 

@@ -8,9 +8,9 @@ import pytest
 
 from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.traces import conversion, neutral
-from keras_matrix.records.traces.neutral import WORKING, Kind, Phase, Span
+from keras_matrix.records.traces.neutral import WORKING, TrackKind, Phase, Span
 from keras_matrix.records.traces.request import Names
-from keras_matrix.records.traces.table import Table
+from keras_matrix.records.traces.table import TraceSummary
 from keras_matrix.records.traces.xspace import reader, tracks
 from keras_matrix.records.traces.xspace.launches import MOST_HOPS
 from tests.records.traces import gpu
@@ -41,7 +41,7 @@ def spans(path: Path, *planes: tuple[int, bytes]) -> list[Span]:
     return tracks.spans(reader.read(path), 0, Names(["dense"], "functional", "adam"))
 
 
-def table(path: Path, *planes: tuple[int, bytes]) -> Table:
+def table(path: Path, *planes: tuple[int, bytes]) -> TraceSummary:
     path.write_bytes(message(*planes))
     target = path.with_name("trace.json.gz")
     conversion.make([path], target, "jax")
@@ -53,7 +53,7 @@ def steps_of(found: list[Span]) -> list[int | None]:
 
 
 def test_kernel_belongs_to_the_step_that_launched_it_though_it_runs_during_a_later_dispatch(path: Path) -> None:
-    found = [one for one in spans(path, *gpu.dispatched()) if one.track.kind is Kind.COMPUTE]
+    found = [one for one in spans(path, *gpu.dispatched()) if one.track.kind is TrackKind.COMPUTE]
     assert [one.step for one in found] == EACH_STEP
     # The first kernel runs while the host dispatches steps 2 to 5, all others after the last dispatch.
     assert [one.start_ns // 1000 for one in found] == [100, 600, 1100, 1600, 2100]
@@ -181,7 +181,7 @@ def test_tensorflows_launches_on_other_threads_belong_to_the_step_that_waits_for
         pool += [(f"{node}:MatMul", begin + 20, 20, {}), call(number, begin + 30)]
     kernels = gpu.kernels(tf_op=f"{node}:MatMul")
     found = spans(path, plane("/host:CPU", {"main": gpu.marks(), "pool": pool}), plane("/device:GPU:0", {"S": kernels}))
-    computed = [one for one in found if one.track.kind is Kind.COMPUTE]
+    computed = [one for one in found if one.track.kind is TrackKind.COMPUTE]
     assert [(one.op, one.phase, one.layer, one.step) for one in computed] == [
         ("MatMul", Phase.FORWARD, "dense", step) for step in EACH_STEP
     ]
@@ -199,7 +199,7 @@ def test_tensorflows_operations_on_the_host_do_not_compute_where_a_device_does(p
 def test_tensorflows_operations_compute_on_a_machine_whose_gpu_does_nothing(path: Path) -> None:
     lines = {"main": gpu.marks(), "pool": [("functional/dense/MatMul:MatMul", 120, 60, {})]}
     planes = plane("/host:CPU", lines), plane("/device:GPU:0", {"_counters_": [("power_mw", 0, 0, {})]})
-    (found,) = [one for one in spans(path, *planes) if one.track.kind is Kind.COMPUTE]
+    (found,) = [one for one in spans(path, *planes) if one.track.kind is TrackKind.COMPUTE]
     assert (reader.read(path).device, found.step) == ("cpu", 2)
 
 
@@ -216,7 +216,7 @@ def test_tensorflows_operations_compute_on_a_machine_whose_gpu_does_nothing(path
 def test_copies_are_on_a_track_of_their_kind_with_their_direction(path: Path, name: str, operation: str) -> None:
     streams = {STREAM: [kernel(1, 100)], COPIES: [copy(2, 150, 20, name)]}
     host = plane("/host:CPU", {"main": [*gpu.marks(), call(1, 50), call(2, 60, name="cuMemcpyHtoDAsync_v2")]})
-    (found,) = [one for one in spans(path, host, plane("/device:GPU:0", streams)) if one.track.kind is Kind.COPY]
+    (found,) = [one for one in spans(path, host, plane("/device:GPU:0", streams)) if one.track.kind is TrackKind.COPY]
     assert (found.track.name, found.name, found.op, found.step) == ("copy", name, operation, 1)
 
 
@@ -250,7 +250,7 @@ def test_kernels_of_nccl_communicate_and_their_overlap_with_compute_is_counted(p
 def test_kernels_that_overlap_on_one_stream_get_tracks_on_which_none_cross(path: Path) -> None:
     """Kernels of a CUDA graph run at the same time and are reported on the graph's stream."""
     stream = [kernel(1, begin, duration) for begin, duration in ((100, 50), (120, 60), (150, 30), (160, 5))]
-    found = [one for one in spans(path, plane("/device:GPU:0", {STREAM: stream})) if one.track.kind is Kind.COMPUTE]
+    found = [one for one in spans(path, plane("/device:GPU:0", {STREAM: stream})) if one.track.kind is TrackKind.COMPUTE]
     assert [(one.start_ns // 1000, one.track.name) for one in found] == [
         (100, "compute"),
         (120, "compute 2"),
@@ -273,7 +273,7 @@ def test_annotated_steps_of_another_program_are_steps_and_count_from_1(path: Pat
     ]
     planes = plane("/host:CPU", {"main": [*steps, *gpu.calls()]}), plane("/device:GPU:0", {STREAM: gpu.kernels()})
     found = spans(path, *planes)
-    assert [(one.name, one.step) for one in found if one.track.kind is Kind.STEPS] == [
+    assert [(one.name, one.step) for one in found if one.track.kind is TrackKind.STEPS] == [
         (f"step {number}", number) for number in EACH_STEP
     ]
     assert steps_of(found) == EACH_STEP
@@ -282,7 +282,7 @@ def test_annotated_steps_of_another_program_are_steps_and_count_from_1(path: Pat
 def test_steps_that_a_traced_cell_marked_go_before_annotated_ones(path: Path) -> None:
     main: list[Made] = [("train", 0, 500, {"step_num": 7}), *gpu.marks(), *gpu.calls()]
     found = spans(path, plane("/host:CPU", {"main": main}), plane("/device:GPU:0", {STREAM: gpu.kernels()}))
-    assert [one.step for one in found if one.track.kind is Kind.STEPS] == EACH_STEP
+    assert [one.step for one in found if one.track.kind is TrackKind.STEPS] == EACH_STEP
 
 
 def test_warnings_of_the_profiler_itself_are_reported_once_and_in_a_line(path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.traces import conversion, torch
-from keras_matrix.records.traces.neutral import Kind, Span
+from keras_matrix.records.traces.neutral import TrackKind, Span
 from keras_matrix.records.traces.request import TraceError
-from keras_matrix.records.traces.table import Table
+from keras_matrix.records.traces.table import TraceSummary
 from keras_matrix.runner.cli.measure.trace import heading
 from tests.records.traces.synthetic import chrome, event, mark
 
@@ -24,7 +24,7 @@ def spans_of(tmp_path: Path, events: list[dict[str, Any]]) -> list[Span]:
     return torch.spans(torch.read(chrome(tmp_path / "trace.json", events)), 0)[0]
 
 
-def table_of(tmp_path: Path, events: list[dict[str, Any]]) -> Table:
+def table_of(tmp_path: Path, events: list[dict[str, Any]]) -> TraceSummary:
     """The table of a file with these events."""
     conversion.make_of(chrome(tmp_path / "trace.json", events), tmp_path / "trace.json.gz")
     return read_table(tmp_path / "trace.json.gz")
@@ -74,7 +74,7 @@ def test_kernel_that_is_launched_between_two_marks_belongs_to_the_next_step(tmp_
     ]
     events += [event("cudaLaunchKernel", 55, 2, "cuda_runtime", correlation=2)]
     events += [event(f"k{n}", 30 * n, 20, "kernel", pid=0, tid=7, correlation=n) for n in (1, 2)]
-    assert {one.name: one.step for one in spans_of(tmp_path, events) if one.track.kind is Kind.COMPUTE} == {
+    assert {one.name: one.step for one in spans_of(tmp_path, events) if one.track.kind is TrackKind.COMPUTE} == {
         "k1": 1,
         "k2": 2,
     }

@@ -9,7 +9,7 @@ import pytest
 
 from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.traces import conversion, torch
-from keras_matrix.records.traces.neutral import WORKING, Kind, Phase, Span, covered
+from keras_matrix.records.traces.neutral import WORKING, TrackKind, Phase, Span, covered
 from keras_matrix.records.traces.request import TraceError
 from tests.records.traces.synthetic import chrome, event, flow, mark, step_of_torch
 
@@ -66,9 +66,9 @@ def test_collectives_lie_on_a_track_of_their_own(tmp_path: Path) -> None:
     ]
     found = spans(tmp_path, events)
     assert [(one.name, one.track.kind, one.phase) for one in found] == [
-        ("c10d::allreduce_", Kind.COMPUTE, Phase.COMMUNICATION),
-        ("aten::mm", Kind.COMPUTE, None),
-        ("gloo:all_reduce", Kind.COMMUNICATION, Phase.COMMUNICATION),
+        ("c10d::allreduce_", TrackKind.COMPUTE, Phase.COMMUNICATION),
+        ("aten::mm", TrackKind.COMPUTE, None),
+        ("gloo:all_reduce", TrackKind.COMMUNICATION, Phase.COMMUNICATION),
     ]
 
 
@@ -110,7 +110,7 @@ def test_flows_lead_from_a_launch_to_its_kernel(tmp_path: Path) -> None:
         flow("f", 3, 20, pid=0, tid=7, **launch),
     ]
     (found,) = torch.spans(torch.read(chrome(tmp_path / "trace.json", events)), 0)[1]
-    assert (found.name, found.source.track.kind, found.target.track.kind) == ("launch", Kind.HOST, Kind.COMPUTE)
+    assert (found.name, found.source.track.kind, found.target.track.kind) == ("launch", TrackKind.HOST, TrackKind.COMPUTE)
 
 
 def test_host_events_of_a_gpu_trace_are_on_host_tracks_and_copies_on_a_track_of_their_kind(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_flow_to_a_copy_ends_on_the_copys_track(tmp_path: Path) -> None:
         flow("f", 3, 20, pid=0, tid=7, **launch),
     ]
     (found,) = torch.spans(torch.read(chrome(tmp_path / "trace.json", events)), 0)[1]
-    assert (found.source.track.kind, found.target.track.kind) == (Kind.HOST, Kind.COPY)
+    assert (found.source.track.kind, found.target.track.kind) == (TrackKind.HOST, TrackKind.COPY)
 
 
 def test_kernels_that_overlap_on_one_stream_get_tracks_on_which_none_cross(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from keras_matrix.analysis.replicas import equal_work
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.fc.spec import MODES, Kind
+from keras_matrix.records.fc.spec import MODES, Parallelism
 from keras_matrix.records.instruments import parity, shipped
 from keras_matrix.records.instruments.parity import ParityRecord
 from keras_matrix.records.replicas import proof
@@ -89,5 +89,5 @@ def test_every_native_mode_is_proved_at_the_locked_version(backend: str) -> None
     assert {(proof.mode, proof.precision) for proof in own} == modes
     assert {(proof.version, proof.failure) for proof in own} == {(VERSIONS[backend], None)}, "stale: ci/evidence fc"
     assert all(proof.machine and proof.started_at for proof in own)
-    alone = {mode.name for mode in MODES.values() if mode.kind is Kind.SINGLE}
+    alone = {mode.name for mode in MODES.values() if mode.kind is Parallelism.SINGLE}
     assert {(*proof.workers,) for proof in own if proof.mode not in alone} == {(1, 2, 3, 4)}

@@ -20,7 +20,7 @@ from keras_matrix.records.instruments.first_hour import ProbeAnswer
 from keras_matrix.records.instruments.peaks import Gemm, Stream, Timed
 from keras_matrix.records.schema import DeviceProof, Times
 from keras_matrix.records.traces.names import copy_of
-from keras_matrix.records.traces.neutral import Kind, Span, Track
+from keras_matrix.records.traces.neutral import TrackKind, Span, Track
 from keras_matrix.runner.checks.first_hour import checks, report
 from keras_matrix.runner.checks.first_hour.checks import copies_to_device, share_in_steps
 from keras_matrix.runner.checks.first_hour.measured import MeasuredRun
@@ -130,13 +130,13 @@ def test_error_limit_is_between_float32_and_tf32() -> None:
 
 
 def test_copies_of_batches_to_the_device_within_steps_count() -> None:
-    track = Track(0, Kind.COPY)
+    track = Track(0, TrackKind.COPY)
     spans = [
         Span(track, "MemcpyH2D", copy_of("MemcpyH2D") or "", 0, 9, step=1, size_bytes=4096),
         Span(track, "Memcpy HtoD (Pinned -> Device)", copy_of("Memcpy HtoD (Pinned -> Device)") or "", 9, 9, step=2),
         Span(track, "MemcpyH2D", copy_of("MemcpyH2D") or "", 0, 9, size_bytes=1 << 30),  # before the first step
         Span(track, "MemcpyD2H", copy_of("MemcpyD2H") or "", 0, 9, step=1, size_bytes=4),
-        Span(Track(0, Kind.COMPUTE), "gemm", "MatMul", 0, 9, step=1),
+        Span(Track(0, TrackKind.COMPUTE), "gemm", "MatMul", 0, 9, step=1),
     ]
     found = list(copies_to_device(spans))
     assert found == [("MemcpyH2D", 4096), ("Memcpy HtoD (Pinned -> Device)", None)]
@@ -234,7 +234,7 @@ def test_interruption_retains_the_completed_steps(capsys: pytest.CaptureFixture[
 
 
 def test_trace_without_steps_does_not_judge_copies() -> None:
-    track = Track(0, Kind.COMPUTE)
+    track = Track(0, TrackKind.COMPUTE)
     assert share_in_steps([]) == 0
     assert share_in_steps([Span(track, "gemm", "MatMul", 0, 9), Span(track, "gemm", "MatMul", 9, 9, step=1)]) == 0.5
 

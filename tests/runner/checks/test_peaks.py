@@ -17,7 +17,7 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.peaks import Gemm, PeakAnswer, PeakOrder, Stream, Timed
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.peaks import Call, timing
+from keras_matrix.runner.cell.peaks import TimedOperation, timing
 from keras_matrix.runner.cell.peaks import __main__ as probe
 from keras_matrix.runner.cell.peaks.stretches import (
     LEAST_STRETCH_S,
@@ -50,13 +50,13 @@ class Bench:
         return DeviceMemory()
 
     def gemm(self, size: int, precision: str) -> Any:
-        return Call(lambda: self._spend(2 * size**3 / 100e9, size))
+        return TimedOperation(lambda: self._spend(2 * size**3 / 100e9, size))
 
     def copy(self, elements: int) -> Any:
-        return Call(lambda: self._spend(16 * elements / 12e9, elements))
+        return TimedOperation(lambda: self._spend(16 * elements / 12e9, elements))
 
     def triad(self, elements: int) -> Any:
-        return Call(lambda: self._spend(24 * elements / 12e9, elements))
+        return TimedOperation(lambda: self._spend(24 * elements / 12e9, elements))
 
     def clock(self) -> float:
         return self.now_s
@@ -128,11 +128,11 @@ class Gpu(Bench):
     def memory(self) -> DeviceMemory:
         return DeviceMemory(self._free_bytes, H100_L2_BYTES)
 
-    def triad(self, elements: int) -> Call:
-        return Call(lambda: self._spend(24 * elements / H100_BYTE_PER_S, elements), self._synchronise)
+    def triad(self, elements: int) -> TimedOperation:
+        return TimedOperation(lambda: self._spend(24 * elements / H100_BYTE_PER_S, elements), self._synchronise)
 
-    def gemm(self, size: int, precision: str) -> Call:
-        return Call(lambda: self._spend(2 * size**3 / 989.4e12, size), self._synchronise)
+    def gemm(self, size: int, precision: str) -> TimedOperation:
+        return TimedOperation(lambda: self._spend(2 * size**3 / 989.4e12, size), self._synchronise)
 
     def _synchronise(self) -> None:
         self.now_s += 50e-6

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.host.gpu_list import ANY_GPU
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.runner.cell.job import Job
@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def preflight(folder: Path, library: FakePynvml, versions: dict[str, str] = GPU_BUILDS) -> Preflight:
     write(folder / "machine", DRIVER_FILES[0], "")
-    return Preflight(gpus=read_gpus(["0"], Tree(folder / "machine"), library), versions=versions)
+    return Preflight(gpus=read_gpus(["0"], ProcTree(folder / "machine"), library), versions=versions)
 
 
 def measured(folder: Path, executor: FakeExecutor, checked: Preflight) -> dict[str, tuple[Status, str]]:
@@ -180,7 +180,7 @@ def test_preflight_reads_the_gpus_of_the_cells_of_this_machine(tmp_path: Path, m
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     write(tmp_path, DRIVER_FILES[0], "")
     library = FakePynvml(V100, FakeGpu())
-    found = preflight_of([make_settings(device="gpu")], tree=Tree(tmp_path), library=library)
+    found = preflight_of([make_settings(device="gpu")], tree=ProcTree(tmp_path), library=library)
     assert found is not None
     assert found.gpus is not None
     assert set(found.gpus.gpus) == {"1"}
@@ -200,7 +200,7 @@ def test_cell_whose_gpus_are_not_visible_is_refused_with_the_reason(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     write(tmp_path, DRIVER_FILES[0], "")
     cell = make_settings(device="gpu", workload="fc", params={"workers": workers})
-    found = preflight_of([cell], tree=Tree(tmp_path), library=FakePynvml(FakeGpu(), FakeGpu(uuid="GPU-b")))
+    found = preflight_of([cell], tree=ProcTree(tmp_path), library=FakePynvml(FakeGpu(), FakeGpu(uuid="GPU-b")))
     assert found is not None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [(one.name, one.status) for one in found.problems(cell) if one.status] == [(name, status)]
@@ -214,7 +214,7 @@ def test_missing_container_toolkit_is_a_warning_for_cells_in_containers(
     monkeypatch.setattr(cells.shutil, "which", lambda name: tool)
     write(tmp_path, DRIVER_FILES[0], "")
     gpu = make_settings(device="gpu", backend="torch")
-    found = preflight_of([gpu], in_containers=True, tree=Tree(tmp_path), library=FakePynvml(V100))
+    found = preflight_of([gpu], in_containers=True, tree=ProcTree(tmp_path), library=FakePynvml(V100))
     assert found is not None
     assert list(found.problems(gpu)) == expected  # the image's build is not known on the host, and not judged
 

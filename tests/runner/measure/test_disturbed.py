@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse, Stretch, WaitingUse, Watched
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Results, latest_attempts
@@ -320,7 +320,7 @@ def test_cell_measured_while_other_processes_use_every_cpu_has_a_warning_that_na
 
 
 def cpu_time_s(pid: int) -> float:
-    found = cpu_now(Tree(), [pid])
+    found = cpu_now(ProcTree(), [pid])
     assert found is not None
     return found
 

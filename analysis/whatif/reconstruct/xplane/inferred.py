@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from keras_matrix.analysis.whatif.reconstruct.xplane.rank import Rank, wait
 from keras_matrix.analysis.whatif.reconstruct.xplane.rows import Row
-from keras_matrix.records.traces.neutral import Kind, Phase
+from keras_matrix.records.traces.neutral import TrackKind, Phase
 
 Times = NDArray[np.int64]
 # Of the steps, in which something must have ended before.
@@ -107,7 +107,7 @@ def between_ranks(ranks: Sequence[Rank]) -> list[Link]:
         sums = [
             row
             for row in rank.rows.lanes.get(rank.main, ())
-            if row.identity.kind is Kind.COMMUNICATION and not row.is_collective
+            if row.identity.kind is TrackKind.COMMUNICATION and not row.is_collective
         ]
         for other in others:
             if sums:

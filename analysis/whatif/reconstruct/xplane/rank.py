@@ -21,7 +21,7 @@ from keras_matrix.analysis.whatif.reconstruct.xplane.rows import (
     rows_of,
 )
 from keras_matrix.records.traces.names import TO_DEVICE
-from keras_matrix.records.traces.neutral import Kind, Phase
+from keras_matrix.records.traces.neutral import TrackKind, Phase
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ def _call(rank: Rank, row: Row, program: TracedProgram | None) -> Call:
 
 
 def _kind(row: Row) -> NodeKind:
-    if row.identity.kind is Kind.COMMUNICATION:
+    if row.identity.kind is TrackKind.COMMUNICATION:
         return NodeKind.COMMUNICATION
     if row.identity.phase is Phase.INPUT or row.identity.op == TO_DEVICE:
         return NodeKind.INPUT

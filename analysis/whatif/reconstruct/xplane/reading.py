@@ -20,7 +20,7 @@ from keras_matrix.analysis.whatif.reconstruct.pieces import TOLERANCE_NS, Window
 from keras_matrix.records.codec import decode
 from keras_matrix.records.files import read_json
 from keras_matrix.records.traces.conversion import worker_of
-from keras_matrix.records.traces.neutral import WORKING, Kind, Phase, Span
+from keras_matrix.records.traces.neutral import WORKING, TrackKind, Phase, Span
 from keras_matrix.records.traces.request import MARK, NAMES_NAME, Names, TraceError
 from keras_matrix.records.traces.xspace import hlo_program, reader, tracks
 from keras_matrix.records.traces.xspace.hlo_program import HloProgram
@@ -35,7 +35,7 @@ class Identity(NamedTuple):
 
     name: str
     op: str
-    kind: Kind
+    kind: TrackKind
     phase: Phase | None
     layer: str | None
     program: str
@@ -80,7 +80,7 @@ def read(path: Path, position: int) -> Profile:
     worker = worker_of(path)
     found = tracks.spans(recording, 0, _names(path))
     work = found[len(found) - recording.worked.whats.size :]
-    marks = sorted((one for one in found if one.track.kind is Kind.STEPS), key=lambda one: one.step or 0)
+    marks = sorted((one for one in found if one.track.kind is TrackKind.STEPS), key=lambda one: one.step or 0)
     _check_steps(path, marks)
     shift_ns = -min((own - machine for own, machine in recording.clocks), default=0)
     runs, caveats = _runs(path, marks, work, [one.program for one in tracks.operations(recording)])
@@ -92,7 +92,7 @@ def read(path: Path, position: int) -> Profile:
         windows=windows,
         runs=dict(enumerate(runs[device] for device in sorted(runs))),
         host=union((mark.start_ns, mark.end_ns) for mark in recording.marks if _is_work(mark.name)),
-        inputs=union((one.start_ns, one.end_ns) for one in found if one.track.kind is Kind.INPUT),
+        inputs=union((one.start_ns, one.end_ns) for one in found if one.track.kind is TrackKind.INPUT),
         programs=_programs(path, recording.programs, runs.values()),
         is_aligned=bool(recording.clocks),
         caveats=[*caveats, *(f"{path}: the profiler says: {text}" for text in recording.warnings)],
@@ -165,7 +165,7 @@ def _runs(
     runs: dict[int, list[list[Run]]] = defaultdict(lambda: [[] for _ in places])
     outside: Counter[str] = Counter()
     for span, program in zip(work, programs, strict=True):
-        if span.track.kind is Kind.OUTSIDE and marks[0].start_ns <= span.start_ns <= marks[-1].end_ns:
+        if span.track.kind is TrackKind.OUTSIDE and marks[0].start_ns <= span.start_ns <= marks[-1].end_ns:
             outside[span.name] += span.duration_ns
         if span.track.kind not in WORKING:
             continue

@@ -18,7 +18,7 @@ from statistics import median
 from keras_matrix.analysis.whatif.reconstruct.pieces import Window
 from keras_matrix.analysis.whatif.reconstruct.xplane.reading import Identity, Interval, Profile, Run, union
 from keras_matrix.records.traces.names import is_collective
-from keras_matrix.records.traces.neutral import Kind
+from keras_matrix.records.traces.neutral import TrackKind
 from keras_matrix.records.traces.xspace.tracks import COLLECTIVE
 
 COMPUTE, LINK, STREAM = "compute", "link", "stream"
@@ -60,7 +60,7 @@ def is_symmetric(identity: Identity) -> bool:
 
     TensorFlow's workers in one process have not: one of them sums the parts of all.
     """
-    return identity.kind is Kind.COMMUNICATION and bool(COLLECTIVE.match(identity.op) or is_collective(identity.name))
+    return identity.kind is TrackKind.COMMUNICATION and bool(COLLECTIVE.match(identity.op) or is_collective(identity.name))
 
 
 def lane_of(identity: Identity) -> str:

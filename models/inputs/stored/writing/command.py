@@ -35,7 +35,7 @@ DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopped(Exception):
+class WriterStopped(Exception):
     """A worker was asked to stop."""
 
 
@@ -68,7 +68,7 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-class Progress:
+class WriteProgress:
     """One line on standard error, rewritten while the command runs; silent unless that is a terminal."""
 
     def __init__(self, verb: str, total: int) -> None:
@@ -163,10 +163,10 @@ def in_parallel(function: Callable[[Any], Any], tasks: Sequence[Any], workers: i
 
 
 def check_stopped() -> None:
-    """In a worker: raise `Stopped` if the command was interrupted or another worker failed."""
+    """In a worker: raise `WriterStopped` if the command was interrupted or another worker failed."""
     # A worker is sent nothing while it has a task: readable means closed.
     if _LINK and _LINK[0].poll():
-        raise Stopped
+        raise WriterStopped
 
 
 _LINK: list[Connection] = []
@@ -207,7 +207,7 @@ def _serve(function: Callable[[Any], Any], link: Connection, parents: list[Conne
     while True:
         try:
             link.send(_outcome(function, link.recv()))
-        except (EOFError, OSError, Stopped):
+        except (EOFError, OSError, WriterStopped):
             return
 
 
@@ -215,7 +215,7 @@ def _outcome(function: Callable[[Any], Any], task: Any) -> Any:
     """Return a task's result, or its error."""
     try:
         return function(task)
-    except Stopped:
+    except WriterStopped:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent raises it
         return error

@@ -18,7 +18,7 @@ import numpy as np
 
 from keras_matrix.models.inputs.stored import array_record, record_file, shards
 from keras_matrix.models.inputs.stored.example import before_image
-from keras_matrix.models.inputs.stored.manifest import Part
+from keras_matrix.models.inputs.stored.manifest import RecordFile
 from keras_matrix.models.inputs.stored.sample import InputDataError, Sample
 from keras_matrix.models.inputs.stored.writing.command import check_stopped
 
@@ -28,7 +28,7 @@ VERIFY_RUN = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedSample:
     """A sample, the name of its class and the name of its file."""
 
     sample: Sample
@@ -105,7 +105,7 @@ class ArrayRecordWriter:
             raise OSError(errno.EIO, f"cannot be written: {str(error).splitlines()[0]}", str(self._path)) from None
 
 
-def write_file(path: Path, kind: str, samples: Iterable[Named]) -> Part:
+def write_file(path: Path, kind: str, samples: Iterable[NamedSample]) -> RecordFile:
     """Write, verify and publish a record file. Raises OSError, or `InputDataError` if the source cannot be read."""
     partial = path.with_name(f".{path.name}.part")
     try:
@@ -124,10 +124,10 @@ def write_file(path: Path, kind: str, samples: Iterable[Named]) -> Part:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    return Part(path.name, len(wanted), path.stat().st_size)
+    return RecordFile(path.name, len(wanted), path.stat().st_size)
 
 
-def existing(path: Path, kind: str, records: int) -> Part | None:
+def existing(path: Path, kind: str, records: int) -> RecordFile | None:
     """Return what is known of a file that an earlier start of the command finished; None if it must be written."""
     if not path.exists():
         return None
@@ -139,7 +139,7 @@ def existing(path: Path, kind: str, records: int) -> Part | None:
             found = array_record.record_count(path)
         except InputDataError:
             found = None
-    return Part(path.name, records, path.stat().st_size) if found == records else None
+    return RecordFile(path.name, records, path.stat().st_size) if found == records else None
 
 
 def write_index(path: Path, starts: array[int]) -> None:

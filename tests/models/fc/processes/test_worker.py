@@ -21,7 +21,7 @@ from keras_matrix.models.fc.processes.worker import WorkerStart
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.models.process import children
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.fc.rendezvous import Rendezvous, Site
 from keras_matrix.records.fc.spec import FcProblem, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
@@ -139,9 +139,9 @@ def test_workers_with_networks_are_processes_on_every_backend(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("backend", "method"), [("torch", Method.TIMED), ("jax", Method.PROFILED), ("tensorflow", Method.PROFILED)]
+    ("backend", "method"), [("torch", TimingMethod.TIMED), ("jax", TimingMethod.PROFILED), ("tensorflow", TimingMethod.PROFILED)]
 )
-def test_time_of_collectives_is_the_mean_of_the_worker_processes(backend: str, method: Method) -> None:
+def test_time_of_collectives_is_the_mean_of_the_worker_processes(backend: str, method: TimingMethod) -> None:
     answers = {"traffic": [Traffic(8, calls=1)] * 2, "watched": [[(4.0, 1.0), (6.0, 2.0)], [(6.0, 3.0), (8.0, 4.0)]]}
     workers = object.__new__(ranks.Ranks)
     workers.backend, workers._partition, workers._step_s = backend, "program", 0.5

@@ -33,10 +33,10 @@ class Counted:
 
 def main(pipeline: str, kind: str, workers: str, prefetch: str, file: str) -> None:
     """Read a batch, wait until no more are made, and print how many were."""
-    from keras_matrix.models.inputs.pipelines.interface import Workers
+    from keras_matrix.models.inputs.pipelines.interface import PipelineWorkers
 
     path = Path(file)
-    asked = Workers(int(workers), kind, int(prefetch))
+    asked = PipelineWorkers(int(workers), kind, int(prefetch))
     module = import_module(f"keras_matrix.models.inputs.pipelines.{pipeline}")
     source = module.source(Counted(path), 2, asked, False)
     if pipeline == "py_dataset":

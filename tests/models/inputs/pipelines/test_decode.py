@@ -10,7 +10,7 @@ from PIL import Image
 
 from keras_matrix.models.inputs.pipelines import decode as module
 from keras_matrix.models.inputs.pipelines.decode import DECODERS, Decode, DecoderUnavailable, chosen_decoder
-from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage, Header, read_header
+from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage, JpegHeader, read_header
 from tests.models.inputs.pipelines.jpegs import encoded, pixels
 
 EVERY = pytest.mark.parametrize("decoder", DECODERS)
@@ -134,7 +134,7 @@ def test_image_of_more_pixels_than_memory_should_hold_is_refused() -> None:
 
 def test_header_with_thumbnail_and_fill_bytes_is_that_of_the_image() -> None:
     filled = with_thumbnail(GOOD)
-    assert read_header(filled[:2] + b"\xff\xff" + filled[2:]) == Header(96, 128, 3)
+    assert read_header(filled[:2] + b"\xff\xff" + filled[2:]) == JpegHeader(96, 128, 3)
 
 
 def test_auto_is_the_first_decoder_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_matrix.models.inputs.stored.sample import Sample
 from keras_matrix.models.inputs.stored.writing import writers
-from keras_matrix.models.inputs.stored.writing.writers import Named
+from keras_matrix.models.inputs.stored.writing.writers import NamedSample
 
 CLASSES = ("apple", "pear", "plum")
 
@@ -30,10 +30,10 @@ def class_folder(root: Path, counts: Sequence[int] = (3, 2, 4)) -> Path:
     return root
 
 
-def named(count: int) -> list[Named]:
+def named(count: int) -> list[NamedSample]:
     """Return samples to write, classes in turn."""
     return [
-        Named(Sample(contents(number), number % 3), CLASSES[number % 3], f"{number}.jpg") for number in range(count)
+        NamedSample(Sample(contents(number), number % 3), CLASSES[number % 3], f"{number}.jpg") for number in range(count)
     ]
 
 

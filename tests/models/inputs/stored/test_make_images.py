@@ -69,8 +69,8 @@ def test_unfinished_data_set_is_continued_and_others_are_refused(tmp_path: Path)
     assert "is not empty" in make(tmp_path).stderr
 
 
-def plan(bases: tuple[Any, ...]) -> make_images.Plan:
-    return make_images.Plan(Path("images"), 10, ("a", "b"), 64, 48, 0, 90, bases, make_images.noise_tile(0))
+def plan(bases: tuple[Any, ...]) -> make_images.ImageSetPlan:
+    return make_images.ImageSetPlan(Path("images"), 10, ("a", "b"), 64, 48, 0, 90, bases, make_images.noise_tile(0))
 
 
 def test_images_without_photographs_are_noise() -> None:

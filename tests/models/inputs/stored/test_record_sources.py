@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from keras_matrix.models.inputs.stored import manifest, page_cache, record_file, shards
-from keras_matrix.models.inputs.stored.manifest import Manifest, Part
+from keras_matrix.models.inputs.stored.manifest import Manifest, RecordFile
 from keras_matrix.models.inputs.stored.sample import Sample
 from keras_matrix.models.inputs.stored.source import Features, InputDataError, open_source
 from keras_matrix.models.inputs.stored.writing import writers
-from keras_matrix.models.inputs.stored.writing.writers import Named
+from keras_matrix.models.inputs.stored.writing.writers import NamedSample
 from tests.models.inputs.stored.data_sets import CLASSES, class_folder, contents, named, record_files
 
 KINDS = ("tfrecord", "array_record")
@@ -52,7 +52,7 @@ def test_source_can_be_sent_to_other_processes_and_used_by_threads(tmp_path: Pat
 
 def test_no_more_of_a_tfrecord_file_is_read_from_storage_than_its_records(tmp_path: Path) -> None:
     """The kernel would read further where what comes before is in memory, and training may never use it."""
-    samples = [Named(Sample(contents(number, 20_000), 0), "apple", f"{number}.jpg") for number in range(100)]
+    samples = [NamedSample(Sample(contents(number, 20_000), 0), "apple", f"{number}.jpg") for number in range(100)]
     path = tmp_path / "0.tfrecord"
     writers.write_file(path, "tfrecord", samples)
     source = open_source(tmp_path)
@@ -164,7 +164,7 @@ def test_index_of_other_contents_is_replaced_by_reading_the_lengths(tmp_path: Pa
 
 def described(folder: Path, kind: str) -> Manifest:
     parts = tuple(
-        Part(f"part-{number}.{kind}", count, (folder / f"part-{number}.{kind}").stat().st_size)
+        RecordFile(f"part-{number}.{kind}", count, (folder / f"part-{number}.{kind}").stat().st_size)
         for number, count in enumerate((5, 1, 6))
     )
     found = Manifest(kind, {}, ("a", "b", "c", "d"), 12, finished=True, parts=parts)

@@ -17,7 +17,7 @@ from keras_matrix.models.inputs.stored.example import encoded
 from keras_matrix.models.inputs.stored.sample import InputDataError, Sample
 from keras_matrix.models.inputs.stored.source import open_source
 from keras_matrix.models.inputs.stored.writing import writers
-from keras_matrix.models.inputs.stored.writing.writers import Named
+from keras_matrix.models.inputs.stored.writing.writers import NamedSample
 from tests.models.inputs.stored.data_sets import contents, named
 
 KINDS = ("tfrecord", "array_record")
@@ -45,7 +45,7 @@ def test_index_beside_a_tfrecord_file_has_its_offsets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_failure_of_the_source_leaves_no_file(tmp_path: Path, kind: str) -> None:
-    def failing() -> Iterator[Named]:
+    def failing() -> Iterator[NamedSample]:
         yield from named(3)
         raise InputDataError("cat/1.jpg: the file has vanished")
 
@@ -109,7 +109,7 @@ def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_large_images_are_written_and_read(tmp_path: Path) -> None:
-    large = [Named(Sample(contents(number, 3_000_000), number), "c", "f") for number in range(3)]
+    large = [NamedSample(Sample(contents(number, 3_000_000), number), "c", "f") for number in range(3)]
     writers.write_file(tmp_path / "a.tfrecord", "tfrecord", large)
     assert open_source(tmp_path).read([2, 0, 1]) == [large[number].sample for number in (2, 0, 1)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keras_matrix.records.traces.xspace import hlo_program
-from keras_matrix.records.traces.xspace.hlo_program import HloOperation, HloProgram, Shape
+from keras_matrix.records.traces.xspace.hlo_program import HloOperation, HloProgram, ArrayShape
 from tests.records.traces.synthetic import hlo, hlo_array, hlo_instruction, message, varint
 
 F32, BF16 = 11, 16
@@ -44,7 +44,7 @@ def test_operations_have_shape_operands_origin_and_computation() -> None:
         ["p", "multiply.1", "add.1", "x", "w", "dot.1", "fusion.1", "all-reduce.1"],
     )
     assert (dot.opcode, dot.origin, dot.computation, dot.operands) == ("dot", "jit(f)/dense/dot", "main", ("x", "w"))
-    assert dot.shape == Shape("float32", (4, 5), 32)
+    assert dot.shape == ArrayShape("float32", (4, 5), 32)
     assert found.operations["fusion.1"].called == ("fused",)
 
 
@@ -71,10 +71,10 @@ def test_arrays_of_a_tuple_are_separate() -> None:
 
 def test_flops_of_a_convolution_follow_from_its_kernel() -> None:
     operations = {
-        "x": HloOperation("x", "parameter", "", "main", Shape("float32", (8, 16, 16, 3), 32)),
-        "k": HloOperation("k", "parameter", "", "main", Shape("float32", (5, 5, 3, 32), 32)),
+        "x": HloOperation("x", "parameter", "", "main", ArrayShape("float32", (8, 16, 16, 3), 32)),
+        "k": HloOperation("k", "parameter", "", "main", ArrayShape("float32", (5, 5, 3, 32), 32)),
         "c": HloOperation(
-            "c", "convolution", "", "main", Shape("float32", (8, 16, 16, 32), 32), ("x", "k"), output_feature=3
+            "c", "convolution", "", "main", ArrayShape("float32", (8, 16, 16, 32), 32), ("x", "k"), output_feature=3
         ),
     }
     found = HloProgram("f", operations, "main")
@@ -83,9 +83,9 @@ def test_flops_of_a_convolution_follow_from_its_kernel() -> None:
 
 @pytest.mark.parametrize("opcode", ["while", "custom-call"])
 def test_flops_are_unknown_where_the_program_does_not_say_them(opcode: str) -> None:
-    operation = HloOperation("a", opcode, "", "main", Shape("float32", (4,), 32))
-    around = HloOperation("b", "call", "", "main", Shape("float32", (4,), 32), called=("inner",))
-    inner = HloOperation("c", opcode, "", "inner", Shape("float32", (4,), 32))
+    operation = HloOperation("a", opcode, "", "main", ArrayShape("float32", (4,), 32))
+    around = HloOperation("b", "call", "", "main", ArrayShape("float32", (4,), 32), called=("inner",))
+    inner = HloOperation("c", opcode, "", "inner", ArrayShape("float32", (4,), 32))
     found = HloProgram("f", {"a": operation, "b": around, "c": inner}, "main")
     assert [found.flops(operation), found.flops(around)] == [None, None]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.traces import conversion
-from keras_matrix.records.traces.neutral import Kind, Phase, Span
+from keras_matrix.records.traces.neutral import TrackKind, Phase, Span
 from keras_matrix.records.traces.request import Names, TraceError
 from keras_matrix.records.traces.xspace import reader, tracks
 from tests.records.traces.synthetic import STATS, Made, message, plane
@@ -42,7 +42,7 @@ def spans(path: Path, *planes: tuple[int, bytes], names: Names = NAMES) -> list[
 
 
 def worked(found: list[Span]) -> list[Span]:
-    return [one for one in found if one.track.kind in (Kind.COMPUTE, Kind.COMMUNICATION)]
+    return [one for one in found if one.track.kind in (TrackKind.COMPUTE, TrackKind.COMMUNICATION)]
 
 
 @pytest.fixture
@@ -197,9 +197,9 @@ def test_the_runs_of_a_program_are_the_steps_that_called_it_though_they_begin_la
     found = spans(path, plane("/host:CPU", {"main": program_thread, "pool": pool}))
     assert [one.step for one in worked(found)] == [None, 1, 2]
     assert [(one.name, one.track.kind) for one in found[:3]] == [
-        ("step 1", Kind.STEPS),
-        ("step 2", Kind.STEPS),
-        ("PjitFunction(step)", Kind.HOST),
+        ("step 1", TrackKind.STEPS),
+        ("step 2", TrackKind.STEPS),
+        ("PjitFunction(step)", TrackKind.HOST),
     ]
 
 

@@ -13,19 +13,19 @@ from typing import Any
 from hypothesis import strategies as st
 
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Flow, Head, Kind, Point, Track
+from keras_matrix.records.traces.neutral import Flow, Head, TrackKind, FlowEnd, Track
 from tests.records.traces.synthetic import span
 from tests.reliability.fuzz import documents, traces
 from tests.reliability.fuzz.target import Check, Target
 
 SPANS = [
-    span("step 1", 0, 100, Kind.STEPS, step=1),
-    span("dense", 1, 40, Kind.LAYERS, layer="dense", phase="forward", step=1),
+    span("step 1", 0, 100, TrackKind.STEPS, step=1),
+    span("dense", 1, 40, TrackKind.LAYERS, layer="dense", phase="forward", step=1),
     span("dot", 2, 30, phase="forward", layer="dense", step=1, stream=7, size_bytes=10, correlation=3),
-    span("all-reduce", 40, 20, Kind.COMMUNICATION, worker=1, phase="communication", step=1),
-    span("copy", 60, 5, Kind.COPY, lane=2),
+    span("all-reduce", 40, 20, TrackKind.COMMUNICATION, worker=1, phase="communication", step=1),
+    span("copy", 60, 5, TrackKind.COPY, lane=2),
 ]
-FLOW = Flow("fwdbwd", Point(Track(0, Kind.COMPUTE), 2000), Point(Track(1, Kind.COMMUNICATION), 50_000))
+FLOW = Flow("fwdbwd", FlowEnd(Track(0, TrackKind.COMPUTE), 2000), FlowEnd(Track(1, TrackKind.COMMUNICATION), 50_000))
 
 
 def lines() -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.runner.cell.piped.process_tree import IDLE_LIMIT_S, IDLE_S, TICK_S, ProcessTree, used_between
 
 SELF, CHILD, GRANDCHILD = 10, 11, 12
@@ -26,7 +26,7 @@ def tree(tmp_path: Path) -> ProcessTree:
     write(tmp_path, SELF, ticks=100, read=1000, calls=10, children=f"{CHILD} ")
     write(tmp_path, CHILD, ticks=200, read=0, calls=0, children=str(GRANDCHILD))
     write(tmp_path, GRANDCHILD, ticks=300, read=0, calls=0)
-    return ProcessTree((), Tree(tmp_path), SELF)
+    return ProcessTree((), ProcTree(tmp_path), SELF)
 
 
 def test_use_is_that_of_the_process_and_of_all_its_descendants(tree: ProcessTree, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_bytes_are_unknown_if_a_child_has_ended_meanwhile(tree: ProcessTree, tmp
 
 
 def test_counts_that_cannot_be_read_are_unknown(tmp_path: Path) -> None:
-    empty = ProcessTree((), Tree(tmp_path), SELF)
+    empty = ProcessTree((), ProcTree(tmp_path), SELF)
     used = used_between(empty.snapshot(), empty.snapshot())
     assert (used.cpu_time_s, used.storage_read_bytes, used.device_reads) == (None, None, None)
 

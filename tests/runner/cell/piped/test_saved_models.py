@@ -46,7 +46,7 @@ class Unchanged(Training):
 
     def __init__(self) -> None:
         self.model, self.steps_a_call = SimpleNamespace(optimizer=SimpleNamespace(learning_rate=0.1)), 1
-        self.ledger, self.rates = Ledger(before=phases.Weights.of(self.model)), list[float]()
+        self.ledger, self.rates = Ledger(before=phases.WeightChecksums.of(self.model)), list[float]()
         self._fed = lambda _: None  # type: ignore[assignment, return-value]
 
     def again(self, *_: Any) -> None:
@@ -55,7 +55,7 @@ class Unchanged(Training):
 
 def test_final_weights_are_taken_without_the_step_that_spoils_them(monkeypatch: pytest.MonkeyPatch) -> None:
     same = SimpleNamespace(changed_since=lambda _: 1)
-    monkeypatch.setattr(phases, "Weights", SimpleNamespace(of=lambda _: same))
+    monkeypatch.setattr(phases, "WeightChecksums", SimpleNamespace(of=lambda _: same))
     training = Unchanged()
     training.finish()
     assert (training.rates, training.model.optimizer.learning_rate) == ([], 0.1)

@@ -9,7 +9,7 @@ import pytest
 
 from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.traces.neutral import WORKING, Kind
+from keras_matrix.records.traces.neutral import WORKING, TrackKind
 from keras_matrix.records.traces.request import TRACE_NAME
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from tests.runner.cell.tracing.test_traced_processes import spans_of, traced
@@ -34,8 +34,8 @@ def test_kernels_of_each_backend_have_a_step_and_none_begins_before_it(
         pytest.skip(why)
     record, folder, _ = traced(executor, tmp_path, "nested", backend=backend, device="gpu")
     spans = spans_of(record, folder)
-    begins = {one.step: one.start_ns for one in spans if one.track.kind is Kind.STEPS}
-    last_step_ns = max(one.end_ns for one in spans if one.track.kind is Kind.STEPS)
+    begins = {one.step: one.start_ns for one in spans if one.track.kind is TrackKind.STEPS}
+    last_step_ns = max(one.end_ns for one in spans if one.track.kind is TrackKind.STEPS)
     kernels = [one for one in spans if one.track.kind in WORKING and 0 <= one.start_ns < last_step_ns]
     known = [one for one in kernels if one.step is not None]
     assert len(known) >= 0.95 * len(kernels) > 0

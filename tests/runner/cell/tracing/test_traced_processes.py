@@ -16,7 +16,7 @@ from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import Results
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Kind, Phase, Span
+from keras_matrix.records.traces.neutral import TrackKind, Phase, Span
 from keras_matrix.records.traces.request import BEGUN, NATIVE_NAME, TRACE_NAME, Trace
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
@@ -61,12 +61,12 @@ def test_traces_of_all_backends_have_the_same_names(executor: ProcessExecutor, t
     spans = spans_of(record, folder)
     place = folder / record.trace.folder  # type: ignore[union-attr, operator]
     assert record.status in MEASURED
-    assert [span.step for span in spans if span.track.kind is Kind.STEPS] == [1, 2, 3]
+    assert [span.step for span in spans if span.track.kind is TrackKind.STEPS] == [1, 2, 3]
     worked = [span for span in spans if span.track.kind in neutral.WORKING]
     found = {(span.phase, span.layer) for span in worked}
     assert {(phase, layer) for phase in (Phase.FORWARD, Phase.BACKWARD) for layer in ("wide", "inner/deep")} <= found
     assert Phase.UPDATE in {span.phase for span in worked}
-    assert len([span for span in spans if span.track.kind is Kind.INPUT]) >= STEPS
+    assert len([span for span in spans if span.track.kind is TrackKind.INPUT]) >= STEPS
     assert {1, 2, 3} <= {span.step for span in worked}
     assert kept_share(place) == pytest.approx(1, abs=0.01)
     assert bool(list(neutral.flows(place / TRACE_NAME))) is (backend == "torch")
@@ -85,7 +85,7 @@ def test_predict_calls_are_traced_as_steps_with_a_forward_pass_only(
         executor, tmp_path, "plain", backend=backend, phase="predict", steps_per_execution=several
     )
     spans = spans_of(record, folder)
-    assert [span.step for span in spans if span.track.kind is Kind.STEPS] == [1, 2, 3]
+    assert [span.step for span in spans if span.track.kind is TrackKind.STEPS] == [1, 2, 3]
     assert {span.phase for span in spans if span.track.kind in neutral.WORKING} <= {Phase.FORWARD, None}
     assert {"wide", "narrow"} <= {span.layer for span in spans}
 
@@ -103,7 +103,7 @@ def test_workers_of_the_fc_modes_are_one_trace_in_one_clock(
     assert kept_share(place) == pytest.approx(1, abs=0.01)
     if backend == "torch":
         # They meet in each step: the clocks agree where their steps overlap.
-        steps = {w: [s for s in spans if s.track.kind is Kind.STEPS and s.track.worker == w] for w in (0, 1)}
+        steps = {w: [s for s in spans if s.track.kind is TrackKind.STEPS and s.track.worker == w] for w in (0, 1)}
         own = {path.name for path in (place / NATIVE_NAME).iterdir()}
         assert own == {"epoch2.worker0.json", "epoch2.worker1.json", "names.json", "collectives.json"}
         assert all(a.start_ns < b.end_ns and b.start_ns < a.end_ns for a, b in zip(*steps.values(), strict=True))
@@ -112,7 +112,7 @@ def test_workers_of_the_fc_modes_are_one_trace_in_one_clock(
 def test_several_epochs_are_traced_each_by_itself(executor: ProcessExecutor, tmp_path: Path) -> None:
     record, folder, _ = traced(executor, tmp_path, "plain", backend="jax", trace=Trace([1, 3], 2))
     assert record.trace is not None
-    assert [span.step for span in spans_of(record, folder) if span.track.kind is Kind.STEPS] == [1, 2, 3, 4]
+    assert [span.step for span in spans_of(record, folder) if span.track.kind is TrackKind.STEPS] == [1, 2, 3, 4]
     assert neutral.head_of(folder / str(record.trace.folder) / TRACE_NAME).epochs == 2
 
 

@@ -159,7 +159,7 @@ def test_run_without_an_analysis_is_refused(folder: Path, capsys: pytest.Capture
 def test_shares_and_bottleneck_become_findings_of_the_observed_cell(folder: Path) -> None:
     runner("stalls", "jax:finetune", executor=machine(decoding))
     run = Results(folder / "results").latest()
-    found = [one for one in findings.load(run).found if one.kind is findings.Kind.INPUT]
+    found = [one for one in findings.load(run).found if one.kind is findings.FindingKind.INPUT]
     by_metric = {one.metric: one for one in found}
     cold = next(one.cell_id for one in newest_records(folder) if arm_of(one.settings) == "cold")
     assert {one.cell_id for one in found} == {cold}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
@@ -220,7 +220,7 @@ def test_plan_lists_cells_without_enough_gpus(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "machine", DRIVER_FILES[0], "")
-    facts = read_gpus(["0", "1"], Tree(tmp_path / "machine"), FakePynvml(FakeGpu(), FakeGpu(uuid="GPU-bb")))
+    facts = read_gpus(["0", "1"], ProcTree(tmp_path / "machine"), FakePynvml(FakeGpu(), FakeGpu(uuid="GPU-bb")))
     checked = Preflight(gpus=facts, present=PresentGpus(("GPU-aa", "GPU-bb"), ("A100", "A100")))
     seams = Seams(preflight=checked)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")

@@ -14,7 +14,7 @@ from keras_matrix.analysis.fc.sweep import BATCH_SIZES, COLUMNS, WEIGHT_SIZES
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc import proof, rules, spec
-from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProofOrder
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import CellResult, Status
@@ -159,7 +159,7 @@ def test_time_in_communication_is_printed_with_its_method(capsys: pytest.Capture
     def watched(job: Job) -> Outcome:
         result = FakeExecutor().result(job)
         assert result.parallel is not None
-        seen = Communication(Method.PROFILED, [0.2], [0.15])
+        seen = Communication(TimingMethod.PROFILED, [0.2], [0.15])
         write_result(job, replace(result, parallel=replace(result.parallel, communication=seen)))
         return Outcome(exit_code=0)
 
@@ -342,7 +342,7 @@ def test_successful_proof_is_a_table_and_exit_code_0(capsys: pytest.CaptureFixtu
 
 def test_every_mode_is_proved_for_every_number_of_workers_it_can_have() -> None:
     found = {(task.mode, task.precision, task.workers) for task in ProofRequest().tasks()}
-    alone = [mode.name for mode in spec.MODES.values() if mode.kind is spec.Kind.SINGLE]
+    alone = [mode.name for mode in spec.MODES.values() if mode.kind is spec.Parallelism.SINGLE]
     modes = [mode.name for mode in spec.MODES.values() if mode.native]
     wanted = {(mode, n) for mode in modes for n in (1, 2, 3, 4) if n == 1 or mode not in alone}
     assert found == {(mode, precision, n) for mode, n in wanted for precision in ("float64", "float32")}
@@ -590,7 +590,7 @@ def test_fc_matrix_contains_every_mode_with_one_and_two_workers(capsys: pytest.C
     assert main(["plan", "--matrix", str(path), "--json"]) == 0
     found = [cell["settings"] for cell in json.loads(capsys.readouterr().out)["cells"]]
     points = {(s["params"]["mode"], s["params"]["workers"], s["backend"]) for s in found}
-    alone = [mode.name for mode in spec.MODES.values() if mode.kind is spec.Kind.SINGLE]
+    alone = [mode.name for mode in spec.MODES.values() if mode.kind is spec.Parallelism.SINGLE]
     wanted = {(mode, n) for mode in spec.MODES for n in (1, 2) if n == 1 or mode not in alone}
     assert points == {(*point, backend) for point in wanted for backend in BACKENDS}
 

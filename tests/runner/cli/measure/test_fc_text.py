@@ -12,7 +12,7 @@ import pytest
 from keras_matrix.analysis.fc.parallel import FcFigure, figures
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.records.fc import spec
-from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.fc.proof import Proof, ProofAnswer
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Record, Status, Times
@@ -90,7 +90,7 @@ def figure_of(task: FcProblem, communication: Communication | None = None, **sha
 
 
 def test_cell_has_shares_of_both_products_communication_and_memory() -> None:
-    watched = Communication(Method.TIMED, [0.2], [0.15])
+    watched = Communication(TimingMethod.TIMED, [0.2], [0.15])
     assert figure_lines(figure_of(TWO, watched, share_of_peak=0.45, share_of_own_gemm=0.9))[0].endswith(
         "FLOP/s: 45.0 % of the machine's best product, 90.0 % of jax's own"
     )

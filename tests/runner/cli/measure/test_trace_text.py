@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from keras_matrix.analysis.comparison.starts import MEANING
-from keras_matrix.records.traces.table import Gap, TimeShare
+from keras_matrix.records.traces.table import IdleGap, TimeShare
 from keras_matrix.runner.cli.measure.trace import heading, start_lines, table_lines
 from tests.conftest import make_record
 from tests.records.traces.synthetic import TABLE
@@ -13,7 +13,7 @@ from tests.records.traces.synthetic import TABLE
 SHOWN = replace(
     TABLE,
     by_operation=[TimeShare("dot", 8, 0.004, 0.8), TimeShare("add", 4, 0.0006, 0.12), TimeShare(None, 4, 0.0004, 0.08)],
-    gaps=[Gap(1, 0.001, 0.003, "dot", None, "input")],
+    gaps=[IdleGap(1, 0.001, 0.003, "dot", None, "input")],
 )
 
 
@@ -49,7 +49,7 @@ def test_parts_beyond_the_requested_lines_are_summed() -> None:
 
 
 def test_longest_gaps_are_shown() -> None:
-    gaps = [Gap(0, 0.001, 0.003, "dot", "add", None), Gap(0, 0.009, 0.002, "add", None, None)]
+    gaps = [IdleGap(0, 0.001, 0.003, "dot", "add", None), IdleGap(0, 0.009, 0.002, "add", None, None)]
     (shown,) = [line.split() for line in table_lines(replace(SHOWN, gaps=gaps), 1)[-2:] if line]
     assert shown == ["3.00", "ms", "1.00", "ms", "dot", "add", "-"]
 

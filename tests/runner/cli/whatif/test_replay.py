@@ -13,7 +13,7 @@ import pytest
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Head, Kind, Span, Track
+from keras_matrix.records.traces.neutral import Head, TrackKind, Span, Track
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.whatif import stored_graph
 from tests.analysis.whatif.cost import fake_machine
@@ -81,7 +81,7 @@ def test_both_timelines_are_written_for_perfetto(folder: Path, capsys: pytest.Ca
     assert "timelines: both.json" in capsys.readouterr().out
     json.loads((folder / "both.json").read_text())
     spans = list(neutral.spans(folder / "both.json"))
-    steps = {worker: [one for one in spans if one.track == Track(worker, Kind.STEPS)] for worker in range(4)}
+    steps = {worker: [one for one in spans if one.track == Track(worker, TrackKind.STEPS)] for worker in range(4)}
     assert [len(one) for one in steps.values()] == [3, 3, 1, 1]
     assert pytest.approx(steps[2][0].duration_ns, rel=1e-3) == 18_000_000
     assert (folder / "both.svg").read_text().startswith("<svg")
@@ -145,7 +145,7 @@ def _damaged_graph(folder: Path) -> str:
 
 
 def _neutral(folder: Path) -> str:
-    span = Span(Track(0, Kind.COMPUTE), "mm", "mm", 0, 1000)
+    span = Span(Track(0, TrackKind.COMPUTE), "mm", "mm", 0, 1000)
     neutral.write(folder / "trace.json.gz", Head("torch", 1, "cpu", 1), [span])
     return "trace.json.gz"
 

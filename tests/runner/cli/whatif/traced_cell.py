@@ -13,7 +13,7 @@ from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.records.fc import calibration
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Head, Kind, Span, Track
+from keras_matrix.records.traces.neutral import Head, TrackKind, Span, Track
 from keras_matrix.records.traces.request import NATIVE_NAME, TRACE_NAME, Traced
 from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.cli.main import main
@@ -70,7 +70,7 @@ def write_trace(folder: Path, steps: int) -> None:
     """Write the files of a trace."""
     native = folder / NATIVE_NAME
     native.mkdir(parents=True)
-    spans = [Span(Track(0, Kind.STEPS), f"step {n}", "step", n * 1000, 1000, step=n) for n in range(1, steps + 1)]
+    spans = [Span(Track(0, TrackKind.STEPS), f"step {n}", "step", n * 1000, 1000, step=n) for n in range(1, steps + 1)]
     neutral.write(folder / TRACE_NAME, Head("torch", 2, "cpu", steps), spans)
     stored_graph.write(data_parallel(LINK), native)
     (native / calibration.NAME).write_text(json.dumps([]))

@@ -13,7 +13,7 @@ import pytest
 
 from keras_matrix.records.fc import network
 from keras_matrix.records.host import cpu_list, inherited_environment
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.supervise import environment
 from keras_matrix.runner.executors.supervise.environment import allowed_cpus, cell_environment
@@ -97,7 +97,7 @@ def test_only_a_cell_that_requests_a_network_has_one() -> None:
 
 def test_pinned_cpus_set_the_cpus_and_threads_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
-    monkeypatch.setattr(environment, "Tree", lambda: Tree(Path("/nowhere")))
+    monkeypatch.setattr(environment, "ProcTree", lambda: ProcTree(Path("/nowhere")))
     by_count, listed = make_settings(cpus=2), make_settings(cpus="1-3", threads=1)
     assert allowed_cpus(by_count) == [0, 1]
     assert allowed_cpus(listed) == [1, 2, 3]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.surroundings.readings import Gpu, GpuProcess
-from keras_matrix.records.host.procfs import Tree, Unread
+from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.runner.machine.gpus.nvml import NotPermitted
 from keras_matrix.runner.machine.gpus.state import DRIVER_FILES, gpus_and_driver
 from tests.fakes.machine import write
@@ -32,18 +32,18 @@ READ_FUNCTIONS = (
 )
 
 
-def read_gpus(tree: Tree, library: Any) -> tuple[Gpu, ...] | Unread | None:
+def read_gpus(tree: ProcTree, library: Any) -> tuple[Gpu, ...] | Unread | None:
     return gpus_and_driver(tree, library)[0]
 
 
-def with_driver(tmp_path: Path, path: str = DRIVER_FILES[0]) -> Tree:
+def with_driver(tmp_path: Path, path: str = DRIVER_FILES[0]) -> ProcTree:
     write(tmp_path, path, "")
-    return Tree(tmp_path)
+    return ProcTree(tmp_path)
 
 
 def test_without_a_driver_nothing_is_read(tmp_path: Path) -> None:
     library = FakePynvml(FakeGpu(), init_error=NO_PERMISSION)
-    assert read_gpus(Tree(tmp_path), library) is None
+    assert read_gpus(ProcTree(tmp_path), library) is None
 
 
 @pytest.mark.parametrize("path", DRIVER_FILES)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.surroundings.readings import Driver
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.schema import Status
 from keras_matrix.runner.machine.gpus.state import DRIVER_FILES
 from keras_matrix.runner.machine.preflight.builds import BUILDS, Build, CpuBuild, build_of, numbers
@@ -27,7 +27,7 @@ K80 = FakeGpu(name="Tesla K80", capability=(3, 7))
 
 def facts(tmp_path: Path, library: FakePynvml, *names: str) -> GpuFacts:
     write(tmp_path, DRIVER_FILES[1], "")
-    return read_gpus(names or ("0",), Tree(tmp_path), library)
+    return read_gpus(names or ("0",), ProcTree(tmp_path), library)
 
 
 def problems(tmp_path: Path, library: FakePynvml, build: Build | CpuBuild | None = TENSORFLOW) -> list[Problem]:
@@ -141,14 +141,14 @@ def test_build_for_the_cpu_is_a_device_mismatch(tmp_path: Path) -> None:
 
 def test_machine_without_a_driver_is_a_device_mismatch_and_nothing_is_loaded(tmp_path: Path) -> None:
     library = FakePynvml(init_error=NO_PERMISSION)
-    name, status, message = only(gpu_problems(read_gpus(["0"], Tree(tmp_path), library), ["0"], TENSORFLOW))
+    name, status, message = only(gpu_problems(read_gpus(["0"], ProcTree(tmp_path), library), ["0"], TENSORFLOW))
     assert (name, status) == ("gpu_missing", Status.DEVICE_MISMATCH)
     assert "NVIDIA Container Toolkit" in message
 
 
 def test_gpus_of_another_maker_are_not_judged(tmp_path: Path) -> None:
     write(tmp_path, "/dev/kfd", "")
-    assert gpu_problems(read_gpus(["0"], Tree(tmp_path)), ["0"], None) == []
+    assert gpu_problems(read_gpus(["0"], ProcTree(tmp_path)), ["0"], None) == []
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_missing_nvml_library_is_a_warning_that_names_the_package(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
     write(tmp_path, DRIVER_FILES[0], "")
-    name, status, message = only(gpu_problems(read_gpus(["0"], Tree(tmp_path)), ["0"], TENSORFLOW))
+    name, status, message = only(gpu_problems(read_gpus(["0"], ProcTree(tmp_path)), ["0"], TENSORFLOW))
     assert (name, status) == ("nvml_unavailable", None)
     assert "install nvidia-ml-py" in message
 
@@ -277,9 +277,9 @@ def test_tpu_needs_its_library_and_its_device_files(found: TpuFacts, names: list
 @pytest.mark.parametrize("path", ["/dev/accel0", "/dev/vfio/0"])
 def test_tpu_is_recognised_by_its_device_files(tmp_path: Path, path: str) -> None:
     write(tmp_path, "/dev/vfio/vfio", "")
-    assert read_tpus(Tree(tmp_path)).devices == ()
+    assert read_tpus(ProcTree(tmp_path)).devices == ()
     write(tmp_path, path, "")
-    assert read_tpus(Tree(tmp_path)).devices == (path,)
+    assert read_tpus(ProcTree(tmp_path)).devices == (path,)
 
 
 def test_drivers_are_compared_by_their_numbers() -> None:

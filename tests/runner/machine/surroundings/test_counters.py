@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.surroundings.disturbance import Stretch
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.runner.machine.surroundings.counters import PAGE_BYTES, THROTTLE_FILES, TICKS_PER_S, Sampler, since
 from keras_matrix.runner.machine.surroundings.self_usage import own_now
 from tests.fakes.machine import CGROUP, CPU, PRESSURE, STAT, machine, write
@@ -191,7 +191,7 @@ def test_kernel_counters_include_the_cpu_time_of_a_process() -> None:
         before = sampler.read()
         assert process.stdout is not None
         process.stdout.readline()
-        stretch, used_s = since(before, sampler.read()), own_now(Tree(), [process.pid], None).cpu_s
+        stretch, used_s = since(before, sampler.read()), own_now(ProcTree(), [process.pid], None).cpu_s
         process.communicate(b"\n", timeout=10)
     assert used_s == pytest.approx(1.0, abs=0.1)
     assert stretch.cpu_busy_s is not None

@@ -15,7 +15,7 @@ from keras_matrix.analysis.surroundings.findings import Check, Rating
 from keras_matrix.analysis.surroundings.readings import Process, Swap, Zone
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.host import cgroups
-from keras_matrix.records.host.procfs import Tree, Unread
+from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.runner.machine.surroundings import processes, processors, self_usage, snapshot
 from keras_matrix.runner.machine.surroundings.snapshot import look
 from tests.fakes.machine import CGROUP, CPU, FILES, machine, write
@@ -174,14 +174,14 @@ def test_other_processes_are_named_without_the_runs_own_tree(tmp_path: Path) -> 
         "/proc/32/stat": stat("idle", 1, 0),
     }.items():
         write(tmp_path, path, text)
-    found = processes.others(before, processes.processes(Tree(tmp_path)), {20}, 2.0)
+    found = processes.others(before, processes.processes(ProcTree(tmp_path)), {20}, 2.0)
     assert found == (Process("a b) (c", 0.25, 30), Process("new", 0.16, 31), Process("idle", 0.035, 32))
 
 
 def test_reused_pid_is_another_process(tmp_path: Path) -> None:
     before = processes.processes(machine(tmp_path, {"/proc/30/stat": stat("old", 1, 500)}))
     write(tmp_path, "/proc/30/stat", stat("new", 1, 100, started=9))
-    assert processes.others(before, processes.processes(Tree(tmp_path)), {20}, 1.0) == (Process("new", 1.07, 30),)
+    assert processes.others(before, processes.processes(ProcTree(tmp_path)), {20}, 1.0) == (Process("new", 1.07, 30),)
 
 
 def test_ended_children_count_once_for_their_parent(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_ended_children_count_once_for_their_parent(tmp_path: Path) -> None:
         (tmp_path / f"proc/{pid}/stat").unlink()
     # Of its ended children's 328 ticks, 7 + 7 + 207 were used before: by its own first ones, the shell, the compiler.
     write(tmp_path, "/proc/30/stat", stat("make", 1, 0).replace(" 7 0 20 0 ", " 328 0 20 0 "))
-    found = processes.others(before, processes.processes(Tree(tmp_path)), {20}, 1.0)
+    found = processes.others(before, processes.processes(ProcTree(tmp_path)), {20}, 1.0)
     assert found == (Process("make", pytest.approx(1.07), 30),)
 
 
@@ -260,7 +260,7 @@ def test_synthetic_machine_is_read_completely_and_judged(tmp_path: Path) -> None
 
 
 def test_machine_without_readable_files_is_unread(tmp_path: Path) -> None:
-    found = examine(look(Tree(tmp_path / "none"), CPUS, list))
+    found = examine(look(ProcTree(tmp_path / "none"), CPUS, list))
     known = {f.check for f in found if f.verdict is not Rating.UNREAD}
     assert known == {Check.RIGHTS, Check.GPU}
 
@@ -272,5 +272,5 @@ def test_any_file_content_is_read_and_judged_without_an_exception(tmp_path: Path
     machine(root)
     for path, content in contents.items():
         write(root, path, content)
-    found = look(Tree(root), CPUS, lambda: [0.0] * 5)
+    found = look(ProcTree(root), CPUS, lambda: [0.0] * 5)
     assert dumps([found, examine(found)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.machine.surroundings.pinning import check, most_cores, pinned
 from tests.conftest import make_settings
@@ -25,7 +25,7 @@ ALL = range(8)
 
 
 @pytest.fixture
-def eight(tmp_path: Path) -> Tree:
+def eight(tmp_path: Path) -> ProcTree:
     return machine(tmp_path, EIGHT)
 
 
@@ -44,7 +44,7 @@ def eight(tmp_path: Path) -> Tree:
     ],
 )
 def test_a_count_takes_one_node_and_one_cpu_of_each_core_first(
-    eight: Tree, cpus: int | str, allowed: range, expected: tuple[int, ...] | None
+    eight: ProcTree, cpus: int | str, allowed: range, expected: tuple[int, ...] | None
 ) -> None:
     assert pinned(cpus, eight, allowed) == expected
 
@@ -68,7 +68,7 @@ def test_a_count_takes_one_node_and_one_cpu_of_each_core_first(
     ],
 )
 def test_unavailable_cpus_are_refused_with_the_available_ones(
-    eight: Tree, cpus: int | str, allowed: tuple[int, ...], text: str
+    eight: ProcTree, cpus: int | str, allowed: tuple[int, ...], text: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
         pinned(cpus, eight, allowed)
@@ -76,11 +76,11 @@ def test_unavailable_cpus_are_refused_with_the_available_ones(
 
 
 def test_kernel_without_topology_has_one_node_of_single_cores(tmp_path: Path) -> None:
-    assert pinned(2, Tree(tmp_path), (3, 5, 6)) == (3, 5)
-    assert most_cores(Tree(tmp_path), (3, 5, 6)) == 3
+    assert pinned(2, ProcTree(tmp_path), (3, 5, 6)) == (3, 5)
+    assert most_cores(ProcTree(tmp_path), (3, 5, 6)) == 3
 
 
-def test_the_most_cores_are_those_of_one_node(eight: Tree) -> None:
+def test_the_most_cores_are_those_of_one_node(eight: ProcTree) -> None:
     assert most_cores(eight, ALL) == 2
     assert most_cores(eight, (0, 1, 2, 4)) == 2
 
