@@ -12,13 +12,13 @@ from typing import Any
 
 from keras_matrix.analysis.comparison import primary_metric
 from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
-from keras_matrix.analysis.comparison.ratios import Ratio
+from keras_matrix.analysis.comparison.ratios import BackendRatio
 from keras_matrix.analysis.comparison.table import CellSummary, Row, work_id
 from keras_matrix.analysis.fc import parallel
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of
 from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
-from keras_matrix.analysis.history.sessions import Session
+from keras_matrix.analysis.history.sessions import CellSession
 from keras_matrix.analysis.keras_cost import keras_costs
 from keras_matrix.analysis.scaling.devices import device_scalings
 from keras_matrix.analysis.stats.blocks import Estimate
@@ -109,7 +109,9 @@ def _row(row: Row, run_context: RunContext) -> Iterator[Finding]:
 def _of_cell(row: Row, cell: CellSummary) -> Finding:
     """Return an empty finding with the identity of the cell."""
     names: dict[str, Any] = {n: getattr(cell.settings, n) for n in ("workload", "backend", "device", "league")}
-    return Finding(FindingKind.FIGURE, "", row.title, "", 0, work_id=work_id(cell.settings), cell_id=cell.cell_id, **names)
+    return Finding(
+        FindingKind.FIGURE, "", row.title, "", 0, work_id=work_id(cell.settings), cell_id=cell.cell_id, **names
+    )
 
 
 def _made(base: Finding, kind: FindingKind, metric: str, method: str, **changes: Any) -> Finding:
@@ -166,7 +168,9 @@ def _interval(estimate: Estimate | None) -> dict[str, Any]:
 def _peak(base: Finding, share: PeakShare | None) -> Iterator[Finding]:
     if share is not None and share.share_of_bandwidth is not None:
         method = "weights read over the best triad"
-        yield _made(base, FindingKind.PEAK, "generation.own_share_of_bandwidth", method, estimate=share.share_of_bandwidth)
+        yield _made(
+            base, FindingKind.PEAK, "generation.own_share_of_bandwidth", method, estimate=share.share_of_bandwidth
+        )
     if share is None or share.achieved_flop_per_s is None:
         return
     method = "model FLOPs over the best product"
@@ -194,7 +198,7 @@ def _verdict(row: Row, run_context: RunContext) -> Finding:
     )
 
 
-def _ratio(row: Row, ratio: Ratio) -> Finding:
+def _ratio(row: Row, ratio: BackendRatio) -> Finding:
     apart, machines = (ratio.estimate.low or 0.0) > 1, len(ratio.by_machine)
     facts = {f"ratio at {one.machine}": f"{one.estimate.centre:.4g}" for one in ratio.by_machine}
     if ratio.disagreement is not None:
@@ -231,7 +235,9 @@ def _workers(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
         facts["divided work id"] = work_id(rules.one_worker(cell.settings))
         base = replace(_of_cell(row, cell), facts=facts)
         one_worker = "throughput over one worker's"
-        yield _made(base, FindingKind.WORKERS, "samples_per_s", one_worker, estimate=figure.samples_per_s, unit="samples/s")
+        yield _made(
+            base, FindingKind.WORKERS, "samples_per_s", one_worker, estimate=figure.samples_per_s, unit="samples/s"
+        )
         if figure.efficiency is not None:
             yield _made(base, FindingKind.WORKERS, "efficiency", one_worker, **_interval(figure.efficiency))
         if figure.communication_share is not None:
@@ -270,7 +276,9 @@ def _warm_caches(rows: Sequence[Row]) -> Iterator[Finding]:
     cells = {cell.cell_id: (row, cell) for row in rows for cell in row.cells.values()}
     for one in warm_caches(rows):
         base, method = _of_cell(*cells[one.cell_id]), "log ratio of first epochs, paired by repeat"
-        yield _made(base, FindingKind.FIGURE, "cold_over_warm_first_epoch", method, **_interval(one.estimate), said=one.text)
+        yield _made(
+            base, FindingKind.FIGURE, "cold_over_warm_first_epoch", method, **_interval(one.estimate), said=one.text
+        )
 
 
 def _keras_costs(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -311,7 +319,9 @@ def _history(one: Assessment, run_id: str) -> Iterator[Finding]:
     session = next((s for s in history.sessions if s.run_id == run_id), None)
     if session is None or names["workload"].startswith(PREFIX):
         return
-    base = Finding(FindingKind.SESSION, STEP_TIME, names["workload"], "", 0, cell_id=history.cell_id, host_id=history.host_id)
+    base = Finding(
+        FindingKind.SESSION, STEP_TIME, names["workload"], "", 0, cell_id=history.cell_id, host_id=history.host_id
+    )
     base = replace(base, device=" ".join(history.device) if history.device else None, **names)
     yield _session(base, session)
     if one.levels:
@@ -324,7 +334,7 @@ def _history(one: Assessment, run_id: str) -> Iterator[Finding]:
         yield _change(base, change, len(history.valued) - change.index)
 
 
-def _session(base: Finding, session: Session) -> Finding:
+def _session(base: Finding, session: CellSession) -> Finding:
     left_out = {f"left out: {status}": str(count) for status, count in session.left_out.items()}
     verdict = "ok" if session.step_time else "no process ended ok"
     found = {**_interval(session.step_time), "verdict": verdict, "facts": {**session.facts, **left_out}, "unit": "s"}

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from keras_matrix.analysis.comparison.primary_metric import cost
-from keras_matrix.analysis.comparison.ratios import Ratio, bracketed, ratio_of, share_text, takes, too_few
+from keras_matrix.analysis.comparison.ratios import BackendRatio, bracketed, ratio_of, share_text, takes, too_few
 from keras_matrix.analysis.comparison.same_work import differing, losses_apart
 from keras_matrix.analysis.comparison.table import CellSummary, Row, logs_by_machine
 from keras_matrix.analysis.comparison.titles import titles
@@ -38,7 +38,7 @@ DIFFERENT_MASKS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CostShare:
     """What a part of Keras costs, as a share of Keras's step; it may be below 0."""
 
     name: str
@@ -58,9 +58,9 @@ class KerasCost:
     key: str
     work: str
     backend: str
-    over_native: Ratio | None
+    over_native: BackendRatio | None
     missing: str
-    parts: tuple[Part, ...]
+    parts: tuple[CostShare, ...]
     caveat: str
 
     @property
@@ -129,7 +129,7 @@ def _cost(ladder: Mapping[str, tuple[Row, CellSummary]], work: str) -> KerasCost
     return KerasCost(own.cell_id, row.key, work, own.settings.backend, ratio, missing, parts, caveat)
 
 
-def _parts(row: Row, rungs: Mapping[str, CellSummary]) -> tuple[Part, ...]:
+def _parts(row: Row, rungs: Mapping[str, CellSummary]) -> tuple[CostShare, ...]:
     """Return the part between each rung and the next measured one, over the blocks that all share."""
     times_s = {
         name: {(r.place, r.repeat): time_s for r in cell.measured if (time_s := cost(r))}
@@ -149,7 +149,7 @@ def _parts(row: Row, rungs: Mapping[str, CellSummary]) -> tuple[Part, ...]:
         assert share is not None
         # Blocks at several machines are not exchangeable: their mean is shown without an interval.
         name = _between(upper, lower, rungs[KERAS].settings.phase)
-        found.append(Part(name, replace(share, low=None, high=None) if several else share))
+        found.append(CostShare(name, replace(share, low=None, high=None) if several else share))
     return tuple(found)
 
 

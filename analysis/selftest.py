@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.table import log_ratios, summaries
 from keras_matrix.analysis.comparison.versus import versus
-from keras_matrix.analysis.regression.gate import Outcome, Rule, judge
+from keras_matrix.analysis.regression.gate import GateOutcome, Rule, judge
 from keras_matrix.analysis.regression.regression_kinds import RegressionKind
 from keras_matrix.analysis.stats.blocks import CONFIDENCE, MIN_BLOCKS, of_logs
 from keras_matrix.records.schema import Record
@@ -120,7 +120,7 @@ def gate_alarms(sessions: Iterable[Labelled], rule: Rule) -> Rate:
     for session in sessions:
         logs = {f"{number} {backend}": found for number, (backend, found) in enumerate(_logs(session))}
         verdicts = judge(logs, rule).values()
-        outcomes.append(any(verdict.outcome is Outcome.REGRESSED for verdict in verdicts))
+        outcomes.append(any(verdict.outcome is GateOutcome.REGRESSED for verdict in verdicts))
     return Rate(sum(outcomes), len(outcomes))
 
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import fmean
 
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import MOST_NS, WORKING, Head, TrackKind, Phase, Span, Track, covered
-from keras_matrix.records.traces.table import IdleGap, TraceSummary, TimeShare
+from keras_matrix.records.traces.neutral import MOST_NS, WORKING, Head, Phase, Span, Track, TrackKind, covered
+from keras_matrix.records.traces.table import IdleGap, TimeShare, TraceSummary
 
 MOST_PARTS = 500
 MOST_GAPS = 100

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.comparison.ratios import Ratio, bracketed, ratio_of, too_few
+from keras_matrix.analysis.comparison.ratios import BackendRatio, bracketed, ratio_of, too_few
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.stats.blocks import Estimate, paired_logs
 from keras_matrix.records.codec import canonical
@@ -33,7 +33,7 @@ class WarmCache:
 
     cell_id: str
     backend: str
-    ratio: Ratio | None
+    ratio: BackendRatio | None
     missing: str
     hits: int | None
 

@@ -28,7 +28,7 @@ from keras_matrix.records.schema import STATUS_MEANINGS
 from keras_matrix.runner import errors as runner_errors
 from keras_matrix.runner.cli import main as runner
 from keras_matrix.runner.matrix import catalog, grammar, stall_rules, task_rules, trace_rules
-from keras_matrix.runner.matrix.grammar import Rule
+from keras_matrix.runner.matrix.grammar import ValueRule
 from keras_matrix.runner.service.run import exit_code
 from keras_matrix.uploader import errors as uploader_errors
 from keras_matrix.uploader.cli import main as uploader
@@ -182,7 +182,7 @@ def slug(heading: str) -> str:
 # --- The keys of a matrix file ----------------------------------------------------------------------------------------
 
 
-def keys(rules: Mapping[str, Rule]) -> str:
+def keys(rules: Mapping[str, ValueRule]) -> str:
     """The table of some keys."""
     rows = (
         (code(key), spelled(rule.default), escaped(rule.words()), escaped(rule.meaning)) for key, rule in rules.items()

@@ -20,10 +20,10 @@ import numpy as np
 
 from keras_matrix.analysis.regression.bisection import (
     LOOKS,
-    Answer,
     Bisection,
-    Outcome,
+    SearchOutcome,
     Trial,
+    TrialAnswer,
     answered,
     most_steps,
     search,
@@ -50,7 +50,7 @@ class Planted:
     blocks: list[int] = field(default_factory=list)
     processes: int = 0
 
-    def measure(self, trial: Trial, rule: Rule) -> Answer:
+    def measure(self, trial: Trial, rule: Rule) -> TrialAnswer:
         """Measure a trial until it is answered or no look is left."""
         logs = self._logs(trial, LOOKS.blocks[-1])
         for count in LOOKS.blocks:
@@ -59,7 +59,7 @@ class Planted:
                 break
         self.blocks.append(count)
         self.processes += count * len(trial.arms)
-        return Answer(seen)
+        return TrialAnswer(seen)
 
     def _logs(self, trial: Trial, count: int) -> list[list[float]]:
         """Return each contrast of a trial; a recording has three processes a block, so that of four arms the two
@@ -95,7 +95,7 @@ class Result:
     @property
     def wrong(self) -> bool:
         """Whether another version was reported as found."""
-        return self.found.outcome is Outcome.FOUND and not self.right
+        return self.found.outcome is SearchOutcome.FOUND and not self.right
 
 
 def trials(noise: draws.Array, versions: int, slowdown: float, count: int, seed: int) -> list[Result]:
@@ -105,7 +105,7 @@ def trials(noise: draws.Array, versions: int, slowdown: float, count: int, seed:
     for _ in range(count):
         planted = Planted(noise, int(generator.integers(1, versions)), slowdown, generator)
         found = search(versions, planted.measure)
-        right = found.outcome is Outcome.FOUND and found.first_bad == planted.first_slow
+        right = found.outcome is SearchOutcome.FOUND and found.first_bad == planted.first_slow
         results.append(Result(found, right, planted.blocks, planted.processes))
     return results
 

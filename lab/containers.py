@@ -33,8 +33,8 @@ from keras_matrix.records.store import Results, latest_attempts
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.executors import Executor
-from keras_matrix.runner.executors.docker.engine import Limits, Seccomp, connect
-from keras_matrix.runner.executors.docker.executor import IMAGES, DockerExecutor, Place, image_name
+from keras_matrix.runner.executors.docker.engine import ContainerLimits, Seccomp, connect
+from keras_matrix.runner.executors.docker.executor import IMAGES, ContainerPlace, DockerExecutor, image_name
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.process.interpreter import of_environment
 from keras_matrix.runner.interrupts import interruptible
@@ -61,11 +61,11 @@ cells:
 
 def executors(results: str, other: Path | None = None) -> dict[str, Executor]:
     """Return the arms, all of them fresh interpreters, with those of `other` if it is given."""
-    engine, place = connect(), Place(results)
-    unconfined = Limits(MEMORY_BYTES, seccomp=Seccomp("unconfined", "unconfined"))
+    engine, place = connect(), ContainerPlace(results)
+    unconfined = ContainerLimits(MEMORY_BYTES, seccomp=Seccomp("unconfined", "unconfined"))
     arms: dict[str, Executor] = {
         HOST: ProcessExecutor(start="fresh", mark=results),
-        CONTAINER: DockerExecutor(engine, place, Limits(MEMORY_BYTES)),
+        CONTAINER: DockerExecutor(engine, place, ContainerLimits(MEMORY_BYTES)),
         OPEN: DockerExecutor(engine, place, unconfined),
     }
     if other is not None:

@@ -23,9 +23,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.dashboards.live.questions import Choice, answer, questions
+from keras_matrix.dashboards.live.questions import DashboardFilter, answer, questions
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.findings import Finding, Findings, FindingKind
+from keras_matrix.records.findings import Finding, FindingKind, Findings
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Learning, Memory, Record, Resolved, Surroundings, Times
 from keras_matrix.records.text import percentage
@@ -33,7 +33,7 @@ from keras_matrix.uploader import rows
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.outbox import Outbox, seal_all
 from keras_matrix.uploader.push import PushSummary, send
-from keras_matrix.uploader.rows import Row
+from keras_matrix.uploader.rows import WarehouseRow
 from tests.conftest import make_record, make_settings
 from tests.sessions import run_name
 
@@ -86,7 +86,7 @@ def local(folder: Path) -> None:
     print(f"{files} files, {size / 2**20:.0f} MiB")
     cell, warehouse = cell_id(settings(0, "jax")), LocalWarehouse(folder / "warehouse")
     for name, question in questions().items():
-        choice = Choice(cell=cell) if name == "trend" else Choice()
+        choice = DashboardFilter(cell=cell) if name == "trend" else DashboardFilter()
         times_s, rows_found = [], 0
         for _ in range(WARM + 1):
             began = time.perf_counter()
@@ -206,7 +206,7 @@ def _round(warehouse: Any, outbox: Outbox, number: int) -> dict[str, float]:
     return taken_s
 
 
-def rows_of(run: int) -> Iterator[Row]:
+def rows_of(run: int) -> Iterator[WarehouseRow]:
     """Yield the rows of one synthetic run: 200 measurements."""
     name = run_name(run)
     yield rows.of_run(name, {"planned": len(BACKENDS) * REPEATS})
@@ -249,7 +249,11 @@ def findings(found: list[Record]) -> Iterator[Finding]:
     """Yield the number of findings of a run of one work."""
     kinds = [(FindingKind.FIGURE, f"times.{name}") for name in ("step_time_s", "samples_per_s", "first_epoch_time_s")]
     kinds += [(FindingKind.FIGURE, "memory.peak_host_memory_bytes"), (FindingKind.FIGURE, "times.epoch_time_median_s")]
-    kinds += [(FindingKind.RATIO, "times.step_time_s"), (FindingKind.SESSION, "times.step_time_s"), (FindingKind.LEVEL, "times.step_time_s")]
+    kinds += [
+        (FindingKind.RATIO, "times.step_time_s"),
+        (FindingKind.SESSION, "times.step_time_s"),
+        (FindingKind.LEVEL, "times.step_time_s"),
+    ]
     for record in found[::REPEATS]:
         for kind, metric in kinds:
             yield Finding(

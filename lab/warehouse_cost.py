@@ -27,8 +27,8 @@ from keras_matrix.runner.service.stored import update_findings
 from keras_matrix.uploader import rows
 from keras_matrix.uploader.bigquery import query_cost
 from keras_matrix.uploader.bigquery.query_cost import LEAST_BYTES
-from keras_matrix.uploader.rows import Row
-from keras_matrix.uploader.schema import TABLES, Column, Mode, Table, Type
+from keras_matrix.uploader.rows import WarehouseRow
+from keras_matrix.uploader.schema import TABLES, ColumnMode, Table, TableColumn, Type
 from tests.sessions import store_session
 
 REPEATS = 5
@@ -66,7 +66,7 @@ def main() -> None:
         print(f"| {' | '.join((what, *one, *many))} |")
 
 
-def night_of(run: Run, folder: Path) -> list[Row]:
+def night_of(run: Run, folder: Path) -> list[WarehouseRow]:
     """Return the rows of a run with as many repeats of each cell as a night has."""
     first = {record.cell_id: record for record in run.load()[0]}
     records = [replace(one, repeat=number) for one in first.values() for number in range(REPEATS)]
@@ -74,12 +74,12 @@ def night_of(run: Run, folder: Path) -> list[Row]:
     copy = Run(store_session(folder, run.run_id, records, **about))
     update_findings(copy)
     found = findings.load(copy)
-    made: list[Row] = [rows.of_run(copy.run_id, run.about())]
+    made: list[WarehouseRow] = [rows.of_run(copy.run_id, run.about())]
     made += [row for record in records for row in rows.of_record(record)]
     return made + (list(rows.of_findings(found)) if found is not None else [])
 
 
-def sizes_of(night: Iterable[Row]) -> tuple[Sizes, Counter[str]]:
+def sizes_of(night: Iterable[WarehouseRow]) -> tuple[Sizes, Counter[str]]:
     """Return the logical bytes of each column, and the rows of each table."""
     sizes, counts = Sizes(), Counter[str]()
     for row in night:
@@ -90,12 +90,12 @@ def sizes_of(night: Iterable[Row]) -> tuple[Sizes, Counter[str]]:
     return sizes, counts
 
 
-def width(column: Column, value: Any) -> int:
+def width(column: TableColumn, value: Any) -> int:
     """Return a value's logical bytes: 2 and the UTF-8 of a text, the text of JSON, 0 for null, the sum of an array."""
     if value is None:
         return 0
-    if column.mode is Mode.REPEATED:
-        return sum(width(replace(column, mode=Mode.NULLABLE), one) for one in value)
+    if column.mode is ColumnMode.REPEATED:
+        return sum(width(replace(column, mode=ColumnMode.NULLABLE), one) for one in value)
     if column.type is Type.JSON:
         return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
     return WIDTHS[column.type] if column.type in WIDTHS else 2 + len(str(value).encode())

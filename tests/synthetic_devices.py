@@ -25,7 +25,9 @@ DRAWS = "random layers, such as dropout, draw for each replica's rows, so that l
 
 def replicas_of(backend: str, devices: int, batch_size: int = 32, **changes: Any) -> Replicas:
     """Return what a backend's record has of its devices, with a quarter of a step in communication."""
-    communication = Communication(TimingMethod.TIMED if backend == "torch" else TimingMethod.PROFILED, [0.02] * 5, [0.015] * 5)
+    communication = Communication(
+        TimingMethod.TIMED if backend == "torch" else TimingMethod.PROFILED, [0.02] * 5, [0.015] * 5
+    )
     rows = batch_size if changes.get("divided_weights") else batch_size // devices
     found = Replicas(
         METHODS[backend],

@@ -31,7 +31,7 @@ from keras_matrix.runner.checks.fc import GROUP
 from keras_matrix.runner.cli.inputs import convert, finetune, make_images, stalls
 from keras_matrix.runner.executors.supervise.sampling import PSS_SHARE
 from keras_matrix.runner.matrix import catalog
-from keras_matrix.runner.matrix.grammar import Rule
+from keras_matrix.runner.matrix.grammar import ValueRule
 from keras_matrix.runner.measure import attempts, judge, scheduler
 from keras_matrix.uploader.bigquery import ddl, warehouse
 from keras_matrix.uploader.cli.flags import DEADLINE_MIN
@@ -217,7 +217,7 @@ def test_documented_constants_are_those_of_the_code(name: str, stated: str) -> N
     assert stated in words(name)
 
 
-def shown(rule: Rule) -> str:
+def shown(rule: ValueRule) -> str:
     """A default as the tables write it."""
     return (
         "empty" if rule.default == "" else f"{rule.default:g}" if isinstance(rule.default, float) else f"{rule.default}"

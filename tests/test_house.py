@@ -290,7 +290,7 @@ ONLY_FOR_EXPERIMENTS = {
     "runner.measure.scheduler.MeasurementContext",
     "runner.measure.machines.concurrent.measure",
     "runner.plan.adaptive.Adaptive",
-    "runner.plan.adaptive.Goal",
+    "runner.plan.adaptive.SessionGoal",
     "runner.plan.session.SessionRequest",
     "runner.plan.session.begin",
 }

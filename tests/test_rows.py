@@ -28,7 +28,7 @@ from keras_matrix.analysis.regression.gate import Rule
 from keras_matrix.analysis.regression.reproduction import judge
 from keras_matrix.analysis.stalls.analysis import reports
 from keras_matrix.dashboards.live.page import panel_of
-from keras_matrix.dashboards.live.questions import Choice, questions
+from keras_matrix.dashboards.live.questions import DashboardFilter, questions
 from keras_matrix.dashboards.report import page
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.stall_arms import arms_of, base_of
@@ -347,13 +347,13 @@ def test_warehouse_and_history_show_each_cell_its_own_figure(tmp_path: Path) -> 
         update_findings(Run(store_session(tmp_path, run_name(night), records)))
     all_times_s = {cell_id(each): one.times_s[cell_id(each)] for one in runs()[:3] for each in one.cells}
     warehouse = warehouse_of(Results(tmp_path))
-    heat = panel_of(warehouse, questions()["matrix"], Choice()).heat
+    heat = panel_of(warehouse, questions()["matrix"], DashboardFilter()).heat
     shown = {cell.cell_id: cell.text for row in heat for cell in row.cells if cell.cell_id}
     assert shown == {name: figure(seconds) for name, seconds in all_times_s.items()}
     assert len({row.title for row in heat}) == len(heat) == len({work_key(e) for o in runs()[:3] for e in o.cells})
-    blocks = panel_of(warehouse, questions()["figures"], Choice()).blocks
+    blocks = panel_of(warehouse, questions()["figures"], DashboardFilter()).blocks
     assert {block.title for block in blocks} == {row.title for row in heat}
-    series = panel_of(warehouse, questions()["trend"], Choice()).series
+    series = panel_of(warehouse, questions()["trend"], DashboardFilter()).series
     assert len({one.series.title for one in series}) == len(series)
 
     histories = assessed(read([tmp_path], None)[0], [tmp_path])

@@ -8,7 +8,7 @@ import pytest
 
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, values
 from keras_matrix.dashboards.live import page
-from keras_matrix.dashboards.live.questions import Choice, questions
+from keras_matrix.dashboards.live.questions import DashboardFilter, questions
 from keras_matrix.dashboards.report import page as report_page
 from keras_matrix.records import findings
 from keras_matrix.runner.cli.main import main
@@ -34,7 +34,7 @@ def test_statistic_with_a_value_is_shown_everywhere(tmp_path: Path, capsys: pyte
     assert kept is not None
     warehouse = warehouse_of(results)
     rows = warehouse.query("SELECT DISTINCT metric FROM findings").rows
-    panel = page.panel_of(warehouse, questions()["figures"], Choice())
+    panel = page.panel_of(warehouse, questions()["figures"], DashboardFilter())
     dashboard = page.render([panel], page.Frame("", "", lambda cell_id: ""))
 
     for one in shown:

@@ -25,8 +25,8 @@ from keras_matrix.records.host.addresses import without_user
 from keras_matrix.records.migration import current_name
 from keras_matrix.records.schema import SCHEMA_VERSION
 from keras_matrix.uploader.errors import BadInput
-from keras_matrix.uploader.rows import Row, day_of, line
-from keras_matrix.uploader.schema import CELLS, MEASUREMENTS, RUNS, Column, Mode, Type, metrics, unit_of
+from keras_matrix.uploader.rows import WarehouseRow, day_of, line
+from keras_matrix.uploader.schema import CELLS, MEASUREMENTS, RUNS, ColumnMode, TableColumn, Type, metrics, unit_of
 
 if TYPE_CHECKING:
     from keras_matrix.uploader.warehouse import Options
@@ -53,7 +53,7 @@ class ImportSpec:
 class ImportedRows:
     """Converted rows, and one line per external row that could not be converted."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[WarehouseRow] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -123,7 +123,7 @@ def rows_of(theirs: Iterable[Mapping[str, Any]], spec: ImportSpec) -> ImportedRo
         if run_id not in runs:
             runs.add(run_id)
             run = {"day": values["day"], "run_id": run_id, "started_at": values["started_at"], "arm": spec.source}
-            found.rows.append(Row(RUNS, run_id, line(RUNS, run)))
+            found.rows.append(WarehouseRow(RUNS, run_id, line(RUNS, run)))
         equal = (run_id, values["cell_id"], began, value)
         values["repeat"] = _repeat(began, value, seen[equal])
         seen[equal] += 1
@@ -139,9 +139,9 @@ def _repeat(began: datetime, value: float, before: int) -> int:
 
 def _add(found: ImportedRows, values: dict[str, Any], value: float, metric: str) -> None:
     item = "{run_id}/{cell_id}.{repeat}.{attempt}".format(**values)
-    found.rows.append(Row(CELLS, item, line(CELLS, values)))
+    found.rows.append(WarehouseRow(CELLS, item, line(CELLS, values)))
     measurement = {**values, "metric": metric, "value": value, "unit": unit_of(metric)}
-    found.rows.append(Row(MEASUREMENTS, item, line(MEASUREMENTS, measurement)))
+    found.rows.append(WarehouseRow(MEASUREMENTS, item, line(MEASUREMENTS, measurement)))
 
 
 def _cell(one: Mapping[str, Any], spec: ImportSpec) -> tuple[dict[str, Any], datetime, float]:
@@ -193,9 +193,9 @@ def _time(name: str, value: Any) -> datetime:
     return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
 
 
-def _typed(column: Column, value: Any) -> Any:
+def _typed(column: TableColumn, value: Any) -> Any:
     """Convert a value to a column's type. Raises `ValueError`."""
-    if column.mode is Mode.REPEATED:
+    if column.mode is ColumnMode.REPEATED:
         return [str(one) for one in value] if isinstance(value, list) else [str(value)]
     if column.type is Type.INT64:
         return _integer(column.name, value)

@@ -37,7 +37,7 @@ from keras_matrix.records.files import (
 )
 from keras_matrix.uploader.errors import OutboxFailure
 from keras_matrix.uploader.process import not_writable
-from keras_matrix.uploader.rows import Row, item_of
+from keras_matrix.uploader.rows import WarehouseRow, item_of
 from keras_matrix.uploader.schema import BY_NAME, FINDINGS, LONGEST_ROW_BYTES, MEASUREMENTS, Table
 
 FOLDERS = ("pending", "done", "dead")
@@ -255,7 +255,7 @@ class Outbox:
             temporary.unlink(missing_ok=True)
 
 
-def seal_all(rows: Iterable[Row], outbox: Outbox, most_rows: int = MOST_ROWS) -> int:
+def seal_all(rows: Iterable[WarehouseRow], outbox: Outbox, most_rows: int = MOST_ROWS) -> int:
     """Seal rows in batches of about `most_rows` rows; return how many batches.
 
     An item is never split between batches: it would count as sent once its first batch was.

@@ -16,7 +16,7 @@ from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.uploader import rows
 from keras_matrix.uploader.batch_sender import PushSummary, Say, send
 from keras_matrix.uploader.outbox import Outbox, seal_all
-from keras_matrix.uploader.rows import Row
+from keras_matrix.uploader.rows import WarehouseRow
 from keras_matrix.uploader.schema import CELLS, FINDINGS, LONGEST_ROW_BYTES, MEASUREMENTS, RUNS
 from keras_matrix.uploader.warehouse import Warehouse
 
@@ -66,7 +66,7 @@ def unsealed(results: Results, outbox: Outbox) -> int:
     return sum(len(_items(run) - sealed) for run in results.runs())
 
 
-def short_enough(found: Iterable[Row], outbox: Outbox) -> Iterator[Row]:
+def short_enough(found: Iterable[WarehouseRow], outbox: Outbox) -> Iterator[WarehouseRow]:
     """Yield the rows within the size limit; set aside the longer ones."""
     for row in found:
         size = len(row.line.encode())
@@ -76,7 +76,7 @@ def short_enough(found: Iterable[Row], outbox: Outbox) -> Iterator[Row]:
             yield row
 
 
-def _collect(results: Results, retained_from: str | None, outbox: Outbox, done: PushSummary) -> Iterator[Row]:
+def _collect(results: Results, retained_from: str | None, outbox: Outbox, done: PushSummary) -> Iterator[WarehouseRow]:
     """Yield the rows that are not sent yet, without expired runs, whose partitions the warehouse would delete."""
     sent = outbox.sent()
     done.left_out += [f"{problem.path}: {problem.reason}" for problem in results.left_out()]
@@ -87,7 +87,7 @@ def _collect(results: Results, retained_from: str | None, outbox: Outbox, done: 
             yield from _of_run(run, sent, done)
 
 
-def _of_run(run: Run, sent: dict[str, set[str]], done: PushSummary) -> Iterator[Row]:
+def _of_run(run: Run, sent: dict[str, set[str]], done: PushSummary) -> Iterator[WarehouseRow]:
     try:
         if run.run_id not in sent[RUNS.name]:
             yield rows.of_run(run.run_id, run.about())
@@ -97,7 +97,7 @@ def _of_run(run: Run, sent: dict[str, set[str]], done: PushSummary) -> Iterator[
         done.left_out.append(str(error))
 
 
-def _of_records(run: Run, sent: dict[str, set[str]], done: PushSummary) -> Iterator[Row]:
+def _of_records(run: Run, sent: dict[str, set[str]], done: PushSummary) -> Iterator[WarehouseRow]:
     """Yield the rows of new records, found by file name: reading all records for every push would take minutes."""
     if not _items(run) - (sent[CELLS.name] & sent[MEASUREMENTS.name]):
         return
@@ -116,7 +116,7 @@ def _items(run: Run) -> set[str]:
     return {f"{run.run_id}/{name.removesuffix('.json')}" for name in names}
 
 
-def _of_findings(run: Run, sent: dict[str, set[str]], done: PushSummary) -> Iterator[Row]:
+def _of_findings(run: Run, sent: dict[str, set[str]], done: PushSummary) -> Iterator[WarehouseRow]:
     path = run.folder / findings.FILE
     try:
         head = REVISION.search(read_range(path, 0, HEAD_BYTES))

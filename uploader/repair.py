@@ -18,12 +18,12 @@ from keras_matrix.uploader import rows
 from keras_matrix.uploader.batch_sender import PushSummary, Say, send
 from keras_matrix.uploader.outbox import Outbox, seal_all
 from keras_matrix.uploader.push import short_enough, without_record
-from keras_matrix.uploader.rows import Row
+from keras_matrix.uploader.rows import WarehouseRow
 from keras_matrix.uploader.schema import CELLS, MEASUREMENTS
 from keras_matrix.uploader.verify import (
     Checksum,
     Checksums,
-    Difference,
+    RunDifference,
     attempts,
     checksums,
     differences,
@@ -56,7 +56,7 @@ class RepairSummary:
     """
 
     restored: tuple[RestoredRows, ...]
-    remaining: tuple[Difference, ...]
+    remaining: tuple[RunDifference, ...]
     doubled: tuple[str, ...]
     unread: tuple[str, ...]
     expired: int
@@ -83,7 +83,7 @@ def repair(results: Results, warehouse: Warehouse, outbox: Outbox, done: PushSum
     )
 
 
-def _restored(before: Difference, found: Checksums) -> RestoredRows:
+def _restored(before: RunDifference, found: Checksums) -> RestoredRows:
     name, run_id = before.table.name, before.run_id
     return RestoredRows(name, run_id, before.missing, found[name].get(run_id, Checksum()).rows - before.actual.rows)
 
@@ -100,7 +100,7 @@ def _lost(results: Results, warehouse: Warehouse, outbox: Outbox, retained_from:
     return lost.total()
 
 
-def _rows_to_resend(results: Results, found: Sequence[Difference], outbox: Outbox) -> Iterator[Row]:
+def _rows_to_resend(results: Results, found: Sequence[RunDifference], outbox: Outbox) -> Iterator[WarehouseRow]:
     """Yield the rows of the runs and tables that differ, without dead letters."""
     wanted = {(one.table.name, one.run_id) for one in found}
     runs = {run_id for _, run_id in wanted}

@@ -30,9 +30,9 @@ from keras_matrix.uploader.schema import (
     FINDINGS,
     MEASUREMENTS,
     RUNS,
-    Column,
-    Mode,
+    ColumnMode,
     Table,
+    TableColumn,
     Type,
     metrics,
     unit_of,
@@ -44,7 +44,7 @@ UNSTORABLE = re.compile("[\\x00\\ud800-\\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WarehouseRow:
     """One row of a table; `item` identifies its source (a run, an attempt, a revision of the findings)."""
 
     table: Table
@@ -52,26 +52,26 @@ class Row:
     line: str
 
 
-def of_run(run_id: str, about: Mapping[str, Any]) -> Row:
+def of_run(run_id: str, about: Mapping[str, Any]) -> WarehouseRow:
     """Return the row of a run, from its `run.json`; fields that are missing or have another type are NULL."""
     values = {"day": day_of(run_id), "run_id": run_id, **_run_values(about), **_machine_values(about)}
-    return Row(RUNS, run_id, line(RUNS, values))
+    return WarehouseRow(RUNS, run_id, line(RUNS, values))
 
 
-def of_record(record: Record) -> Iterator[Row]:
+def of_record(record: Record) -> Iterator[WarehouseRow]:
     """Yield the row of an attempt and those of its measurements."""
     item = item_of_record(record)
-    yield Row(CELLS, item, line(CELLS, cell_values(record)))
+    yield WarehouseRow(CELLS, item, line(CELLS, cell_values(record)))
     for text in measurement_lines(record):
-        yield Row(MEASUREMENTS, item, text)
+        yield WarehouseRow(MEASUREMENTS, item, text)
 
 
-def of_findings(found: Findings) -> Iterator[Row]:
+def of_findings(found: Findings) -> Iterator[WarehouseRow]:
     """Yield the rows of a run's findings."""
     common = {"day": day_of(found.run_id), "run_id": found.run_id, "revision": found.revision}
     for one in found.found:
         values = {**common, "finding_id": one.finding_id, **to_json(one)}
-        yield Row(FINDINGS, item_of(FINDINGS, common), line(FINDINGS, values))
+        yield WarehouseRow(FINDINGS, item_of(FINDINGS, common), line(FINDINGS, values))
 
 
 def item_of_record(record: Record) -> str:
@@ -195,10 +195,10 @@ def _measured(record: Record) -> Iterator[tuple[str, str, Values]]:
         yield json.dumps(name, ensure_ascii=False), json.dumps(unit, ensure_ascii=False), ((None, one.value),)
 
 
-def _storable(column: Column, value: Any) -> Any:
-    if column.type is Type.STRING and column.mode is not Mode.REPEATED:
+def _storable(column: TableColumn, value: Any) -> Any:
+    if column.type is Type.STRING and column.mode is not ColumnMode.REPEATED:
         return clean(_text(value))
-    if column.mode is Mode.REPEATED:
+    if column.mode is ColumnMode.REPEATED:
         return [clean(str(one)) for one in value]
     if column.type is Type.JSON:
         return {clean(str(k)): clean(v) if isinstance(v, str) else v for k, v in value.items()}

@@ -48,7 +48,7 @@ class Type(StrEnum):
     JSON = "JSON"
 
 
-class Mode(StrEnum):
+class ColumnMode(StrEnum):
     """Mode of a column, by BigQuery's names."""
 
     REQUIRED = "REQUIRED"
@@ -57,12 +57,12 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One column; `path` is the field of a record that it stores, empty for a computed column."""
 
     name: str
     type: Type
-    mode: Mode
+    mode: ColumnMode
     meaning: str
     path: tuple[str, ...] = ()
 
@@ -73,11 +73,11 @@ class Table:
 
     name: str
     meaning: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     key: tuple[str, ...]
     clustered: tuple[str, ...] = ("workload", "backend")
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> TableColumn:
         """Return a column by its name."""
         return next(column for column in self.columns if column.name == name)
 
@@ -181,14 +181,17 @@ def _numbers(kind: Any) -> bool:
     return kind in (int, float)
 
 
-def _column(leaf: Leaf) -> Column:
+def _column(leaf: Leaf) -> TableColumn:
     name = "_".join(leaf.path[1:] if leaf.path[0] == UNPREFIXED else leaf.path)
-    kind, mode = _without_none(leaf.kind), Mode.REQUIRED if leaf.kind == _without_none(leaf.kind) else Mode.NULLABLE
+    kind, mode = (
+        _without_none(leaf.kind),
+        ColumnMode.REQUIRED if leaf.kind == _without_none(leaf.kind) else ColumnMode.NULLABLE,
+    )
     if leaf.path[0] not in TOP:
-        mode = Mode.NULLABLE  # the group may be absent, and a later version may add a field to it
+        mode = ColumnMode.NULLABLE  # the group may be absent, and a later version may add a field to it
     if typing.get_origin(kind) is list:
-        return Column(name, Type.STRING, Mode.REPEATED, leaf.meaning, leaf.path)
-    return Column(name, _type(kind), mode, leaf.meaning, leaf.path)
+        return TableColumn(name, Type.STRING, ColumnMode.REPEATED, leaf.meaning, leaf.path)
+    return TableColumn(name, _type(kind), mode, leaf.meaning, leaf.path)
 
 
 def _type(kind: Any) -> Type:
@@ -202,55 +205,61 @@ def _type(kind: Any) -> Type:
 
 
 TOP = ("run_id", "cell_id", "repeat", "attempt", "status", "started_at", "schema_version")
-DAY = Column("day", Type.DATE, Mode.REQUIRED, "day on which the run began, UTC; the partitioning column")
-ROW_HASH = Column("row_hash", Type.INT64, Mode.REQUIRED, "first 40 bits of the sha256 of the row's other values")
-WORKLOAD = Column("workload", Type.STRING, Mode.NULLABLE, "the workload")
-BACKEND = Column("backend", Type.STRING, Mode.NULLABLE, "the backend")
-SOURCE = Column("source", Type.STRING, Mode.NULLABLE, "where an imported row came from; null for rows of this program")
+DAY = TableColumn("day", Type.DATE, ColumnMode.REQUIRED, "day on which the run began, UTC; the partitioning column")
+ROW_HASH = TableColumn(
+    "row_hash", Type.INT64, ColumnMode.REQUIRED, "first 40 bits of the sha256 of the row's other values"
+)
+WORKLOAD = TableColumn("workload", Type.STRING, ColumnMode.NULLABLE, "the workload")
+BACKEND = TableColumn("backend", Type.STRING, ColumnMode.NULLABLE, "the backend")
+SOURCE = TableColumn(
+    "source", Type.STRING, ColumnMode.NULLABLE, "where an imported row came from; null for rows of this program"
+)
 
 
-def _of_record() -> tuple[Column, ...]:
+def _of_record() -> tuple[TableColumn, ...]:
     found = [_column(leaf) for leaf in record_leaves() if not is_metric(leaf) and leaf.path not in LEFT_OUT]
     by_name = {one.name: one for one in found}
     by_name["started_at"] = replace(by_name["started_at"], type=Type.TIMESTAMP)
     return (DAY, *by_name.values(), SOURCE, ROW_HASH)
 
 
-def _keys(*names: str) -> tuple[Column, ...]:
+def _keys(*names: str) -> tuple[TableColumn, ...]:
     hints = {leaf.path[0]: leaf for leaf in record_leaves() if len(leaf.path) == 1}
     return tuple(_column(hints[name]) for name in names)
 
 
-def _of_finding() -> tuple[Column, ...]:
+def _of_finding() -> tuple[TableColumn, ...]:
     identifiers = (
-        Column("run_id", Type.STRING, Mode.REQUIRED, "the run"),
-        Column("revision", Type.INT64, Mode.REQUIRED, "revision of the run's findings; the highest one is current"),
-        Column("finding_id", Type.STRING, Mode.REQUIRED, "identifies the finding within its run"),
+        TableColumn("run_id", Type.STRING, ColumnMode.REQUIRED, "the run"),
+        TableColumn(
+            "revision", Type.INT64, ColumnMode.REQUIRED, "revision of the run's findings; the highest one is current"
+        ),
+        TableColumn("finding_id", Type.STRING, ColumnMode.REQUIRED, "identifies the finding within its run"),
     )
     required = ("kind", "metric", "work", "method", "method_version", "unit")
     columns = [_column(leaf) for leaf in leaves(Finding)]
     return (
         DAY,
         *identifiers,
-        *(replace(one, mode=Mode.REQUIRED if one.name in required else Mode.NULLABLE) for one in columns),
+        *(replace(one, mode=ColumnMode.REQUIRED if one.name in required else ColumnMode.NULLABLE) for one in columns),
         ROW_HASH,
     )
 
 
 RUN_COLUMNS = (
-    Column("run_id", Type.STRING, Mode.REQUIRED, "the start of the runner; sorts by time"),
-    Column("started_at", Type.TIMESTAMP, Mode.NULLABLE, "wall-clock label, UTC"),
-    Column("session", Type.STRING, Mode.NULLABLE, "first run of the session, shared by its arms"),
-    Column("arm", Type.STRING, Mode.NULLABLE, "side of a comparison; empty for a run outside of one"),
-    Column("fault", Type.STRING, Mode.NULLABLE, "injected fault; such a run is excluded from histories"),
-    Column("plan_id", Type.STRING, Mode.NULLABLE, "hash of the plan"),
-    Column("planned", Type.INT64, Mode.NULLABLE, "repeats planned"),
-    Column("start", Type.STRING, Mode.NULLABLE, "fork or fresh"),
-    Column("stopping", Type.STRING, Mode.NULLABLE, "how the number of repeats was decided"),
-    Column("order_seed", Type.INT64, Mode.NULLABLE, "seed of the random order"),
-    Column("matrix_path", Type.STRING, Mode.NULLABLE, "name of the matrix file, without its folders"),
-    Column("matrix_text", Type.STRING, Mode.NULLABLE, "the matrix"),
-    Column("versions", Type.JSON, Mode.NULLABLE, "installed version of each package"),
+    TableColumn("run_id", Type.STRING, ColumnMode.REQUIRED, "the start of the runner; sorts by time"),
+    TableColumn("started_at", Type.TIMESTAMP, ColumnMode.NULLABLE, "wall-clock label, UTC"),
+    TableColumn("session", Type.STRING, ColumnMode.NULLABLE, "first run of the session, shared by its arms"),
+    TableColumn("arm", Type.STRING, ColumnMode.NULLABLE, "side of a comparison; empty for a run outside of one"),
+    TableColumn("fault", Type.STRING, ColumnMode.NULLABLE, "injected fault; such a run is excluded from histories"),
+    TableColumn("plan_id", Type.STRING, ColumnMode.NULLABLE, "hash of the plan"),
+    TableColumn("planned", Type.INT64, ColumnMode.NULLABLE, "repeats planned"),
+    TableColumn("start", Type.STRING, ColumnMode.NULLABLE, "fork or fresh"),
+    TableColumn("stopping", Type.STRING, ColumnMode.NULLABLE, "how the number of repeats was decided"),
+    TableColumn("order_seed", Type.INT64, ColumnMode.NULLABLE, "seed of the random order"),
+    TableColumn("matrix_path", Type.STRING, ColumnMode.NULLABLE, "name of the matrix file, without its folders"),
+    TableColumn("matrix_text", Type.STRING, ColumnMode.NULLABLE, "the matrix"),
+    TableColumn("versions", Type.JSON, ColumnMode.NULLABLE, "installed version of each package"),
 )
 
 _RECORD_COLUMNS = _of_record()
@@ -276,10 +285,12 @@ MEASUREMENTS = Table(
         *_keys("run_id", "cell_id", "repeat", "attempt"),
         WORKLOAD,
         BACKEND,
-        Column("metric", Type.STRING, Mode.REQUIRED, "the field of the record, such as times.step_time_s"),
-        Column("step", Type.INT64, Mode.NULLABLE, "index of an epoch, worker or boundary, from 0; null for a scalar"),
-        Column("value", Type.FLOAT64, Mode.REQUIRED, "the value, in `unit`"),
-        Column("unit", Type.STRING, Mode.REQUIRED, "s, B, samples/s ...; 1 for counts and ratios"),
+        TableColumn("metric", Type.STRING, ColumnMode.REQUIRED, "the field of the record, such as times.step_time_s"),
+        TableColumn(
+            "step", Type.INT64, ColumnMode.NULLABLE, "index of an epoch, worker or boundary, from 0; null for a scalar"
+        ),
+        TableColumn("value", Type.FLOAT64, ColumnMode.REQUIRED, "the value, in `unit`"),
+        TableColumn("unit", Type.STRING, ColumnMode.REQUIRED, "s, B, samples/s ...; 1 for counts and ratios"),
         ROW_HASH,
     ),
     ("run_id", "cell_id", "repeat", "attempt", "metric", "step"),

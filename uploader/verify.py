@@ -18,7 +18,7 @@ from keras_matrix.records import findings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.uploader import rows
-from keras_matrix.uploader.rows import Row
+from keras_matrix.uploader.rows import WarehouseRow
 from keras_matrix.uploader.schema import BY_NAME, FINDINGS, MEASUREMENTS, RUNS, TABLES, Table
 from keras_matrix.uploader.warehouse import Warehouse
 
@@ -37,7 +37,7 @@ Checksums = Mapping[str, Mapping[str, Checksum]]  # by table and run
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RunDifference:
     """A run whose rows in one table differ from those of its records."""
 
     table: Table
@@ -58,7 +58,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Expected:
+class ExpectedRows:
     """The rows expected from the records. `partial` are runs with unreadable records; `unread` has a line for each.
 
     `expired` are runs that are older than the warehouse's retention; `since` is the day of the oldest run that is
@@ -109,9 +109,9 @@ def verify(results: Results, warehouse: Warehouse, *, values: bool = False) -> V
     )
 
 
-def expected(results: Results, retained_from: str | None = None) -> Expected:
+def expected(results: Results, retained_from: str | None = None) -> ExpectedRows:
     """Return the rows expected from the records of a results folder."""
-    made = Expected(retained_from=retained_from)
+    made = ExpectedRows(retained_from=retained_from)
     made.unread += [f"not compared: {problem.path}: {problem.reason}" for problem in results.left_out()]
     for run in results.runs():
         if rows.expired(run.run_id, retained_from):
@@ -131,7 +131,7 @@ def expected(results: Results, retained_from: str | None = None) -> Expected:
     return made
 
 
-def rows_of(run: Run, unread: list[str]) -> Iterator[Row]:
+def rows_of(run: Run, unread: list[str]) -> Iterator[WarehouseRow]:
     """Yield the rows of a run; add a line for each unreadable record to `unread`. Raises `StoreFailure`."""
     yield rows.of_run(run.run_id, run.about())
     records, problems = run.load()
@@ -156,7 +156,7 @@ def attempts(warehouse: Warehouse, table: Table, since: str) -> dict[str, int]:
     return {str(run_id): int(n) for run_id, n in warehouse.query(sql, {"since": since}).rows}
 
 
-def differences(wanted: Expected, actual: Checksums) -> list[Difference]:
+def differences(wanted: ExpectedRows, actual: Checksums) -> list[RunDifference]:
     """Return the runs that differ. A run with unreadable records may have more rows than its readable records."""
     found = []
     for name, runs in wanted.rows.items():
@@ -164,11 +164,11 @@ def differences(wanted: Expected, actual: Checksums) -> list[Difference]:
             actual_sum = actual.get(name, {}).get(run_id, Checksum())
             unknown = run_id in wanted.partial and actual_sum.rows >= expected_sum.rows
             if actual_sum != expected_sum and not unknown:
-                found.append(Difference(BY_NAME[name], run_id, expected_sum, actual_sum))
+                found.append(RunDifference(BY_NAME[name], run_id, expected_sum, actual_sum))
     return found
 
 
-def listed(found: list[Difference]) -> list[str]:
+def listed(found: list[RunDifference]) -> list[str]:
     """Return a line for each difference, at most `MOST_LISTED` per table, and the number of further ones."""
     lines = []
     for table in TABLES:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from keras_matrix.records.files import UnfitFile, refuse_links
 from keras_matrix.uploader.errors import BadInput
 from keras_matrix.uploader.outbox import Batch
-from keras_matrix.uploader.schema import Column, Table
+from keras_matrix.uploader.schema import Table, TableColumn
 
 BIGQUERY = re.compile(
     r"bigquery://(?P<project>[a-z][a-z0-9-]{4,28}[a-z0-9])\.(?P<dataset>[A-Za-z0-9_]{1,1024})", re.ASCII
@@ -33,7 +33,7 @@ RowHashes = Mapping[tuple[Any, ...], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryResult:
     """The result of a query: column names and rows."""
 
     columns: tuple[str, ...]
@@ -57,13 +57,13 @@ class Warehouse(Protocol):
     def actual(self, table: Table) -> Actual | None:
         """Return the actual columns of a table, None if it is missing."""
 
-    def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
+    def add_columns(self, table: Table, columns: Sequence[TableColumn]) -> None:
         """Add NULLABLE or REPEATED columns to a table."""
 
     def merge(self, batch: Batch) -> int:
         """Add the rows of a batch whose keys are missing; return how many. Raises `RowsRefused`."""
 
-    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> QueryResult:
         """Run one SELECT in BigQuery's dialect over the tables and views; parameters are written as @name."""
 
     def row_hashes(self, table: Table, days: tuple[str, str]) -> RowHashes:

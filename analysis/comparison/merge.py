@@ -69,7 +69,7 @@ class MergeCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOutBackend:
     """A backend's cells of a run that are not in the table, and why; `backend` is empty for a complete run."""
 
     run_id: str
@@ -120,7 +120,7 @@ class Merge:
 
     reference: str
     runs: Mapping[str, str]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[LeftOutBackend, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -143,20 +143,20 @@ def choose(candidates: Iterable[MergeCandidate]) -> Merge:
 
     `left_out` has every mismatch; `shortened` returns those that are shown.
     """
-    left_out: list[LeftOut] = []
+    left_out: list[LeftOutBackend] = []
     notes: list[str] = []
     reference: MergeCandidate | None = None
     runs: dict[str, str] = {}
     for one in candidates:
         if reference is None and not one.measured:
-            left_out.append(LeftOut(one.run_id, "", "no cell was measured"))
+            left_out.append(LeftOutBackend(one.run_id, "", "no cell was measured"))
             continue
         reference = reference or one
         for backend, found in one.backends.items():
             if backend in runs:
                 continue
             if reason := mismatch(reference, one, found):
-                left_out.append(LeftOut(one.run_id, backend, reason))
+                left_out.append(LeftOutBackend(one.run_id, backend, reason))
                 continue
             runs[backend] = one.run_id
             notes += _works_note(reference, one, backend)
@@ -263,7 +263,7 @@ def _over_backends(run: MergeCandidate) -> BackendRun:
     return BackendRun(run.works, sum(one.measured for one in several), **unions)
 
 
-def shortened(left_out: Iterable[LeftOut]) -> Iterable[LeftOut]:
+def shortened(left_out: Iterable[LeftOutBackend]) -> Iterable[LeftOutBackend]:
     """Yield the newest of each backend and reason, and at most `REASONS_SHOWN` of each backend."""
     yielded: dict[str, set[str]] = {}
     for one in left_out:

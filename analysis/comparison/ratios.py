@@ -28,7 +28,7 @@ class MachineRatio:
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
+class BackendRatio:
     """The ratio of the time of a step on `backend` to that on the backend with the lowest time.
 
     `smallest_difference` is the relative one that these blocks would probably have shown; None below 5 blocks.
@@ -57,14 +57,14 @@ class Ratio:
         return self.opposed or (self.disagreement is not None and self.disagreement < DISAGREEMENT_LEVEL)
 
 
-def ratio_of(backend: str, logs: Mapping[str, Sequence[float]], looks: Looks) -> Ratio:
+def ratio_of(backend: str, logs: Mapping[str, Sequence[float]], looks: Looks) -> BackendRatio:
     """Return the ratio whose logarithm, block by block, is `logs`, by machine; there must be a block."""
     if len(logs) == 1:
         return _at_one(backend, next(iter(logs.values())), looks)
     found = levels(logs)
     assert found is not None
     by_chance, estimate = found.p_value(), found.estimate(looks.confidence(found.count))
-    ratio = Ratio(
+    ratio = BackendRatio(
         backend,
         estimate,
         None if by_chance is None else min(1.0, looks.p_factor * by_chance),
@@ -80,14 +80,14 @@ def ratio_of(backend: str, logs: Mapping[str, Sequence[float]], looks: Looks) ->
     return replace(ratio, estimate=centre, p_value=None, smallest_difference=None)
 
 
-def _at_one(backend: str, logs: Sequence[float], looks: Looks) -> Ratio:
+def _at_one(backend: str, logs: Sequence[float], looks: Looks) -> BackendRatio:
     estimate = of_logs(logs, looks.confidence(len(logs)))
     assert estimate is not None
     scatter = statistics.stdev(logs) if len(logs) > 1 else None
     detectable = None if scatter is None else minimum_detectable_effect(scatter, len(logs))
     by_chance = p_value(logs)
     spent = None if by_chance is None else min(1.0, looks.p_factor * by_chance)
-    return Ratio(backend, estimate, spent, detectable, scatter=scatter)
+    return BackendRatio(backend, estimate, spent, detectable, scatter=scatter)
 
 
 def estimate_over(logs: Mapping[str, Sequence[float]], confidence: float) -> Estimate | None:
@@ -98,7 +98,7 @@ def estimate_over(logs: Mapping[str, Sequence[float]], confidence: float) -> Est
     return of_logs(next(iter(logs.values()), ()), confidence)
 
 
-def open_verdict(lowest: str, ratios: Sequence[Ratio], others: int, figure: Figure = STEP_TIME) -> str:
+def open_verdict(lowest: str, ratios: Sequence[BackendRatio], others: int, figure: Figure = STEP_TIME) -> str:
     """Return the verdict of a row of which no backend is named fastest; `others` are the backends but the lowest."""
     if reason := without_verdict(lowest, ratios, others, figure):
         return reason
@@ -106,7 +106,7 @@ def open_verdict(lowest: str, ratios: Sequence[Ratio], others: int, figure: Figu
     return f"not separable: {ratios_text(near, figure, lowest)}{would_have_shown(ratios)}{how(ratios)}"
 
 
-def without_verdict(lowest: str, ratios: Sequence[Ratio], others: int, figure: Figure) -> str | None:
+def without_verdict(lowest: str, ratios: Sequence[BackendRatio], others: int, figure: Figure) -> str | None:
     """Return why a row's ratios show nothing about the order of its backends; None if they may."""
     if any(ratio.separate and ratio.estimate.low is None for ratio in ratios):
         return NO_INTERVAL
@@ -118,7 +118,11 @@ def without_verdict(lowest: str, ratios: Sequence[Ratio], others: int, figure: F
 
 
 def partial_verdict(
-    lowest: str, near: Sequence[Ratio], behind: Sequence[Ratio], figure: Figure = STEP_TIME, chance: str = ""
+    lowest: str,
+    near: Sequence[BackendRatio],
+    behind: Sequence[BackendRatio],
+    figure: Figure = STEP_TIME,
+    chance: str = "",
 ) -> str:
     """Return the verdict of a row in which the backends `behind` are slower than the lowest, and those `near` are not.
 
@@ -131,7 +135,7 @@ def partial_verdict(
     return f"{candidates} is {best} ({undecided}); {_behind_text(behind, figure, lowest)}{how([*near, *behind])}"
 
 
-def would_have_shown(ratios: Sequence[Ratio]) -> str:
+def would_have_shown(ratios: Sequence[BackendRatio]) -> str:
     """Return the relative difference that all of these ratios would probably have shown, empty if it is not known."""
     known = [ratio.smallest_difference for ratio in ratios if ratio.smallest_difference is not None]
     if not known or any(ratio.separate for ratio in ratios):
@@ -139,7 +143,7 @@ def would_have_shown(ratios: Sequence[Ratio]) -> str:
     return f"; a difference of {percentage(max(known))} would have shown"
 
 
-def _behind_text(ratios: Sequence[Ratio], figure: Figure, lowest: str) -> str:
+def _behind_text(ratios: Sequence[BackendRatio], figure: Figure, lowest: str) -> str:
     """Return which backends are slower than the lowest, such as `torch is slower: 1.42x [1.26 1.59] as long as jax`."""
     names = _listed([ratio.backend for ratio in ratios], "and")
     amounts = _listed([f"{bracketed(ratio.estimate)}{with_disturbed(ratio)}" for ratio in ratios], "and")
@@ -152,7 +156,7 @@ def _listed(words: Sequence[str], joint: str) -> str:
     return f"{', '.join(first)} {joint} {last}" if first else last
 
 
-def _disagreement(lowest: str, ratios: Sequence[Ratio], figure: Figure) -> str:
+def _disagreement(lowest: str, ratios: Sequence[BackendRatio], figure: Figure) -> str:
     """Return the ratio at each machine, of the ratios about which the machines disagree."""
     takes, as_long = _AS[figure.is_time]
     several = (f"{ratio.backend} {takes} {at_each(ratio)} {as_long} as {lowest}" for ratio in ratios)
@@ -164,17 +168,17 @@ def _disagreement(lowest: str, ratios: Sequence[Ratio], figure: Figure) -> str:
     )
 
 
-def at_each(ratio: Ratio) -> str:
+def at_each(ratio: BackendRatio) -> str:
     """Return the ratio at each machine, and the p-value of the test that it is the same at all."""
     found = ", ".join(f"{ratio_text(one.estimate.centre)} at {short(one.machine)}" for one in ratio.by_machine)
     return f"{found}{_chance(ratio)}"
 
 
-def _chance(ratio: Ratio) -> str:
+def _chance(ratio: BackendRatio) -> str:
     return "" if ratio.disagreement is None else f" (p {ratio.disagreement:.2g})"
 
 
-def too_few(ratios: Sequence[Ratio]) -> str:
+def too_few(ratios: Sequence[BackendRatio]) -> str:
     """Return why there is no interval, and of several machines how many blocks would give one."""
     spread = [ratio for ratio in ratios if ratio.by_machine]
     if not spread:
@@ -188,17 +192,17 @@ def too_few(ratios: Sequence[Ratio]) -> str:
     )
 
 
-def _missing(ratio: Ratio) -> int:
+def _missing(ratio: BackendRatio) -> int:
     return LEAST_DEGREES - ratio.estimate.count + len(ratio.by_machine)
 
 
-def repeats_for_intervals(ratios: Sequence[Ratio]) -> int | None:
+def repeats_for_intervals(ratios: Sequence[BackendRatio]) -> int | None:
     """Return the repeats that would give each of these ratios an interval; None if none lacks one for this reason."""
     few = [r for r in ratios if r.estimate.low is None and not r.separate and not r.machines_disagree]
     return max((max(MIN_BLOCKS, LEAST_DEGREES + len(ratio.by_machine)) for ratio in few), default=None)
 
 
-def how(ratios: Sequence[Ratio]) -> str:
+def how(ratios: Sequence[BackendRatio]) -> str:
     """Return what the ratios are from, if not blocks at one machine, as text in brackets with a blank before it."""
     if any(ratio.separate for ratio in ratios):
         return f" ({BY_SPREAD})"
@@ -231,7 +235,7 @@ def takes(name: str, amount: str, figure: Figure = STEP_TIME, against: str = "")
     return f"{name} {verb} {amount} {as_long}" + (f" as {against}" if against else "")
 
 
-def ratios_text(ratios: Sequence[Ratio], figure: Figure = STEP_TIME, against: str = "") -> str:
+def ratios_text(ratios: Sequence[BackendRatio], figure: Figure = STEP_TIME, against: str = "") -> str:
     """Return ratios as one sentence: `jax takes 1.66x [1.48 1.86] as long, torch 1.93x [1.59 2.35]`.
 
     With `against`, the backend with the lowest figure, the first one ends in `as long as AGAINST`.
@@ -241,7 +245,7 @@ def ratios_text(ratios: Sequence[Ratio], figure: Figure = STEP_TIME, against: st
     return ", ".join([text, *(f"{one.backend} {bracketed(one.estimate)}{with_disturbed(one)}" for one in others)])
 
 
-def with_disturbed(ratio: Ratio) -> str:
+def with_disturbed(ratio: BackendRatio) -> str:
     """Return the interval that includes the disturbed blocks, in brackets; empty without such blocks."""
     bounds = ratio.all_data.bounds if ratio.all_data else None
     return f" (with disturbed blocks {interval(*bounds)})" if bounds else ""

@@ -28,7 +28,7 @@ from keras_matrix.analysis.comparison.primary_metric import (
     without_ratio,
 )
 from keras_matrix.analysis.comparison.ratios import (
-    Ratio,
+    BackendRatio,
     estimate_over,
     how,
     open_verdict,
@@ -139,7 +139,7 @@ class Row:
     cells: dict[str, CellSummary]
     fastest: str | None
     verdict: str
-    ratios: tuple[Ratio, ...] = ()
+    ratios: tuple[BackendRatio, ...] = ()
     adjusted_p: float | None = None
     caveats: tuple[str, ...] = ()
     looks: Looks = FIXED
@@ -326,11 +326,11 @@ def _values(running: Mapping[str, CellSummary], separate: SeparateSessions | Non
     }
 
 
-def _ratio(row: Row, backend: str, lowest: str) -> Ratio | None:
+def _ratio(row: Row, backend: str, lowest: str) -> BackendRatio | None:
     """Return the ratio of a backend to the lowest one, over their common blocks if they are of one session."""
     if row.apart(backend, lowest):
         found = separate_ratio(row.values[backend], row.values[lowest])
-        return Ratio(backend, found.estimate, found.p_value(), separate=True)
+        return BackendRatio(backend, found.estimate, found.p_value(), separate=True)
     cell, best = row.cells[backend], row.cells[lowest]
     logs = logs_by_machine(cell, best)
     return replace(ratio_of(backend, logs, row.looks), all_data=all_data(cell, best, row.looks)) if logs else None

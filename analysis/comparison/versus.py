@@ -22,7 +22,7 @@ from keras_matrix.analysis.comparison.primary_metric import without_ratio
 from keras_matrix.analysis.comparison.same_work import mixed, work_caveats
 from keras_matrix.analysis.comparison.table import CellSummary, all_data, incomparable, log_ratios, summaries
 from keras_matrix.analysis.history.sessions import SessionRatio
-from keras_matrix.analysis.regression.gate import Outcome, Rule, Verdict, judge, outcome_of, overall
+from keras_matrix.analysis.regression.gate import GateOutcome, Rule, Verdict, judge, outcome_of, overall
 from keras_matrix.analysis.regression.regression_kinds import Facets, RecordPair, facets
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, MOST_BLOCKS, Estimate, adjusted_p_values
 from keras_matrix.analysis.stats.suite import SuiteRatio, per_group
@@ -35,7 +35,7 @@ ACROSS_UNKNOWN = "undecided: no interval across these sessions"
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class CellComparison:
     """One cell in base and new. `ratio` is new / base of the mean step time; `reason` says why it is missing.
 
     `logs` are the log ratios by block; empty if base and new are of two sessions. `facets` are the other differences;
@@ -49,7 +49,7 @@ class Comparison:
     new: CellSummary | None
     logs: tuple[float, ...]
     ratio: Estimate | None
-    outcome: Outcome
+    outcome: GateOutcome
     adjusted_p: float | None
     more_blocks: int | None
     reason: str | None
@@ -64,7 +64,7 @@ class Comparison:
         """Return the verdict as text: why it is missing, or what would decide it."""
         if self.early:
             return f"{self.outcome}, called early"
-        if self.reason is not None or self.outcome is not Outcome.UNDECIDED:
+        if self.reason is not None or self.outcome is not GateOutcome.UNDECIDED:
             return self.reason or str(self.outcome)
         if self.more_blocks:
             return f"undecided: about {self.more_blocks} more repeat{'s'[: self.more_blocks > 1]} would decide it"
@@ -88,10 +88,10 @@ class Versus:
     of them cannot be read, so that figures rest on fewer processes.
     """
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[CellComparison, ...]
     by_backend: dict[str, SuiteRatio]
     suite: SuiteRatio | None
-    outcome: Outcome
+    outcome: GateOutcome
     paired: bool
     changed: tuple[str, ...]
     runs: tuple[str, str] | None = None
@@ -108,7 +108,7 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
     able = {cell: (before[cell], after[cell]) for cell, reason in reasons.items() if not reason}
     logs = {} if across else {cell: tuple(log_ratios(ends[1], ends[0]).values()) for cell, ends in able.items()}
     verdicts = _across(across, able, rule) if across else judge(logs, rule)
-    unmeasured = Verdict(Outcome.NOT_MEASURED, None, None)
+    unmeasured = Verdict(GateOutcome.NOT_MEASURED, None, None)
     comparisons = [
         _comparison(cell, ends, logs.get(cell, ()), verdicts.get(cell, unmeasured), reasons[cell])
         for cell, ends in cells.items()
@@ -126,7 +126,7 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
     )
 
 
-def _with_facets(comparisons: Sequence[Comparison], rule: Rule, *, paired: bool) -> list[Comparison]:
+def _with_facets(comparisons: Sequence[CellComparison], rule: Rule, *, paired: bool) -> list[CellComparison]:
     pairs = {
         one.cell_id: RecordPair(
             {record.repeat: record for record in one.base.measured},
@@ -141,7 +141,7 @@ def _with_facets(comparisons: Sequence[Comparison], rule: Rule, *, paired: bool)
     return [replace(one, facets=found.get(one.cell_id)) for one in comparisons]
 
 
-def _with_failures(one: Comparison, apart: bool) -> Comparison:
+def _with_failures(one: CellComparison, apart: bool) -> CellComparison:
     """Return the comparison with its partial failures; if new fails more often, only a regression remains a verdict."""
     if not (one.base and one.new and one.base.measured and one.new.measured):
         return one
@@ -150,15 +150,15 @@ def _with_failures(one: Comparison, apart: bool) -> Comparison:
     found = partial_failures(sides, common)
     with_failures = replace(one, failures=tuple(f"{failure}: {failure.reason}" for failure in found))
     worse = increased_failure(found, "new")
-    if worse is None or one.outcome in (Outcome.REGRESSED, Outcome.NOT_MEASURED):
+    if worse is None or one.outcome in (GateOutcome.REGRESSED, GateOutcome.NOT_MEASURED):
         return with_failures
-    return replace(with_failures, outcome=Outcome.NOT_MEASURED, more_blocks=None, reason=f"not measured in {worse}")
+    return replace(with_failures, outcome=GateOutcome.NOT_MEASURED, more_blocks=None, reason=f"not measured in {worse}")
 
 
-def _outcome(comparisons: Sequence[Comparison], rule: Rule) -> Outcome:
+def _outcome(comparisons: Sequence[CellComparison], rule: Rule) -> GateOutcome:
     """Return the overall verdict: that on the step times, unless a kind that the rule also fails on was found."""
     if any(kind in rule.also for one in comparisons if one.facets for kind in one.facets.kinds):
-        return Outcome.REGRESSED
+        return GateOutcome.REGRESSED
     return overall({one.outcome for one in comparisons})
 
 
@@ -213,7 +213,7 @@ def _across(across: Across, cells: Mapping[str, tuple[CellSummary, CellSummary]]
     verdicts = {}
     for cell, one in found.items():
         ratio, p_value = one.estimate if one else None, adjusted.get(cell)
-        outcome = outcome_of(ratio, p_value, rule.threshold, rule.level) or Outcome.UNDECIDED
+        outcome = outcome_of(ratio, p_value, rule.threshold, rule.level) or GateOutcome.UNDECIDED
         verdicts[cell] = Verdict(outcome, ratio, p_value)
     return verdicts
 
@@ -228,8 +228,8 @@ def _comparison(
     logs: tuple[float, ...],
     verdict: Verdict,
     reason: str | None,
-) -> Comparison:
-    if reason is None and verdict.outcome is Outcome.NOT_MEASURED:
+) -> CellComparison:
+    if reason is None and verdict.outcome is GateOutcome.NOT_MEASURED:
         untimed = (name for name, end in zip(("base", "new"), ends, strict=True) if end and end.step_time is None)
         blocks = f"{len(logs)} block{'s'[: len(logs) != 1]}"
         reason = f"no interval from {blocks} in common: needs {MIN_BLOCKS}; use --repeats 5"
@@ -237,7 +237,7 @@ def _comparison(
     elif reason is None and not logs and (verdict.estimate is None or verdict.estimate.low is None):
         reason = ACROSS_UNKNOWN
     base, new = ends
-    return Comparison(
+    return CellComparison(
         cell_id=cell_id,
         base=base,
         new=new,
@@ -252,7 +252,7 @@ def _comparison(
     )
 
 
-def _all_data(one: Comparison, rule: Rule) -> Estimate | None:
+def _all_data(one: CellComparison, rule: Rule) -> Estimate | None:
     return all_data(one.new, one.base, rule.looks) if one.logs and one.base and one.new else None
 
 
@@ -274,12 +274,12 @@ def _unstable(cell: CellSummary, across: bool) -> tuple[str, ...]:
     return (f"unstable in {len(found)} of {len(cell.measured)} processes{counts}: {found[0].reason}",)
 
 
-def _grouped(comparisons: Sequence[Comparison]) -> Mapping[str, Mapping[str, Mapping[int, float]]]:
+def _grouped(comparisons: Sequence[CellComparison]) -> Mapping[str, Mapping[str, Mapping[int, float]]]:
     """Return backend -> cell -> block -> log ratio, for the geometric means; empty if new fails more often."""
     found: dict[str, dict[str, dict[int, float]]] = {}
     for one in comparisons:
         if one.logs and one.base and one.new:
-            failed = one.failures and one.outcome is Outcome.NOT_MEASURED
+            failed = one.failures and one.outcome is GateOutcome.NOT_MEASURED
             logs = {} if failed else log_ratios(one.new, one.base)
             found.setdefault(one.either.settings.backend, {})[one.cell_id] = logs
     return found

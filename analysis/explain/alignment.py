@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from keras_matrix.analysis.explain.parts import WORKING, Part, PartKey, Place, StepParts
+from keras_matrix.analysis.explain.parts import WORKING, Part, PartKey, StepParts, TrackPlace
 from keras_matrix.analysis.history.sessions import summed
 from keras_matrix.analysis.stats.blocks import CONFIDENCE, t_quantile
 
@@ -24,7 +24,7 @@ _HASH = re.compile(r"\b[0-9a-z]{30,}\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AlignedPart:
     """A part on both sides, None where a side does not have it."""
 
     key: PartKey
@@ -56,7 +56,7 @@ class Row:
 class Aligned:
     """The rows of two traces; `renamed` maps layers of new to those of base that they are paired with."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[AlignedPart, ...]
     renamed: Mapping[str, str]
 
 
@@ -65,10 +65,10 @@ def aligned(base: StepParts, new: StepParts, *, same_backend: bool) -> Aligned:
     renamed = _renamed(base.layers, new.layers)
     sides = [_keyed(base, {}, same_backend), _keyed(new, renamed, same_backend)]
     keys = dict.fromkeys(key for side in sides for key in side)
-    return Aligned(tuple(Row(key, sides[0].get(key), sides[1].get(key)) for key in keys), renamed)
+    return Aligned(tuple(AlignedPart(key, sides[0].get(key), sides[1].get(key)) for key in keys), renamed)
 
 
-def half_width_s(rows: Iterable[Row]) -> float | None:
+def half_width_s(rows: Iterable[AlignedPart]) -> float | None:
     """Return the half-width of the 95 % interval of the change of these rows, from the scatter between the steps.
 
     None with fewer than two steps on a side. It does not contain the scatter between processes.
@@ -95,7 +95,9 @@ def _keyed(side: StepParts, renamed: Mapping[str, str], same_backend: bool) -> d
     for key, part in side.parts.items():
         layer = renamed.get(key.layer, key.layer) if key.layer else None
         op = _HASH.sub("...", key.op) if key.op and same_backend else None
-        place = key.place if same_backend or key.place not in WORKING - {Place.COMMUNICATION} else Place.COMPUTE
+        place = (
+            key.place if same_backend or key.place not in WORKING - {TrackPlace.COMMUNICATION} else TrackPlace.COMPUTE
+        )
         own = PartKey(place, key.phase, layer, op)
         found[own] = _sum(found[own], part) if own in found else part
     return found

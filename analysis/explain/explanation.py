@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from keras_matrix.analysis.explain.alignment import aligned, half_width_s
 from keras_matrix.analysis.explain.facts import Fact
-from keras_matrix.analysis.explain.kinds import Claim, Pair, claimed, mode, total_s
+from keras_matrix.analysis.explain.kinds import Claim, ComparedSides, claimed, mode, total_s
 from keras_matrix.analysis.explain.parts import WORKING, Part, PartKey, StepParts
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.whatif.overhead import MOST_COST_NS
@@ -117,7 +117,7 @@ def explain(
     sides = (base, new)
     parts, costs_s = _without_profiler(base, new, alike=same and mode(base.traced) == mode(new.traced))
     found = aligned(*parts, same_backend=same)
-    claims = claimed(Pair(base.traced, new.traced, found.rows))
+    claims = claimed(ComparedSides(base.traced, new.traced, found.rows))
     change_s = new_s - base_s
     differences = sorted((_difference(*one, change_s) for one in claims), key=lambda one: -abs(one.change_s))
     shown = [one for one in differences if abs(one.share) >= LEAST_SHARE][:SHOWN]

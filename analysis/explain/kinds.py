@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.explain.alignment import Row
-from keras_matrix.analysis.explain.parts import WORKING, Place
+from keras_matrix.analysis.explain.alignment import AlignedPart
+from keras_matrix.analysis.explain.parts import WORKING, TrackPlace
 from keras_matrix.analysis.whatif.cost.kinds import OperationKind, kind_of
 from keras_matrix.records.schema import Record
 from keras_matrix.records.text import seconds
@@ -25,12 +25,12 @@ NAMES = {Phase.UPDATE: "optimizer", None: "operations without layer and phase"}
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ComparedSides:
     """Both sides: a measured record of each, and all rows."""
 
     base: Record
     new: Record
-    rows: tuple[Row, ...]
+    rows: tuple[AlignedPart, ...]
 
     @property
     def same_backend(self) -> bool:
@@ -43,16 +43,16 @@ class Claim:
     """The rows that a kind explains together, under a title; `details` are further lines."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[AlignedPart, ...]
     details: tuple[str, ...] = ()
 
 
-def total_s(rows: Iterable[Row]) -> float:
+def total_s(rows: Iterable[AlignedPart]) -> float:
     """Return by how much these rows became longer, in seconds."""
     return sum(row.change_s for row in rows)
 
 
-def kind_of_row(row: Row) -> OperationKind:
+def kind_of_row(row: AlignedPart) -> OperationKind:
     """Return the kind of a row's operation; of XLA's fusions, that of the operation that gives the fusion its name."""
     op = row.key.op or ""
     named = _FUSION.fullmatch(op)
@@ -64,14 +64,14 @@ def both_times(base_s: float, new_s: float) -> str:
     return f"{seconds(base_s)} -> {seconds(new_s)}"
 
 
-def counted(rows: Iterable[Row]) -> str:
+def counted(rows: Iterable[AlignedPart]) -> str:
     """Return how often these operations run in a step: `2 -> 4 a step`, or `2 a step`."""
     pairs = [row.counts for row in rows]
     base, new = (f"{sum(counts):.3g}" for counts in zip(*pairs, strict=True))
     return f"{base} -> {new} a step" if base != new else f"{base} a step"
 
 
-def named(rows: Sequence[Row]) -> str:
+def named(rows: Sequence[AlignedPart]) -> str:
     """Return the names of the operations that changed most."""
     changes: Counter[str] = Counter()
     for row in rows:
@@ -81,7 +81,7 @@ def named(rows: Sequence[Row]) -> str:
     return ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
 
 
-def by_phase(rows: Sequence[Row]) -> tuple[str, ...]:
+def by_phase(rows: Sequence[AlignedPart]) -> tuple[str, ...]:
     """Return a line with the time of each phase on both sides."""
     phases = dict.fromkeys(row.key.phase for row in rows)
     if set(phases) == {None}:
@@ -94,7 +94,7 @@ def by_phase(rows: Sequence[Row]) -> tuple[str, ...]:
     return ("; ".join(texts),)
 
 
-def is_work(row: Row) -> bool:
+def is_work(row: AlignedPart) -> bool:
     """Return whether a row is an operation, not a wait or a gap."""
     return row.key.place in WORKING
 
@@ -103,19 +103,19 @@ def _short(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
 
 
-def input_wait(pair: Pair, rows: Sequence[Row]) -> list[Claim]:
+def input_wait(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
     """Return the fetches of batches: the device waits, or operations fetch."""
-    own = tuple(row for row in rows if row.key.place is Place.INPUT or row.key.phase == Phase.INPUT)
+    own = tuple(row for row in rows if row.key.place is TrackPlace.INPUT or row.key.phase == Phase.INPUT)
     return [Claim("input: fetching batches", own)] if own else []
 
 
-def between_steps(pair: Pair, rows: Sequence[Row]) -> list[Claim]:
+def between_steps(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
     """Return the time between steps, in which no operation runs: the trace does not say what the program does."""
-    own = tuple(row for row in rows if row.key.place is Place.BETWEEN)
+    own = tuple(row for row in rows if row.key.place is TrackPlace.BETWEEN)
     return [Claim("between steps: callbacks, metrics and logging on the host", own)] if own else []
 
 
-def compilation(pair: Pair, rows: Sequence[Row]) -> list[Claim]:
+def compilation(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
     """Return everything within the step, if the two sides of a backend do not compile it alike.
 
     Its operations have no counterparts on the other side: another cause within the step cannot be separated from it.
@@ -123,7 +123,9 @@ def compilation(pair: Pair, rows: Sequence[Row]) -> list[Claim]:
     base, new = mode(pair.base), mode(pair.new)
     if not pair.same_backend or base == new or "not known" in (base, new):
         return []
-    own = tuple(row for row in rows if row.key.place is Place.GAP or (is_work(row) and row.key.phase != Phase.INPUT))
+    own = tuple(
+        row for row in rows if row.key.place is TrackPlace.GAP or (is_work(row) and row.key.phase != Phase.INPUT)
+    )
     if not own:
         return []
     base_count, new_count = (sum(row.counts[side] for row in own if is_work(row)) for side in (0, 1))
@@ -142,22 +144,22 @@ def mode(record: Record) -> str:
     return "jit" if resolved.jit_compile else "no jit"
 
 
-def communication(pair: Pair, rows: Sequence[Row]) -> list[Claim]:
+def communication(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
     """Return the collectives of several workers, with the waiting inside them."""
-    own = tuple(row for row in rows if row.key.place is Place.COMMUNICATION)
+    own = tuple(row for row in rows if row.key.place is TrackPlace.COMMUNICATION)
     return [Claim(f"communication: {counted(own)}", own, tuple(filter(None, [named(own)])))] if own else []
 
 
-def layers(pair: Pair, rows: Sequence[Row]) -> list[Claim]:
+def layers(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
     """Return a claim for each layer: all of its operations, titled by the kind of operation that changed most."""
-    by_layer: dict[str, list[Row]] = {}
+    by_layer: dict[str, list[AlignedPart]] = {}
     for row in rows:
         if row.key.layer is not None and is_work(row):
             by_layer.setdefault(row.key.layer, []).append(row)
     return [_of_layer(pair, layer, own) for layer, own in by_layer.items()]
 
 
-def _of_layer(pair: Pair, layer: str, rows: Sequence[Row]) -> Claim:
+def _of_layer(pair: ComparedSides, layer: str, rows: Sequence[AlignedPart]) -> Claim:
     times = both_times(sum(row.base_s for row in rows), sum(row.new_s for row in rows))
     if not pair.same_backend:
         return Claim(f"layer {layer}: {times}", tuple(rows), by_phase(rows))
@@ -167,13 +169,13 @@ def _of_layer(pair: Pair, layer: str, rows: Sequence[Row]) -> Claim:
     return Claim(f"layer {layer}: {most} {counted(own)} ({named(own)})", tuple(rows), (times, *by_phase(rows)))
 
 
-def operations(pair: Pair, rows: Sequence[Row]) -> list[Claim]:
+def operations(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
     """Return a claim for each phase and kind of operation without a layer, such as those of the optimiser.
 
     By kind and not by name: a kernel that was renamed or replaced by another one of its kind is one difference.
     Between two backends what has neither layer nor phase has no counterpart, and stays unexplained.
     """
-    groups: dict[tuple[str | None, str], list[Row]] = {}
+    groups: dict[tuple[str | None, str], list[AlignedPart]] = {}
     for row in rows:
         if is_work(row) and (pair.same_backend or row.key.phase is not None):
             kind = str(kind_of_row(row)) if pair.same_backend else ""
@@ -181,7 +183,7 @@ def operations(pair: Pair, rows: Sequence[Row]) -> list[Claim]:
     return [_of_phase(*group, own) for group, own in groups.items()]
 
 
-def _of_phase(phase: str | None, kind: str, rows: Sequence[Row]) -> Claim:
+def _of_phase(phase: str | None, kind: str, rows: Sequence[AlignedPart]) -> Claim:
     place = NAMES.get(Phase(phase) if phase else None, f"{phase} pass, outside of layers")
     times = both_times(sum(row.base_s for row in rows), sum(row.new_s for row in rows))
     if not kind:
@@ -189,14 +191,14 @@ def _of_phase(phase: str | None, kind: str, rows: Sequence[Row]) -> Claim:
     return Claim(f"{place}: {kind} {counted(rows)} ({named(rows)})", tuple(rows), (times,))
 
 
-def gaps(pair: Pair, rows: Sequence[Row]) -> list[Claim]:
+def gaps(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
     """Return the gaps within the step: the program dispatches the next operation, or waits."""
-    own = tuple(row for row in rows if row.key.place is Place.GAP)
+    own = tuple(row for row in rows if row.key.place is TrackPlace.GAP)
     return [Claim(f"gaps between operations of a step, {counted(own)}: dispatch and waiting", own)] if own else []
 
 
 # In the order in which they claim rows: what explains more comes first.
-KINDS: dict[str, Callable[[Pair, Sequence[Row]], list[Claim]]] = {
+KINDS: dict[str, Callable[[ComparedSides, Sequence[AlignedPart]], list[Claim]]] = {
     "input": input_wait,
     "between_steps": between_steps,
     "compilation": compilation,
@@ -207,7 +209,7 @@ KINDS: dict[str, Callable[[Pair, Sequence[Row]], list[Claim]]] = {
 }
 
 
-def claimed(pair: Pair) -> list[tuple[str, Claim]]:
+def claimed(pair: ComparedSides) -> list[tuple[str, Claim]]:
     """Return every claim with the name of its kind; each row is in at most one."""
     left = list(pair.rows)
     found = []

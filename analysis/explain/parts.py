@@ -28,7 +28,7 @@ from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import MOST_NS, Head, Span
 
 
-class Place(StrEnum):
+class TrackPlace(StrEnum):
     """Where a moment of a step is spent. The first three are kinds of tracks, on which operations run."""
 
     COMPUTE = "compute"
@@ -39,13 +39,13 @@ class Place(StrEnum):
     BETWEEN = "between steps"
 
 
-WORKING = frozenset({Place.COMPUTE, Place.COMMUNICATION, Place.COPY})
+WORKING = frozenset({TrackPlace.COMPUTE, TrackPlace.COMMUNICATION, TrackPlace.COPY})
 
 
 class PartKey(NamedTuple):
     """What identifies a part; waits and gaps have a place only."""
 
-    place: Place
+    place: TrackPlace
     phase: str | None = None
     layer: str | None = None
     op: str | None = None
@@ -53,12 +53,14 @@ class PartKey(NamedTuple):
 
 StepKey = tuple[PartKey, int | None]  # with the number of the step that it belongs to, if known
 # In the order in which they are found; the last one needs no mark.
-IDLE: tuple[StepKey, ...] = tuple((PartKey(place), None) for place in (Place.INPUT, Place.GAP, Place.BETWEEN))
+IDLE: tuple[StepKey, ...] = tuple(
+    (PartKey(place), None) for place in (TrackPlace.INPUT, TrackPlace.GAP, TrackPlace.BETWEEN)
+)
 Event = tuple[int, int, StepKey | None]  # a time, 1 or -1, and what begins or ends then
 _STEP = "|"
 
 
-class Call(NamedTuple):
+class BackendCall(NamedTuple):
     """The parts of one call of the backend: the time of each in ns, and how often it occurs."""
 
     times_ns: dict[PartKey, float]
@@ -134,12 +136,12 @@ def _with_step(span: Span) -> Span:
     return span._replace(op=f"{'' if span.step is None else span.step}{_STEP}{span.op}")
 
 
-def _calls(worker: WorkerSpans) -> list[Call]:
+def _calls(worker: WorkerSpans) -> list[BackendCall]:
     """Return the parts of each step of a worker."""
     slots = _Slots(worker)
     keys = [_key(*key) for key in worker.keys]
-    marks = [(begin, end, (PartKey(Place.INPUT), None)) for begin, end in worker.fetches]
-    marks += [(begin, end, (PartKey(Place.GAP), None)) for begin, end, _ in worker.steps]
+    marks = [(begin, end, (PartKey(TrackPlace.INPUT), None)) for begin, end in worker.fetches]
+    marks += [(begin, end, (PartKey(TrackPlace.GAP), None)) for begin, end, _ in worker.steps]
     for window in worker.windows:
         tracks = [list(track.between(window)) for track in worker.tracks]
         work = [(start, stop, keys[key]) for track in tracks for start, stop, key in _innermost(track)]
@@ -152,7 +154,7 @@ def _calls(worker: WorkerSpans) -> list[Call]:
 
 def _key(op: str, layer: str | None, phase: str | None, kind: str) -> StepKey:
     step, _, name = op.partition(_STEP)
-    return PartKey(Place(kind), phase, layer, name), int(step) if step else None
+    return PartKey(TrackPlace(kind), phase, layer, name), int(step) if step else None
 
 
 class _Slots:
@@ -161,9 +163,9 @@ class _Slots:
     def __init__(self, worker: WorkerSpans) -> None:
         self.begins = [begin for begin, _, _ in worker.steps]
         self._numbers = {number: at for at, (_, _, number) in enumerate(worker.steps)}
-        self.calls = [Call({}, Counter()) for _ in self.begins or worker.windows]
+        self.calls = [BackendCall({}, Counter()) for _ in self.begins or worker.windows]
 
-    def of(self, step: int | None, time: int) -> Call:
+    def of(self, step: int | None, time: int) -> BackendCall:
         """Return the step with a number, or at a time."""
         at = None if step is None else self._numbers.get(step)
         return self.calls[max(0, bisect_right(self.begins, time) - 1) if at is None else at]

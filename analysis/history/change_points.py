@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from keras_matrix.analysis.history.sessions import History, Session, SessionSpread, session_spread
+from keras_matrix.analysis.history.sessions import CellSession, History, SessionSpread, session_spread
 from keras_matrix.analysis.stats.blocks import Estimate, geometric
 from keras_matrix.records.packages import STATED_LATER
 from keras_matrix.records.task import Goal
@@ -197,7 +197,7 @@ def bounded(logs: Values) -> NDArray[np.float64]:
     return clipped
 
 
-def version_changes(sessions: Sequence[Session], index: int) -> tuple[VersionChange, ...]:
+def version_changes(sessions: Sequence[CellSession], index: int) -> tuple[VersionChange, ...]:
     """Return the facts that changed at the session `index` or within `NEAR` sessions of it, nearest first."""
     found = []
     for off in sorted(range(-NEAR, NEAR + 1), key=abs):
@@ -211,7 +211,7 @@ def version_changes(sessions: Sequence[Session], index: int) -> tuple[VersionCha
     return tuple(found)
 
 
-def _noted(sessions: Sequence[Session], notes: Mapping[str, str]) -> dict[int, str]:
+def _noted(sessions: Sequence[CellSession], notes: Mapping[str, str]) -> dict[int, str]:
     """Return the notes by the first session at or after their run; several at one session are joined."""
     found: dict[int, str] = {}
     for run_id, note in sorted(notes.items()):
@@ -221,7 +221,7 @@ def _noted(sessions: Sequence[Session], notes: Mapping[str, str]) -> dict[int, s
     return found
 
 
-def _acknowledged(sessions: Sequence[Session], reasons: Mapping[str, str], begins: Sequence[int]) -> dict[int, str]:
+def _acknowledged(sessions: Sequence[CellSession], reasons: Mapping[str, str], begins: Sequence[int]) -> dict[int, str]:
     """Return the reasons by the change nearest to their run, which may have moved by `MOVES` sessions since."""
     found: dict[int, str] = {}
     for index, reason in _noted(sessions, reasons).items():
@@ -238,7 +238,7 @@ def _repaired(history: History, begins: Sequence[int], intended: Collection[int]
     return repairs(values if history.figure.goal is Goal.LOWER else -values, begins, intended, threshold)
 
 
-def _levels(sessions: Sequence[Session], starts: Sequence[int]) -> tuple[Level, ...]:
+def _levels(sessions: Sequence[CellSession], starts: Sequence[int]) -> tuple[Level, ...]:
     levels = []
     for start, end in zip(starts, [*starts[1:], len(sessions)], strict=True):
         mean = geometric([s.step_time.centre for s in sessions[start:end] if s.step_time])

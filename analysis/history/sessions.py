@@ -31,7 +31,7 @@ LEAST_PROCESSES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class CellSession:
     """One cell in one session. `step_time`, for a command its primary metric, is None if no process ended ok.
 
     `left_out` counts the others by status. `se_log` is the standard error of the logarithm of the value, from its
@@ -59,7 +59,7 @@ class History:
     host_id: str
     device: tuple[str, str] | None
     settings: Mapping[str, Any]
-    sessions: tuple[Session, ...]
+    sessions: tuple[CellSession, ...]
     figure: Figure = STEP_TIME
 
     @property
@@ -68,7 +68,7 @@ class History:
         return device_name(" ".join(self.device)) if self.device else None
 
     @property
-    def valued(self) -> tuple[Session, ...]:
+    def valued(self) -> tuple[CellSession, ...]:
         """The sessions that have a value."""
         return tuple(session for session in self.sessions if session.step_time is not None)
 
@@ -131,7 +131,7 @@ def histories(past: Past) -> list[History]:
     )
 
 
-def session_spread(sessions: Sequence[Session]) -> SessionSpread | None:
+def session_spread(sessions: Sequence[CellSession]) -> SessionSpread | None:
     """Return the spread of the values of these sessions; None with fewer than `LEAST_SESSIONS` of them.
 
     Pass the sessions since the last change, found or annotated. The variance between sessions is that of their values
@@ -221,7 +221,7 @@ def _history(
     return History(cell_id, host_id, device, past.settings.get(cell_id, {}), tuple(sessions), figure)
 
 
-def _session(run_id: str, attempts: Iterable[Attempt]) -> Session:
+def _session(run_id: str, attempts: Iterable[Attempt]) -> CellSession:
     latest: dict[int, Attempt] = {}
     for attempt in sorted(attempts, key=lambda one: (one.status in MEASURED, one.attempt)):  # as `latest_attempts`
         latest[attempt.repeat] = attempt
@@ -231,4 +231,4 @@ def _session(run_id: str, attempts: Iterable[Attempt]) -> Session:
     why = {Status.OK: "ok without a value"}
     left_out = Counter(why.get(a.status, str(a.status)) for a in latest.values() if a not in ok)
     facts = dict((ok or list(latest.values()))[0].facts)
-    return Session(run_id, geometric(values), mean[1] if mean else None, dict(sorted(left_out.items())), facts)
+    return CellSession(run_id, geometric(values), mean[1] if mean else None, dict(sorted(left_out.items())), facts)

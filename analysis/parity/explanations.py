@@ -52,7 +52,7 @@ Limits = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class DeviationEvidence:
     """Evidence for explanations, by backend: the deviation of its float32 losses with two threads, of its float32 from
     its own float64, of its float32 with nudged weights, and the facts of its parity process."""
 
@@ -62,7 +62,7 @@ class Evidence:
     facts: Mapping[str, Facts] = field(default_factory=dict)
 
 
-def explained(pair: Pair, evidence: Evidence) -> Pair:
+def explained(pair: Pair, evidence: DeviationEvidence) -> Pair:
     """Return the pair with explanations for findings due to a known cause or to the backends' own rounding."""
 
     def with_explanation(finding: ParityFinding) -> ParityFinding:
@@ -140,7 +140,7 @@ def _within_own(finding: ParityFinding, pair: Pair, own: Mapping[str, float]) ->
     return None
 
 
-def _within_rounding(finding: ParityFinding, pair: Pair, evidence: Evidence) -> str | None:
+def _within_rounding(finding: ParityFinding, pair: Pair, evidence: DeviationEvidence) -> str | None:
     """Explain a float32 figure by rounding: both backends must round so, and a nudge of one must show as much."""
     alike = _alike_rounded(finding, pair, evidence.rounding)
     if alike is None or finding.value is None:

@@ -51,7 +51,7 @@ TO_GOOD: Contrast = {CANDIDATE: 1.0, GOOD: -1.0}
 TO_LIMIT: Contrast = {CANDIDATE: 1.0, GOOD: -0.5, BAD: -0.5}
 
 
-class Side(StrEnum):
+class CandidateSide(StrEnum):
     """Where a candidate is."""
 
     FAST = "fast"
@@ -60,7 +60,7 @@ class Side(StrEnum):
     UNUSABLE = "cannot be measured"
 
 
-class Outcome(StrEnum):
+class SearchOutcome(StrEnum):
     """How a search ended."""
 
     FOUND = "found"
@@ -89,22 +89,22 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TrialAnswer:
     """The measured logs of each contrast of a trial, one number a block; or the `reason` why there are none."""
 
     logs: tuple[tuple[float, ...], ...] = ()
     reason: str | None = None
 
 
-Measure = Callable[[Trial, Rule], Answer]
+Measure = Callable[[Trial, Rule], TrialAnswer]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TriedCandidate:
     """A tried candidate: its position, its side, its ratio to the good end, the blocks, and why it was left out."""
 
     position: int
-    side: Side
+    side: CandidateSide
     ratio: Estimate | None = None
     blocks: int = 0
     reason: str | None = None
@@ -118,10 +118,10 @@ class Bisection:
     at `level` each have decided something. `smallest` is given if the ends differ by less, or not at all.
     """
 
-    outcome: Outcome
+    outcome: SearchOutcome
     last_good: int
     first_bad: int
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TriedCandidate, ...] = ()
     total: Estimate | None = None
     size: Estimate | None = None
     tests: int = 0
@@ -153,10 +153,10 @@ class _Known:
     def candidates(self) -> list[int]:
         return [one for one in range(self.last_good + 1, self.first_bad) if one not in self.left_out]
 
-    def note(self, position: int, side: Side) -> None:
-        if side is Side.FAST:
+    def note(self, position: int, side: CandidateSide) -> None:
+        if side is CandidateSide.FAST:
             self.last_good = position
-        elif side is Side.SLOW:
+        elif side is CandidateSide.SLOW:
             self.first_bad = position
         else:
             self.left_out.add(position)
@@ -177,13 +177,13 @@ def rule_for(count: int) -> Rule:
     return Rule(threshold=0.0, level=ERROR / (most_steps(count) + OTHER_TESTS), looks=LOOKS, early_level=0.0)
 
 
-def side_of(logs: Sequence[float], rule: Rule) -> Side:
+def side_of(logs: Sequence[float], rule: Rule) -> CandidateSide:
     """Return whether the mean of these numbers is above 0 (slow) or below it (fast), by the gate's test."""
-    if judge({"": logs}, rule)[""].outcome is gate.Outcome.REGRESSED:
-        return Side.SLOW
-    if judge({"": [-log for log in logs]}, rule)[""].outcome is gate.Outcome.REGRESSED:
-        return Side.FAST
-    return Side.UNDECIDED
+    if judge({"": logs}, rule)[""].outcome is gate.GateOutcome.REGRESSED:
+        return CandidateSide.SLOW
+    if judge({"": [-log for log in logs]}, rule)[""].outcome is gate.GateOutcome.REGRESSED:
+        return CandidateSide.FAST
+    return CandidateSide.UNDECIDED
 
 
 def answered(trial: Trial, rule: Rule, logs: Sequence[Sequence[float]], smallest: float = THRESHOLD) -> str | None:
@@ -194,12 +194,12 @@ def answered(trial: Trial, rule: Rule, logs: Sequence[Sequence[float]], smallest
     if trial.tested == (TOTAL,) and is_small(logs[0], rule, smallest):
         return f"slower by less than {smallest:g}"
     sides = [side_of(one, rule) for one in logs[: len(trial.tested)]]
-    return None if Side.UNDECIDED in sides else " and ".join(sides)
+    return None if CandidateSide.UNDECIDED in sides else " and ".join(sides)
 
 
 def is_small(logs: Sequence[float], rule: Rule, smallest: float) -> bool:
     """Return whether the mean of these numbers is shown to be a slowdown by less than `smallest`, or none."""
-    return judge({"": logs}, Rule(smallest, rule.level, rule.looks))[""].outcome is gate.Outcome.NO_WORSE
+    return judge({"": logs}, Rule(smallest, rule.level, rule.looks))[""].outcome is gate.GateOutcome.NO_WORSE
 
 
 def expected_blocks(ends: Sequence[float], rule: Rule) -> int | None:
@@ -231,14 +231,14 @@ def confirmation(last_good: int, first_bad: int, count: int) -> Trial:
     return Trial(arms, (one_step,) if one_step == TOTAL else (one_step, TOTAL), one_step)
 
 
-def step_of(position: int, answer: Answer, rule: Rule) -> Step:
+def step_of(position: int, answer: TrialAnswer, rule: Rule) -> TriedCandidate:
     """Return what a trial says about its candidate."""
     if answer.reason is not None:
-        return Step(position, Side.UNUSABLE, reason=answer.reason)
-    return Step(position, side_of(answer.logs[0], rule), estimate(answer, -1, rule), len(answer.logs[0]))
+        return TriedCandidate(position, CandidateSide.UNUSABLE, reason=answer.reason)
+    return TriedCandidate(position, side_of(answer.logs[0], rule), estimate(answer, -1, rule), len(answer.logs[0]))
 
 
-def estimate(answer: Answer, contrast: int, rule: Rule) -> Estimate | None:
+def estimate(answer: TrialAnswer, contrast: int, rule: Rule) -> Estimate | None:
     """Return the ratio of one of a trial's contrasts, with its interval; None if it has no figures."""
     if not answer.logs:
         return None
@@ -256,27 +256,27 @@ def search(count: int, measure: Measure, smallest: float = THRESHOLD) -> Bisecti
     ends = measure(trial_of_ends(count), rule)
     total = estimate(ends, 0, rule)
     if ends.reason is not None:
-        return Bisection(Outcome.NOT_MEASURED, 0, count - 1, reason=ends.reason)
+        return Bisection(SearchOutcome.NOT_MEASURED, 0, count - 1, reason=ends.reason)
     side = side_of(ends.logs[0], rule)
-    if side is Side.FAST or is_small(ends.logs[0], rule, smallest):
-        return Bisection(Outcome.NOT_SLOWER, 0, count - 1, total=total, level=rule.level, smallest=smallest)
-    if side is Side.UNDECIDED:
-        return Bisection(Outcome.ENDS_UNDECIDED, 0, count - 1, total=total, level=rule.level)
-    steps: list[Step] = []
+    if side is CandidateSide.FAST or is_small(ends.logs[0], rule, smallest):
+        return Bisection(SearchOutcome.NOT_SLOWER, 0, count - 1, total=total, level=rule.level, smallest=smallest)
+    if side is CandidateSide.UNDECIDED:
+        return Bisection(SearchOutcome.ENDS_UNDECIDED, 0, count - 1, total=total, level=rule.level)
+    steps: list[TriedCandidate] = []
     while (candidates := known.candidates()) and _measured(steps) < most_steps(count):
         position = candidates[len(candidates) // 2]
         step = step_of(position, measure(trial_of(position, count), rule), rule)
         known.note(position, step.side)
         steps.append(step)
-    tests = 1 + sum(step.side in (Side.FAST, Side.SLOW) for step in steps)
+    tests = 1 + sum(step.side in (CandidateSide.FAST, CandidateSide.SLOW) for step in steps)
     range_ = Bisection(
-        Outcome.RANGE, known.last_good, known.first_bad, tuple(steps), total, tests=tests, level=rule.level
+        SearchOutcome.RANGE, known.last_good, known.first_bad, tuple(steps), total, tests=tests, level=rule.level
     )
     return range_ if known.first_bad - known.last_good > 1 else _confirmed(range_, count, measure, rule)
 
 
-def _measured(steps: Sequence[Step]) -> int:
-    return sum(step.side is not Side.UNUSABLE for step in steps)
+def _measured(steps: Sequence[TriedCandidate]) -> int:
+    return sum(step.side is not CandidateSide.UNUSABLE for step in steps)
 
 
 def _confirmed(found: Bisection, count: int, measure: Measure, rule: Rule) -> Bisection:
@@ -284,7 +284,7 @@ def _confirmed(found: Bisection, count: int, measure: Measure, rule: Rule) -> Bi
     trial = confirmation(found.last_good, found.first_bad, count)
     answer = measure(trial, rule)
     sides = {side_of(logs, rule) for logs in answer.logs[: len(trial.tested)]}
-    outcome = Outcome.FOUND if sides == {Side.SLOW} else Outcome.NOT_CONFIRMED
+    outcome = SearchOutcome.FOUND if sides == {CandidateSide.SLOW} else SearchOutcome.NOT_CONFIRMED
     return Bisection(
         outcome,
         found.last_good,

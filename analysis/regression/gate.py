@@ -64,7 +64,7 @@ SLOW_PROCESS = 2.0
 GATE_LOOKS = Looks(LOOKS.blocks, (0.988,) * len(LOOKS.blocks), LOOKS.p_factor)
 
 
-class Outcome(StrEnum):
+class GateOutcome(StrEnum):
     """The verdict of a gate on one comparison, or on a run."""
 
     REGRESSED = "regressed"
@@ -103,7 +103,7 @@ class Verdict:
     regression that was called `early`, `adjusted_p` is that of the early call.
     """
 
-    outcome: Outcome
+    outcome: GateOutcome
     estimate: Estimate | None
     adjusted_p: float | None
     more_blocks: int | None = None
@@ -119,10 +119,10 @@ def judge(comparisons: Mapping[str, Sequence[float]], rule: Rule = Rule()) -> di
     verdicts = {}
     for name, logs in comparisons.items():
         if name not in measured:
-            verdicts[name] = Verdict(Outcome.NOT_MEASURED, of_logs(logs), None, MIN_BLOCKS - len(logs))
+            verdicts[name] = Verdict(GateOutcome.NOT_MEASURED, of_logs(logs), None, MIN_BLOCKS - len(logs))
             continue
         verdict = _verdict(logs, adjusted[name], rule, len(measured))
-        is_early = verdict.outcome is Outcome.UNDECIDED and early[name] <= rule.early_level
+        is_early = verdict.outcome is GateOutcome.UNDECIDED and early[name] <= rule.early_level
         verdicts[name] = _called_early(verdict, early[name]) if is_early else verdict
     return verdicts
 
@@ -180,34 +180,34 @@ def _share(count: int, looks: Looks, able: Callable[[int, float], bool]) -> floa
     return left if able(count, left) else 0.0
 
 
-def overall(outcomes: Collection[Outcome]) -> Outcome:
+def overall(outcomes: Collection[GateOutcome]) -> GateOutcome:
     """Return a run's verdict: regressed if any comparison is, else not measured (as without any), else undecided."""
-    for worst in (Outcome.REGRESSED, Outcome.NOT_MEASURED, Outcome.UNDECIDED):
+    for worst in (GateOutcome.REGRESSED, GateOutcome.NOT_MEASURED, GateOutcome.UNDECIDED):
         if worst in outcomes:
             return worst
-    return Outcome.NO_WORSE if outcomes else Outcome.NOT_MEASURED
+    return GateOutcome.NO_WORSE if outcomes else GateOutcome.NOT_MEASURED
 
 
-def outcome_of(found: Estimate | None, adjusted_p: float | None, tolerance: float, level: float) -> Outcome | None:
+def outcome_of(found: Estimate | None, adjusted_p: float | None, tolerance: float, level: float) -> GateOutcome | None:
     """Return the outcome of an interval and its adjusted p-value against a tolerance; None without an interval."""
     if found is None or found.bounds is None or adjusted_p is None:
         return None
     low, high = found.bounds
     if low > 1 + tolerance and adjusted_p <= level:
-        return Outcome.REGRESSED
-    return Outcome.NO_WORSE if high <= 1 + tolerance else Outcome.UNDECIDED
+        return GateOutcome.REGRESSED
+    return GateOutcome.NO_WORSE if high <= 1 + tolerance else GateOutcome.UNDECIDED
 
 
 def _verdict(logs: Sequence[float], adjusted_p: float, rule: Rule, family: int) -> Verdict:
     estimate = of_logs(logs, rule.looks.confidence(len(logs)))
     outcome = outcome_of(estimate, adjusted_p, rule.threshold, rule.level)
     assert outcome is not None
-    more_blocks = _more_blocks(logs, rule, family) if outcome is Outcome.UNDECIDED else None
+    more_blocks = _more_blocks(logs, rule, family) if outcome is GateOutcome.UNDECIDED else None
     return Verdict(outcome, estimate, adjusted_p, more_blocks)
 
 
 def _called_early(verdict: Verdict, early_p: float) -> Verdict:
-    return replace(verdict, outcome=Outcome.REGRESSED, adjusted_p=early_p, more_blocks=None, early=True)
+    return replace(verdict, outcome=GateOutcome.REGRESSED, adjusted_p=early_p, more_blocks=None, early=True)
 
 
 def _more_blocks(logs: Sequence[float], rule: Rule, family: int) -> int | None:

@@ -40,7 +40,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from keras_matrix.analysis.comparison.ratios import bracketed, change_text
-from keras_matrix.analysis.regression.gate import Outcome, Rule, Verdict, outcome_of, spent, spent_p
+from keras_matrix.analysis.regression.gate import GateOutcome, Rule, Verdict, outcome_of, spent, spent_p
 from keras_matrix.analysis.stats.blocks import (
     MIN_BLOCKS,
     Estimate,
@@ -106,7 +106,7 @@ class Counts:
         return self.new is not None and self.new > (self.base or 0)
 
 
-NOT_MEASURED = Verdict(Outcome.NOT_MEASURED, None, None)
+NOT_MEASURED = Verdict(GateOutcome.NOT_MEASURED, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ def _judged(claims: Mapping[Key, _Claim], rule: Rule) -> dict[Key, Verdict]:
     found = {}
     for key, claim in claims.items():
         p = adjusted.get(key)
-        outcome = outcome_of(claim.estimate, p, claim.tolerance, rule.level) or Outcome.NOT_MEASURED
+        outcome = outcome_of(claim.estimate, p, claim.tolerance, rule.level) or GateOutcome.NOT_MEASURED
         found[key] = Verdict(outcome, claim.estimate, p)
     return found
 
@@ -265,11 +265,11 @@ def _instability(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Verdi
     found = {}
     for name, pair in pairs.items():
         if name not in adjusted:
-            outcome = Outcome.NOT_MEASURED
+            outcome = GateOutcome.NOT_MEASURED
         elif adjusted[name] <= rule.level:
-            outcome = Outcome.REGRESSED
+            outcome = GateOutcome.REGRESSED
         else:
-            outcome = Outcome.UNDECIDED if _unstable(pair).more else Outcome.NO_WORSE
+            outcome = GateOutcome.UNDECIDED if _unstable(pair).more else GateOutcome.NO_WORSE
         found[name] = Verdict(outcome, None, adjusted.get(name))
     return found
 
@@ -293,15 +293,15 @@ def _blocks(pair: RecordPair) -> list[int]:
 
 
 def _kinds(found: Facets, steps: Verdict) -> tuple[RegressionKind, ...]:
-    slower = steps.outcome is Outcome.REGRESSED
-    first = found.first_epoch.outcome is Outcome.REGRESSED and not (slower and _explained(found.first_epoch, steps))
+    slower = steps.outcome is GateOutcome.REGRESSED
+    first = found.first_epoch.outcome is GateOutcome.REGRESSED and not (slower and _explained(found.first_epoch, steps))
     worse = {
         RegressionKind.RECOMPILES: found.recompiles.more,
-        RegressionKind.UNSTABLE: found.unstable.outcome is Outcome.REGRESSED,
+        RegressionKind.UNSTABLE: found.unstable.outcome is GateOutcome.REGRESSED,
         RegressionKind.STEPS: slower,
         RegressionKind.FIRST_EPOCH: first,
-        RegressionKind.SCATTER: Outcome.REGRESSED in (found.scatter.outcome, found.scatter_within.outcome),
-        RegressionKind.MEMORY: Outcome.REGRESSED in (found.host_memory.outcome, found.device_memory.outcome),
+        RegressionKind.SCATTER: GateOutcome.REGRESSED in (found.scatter.outcome, found.scatter_within.outcome),
+        RegressionKind.MEMORY: GateOutcome.REGRESSED in (found.host_memory.outcome, found.device_memory.outcome),
     }
     return tuple(kind for kind, so in worse.items() if so)
 
@@ -341,7 +341,7 @@ def _scatter_said(found: Facets) -> str:
     texts = []
     for verdict, where in ((found.scatter, "between processes"), (found.scatter_within, "within them")):
         one = verdict.estimate
-        if verdict.outcome is Outcome.REGRESSED and one:
+        if verdict.outcome is GateOutcome.REGRESSED and one:
             texts.append(f"{bracketed(one)} {where}")
     return ", ".join(texts)
 
@@ -351,7 +351,7 @@ def _memory_said(found: Facets) -> str:
     return ", ".join(
         f"{what} memory, {growth_text(verdict.estimate)} more"
         for what, verdict in (("host", found.host_memory), ("device", found.device_memory))
-        if verdict.outcome is Outcome.REGRESSED and verdict.estimate
+        if verdict.outcome is GateOutcome.REGRESSED and verdict.estimate
     )
 
 

@@ -32,7 +32,7 @@ BETWEEN_UNKNOWN = (
 )
 
 
-class Verdict(StrEnum):
+class ReproductionVerdict(StrEnum):
     """The verdict on a cell that was measured again."""
 
     REPRODUCED = "reproduced"
@@ -49,7 +49,7 @@ class Reproduction:
     the largest difference of the losses of an epoch, relative to the first loss; None if they cannot be compared.
     """
 
-    verdict: Verdict
+    verdict: ReproductionVerdict
     ratio: Estimate | None
     tolerance: float
     work: str | None = None
@@ -70,23 +70,23 @@ def judge(
     found = across_sessions(base_s, new_s, spread)
     changed = tuple(changes(stored, new).values())
     if found is None:
-        return Reproduction(Verdict.NOT_MEASURED, None, tolerance, changed=changed)
+        return Reproduction(ReproductionVerdict.NOT_MEASURED, None, tolerance, changed=changed)
     work = differing({STORED: sides[0], NEW: sides[1]}, apart=True, spread_out=True)
     caveats: tuple[str, ...] = ()
     if found.estimate.low is None and (alone := _of_processes(found, base_s, new_s)):
         found, caveats = alone, (BETWEEN_UNKNOWN,)
-    verdict = Verdict.NOT_MEASURED if work else verdict_of(found.estimate, tolerance)
+    verdict = ReproductionVerdict.NOT_MEASURED if work else verdict_of(found.estimate, tolerance)
     return Reproduction(verdict, found.estimate, tolerance, work, changed, _loss_difference(*sides), caveats)
 
 
-def verdict_of(ratio: Estimate, tolerance: float) -> Verdict:
+def verdict_of(ratio: Estimate, tolerance: float) -> ReproductionVerdict:
     """Return where the interval of a ratio lies: within the tolerance, outside of it, or across its limit."""
     if ratio.low is None or ratio.high is None:
-        return Verdict.UNDECIDED
+        return ReproductionVerdict.UNDECIDED
     least, most = 1 / (1 + tolerance), 1 + tolerance
     if least <= ratio.low and ratio.high <= most:
-        return Verdict.REPRODUCED
-    return Verdict.DIFFERS if ratio.high < least or ratio.low > most else Verdict.UNDECIDED
+        return ReproductionVerdict.REPRODUCED
+    return ReproductionVerdict.DIFFERS if ratio.high < least or ratio.low > most else ReproductionVerdict.UNDECIDED
 
 
 def _of_processes(found: SessionRatio, base_s: Sequence[float], new_s: Sequence[float]) -> SessionRatio | None:

@@ -18,7 +18,9 @@ def decided_by_rounding(one: ParityProcess, nudged: ParityProcess, precision: st
     return unlike_updates(one, nudged, precision, LIMITS[precision]["update"])
 
 
-def difference(one: ParityProcess, several: ParityProcess, precision: str, left_out: frozenset[int]) -> ReplicaDifference:
+def difference(
+    one: ParityProcess, several: ParityProcess, precision: str, left_out: frozenset[int]
+) -> ReplicaDifference:
     """Return the differences between two processes of one precision, without the weights that are left out."""
     update, update_at = worst_update(one, several, precision, left_out)
     return ReplicaDifference(worst_loss(one.trace.losses, several.trace.losses), update, update_at)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison.machines import noun
-from keras_matrix.analysis.comparison.ratios import Ratio, at_each, bracketed, ratio_of, too_few
+from keras_matrix.analysis.comparison.ratios import BackendRatio, at_each, bracketed, ratio_of, too_few
 from keras_matrix.analysis.comparison.same_work import differing
 from keras_matrix.analysis.comparison.table import CellSummary, Row, paired_at_machines, work_id
 from keras_matrix.analysis.scaling.step_breakdown import StepBreakdown, step_breakdown
@@ -45,7 +45,7 @@ class DeviceScaling:
     work: str
     work_id: str
     replicas: Replicas
-    ratio: Ratio | None
+    ratio: BackendRatio | None
     missing: str
     spent: StepBreakdown | None
     compiled: str

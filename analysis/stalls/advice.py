@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.stalls import predict
 from keras_matrix.analysis.stalls.arms import Block, mean
-from keras_matrix.analysis.stalls.bottleneck import LOCK_HELD, Named, Workers
+from keras_matrix.analysis.stalls.bottleneck import LOCK_HELD, NamedBottleneck, PreparingWorkers
 from keras_matrix.analysis.stalls.predict import Change, Demand
-from keras_matrix.analysis.stalls.report import Advice, Bottleneck
+from keras_matrix.analysis.stalls.report import Advice, BottleneckKind
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.instruments.input_probe import InputProbe
 from keras_matrix.records.instruments.input_use import MOST_PREFETCH, InputFacts
@@ -32,7 +32,7 @@ RUNS_PER_BATCH = 4  # contiguous runs of a record file that make a batch
 REQUEST_BYTES = 512 << 10  # the kernel splits a long read into requests of about this size
 DEEPER = 4  # times the depth of the queue
 EACH_PROCESS = "each worker process fills a cache of its own: complete only after many passes over the data"
-STORAGE = (Bottleneck.BANDWIDTH, Bottleneck.IOPS)
+STORAGE = (BottleneckKind.BANDWIDTH, BottleneckKind.IOPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Situation:
     settings: Settings
     facts: InputFacts | None
     memory_bytes: int | None
-    workers: Workers
-    named: Named
+    workers: PreparingWorkers
+    named: NamedBottleneck
     pairs: Sequence[tuple[Block, Demand]]
     probe: InputProbe | None
 
@@ -71,7 +71,7 @@ class _Candidate:
 
 def advice(situation: Situation) -> list[Advice]:
     """Return the changes that help, one of each name, the largest predicted speed-up first."""
-    if not situation.pairs or situation.named.name is Bottleneck.NONE:
+    if not situation.pairs or situation.named.name is BottleneckKind.NONE:
         return []
     found = [_predicted(situation, candidate) for candidate in _candidates(situation)]
     helpful = sorted((one for one in found if helps(one.speed_up)), key=lambda one: one.speed_up.centre)
@@ -89,11 +89,11 @@ def helps(gain: Estimate) -> bool:
 def fewest_workers(situation: Situation) -> int | None:
     """Return the fewest workers that come close to the best step time; None if more workers cannot help."""
     now, name = situation.workers.count, situation.named.name
-    if now is None or name in STORAGE or name in (Bottleneck.GIL, Bottleneck.COPY):
+    if now is None or name in STORAGE or name in (BottleneckKind.GIL, BottleneckKind.COPY):
         return None
     cores = situation.workers.cores
     waiting = MOST_THREADS if situation.workers.threads else MOST_PROCESSES_PER_CPU * cores
-    most = max(now, cores if name is Bottleneck.CPU else waiting)
+    most = max(now, cores if name is BottleneckKind.CPU else waiting)
     step_s = {n: _mean_step(situation, predict.with_workers(n)) for n in range(now + 1, most + 1)}
     if not step_s:
         return None
@@ -132,7 +132,7 @@ def _more_workers(situation: Situation) -> Iterator[_Candidate]:
     kind = "threads" if situation.workers.threads else "processes"
     note = None
     # A thread that waits for bytes releases the interpreter; only one that prepares may hold it.
-    if situation.workers.threads and (now or 0) < 2 and situation.named.name is Bottleneck.CPU:
+    if situation.workers.threads and (now or 0) < 2 and situation.named.name is BottleneckKind.CPU:
         held = situation.probe.lock_held_share if situation.probe else None
         if held is not None and held > LOCK_HELD:
             return  # several threads would share one interpreter
@@ -145,8 +145,8 @@ def _more_workers(situation: Situation) -> Iterator[_Candidate]:
 def _processes(situation: Situation) -> Iterator[_Candidate]:
     """Yield processes in place of threads that share one interpreter, or that would."""
     now, held = situation.workers.count or 0, situation.probe.lock_held_share if situation.probe else None
-    alone = now < 2 and held is not None and held > LOCK_HELD and situation.named.name is Bottleneck.CPU
-    if not situation.workers.threads or not (alone or situation.named.name is Bottleneck.GIL):
+    alone = now < 2 and held is not None and held > LOCK_HELD and situation.named.name is BottleneckKind.CPU
+    if not situation.workers.threads or not (alone or situation.named.name is BottleneckKind.GIL):
         return
     count = max(now, situation.workers.cores) if alone else now
     separate = predict.with_own_interpreters(_alone_cpu_s(situation))
@@ -207,7 +207,7 @@ def _another_library(situation: Situation, decoder: str, alone_cpu_s: float | No
     The probe made samples with it, so that the costs compared are those of entire samples. Threads that wait for the
     interpreter spend CPU time on passing its lock on, which is no cost of a decoder: then nothing is known.
     """
-    if situation.named.name is Bottleneck.GIL:
+    if situation.named.name is BottleneckKind.GIL:
         return
     cpu_s = mean([block for block, _ in situation.pairs], lambda b: b.stages.cpu_s if b.stages else None)
     if alone_cpu_s is None or cpu_s is None or alone_cpu_s >= cpu_s:
@@ -232,8 +232,8 @@ def _records(situation: Situation) -> Iterator[_Candidate]:
     named, facts = situation.named.name, situation.facts
     from_storage = mean([block for block, _ in situation.pairs], lambda b: b.storage_bytes)
     storage = situation.probe.storage if situation.probe else None
-    read_s = storage.one_read_s if storage and named is Bottleneck.LATENCY else None
-    waits = named is Bottleneck.IOPS or (read_s is not None and bool(from_storage))
+    read_s = storage.one_read_s if storage and named is BottleneckKind.LATENCY else None
+    waits = named is BottleneckKind.IOPS or (read_s is not None and bool(from_storage))
     if not waits or facts is None:
         return
     reads = max(RUNS_PER_BATCH, (from_storage or 0.0) / REQUEST_BYTES)

@@ -14,15 +14,15 @@ from keras_matrix.analysis.stalls import predict, split
 from keras_matrix.analysis.stalls.advice import Situation
 from keras_matrix.analysis.stalls.arms import Arms, Block, analyses, blocks, mean, observed, too_few
 from keras_matrix.analysis.stalls.bottleneck import (
-    Named,
-    Workers,
+    NamedBottleneck,
+    PreparingWorkers,
     bottleneck,
     concurrency,
     mean_stages,
     process_cpus,
 )
-from keras_matrix.analysis.stalls.predict import Limits
-from keras_matrix.analysis.stalls.report import ArmResult, Bottleneck, Rates, StallReport, WorkerPrediction
+from keras_matrix.analysis.stalls.predict import PredictionInputs
+from keras_matrix.analysis.stalls.report import ArmResult, BottleneckKind, Rates, StallReport, WorkerPrediction
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, geometric, of_logs, paired_logs
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.input_probe import InputProbe
@@ -63,7 +63,7 @@ def _of_blocks(empty: StallReport, arms: Arms, found: Sequence[Block], probe: In
     workers = _workers(own[0], use or timed_use)
     stored_as = facts.stored_as if facts else None
     named = bottleneck(found, shares, workers, probe, stored_as)
-    limits = Limits(workers, named, probe, shares.host_resolved, stored_as)
+    limits = PredictionInputs(workers, named, probe, shares.host_resolved, stored_as)
     pairs = [(block, demand) for block in found if (demand := predict.demand(block, limits)) is not None]
     situation = Situation(empty.settings, facts, _memory_bytes(own[0], probe), workers, named, pairs, probe)
     step_s = {block.repeat: block.step_s for block in found}
@@ -78,7 +78,7 @@ def _of_blocks(empty: StallReport, arms: Arms, found: Sequence[Block], probe: In
         stall=shares.stall,
         input_bound=shares.input_bound,
         interference=shares.interference,
-        bottleneck=named.name if shares.stall.bounds else Bottleneck.UNDECIDED,
+        bottleneck=named.name if shares.stall.bounds else BottleneckKind.UNDECIDED,
         why=named.why if shares.stall.bounds else too_few(len(found)),
         ceiling=of_logs(list(paired_logs(step_s, synthetic_s).values())),
         advice=advised.advice(situation),
@@ -115,10 +115,12 @@ def _without_blocks(empty: StallReport, arms: Arms, name: ArmName) -> StallRepor
     return StallReport(empty.cell_id, empty.settings, name, empty.arms, 0, reason=why)
 
 
-def _workers(record: Record, use: InputUse | None) -> Workers:
+def _workers(record: Record, use: InputUse | None) -> PreparingWorkers:
     facts = use.facts if use else None
     cores = (record.resolved.cpus if record.resolved else None) or record.machine.logical_cpus
-    return Workers(facts.workers if facts else None, facts is None or facts.worker_kind != "process", max(1, cores))
+    return PreparingWorkers(
+        facts.workers if facts else None, facts is None or facts.worker_kind != "process", max(1, cores)
+    )
 
 
 def _memory_bytes(record: Record, probe: InputProbe | None) -> int | None:
@@ -128,7 +130,7 @@ def _memory_bytes(record: Record, probe: InputProbe | None) -> int | None:
     return min((size for size in sizes if size), default=None)
 
 
-def _rates(found: Sequence[Block], workers: Workers) -> Rates:
+def _rates(found: Sequence[Block], workers: PreparingWorkers) -> Rates:
     stages = mean_stages(found)
     reads = mean(found, lambda b: b.reads / b.step_s if b.reads is not None else None)
     served = mean(found, lambda b: b.storage_bytes / b.step_s if b.storage_bytes is not None else None)
@@ -182,11 +184,11 @@ def _by_workers(situation: Situation) -> list[WorkerPrediction]:
     return found
 
 
-def _caveats(name: ArmName, own: Sequence[Record], found: Sequence[Block], named: Named) -> list[str]:
+def _caveats(name: ArmName, own: Sequence[Record], found: Sequence[Block], named: NamedBottleneck) -> list[str]:
     lines = [named.caveat] if named.caveat else []
     if name is ArmName.COLD:
         lines += [*_cold(own), *_second_pass(found)]
-        lines += [] if named.name is Bottleneck.NONE else _fits_in_memory(own[0])
+        lines += [] if named.name is BottleneckKind.NONE else _fits_in_memory(own[0])
     return lines + _bad_samples(own)
 
 
@@ -214,7 +216,7 @@ def _not_probed(probe: InputProbe | None) -> list[str]:
 
 
 def _not_predicted(situation: Situation) -> list[str]:
-    if situation.pairs or situation.named.name is Bottleneck.NONE:
+    if situation.pairs or situation.named.name is BottleneckKind.NONE:
         return []
     return ["no change could be predicted: the pipeline does not state its number of workers"]
 

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.stalls.arms import Block, Stages, mean
-from keras_matrix.analysis.stalls.report import Bottleneck
+from keras_matrix.analysis.stalls.report import BottleneckKind
 from keras_matrix.analysis.stalls.split import COPY, FETCH, INTERFERENCE, PREPARATION, Split
 from keras_matrix.records.instruments.input_probe import InputProbe, StorageLimits
 from keras_matrix.records.text import bytes_text, percentage, seconds
@@ -52,7 +52,7 @@ LOCKED = "they wait for the lock of the Python interpreter"
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
+class PreparingWorkers:
     """Who prepares batches: their number (0: the training thread, None: unknown), whether threads, and the CPUs."""
 
     count: int | None
@@ -69,27 +69,31 @@ class _Requests:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedBottleneck:
     """A bottleneck, the sentence that explains it, and its caveat. `concurrency` is the CPUs that preparation gets."""
 
-    name: Bottleneck
+    name: BottleneckKind
     why: str
     concurrency: float | None = None
     caveat: str | None = None
 
 
 def bottleneck(
-    blocks: Sequence[Block], found: Split, workers: Workers, probe: InputProbe | None, stored_as: str | None = None
-) -> Named:
+    blocks: Sequence[Block],
+    found: Split,
+    workers: PreparingWorkers,
+    probe: InputProbe | None,
+    stored_as: str | None = None,
+) -> NamedBottleneck:
     """Return the bottleneck of the observed arm."""
     if found.stall.centre < LEAST_STALL or (found.stall.low is not None and found.stall.low <= 0):
         why = f"input costs {percentage(max(0.0, found.stall.centre))} of the step"
-        return Named(Bottleneck.NONE, f"{why}; the time goes into computing")
+        return NamedBottleneck(BottleneckKind.NONE, f"{why}; the time goes into computing")
     requests = _requests(blocks, stored_as)
     # Interference was taken out of preparation, which causes it.
     if found.share(COPY) > max(found.share(FETCH), found.share(PREPARATION) + found.share(INTERFERENCE)):
         why = f"batching and copying to the device take {percentage(found.share(COPY))} of the step"
-        return Named(Bottleneck.COPY, why)
+        return NamedBottleneck(BottleneckKind.COPY, why)
     stages = mean_stages(blocks)
     if stages is None:
         return _without_timers(blocks, found, workers, (probe, requests))
@@ -125,16 +129,16 @@ def process_cpus(blocks: Sequence[Block]) -> float | None:
     return mean(blocks, lambda b: b.cpu_s / b.step_s if b.cpu_s is not None else None)
 
 
-def _fetch(blocks: Sequence[Block], stages: Stages, probe: InputProbe | None, requests: _Requests) -> Named:
+def _fetch(blocks: Sequence[Block], stages: Stages, probe: InputProbe | None, requests: _Requests) -> NamedBottleneck:
     sample_s = f"a worker waits {seconds(stages.fetch_s - stages.fetch_cpu_s)} for the bytes of a sample"
     fetched = mean(blocks, lambda b: b.stages.sample_bytes * b.batch if b.stages and b.stages.sample_bytes else None)
     served = mean(blocks, lambda b: b.storage_bytes)
     if served is not None and fetched and served < FROM_STORAGE * fetched:
         why = f"{sample_s}, and the storage of this machine served only {percentage(served / fetched)} of them"
-        return Named(Bottleneck.LATENCY, why)
+        return NamedBottleneck(BottleneckKind.LATENCY, why)
     if served is None:
         caveat = "the bytes that storage served are not known, so its limits could not be examined"
-        return Named(Bottleneck.LATENCY, sample_s, caveat=caveat)
+        return NamedBottleneck(BottleneckKind.LATENCY, sample_s, caveat=caveat)
     return _storage(blocks, sample_s, probe.storage if probe else None, requests)
 
 
@@ -160,7 +164,7 @@ def _requests(blocks: Sequence[Block], stored_as: str | None) -> _Requests:
     return _Requests(mean(blocks, lambda b: b.reads / b.step_s if b.reads else None), True)
 
 
-def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None, requests: _Requests) -> Named:
+def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None, requests: _Requests) -> NamedBottleneck:
     """Return which limit of the storage is reached."""
     bytes_per_s = _served_bytes_per_s(blocks)
     reads_per_s = requests.per_s
@@ -178,24 +182,26 @@ def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None, 
                 f"no more requests than that ({most_reads:.3g}/s)" if requests.counted else f"{most_reads:.3g} reads/s"
             )
             why = f"{begin}: storage delivers {rates}, and {most} even of 4 KiB"
-            return Named(Bottleneck.IOPS, why)
+            return NamedBottleneck(BottleneckKind.IOPS, why)
         if saturated:
             why = f"{begin}: storage delivers {rates}, and no more than {most_bytes / 1e6:.3g} MB/s to many readers"
-            return Named(Bottleneck.BANDWIDTH, why)
+            return NamedBottleneck(BottleneckKind.BANDWIDTH, why)
         each = f"a request takes {seconds(limits.one_read_s)}" if limits.one_read_s else "requests take their time"
         why = f"{begin}: storage delivers {rates} and could deliver {most_bytes / 1e6:.3g} MB/s to more readers; {each}"
-        return Named(Bottleneck.LATENCY, why)
+        return NamedBottleneck(BottleneckKind.LATENCY, why)
     caveat = "storage IOPS and bandwidth are told apart by the size of a request alone: the storage was not probed"
     small = request is not None and request < SMALL_REQUEST_BYTES
     size = f" of {bytes_text(request)}" if request else ""
-    return Named(
-        Bottleneck.IOPS if small else Bottleneck.BANDWIDTH, f"{begin}: storage delivers {rates}{size}", caveat=caveat
+    return NamedBottleneck(
+        BottleneckKind.IOPS if small else BottleneckKind.BANDWIDTH,
+        f"{begin}: storage delivers {rates}{size}",
+        caveat=caveat,
     )
 
 
 def _preparation(
-    blocks: Sequence[Block], stages: Stages, workers: Workers, found: Split, lock_held_share: float | None
-) -> Named:
+    blocks: Sequence[Block], stages: Stages, workers: PreparingWorkers, found: Split, lock_held_share: float | None
+) -> NamedBottleneck:
     used, total = concurrency(blocks), process_cpus(blocks)
     running = stages.prepare_cpu_s / stages.prepare_s if stages.prepare_s else 1.0
     idle = total is not None and total < workers.cores - IDLE_CPUS
@@ -206,13 +212,13 @@ def _preparation(
     if several and held and waited_for and used is not None and used <= ONE_CPU:
         free = f" while {workers.cores - (total or 0):.1f} of {workers.cores} CPUs are idle" if idle else ""
         why = f"{workers.count} threads together use {used:.2f} CPUs for preparation{free}: {LOCKED}"
-        return Named(Bottleneck.GIL, why, used)
+        return NamedBottleneck(BottleneckKind.GIL, why, used)
     cost = f"decoding and preparing take {seconds(stages.prepare_cpu_s)} of CPU per sample"
     busy = f"{total:.1f} of {workers.cores} CPUs are busy" if total is not None else f"{workers.cores} CPUs"
-    return Named(Bottleneck.CPU, f"{cost}; {_workers_text(workers)}; {busy}")
+    return NamedBottleneck(BottleneckKind.CPU, f"{cost}; {_workers_text(workers)}; {busy}")
 
 
-def _workers_text(workers: Workers) -> str:
+def _workers_text(workers: PreparingWorkers) -> str:
     if workers.count is None:
         return "the number of workers is not known"
     if not workers.count:
@@ -224,8 +230,8 @@ def _workers_text(workers: Workers) -> str:
 
 
 def _without_timers(
-    blocks: Sequence[Block], found: Split, workers: Workers, storage: tuple[InputProbe | None, _Requests]
-) -> Named:
+    blocks: Sequence[Block], found: Split, workers: PreparingWorkers, storage: tuple[InputProbe | None, _Requests]
+) -> NamedBottleneck:
     """Name the bottleneck of a pipeline whose stages could not be timed, by CPU time and by cold against warm."""
     caveat = (
         "the stages of this pipeline could not be timed: the bottleneck is named from CPU time and storage alone, and "
@@ -234,15 +240,17 @@ def _without_timers(
     if found.share(FETCH) > found.share(PREPARATION):
         probe, requests = storage
         named = _storage(blocks, "reading takes longer than preparing", probe.storage if probe else None, requests)
-        return Named(named.name, named.why, caveat="; ".join(filter(None, (named.caveat, caveat))))
+        return NamedBottleneck(named.name, named.why, caveat="; ".join(filter(None, (named.caveat, caveat))))
     used = total = process_cpus(blocks)
     if used is not None and used < FEW_CPUS:
-        return Named(Bottleneck.LATENCY, f"the process uses only {used:.2f} CPUs: its pipeline waits", caveat=caveat)
+        return NamedBottleneck(
+            BottleneckKind.LATENCY, f"the process uses only {used:.2f} CPUs: its pipeline waits", caveat=caveat
+        )
     idle = total is not None and total < workers.cores - IDLE_CPUS
     if workers.threads and (workers.count or 0) > 1 and idle and used is not None and used <= ONE_CPU:
         why = (
             f"{workers.count} threads together run {used:.2f} CPUs while others are idle: they wait for the interpreter"
         )
-        return Named(Bottleneck.GIL, why, used, caveat)
+        return NamedBottleneck(BottleneckKind.GIL, why, used, caveat)
     text = f"the process uses {used:.1f} CPUs" if used is not None else "its CPU time is not known"
-    return Named(Bottleneck.CPU, f"{text}; {_workers_text(workers)}", caveat=caveat)
+    return NamedBottleneck(BottleneckKind.CPU, f"{text}; {_workers_text(workers)}", caveat=caveat)

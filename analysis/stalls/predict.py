@@ -30,8 +30,8 @@ from dataclasses import dataclass, replace
 from math import log
 
 from keras_matrix.analysis.stalls.arms import Block, Stages
-from keras_matrix.analysis.stalls.bottleneck import LOCK_HELD, Named, Workers
-from keras_matrix.analysis.stalls.report import Bottleneck
+from keras_matrix.analysis.stalls.bottleneck import LOCK_HELD, NamedBottleneck, PreparingWorkers
+from keras_matrix.analysis.stalls.report import BottleneckKind
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs
 from keras_matrix.records.instruments.input_probe import InputProbe
 
@@ -99,17 +99,17 @@ Change = Callable[[Demand], Demand]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PredictionInputs:
     """What is known beside the blocks: the workers, the bottleneck, the probe, and whether copying was resolved."""
 
-    workers: Workers
-    named: Named
+    workers: PreparingWorkers
+    named: NamedBottleneck
     probe: InputProbe | None
     host_resolved: bool
     stored_as: str | None = None
 
 
-def demand(block: Block, limits: Limits) -> Demand | None:
+def demand(block: Block, limits: PredictionInputs) -> Demand | None:
     """Return the demand of a block, scaled to its observed step; None if the number of workers is not known."""
     if limits.workers.count is None:
         return None
@@ -136,7 +136,7 @@ def demand(block: Block, limits: Limits) -> Demand | None:
     return replace(found, scale=_scale(found, block.step_s))
 
 
-def _preparing_cpus(block: Block, limits: Limits) -> float | None:
+def _preparing_cpus(block: Block, limits: PredictionInputs) -> float | None:
     """Return the CPUs that fetching and preparing can use together, None if only the machine limits them.
 
     Threads whose code holds the interpreter's lock, as probed, share one, or those that they were observed to use.
@@ -160,12 +160,12 @@ def _assumed(block: Block, workers: int) -> Stages:
     return Stages(max(0.0, block.step_s - warm_s) * share, 0.0, prepare_s, cpu_s, None)
 
 
-def _with_storage_limits(own: Demand, step_s: float, limits: Limits) -> Demand:
+def _with_storage_limits(own: Demand, step_s: float, limits: PredictionInputs) -> Demand:
     """Return the demand with the storage's limits: the observed rate of a saturated one, else those of the probe."""
-    if limits.named.name is Bottleneck.BANDWIDTH:
+    if limits.named.name is BottleneckKind.BANDWIDTH:
         return replace(own, storage_bytes_per_s=own.storage_bytes / step_s)
     storage = limits.probe.storage if limits.probe else None
-    if limits.named.name is Bottleneck.IOPS:
+    if limits.named.name is BottleneckKind.IOPS:
         # The counter is the device's, with the requests of other programs: more than the probe's limit are not ours.
         most = storage.small_reads_per_s if storage else None
         served = min(own.reads / step_s, most) if most else own.reads / step_s

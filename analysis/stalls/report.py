@@ -18,7 +18,7 @@ FILE = "stalls.json"
 VERSION = 1
 
 
-class Bottleneck(StrEnum):
+class BottleneckKind(StrEnum):
     """What limits the pipeline. A closed set."""
 
     BANDWIDTH = "storage bandwidth"
@@ -31,7 +31,7 @@ class Bottleneck(StrEnum):
     UNDECIDED = "not named"  # too few blocks for an interval of the stall
 
 
-class Verdict(StrEnum):
+class SpeedupVerdict(StrEnum):
     """A measured speed-up against the predicted one."""
 
     AS_PREDICTED = "as predicted"
@@ -52,7 +52,7 @@ class ArmResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StallPart:
     """A part of the step's time. `share` and `time` (seconds) are None without the arms that they are computed from.
 
     A part that its interval does not separate from zero is not `resolved`, and its figures must not be used without
@@ -111,7 +111,7 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifiedAdvice:
     """An advice that was applied and measured interleaved with the unchanged cell; `cell_id` is the changed one.
 
     One that could not be applied is undecided, has no `cell_id` (""), and its `reason` says why.
@@ -122,7 +122,7 @@ class Verified:
     cell_id: str
     predicted: Estimate
     measured: Estimate | None
-    verdict: Verdict
+    verdict: SpeedupVerdict
     reason: str | None = None
 
 
@@ -149,11 +149,11 @@ class StallReport:
     observed: ArmName
     arms: list[ArmResult]
     blocks: int
-    parts: list[Part] = field(default_factory=list)
+    parts: list[StallPart] = field(default_factory=list)
     stall: Estimate | None = None
     input_bound: Estimate | None = None
     interference: Estimate | None = None
-    bottleneck: Bottleneck | None = None
+    bottleneck: BottleneckKind | None = None
     why: str = ""
     ceiling: Estimate | None = None
     advice: list[Advice] = field(default_factory=list)
@@ -163,7 +163,7 @@ class StallReport:
     queue_sizes: list[float] = field(default_factory=list)
     queue_capacity: int | None = None
     caveats: list[str] = field(default_factory=list)
-    verified: list[Verified] = field(default_factory=list)
+    verified: list[VerifiedAdvice] = field(default_factory=list)
     reason: str | None = None
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.stalls.arms import Block
-from keras_matrix.analysis.stalls.report import Part
+from keras_matrix.analysis.stalls.report import StallPart
 from keras_matrix.analysis.stats.blocks import Estimate, arithmetic
 from keras_matrix.records.text import percentage
 
@@ -42,7 +42,7 @@ APART = 0.05  # differential and in-band shares further apart than this need an 
 class Split:
     """The parts of a step, and the differential and in-band shares of input."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[StallPart, ...]
     stall: Estimate
     input_bound: Estimate | None
     interference: Estimate | None
@@ -165,9 +165,9 @@ def _moved(share: Estimate, by: float) -> Estimate:
     return Estimate(share.centre + by, low, high, share.count, share.method)
 
 
-def _part(name: str, share: Estimate | None, step_s: float) -> Part:
+def _part(name: str, share: Estimate | None, step_s: float) -> StallPart:
     time = None if share is None else _scaled(share, step_s)
-    return Part(name, share, time, resolved(share), MEANINGS[name])
+    return StallPart(name, share, time, resolved(share), MEANINGS[name])
 
 
 def _scaled(share: Estimate, step_s: float) -> Estimate:

@@ -10,37 +10,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keras_matrix.analysis.stalls.arms import step_s, too_few
-from keras_matrix.analysis.stalls.report import Advice, Verdict, Verified
+from keras_matrix.analysis.stalls.report import Advice, SpeedupVerdict, VerifiedAdvice
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
 from keras_matrix.records.schema import MEASURED, Record
 
 TOLERANCE = 0.15
 
 
-def verified(one: Advice, cell_id: str, unchanged: Sequence[Record], changed: Sequence[Record]) -> Verified:
+def verified(one: Advice, cell_id: str, unchanged: Sequence[Record], changed: Sequence[Record]) -> VerifiedAdvice:
     """Return the result of an advice from the records of the unchanged and the changed cell."""
     before, after = ({r.repeat: step_s(r) for r in side if _measured(r)} for side in (unchanged, changed))
     gain = of_logs(list(paired_logs(before, after).values()))
     if gain is None:
         failed = "; ".join(sorted({f"{r.status}: {r.reason}" for r in (*unchanged, *changed) if not _measured(r)}))
         why = failed or "no repeat of both cells was measured"
-        return Verified(one.change, one.text, cell_id, one.speed_up, None, Verdict.UNDECIDED, why)
-    return Verified(one.change, one.text, cell_id, one.speed_up, gain, *verdict(gain, one.speed_up))
+        return VerifiedAdvice(one.change, one.text, cell_id, one.speed_up, None, SpeedupVerdict.UNDECIDED, why)
+    return VerifiedAdvice(one.change, one.text, cell_id, one.speed_up, gain, *verdict(gain, one.speed_up))
 
 
-def verdict(measured: Estimate, predicted: Estimate) -> tuple[Verdict, str | None]:
+def verdict(measured: Estimate, predicted: Estimate) -> tuple[SpeedupVerdict, str | None]:
     """Return the verdict, and why it is open."""
     if measured.low is None or measured.high is None:
-        return Verdict.UNDECIDED, too_few(measured.count)
+        return SpeedupVerdict.UNDECIDED, too_few(measured.count)
     low, high = measured.low / predicted.centre, measured.high / predicted.centre
     least, most = 1 / (1 + TOLERANCE), 1 + TOLERANCE
     if least <= low and high <= most:
-        return Verdict.AS_PREDICTED, None
+        return SpeedupVerdict.AS_PREDICTED, None
     if high < least:
-        return Verdict.LESS, None
+        return SpeedupVerdict.LESS, None
     if low > most:
-        return Verdict.MORE, None
-    return Verdict.UNDECIDED, f"measured / predicted is between {low:.2f} and {high:.2f}: more repeats would decide"
+        return SpeedupVerdict.MORE, None
+    return (
+        SpeedupVerdict.UNDECIDED,
+        f"measured / predicted is between {low:.2f} and {high:.2f}: more repeats would decide",
+    )
 
 
 def _measured(record: Record) -> bool:

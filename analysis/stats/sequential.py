@@ -78,7 +78,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SequentialState:
     """One comparison: its blocks so far, the cost of a block, and the ratios at which its verdict changes.
 
     `stakes` are these ratios: 1 for "which is faster", 1 + threshold for a gate. `machines` has the machine of each
@@ -119,7 +119,7 @@ def decide(
 
 
 def allocate(
-    states: Mapping[str, State], budget_s: float, target: float = PRECISION_TARGET, looks: Looks = LOOKS
+    states: Mapping[str, SequentialState], budget_s: float, target: float = PRECISION_TARGET, looks: Looks = LOOKS
 ) -> str | None:
     """Return the comparison that gets the next block; None if all are complete or no one fits the budget.
 
@@ -145,13 +145,13 @@ def allocate(
     return max(open_, key=lambda name: _gain_per_s(states[name], looks), default=None)
 
 
-def time_to_look_s(state: State, looks: Looks) -> float:
+def time_to_look_s(state: SequentialState, looks: Looks) -> float:
     """Return the seconds of the blocks up to the comparison's next look."""
     ahead = looks.following(len(state.logs)) or len(state.logs)
     return (ahead - len(state.logs)) * state.block_cost_s
 
 
-def _gain_per_s(state: State, looks: Looks) -> float:
+def _gain_per_s(state: SequentialState, looks: Looks) -> float:
     count = len(state.logs)
     ahead = looks.following(count)
     estimate = _estimate(state.logs, state.machines, looks.confidence(count))
@@ -170,7 +170,7 @@ def _estimate(logs: Sequence[float], machines: Sequence[str], confidence: float)
     return found.estimate(confidence) if found else of_logs(logs, confidence)
 
 
-def _half_width_at(state: State, count: int, confidence: float) -> float:
+def _half_width_at(state: SequentialState, count: int, confidence: float) -> float:
     """Return the half-width after `count` blocks, if scatter and machines stay and each gets as many."""
     found = levels(grouped(state.logs, state.machines)) if len(set(state.machines)) > 1 else None
     if found is None or found.scatter is None:

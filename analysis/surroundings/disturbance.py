@@ -49,7 +49,7 @@ OWN_STORAGE_LIMIT_BYTES_PER_S = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class CounterChanges:
     """The changes of the machine's counters over a stretch of time. None means not measured.
 
     CPU times are sums over the CPUs the run may use; `cpu_busy_s` includes programs and the kernel on their behalf, not
@@ -95,10 +95,10 @@ class WaitingUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class MeasuredStretch:
     """One measured stretch of any arm, and the run's own use during it; `waiting` names the cells that waited."""
 
-    stretch: Stretch
+    stretch: CounterChanges
     own: OwnUse
     waiting: tuple[WaitingUse, ...] = ()
 
@@ -137,7 +137,7 @@ class Disturbed:
         return f"{self.cause.value}: {text} (limit {percentage(self.limit)})"
 
 
-def disturbed(block: Iterable[Watched]) -> Disturbed | None:
+def disturbed(block: Iterable[MeasuredStretch]) -> Disturbed | None:
     """Return the disturbance of a block from outside, beyond the limits; None if there is no known one.
 
     `block` contains every measured stretch of every arm, in any order. Of several causes the one furthest beyond its
@@ -154,7 +154,7 @@ def disturbed(block: Iterable[Watched]) -> Disturbed | None:
     return max(found, key=lambda one: one.share / one.limit if one.share and one.limit else 1.0, default=None)
 
 
-def together(block: Iterable[Watched]) -> Watched | None:
+def together(block: Iterable[MeasuredStretch]) -> MeasuredStretch | None:
     """Return several stretches as one; a figure missing in any of them is None. None without stretches.
 
     Times, events and bytes are summed, independently of the order; of memory shares the largest counts.
@@ -162,11 +162,13 @@ def together(block: Iterable[Watched]) -> Watched | None:
     parts = list(block)
     if not parts:
         return None
-    sums: dict[str, Any] = {f.name: _sum([getattr(part.stretch, f.name) for part in parts]) for f in fields(Stretch)}
+    sums: dict[str, Any] = {
+        f.name: _sum([getattr(part.stretch, f.name) for part in parts]) for f in fields(CounterChanges)
+    }
     own = [part.own for part in parts]
     shares = [use.memory_share for use in own]
-    return Watched(
-        Stretch(**sums),
+    return MeasuredStretch(
+        CounterChanges(**sums),
         OwnUse(
             cpu_s=_sum([use.cpu_s for use in own]),
             memory_share=None if None in shares else max(share for share in shares if share is not None),
@@ -175,7 +177,7 @@ def together(block: Iterable[Watched]) -> Watched | None:
     )
 
 
-def steal_share(stretch: Stretch) -> float | None:
+def steal_share(stretch: CounterChanges) -> float | None:
     """Return the share of the time that the CPUs had work in which the hypervisor withheld them.
 
     Not the share of all time: of a program on one of 64 CPUs that lost a tenth of its time, that would show 0.2 %.
@@ -186,43 +188,43 @@ def steal_share(stretch: Stretch) -> float | None:
     return steal_s / (busy_s + irq_s + steal_s)
 
 
-def other_cpu_s(watched: Watched) -> float | None:
+def other_cpu_s(watched: MeasuredStretch) -> float | None:
     """Return the CPU time of processes outside the run, kernel threads included."""
     busy_s, own_s = watched.stretch.cpu_busy_s, watched.own.cpu_s
     return None if busy_s is None or own_s is None else max(0.0, busy_s - own_s)
 
 
-def other_cpu_share(watched: Watched) -> float | None:
+def other_cpu_share(watched: MeasuredStretch) -> float | None:
     """Return the CPU time of processes outside the run as a share of all CPU time."""
     others_s, total_s = other_cpu_s(watched), watched.stretch.cpu_total_s
     return others_s / total_s if others_s is not None and total_s and _resolved(watched.stretch) else None
 
 
-def stall_share(full_s: float | None, stretch: Stretch) -> float | None:
+def stall_share(full_s: float | None, stretch: CounterChanges) -> float | None:
     """Return pressure time as a share of the stretch."""
     return None if full_s is None or stretch.wall_s <= 0 else full_s / stretch.wall_s
 
 
-def _resolved(stretch: Stretch) -> bool:
+def _resolved(stretch: CounterChanges) -> bool:
     """Return whether there was enough CPU time for ticks to resolve a share of it."""
     return stretch.cpu_total_s is not None and stretch.cpu_total_s >= MIN_CPU_S
 
 
-def _memory(total: Watched) -> float | None:
+def _memory(total: MeasuredStretch) -> float | None:
     used = total.own.memory_share
     if used is None or used >= OWN_MEMORY_LIMIT:
         return None
     return stall_share(total.stretch.memory_full_s, total.stretch)
 
 
-def _io(total: Watched) -> float | None:
+def _io(total: MeasuredStretch) -> float | None:
     moved, stretch = total.own.storage_bytes, total.stretch
     if moved is None or moved > OWN_STORAGE_LIMIT_BYTES_PER_S * stretch.wall_s:
         return None
     return stall_share(stretch.io_full_s, stretch)
 
 
-_SHARES: tuple[tuple[Cause, Callable[[Watched], float | None], float], ...] = (
+_SHARES: tuple[tuple[Cause, Callable[[MeasuredStretch], float | None], float], ...] = (
     (Cause.STEAL, lambda total: steal_share(total.stretch), STEAL_LIMIT),
     (Cause.OTHER_CPU, other_cpu_share, OTHER_CPU_LIMIT),
     (Cause.MEMORY, _memory, STALL_LIMIT),

@@ -170,7 +170,7 @@ def _resolution(readings: Readings) -> Judgement:
 
 def _other_cpu(readings: Readings) -> Judgement:
     meanwhile = readings.meanwhile
-    share = _counted(disturbance.other_cpu_share(disturbance.Watched(known(meanwhile.stretch), meanwhile.own)))
+    share = _counted(disturbance.other_cpu_share(disturbance.MeasuredStretch(known(meanwhile.stretch), meanwhile.own)))
     text = f"other processes used {percentage(share)} of the CPUs"
     if isinstance(meanwhile.others, Unread):
         text += f"; which: not readable: {meanwhile.others.why}"
@@ -236,7 +236,7 @@ def _swap(readings: Readings) -> Judgement:
     return rating, text, "free memory, then empty it: swapoff -a && swapon -a"
 
 
-def _swap_rate_bytes_per_s(stretch: disturbance.Stretch) -> float | None:
+def _swap_rate_bytes_per_s(stretch: disturbance.CounterChanges) -> float | None:
     into, out = stretch.swapped_in_bytes, stretch.swapped_out_bytes
     return None if into is None or out is None or stretch.wall_s <= 0 else (into + out) / stretch.wall_s
 

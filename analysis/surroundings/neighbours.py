@@ -16,7 +16,7 @@ from keras_matrix.analysis.surroundings.disturbance import (
     OTHER_CPU_LIMIT,
     Cause,
     Disturbed,
-    Watched,
+    MeasuredStretch,
 )
 from keras_matrix.records.schema import Surroundings
 from keras_matrix.records.text import percentage
@@ -35,7 +35,7 @@ class Neighbour:
         return f"{self.name} ({percentage(self.cpu_share)} of the CPUs)"
 
 
-def neighbours(watched: Iterable[Watched]) -> tuple[Neighbour, ...]:
+def neighbours(watched: Iterable[MeasuredStretch]) -> tuple[Neighbour, ...]:
     """Return the cells that waited during these stretches, busiest first; those of unknown use are left out.
 
     Cells with less than `MIN_CPU_S` of CPU time in total are left out too: ticks do not resolve a share of it.
@@ -51,12 +51,12 @@ def neighbours(watched: Iterable[Watched]) -> tuple[Neighbour, ...]:
     return tuple(sorted(found, key=lambda one: (-one.cpu_share, one.name)))
 
 
-def busy_neighbours(watched: Iterable[Watched]) -> tuple[Neighbour, ...]:
+def busy_neighbours(watched: Iterable[MeasuredStretch]) -> tuple[Neighbour, ...]:
     """Return those that used more than `NEIGHBOUR_LIMIT` of all CPU time, busiest first."""
     return tuple(one for one in neighbours(watched) if one.cpu_share > NEIGHBOUR_LIMIT)
 
 
-def share_while_waiting(name: str, watched: Iterable[Watched]) -> float | None:
+def share_while_waiting(name: str, watched: Iterable[MeasuredStretch]) -> float | None:
     """Return the share of all CPU time that this cell used during others' stretches; None if unknown."""
     return next((one.cpu_share for one in neighbours(watched) if one.name == name), None)
 

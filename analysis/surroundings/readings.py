@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keras_matrix.analysis.surroundings.disturbance import OwnUse, Stretch
+from keras_matrix.analysis.surroundings.disturbance import CounterChanges, OwnUse
 from keras_matrix.records.host.procfs import Unread
 
 
@@ -41,7 +41,7 @@ class Heat:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ResourceLimits:
     """The CPUs and the memory that this process may use."""
 
     cpus_allowed: int
@@ -52,7 +52,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ProcessPlacement:
     """The virtualisation, container and NUMA nodes that this process runs in."""
 
     hypervisor: str | Unread | None
@@ -135,7 +135,7 @@ class Gpu:
 class Meanwhile:
     """The machine's activity while it was watched, and the resources used by the watching itself."""
 
-    stretch: Stretch | Unread
+    stretch: CounterChanges | Unread
     own: OwnUse
     others: tuple[Process, ...] | Unread
 
@@ -146,8 +146,8 @@ class Readings:
 
     clocks: Clocks
     heat: Heat
-    limits: Limits
-    place: Placement
+    limits: ResourceLimits
+    place: ProcessPlacement
     swap: Swap | Unread
     load: float | Unread
     meanwhile: Meanwhile

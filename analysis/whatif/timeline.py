@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from keras_matrix.analysis.whatif.engine import Schedule
 from keras_matrix.analysis.whatif.graph import Graph, Node, NodeKind
-from keras_matrix.records.traces.neutral import TrackKind, Phase, Span, Track
+from keras_matrix.records.traces.neutral import Phase, Span, Track, TrackKind
 
 KINDS = {
     NodeKind.HOST: TrackKind.HOST,

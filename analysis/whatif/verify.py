@@ -29,7 +29,7 @@ LEAST_DIFFERENCE = 0.005
 LEAST_RANKED = 3
 
 
-class Verdict(StrEnum):
+class PredictionVerdict(StrEnum):
     """Whether a prediction holds."""
 
     VERIFIED = "verified"
@@ -38,7 +38,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ErrorLimits:
     """How wrong a prediction may be: the relative error of a step time, the regret, and a loss after a change.
 
     `correlation` is the least rank correlation of settings that differ; below `refuting_correlation` their order is
@@ -71,7 +71,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SettingCheck:
     """A setting: predicted, measured, the relative error with its interval, and the verdict with its reason.
 
     `error_low` and `error_high` are None without an interval of the measurement. `fitted`: a recalibration has used
@@ -84,7 +84,7 @@ class Row:
     error: float
     error_low: float | None
     error_high: float | None
-    verdict: Verdict
+    verdict: PredictionVerdict
     reason: str = ""
     fitted: bool = False
 
@@ -98,7 +98,7 @@ class Round:
     `regret` is how much slower the setting predicted to be best is than the best one measured, 0 if it is that one.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[SettingCheck, ...]
     mean_error: float | None
     largest_error: float | None
     correlation: float | None
@@ -107,7 +107,7 @@ class Round:
     chosen: str
     best: str
     regret: float
-    verdict: Verdict
+    verdict: PredictionVerdict
     reasons: tuple[str, ...]
 
 
@@ -117,22 +117,22 @@ class Verification:
 
     rounds: tuple[Round, ...]
     recalibration: str | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: ErrorLimits = field(default_factory=ErrorLimits)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> PredictionVerdict:
         """The verdict of the last round."""
         return self.rounds[-1].verdict
 
 
 def judge(
-    predictions: Mapping[str, Prediction], measurements: Mapping[str, Measurement], limits: Limits | None = None
+    predictions: Mapping[str, Prediction], measurements: Mapping[str, Measurement], limits: ErrorLimits | None = None
 ) -> Verification:
     """Compare the predictions with measurements of the settings of the same name; one is called `BASELINE`.
 
     Raises `ValueError` if no prediction has been measured.
     """
-    limits = limits or Limits()
+    limits = limits or ErrorLimits()
     return Verification((_round(predictions, measurements, limits, ()),), limits=limits)
 
 
@@ -166,7 +166,7 @@ def geometric_of(measurement: Measurement) -> Estimate | None:
 def _round(
     predictions: Mapping[str, Prediction],
     measurements: Mapping[str, Measurement],
-    limits: Limits,
+    limits: ErrorLimits,
     fitted: Collection[str],
 ) -> Round:
     base = measurements.get(BASELINE, Measurement({}))
@@ -194,7 +194,9 @@ def _round(
     if correlation is not None and correlation < limits.correlation:
         text = f"the rank correlation of {len(ranked)} settings that differ is {correlation:.2f}"
         (wrong if correlation < limits.refuting_correlation else unsure).append(text)
-    verdict = Verdict.REFUTED if wrong else Verdict.INCONCLUSIVE if unsure else Verdict.VERIFIED
+    verdict = (
+        PredictionVerdict.REFUTED if wrong else PredictionVerdict.INCONCLUSIVE if unsure else PredictionVerdict.VERIFIED
+    )
     return Round(
         rows=tuple(rows),
         mean_error=fmean(errors) if errors else None,
@@ -210,38 +212,44 @@ def _round(
     )
 
 
-def _row(name: str, prediction: Prediction, measured: Estimate, limits: Limits, *, agrees: bool | None) -> Row:
+def _row(
+    name: str, prediction: Prediction, measured: Estimate, limits: ErrorLimits, *, agrees: bool | None
+) -> SettingCheck:
     predicted_s = prediction.step_time_s
     low, high = (predicted_s / bound - 1 for bound in reversed(measured.bounds)) if measured.bounds else (None, None)
     verdict, reason = _of_error(low, high, limits.error)
     if agrees is False:
-        verdict, reason = Verdict.REFUTED, "it reaches another loss than the baseline"
+        verdict, reason = PredictionVerdict.REFUTED, "it reaches another loss than the baseline"
     elif low is None:
         reason = f"{measured.count} processes give no interval; measure {MIN_BLOCKS} or more"
-    elif agrees is None and verdict is Verdict.VERIFIED:
-        verdict, reason = Verdict.INCONCLUSIVE, "its loss has not been compared with the baseline's"
-    return Row(name, prediction, measured, predicted_s / measured.centre - 1, low, high, verdict, reason, fitted=False)
+    elif agrees is None and verdict is PredictionVerdict.VERIFIED:
+        verdict, reason = PredictionVerdict.INCONCLUSIVE, "its loss has not been compared with the baseline's"
+    return SettingCheck(
+        name, prediction, measured, predicted_s / measured.centre - 1, low, high, verdict, reason, fitted=False
+    )
 
 
-def _as_fitted(row: Row) -> Row:
+def _as_fitted(row: SettingCheck) -> SettingCheck:
     reason = "the recalibration was fitted to it"
-    return replace(row, verdict=Verdict.INCONCLUSIVE, reason=reason, fitted=True)
+    return replace(row, verdict=PredictionVerdict.INCONCLUSIVE, reason=reason, fitted=True)
 
 
-def _of_error(low: float | None, high: float | None, limit: float) -> tuple[Verdict, str]:
+def _of_error(low: float | None, high: float | None, limit: float) -> tuple[PredictionVerdict, str]:
     if low is None or high is None:
-        return Verdict.INCONCLUSIVE, ""
+        return PredictionVerdict.INCONCLUSIVE, ""
     text = f"the error is between {percentage(low, signed=True)} and {percentage(high, signed=True)}"
     if low > limit or high < -limit:
-        return Verdict.REFUTED, f"{text}, outside {percentage(limit)}"
+        return PredictionVerdict.REFUTED, f"{text}, outside {percentage(limit)}"
     if -limit <= low and high <= limit:
-        return Verdict.VERIFIED, f"{text}, within {percentage(limit)}"
-    return Verdict.INCONCLUSIVE, f"{text}: more processes would decide about {percentage(limit)}"
+        return PredictionVerdict.VERIFIED, f"{text}, within {percentage(limit)}"
+    return PredictionVerdict.INCONCLUSIVE, f"{text}: more processes would decide about {percentage(limit)}"
 
 
-def _together(rows: Sequence[Row], regret: Estimate, slower: str, limits: Limits) -> tuple[list[str], list[str]]:
+def _together(
+    rows: Sequence[SettingCheck], regret: Estimate, slower: str, limits: ErrorLimits
+) -> tuple[list[str], list[str]]:
     """Return what refutes the predictions, and what leaves them undecided."""
-    wrong, unsure = (_reasons(rows, verdict) for verdict in (Verdict.REFUTED, Verdict.INCONCLUSIVE))
+    wrong, unsure = (_reasons(rows, verdict) for verdict in (PredictionVerdict.REFUTED, PredictionVerdict.INCONCLUSIVE))
     if regret.low is not None and regret.low - 1 > limits.regret:
         wrong.append(slower.format("is"))
     elif regret.centre - 1 > limits.regret:
@@ -249,7 +257,7 @@ def _together(rows: Sequence[Row], regret: Estimate, slower: str, limits: Limits
     return wrong, unsure
 
 
-def _reasons(rows: Sequence[Row], verdict: Verdict) -> list[str]:
+def _reasons(rows: Sequence[SettingCheck], verdict: PredictionVerdict) -> list[str]:
     """Return each reason of the rows with a verdict once, with their names."""
     names: dict[str, list[str]] = {}
     for row in rows:
@@ -269,7 +277,7 @@ def _regret(chosen: Measurement, best: Measurement) -> Estimate:
     return Estimate(ratio, None, None, 0)
 
 
-def loss_agrees(base: Sequence[float], changed: Sequence[float], limits: Limits | None = None) -> bool | None:
+def loss_agrees(base: Sequence[float], changed: Sequence[float], limits: ErrorLimits | None = None) -> bool | None:
     """Return whether the final losses of a setting are those of the baseline, within the limit; None if unknown.
 
     The limit is relative to the baseline's median, and at least the spread of the baseline's own processes.
@@ -279,30 +287,30 @@ def loss_agrees(base: Sequence[float], changed: Sequence[float], limits: Limits 
     if not all(math.isfinite(one) for one in (*base, *changed)):
         return False
     middle = median(base)
-    allowed = max((limits or Limits()).loss * abs(middle), max(base) - min(base))
+    allowed = max((limits or ErrorLimits()).loss * abs(middle), max(base) - min(base))
     return abs(median(changed) - middle) <= allowed
 
 
-def _noise(first: Row, second: Row) -> float:
+def _noise(first: SettingCheck, second: SettingCheck) -> float:
     """Return the relative difference of two measurements that their noise may cause."""
     halves = [row.measured.half_width or 0.0 for row in (first, second)]
     return max(LEAST_DIFFERENCE, math.hypot(*halves))
 
 
-def _differ(first: Row, second: Row) -> bool:
+def _differ(first: SettingCheck, second: SettingCheck) -> bool:
     return abs(math.log(first.measured.centre / second.measured.centre)) > _noise(first, second)
 
 
-def _distinguishable(rows: Sequence[Row]) -> list[Row]:
+def _distinguishable(rows: Sequence[SettingCheck]) -> list[SettingCheck]:
     """Return settings of which each is slower than the one before by more than their noise, from the fastest on."""
-    found: list[Row] = []
+    found: list[SettingCheck] = []
     for row in sorted(rows, key=lambda one: (one.measured.centre, one.name)):
         if not found or _differ(found[-1], row):
             found.append(row)
     return found
 
 
-def _pairs_in_order(rows: Sequence[Row]) -> float | None:
+def _pairs_in_order(rows: Sequence[SettingCheck]) -> float | None:
     pairs = [(one, other) for one, other in combinations(rows, 2) if _differ(one, other)]
     right = [
         (one.measured.centre < other.measured.centre) == (one.predicted.step_time_s < other.predicted.step_time_s)
@@ -311,7 +319,7 @@ def _pairs_in_order(rows: Sequence[Row]) -> float | None:
     return sum(right) / len(right) if right else None
 
 
-def _spearman(rows: Sequence[Row]) -> float | None:
+def _spearman(rows: Sequence[SettingCheck]) -> float | None:
     """Return Spearman's rank correlation of predicted and measured times, ties with their mean rank."""
     if len(rows) < LEAST_RANKED:
         return None

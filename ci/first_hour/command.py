@@ -29,7 +29,7 @@ from ci.first_hour.results import Folders
 from ci.first_hour.service import Service, as_upload_errors
 from ci.first_hour.steps import Hour, steps
 from ci.first_hour.uploading import ROOT, Uploader
-from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome, Step, exit_code
+from keras_matrix.runner.checks.first_hour.steps import CheckStep, Done, StepOutcome, StepResult, exit_code
 from keras_matrix.uploader.cli import flags, options
 from keras_matrix.uploader.errors import BadInput, UploadError
 from keras_matrix.uploader.warehouse import Options, is_local
@@ -115,7 +115,7 @@ def checked(args: argparse.Namespace) -> Arguments:
     return Arguments(args.project, args.dataset, args.report, args.keep)
 
 
-def all_steps(every: Iterable[Step], last: Step) -> tuple[list[Done], bool]:
+def all_steps(every: Iterable[CheckStep], last: CheckStep) -> tuple[list[Done], bool]:
     """Run the steps, and the last one in any case; return their results, and whether Ctrl-C interrupted them."""
     done: list[Done] = []
     interrupted = False
@@ -124,15 +124,15 @@ def all_steps(every: Iterable[Step], last: Step) -> tuple[list[Done], bool]:
             done.append(run(step))
         except KeyboardInterrupt:
             interrupted = True
-            done.append(Done(step.name, step.expected, Found(Outcome.NOT_RUN, "interrupted"), 0.0))
-        if interrupted or (step.essential and done[-1].found.outcome is Outcome.FAILED):
+            done.append(Done(step.name, step.expected, StepResult(StepOutcome.NOT_RUN, "interrupted"), 0.0))
+        if interrupted or (step.essential and done[-1].found.outcome is StepOutcome.FAILED):
             break
     with _uninterrupted():
         done.append(run(last))
     return done, interrupted
 
 
-def run(step: Step) -> Done:
+def run(step: CheckStep) -> Done:
     """Run one step and print a line on it. An exception is reported as a failure of the step."""
     print(f"{step.name} ...", end="", flush=True)
     began, code = time.monotonic(), 1
@@ -140,9 +140,9 @@ def run(step: Step) -> Done:
         with as_upload_errors(step.name):
             found = step.run()
     except UploadError as error:
-        found = Found(Outcome.FAILED, str(error))
+        found = StepResult(StepOutcome.FAILED, str(error))
     except Exception as error:  # noqa: BLE001 - datasets must be removed and the report written
-        found = Found(Outcome.FAILED, f"{type(error).__name__}: {error}")
+        found = StepResult(StepOutcome.FAILED, f"{type(error).__name__}: {error}")
     if step.essential:
         code = int(found.figures.get("code", 1))
     done = Done(step.name, step.expected, found, time.monotonic() - began, code if code in (2, 3) else 1)
@@ -150,18 +150,20 @@ def run(step: Step) -> Done:
     return done
 
 
-def teardown(there: Service, *, keep: bool) -> Step:
+def teardown(there: Service, *, keep: bool) -> CheckStep:
     """Return the step that removes both datasets, or leaves them with --keep."""
 
-    def remove() -> Found:
+    def remove() -> StepResult:
         if keep:
             there.mark(made_here=False)
             commands = " && ".join(f"bq rm -r -f -d {name.replace('.', ':')}" for name in there.datasets)
-            return Found(Outcome.OK, f"not removed (--keep); remove them with: {commands}")
+            return StepResult(StepOutcome.OK, f"not removed (--keep); remove them with: {commands}")
         left = there.drop()
-        return Found(Outcome.FAILED if left else Outcome.OK, f"still there: {', '.join(left)}" if left else "removed")
+        return StepResult(
+            StepOutcome.FAILED if left else StepOutcome.OK, f"still there: {', '.join(left)}" if left else "removed"
+        )
 
-    return Step("teardown", "both datasets are removed, or left in place with --keep", remove)
+    return CheckStep("teardown", "both datasets are removed, or left in place with --keep", remove)
 
 
 def _write(report: Report, path: Path) -> None:

@@ -11,10 +11,10 @@ from functools import partial
 from ci.first_hour.costs import QueryCost, days_text, price_usd
 from ci.first_hour.results import Folders, keys_of
 from ci.first_hour.service import APPEND_ONLY, NEEDED, Service
-from keras_matrix.dashboards.live.questions import Choice, questions
+from keras_matrix.dashboards.live.questions import DashboardFilter, questions
 from keras_matrix.records.store import Results
 from keras_matrix.records.text import bytes_text
-from keras_matrix.runner.checks.first_hour.steps import Found, Outcome, Step
+from keras_matrix.runner.checks.first_hour.steps import CheckStep, StepOutcome, StepResult
 from keras_matrix.uploader.schema import CELLS
 
 NOT_REPORTED = "not reported by this service"
@@ -22,19 +22,21 @@ SINCE_DAYS = 400
 STAGING_DAYS = 1
 
 
-def inspections(service: Service, folders: Folders) -> Iterator[Step]:
+def inspections(service: Service, folders: Folders) -> Iterator[CheckStep]:
     """Yield the inspection steps, which only read."""
-    yield Step("dashboards' queries", "each reads no more than its dry run says", partial(queries, service, folders))
-    yield Step("expiry", "no table or partition expires, except staging tables", partial(expiry, service, folders))
-    yield Step("location and mode", "both datasets are in one place", partial(place, service))
-    yield Step("rights", "the account may read and change rows", partial(rights, service))
-    yield Step("jobs", "no job of this program cost more than its limit", partial(jobs, service, folders.began))
+    yield CheckStep(
+        "dashboards' queries", "each reads no more than its dry run says", partial(queries, service, folders)
+    )
+    yield CheckStep("expiry", "no table or partition expires, except staging tables", partial(expiry, service, folders))
+    yield CheckStep("location and mode", "both datasets are in one place", partial(place, service))
+    yield CheckStep("rights", "the account may read and change rows", partial(rights, service))
+    yield CheckStep("jobs", "no job of this program cost more than its limit", partial(jobs, service, folders.began))
 
 
-def queries(service: Service, folders: Folders) -> Found:
+def queries(service: Service, folders: Folders) -> StepResult:
     """Run every query of the dashboards."""
     since = (folders.today - timedelta(days=SINCE_DAYS)).isoformat()
-    choice = Choice(since=since, cell=_newest_cell(folders))
+    choice = DashboardFilter(since=since, cell=_newest_cell(folders))
     costs = [
         service.cost(name, question.sql, choice.parameters(question.sql)) for name, question in questions().items()
     ]
@@ -43,10 +45,10 @@ def queries(service: Service, folders: Folders) -> Found:
     if over:
         summary += f"; {', '.join(over)} read more than the dry run said"
     figures = {"queries": [{**asdict(one), "cost_usd": one.cost_usd} for one in costs]}
-    return Found(Outcome.FAILED if over else Outcome.OK, summary, figures=figures)
+    return StepResult(StepOutcome.FAILED if over else StepOutcome.OK, summary, figures=figures)
 
 
-def expiry(service: Service, folders: Folders) -> Found:
+def expiry(service: Service, folders: Folders) -> StepResult:
     """Report which parts of the dataset expire; in an append-only dataset, as in the sandbox, that is expected."""
     lines, days = _limits(service, folders), service.staging_days()
     append_only = service.mode(CELLS) == APPEND_ONLY
@@ -54,7 +56,7 @@ def expiry(service: Service, folders: Folders) -> Found:
     summary = f"{staging}; {f'{len(lines)} other limits' if lines else 'nothing else expires'}"
     good = days == STAGING_DAYS or (append_only and days is None)
     expected = good and (append_only or not lines)
-    return Found(Outcome.OK if expected else Outcome.FAILED, summary, tuple(lines))
+    return StepResult(StepOutcome.OK if expected else StepOutcome.FAILED, summary, tuple(lines))
 
 
 def _limits(service: Service, folders: Folders) -> list[str]:
@@ -68,26 +70,26 @@ def _limits(service: Service, folders: Folders) -> list[str]:
     return [*found.expiring, *lines]
 
 
-def place(service: Service) -> Found:
+def place(service: Service) -> StepResult:
     """Report the location and the mode of the datasets."""
     locations, mode = service.locations(), service.mode(CELLS)
     where = " and ".join(dict.fromkeys(one or NOT_REPORTED for one in locations))
     known = {one.casefold() for one in locations if one is not None}
-    return Found(Outcome.OK if len(known) <= 1 else Outcome.FAILED, f"location: {where}; {mode}")
+    return StepResult(StepOutcome.OK if len(known) <= 1 else StepOutcome.FAILED, f"location: {where}; {mode}")
 
 
-def rights(service: Service) -> Found:
+def rights(service: Service) -> StepResult:
     """Report the account of the jobs and its permissions."""
     table = "cells_appended" if service.mode(CELLS) == APPEND_ONLY else "cells"
     granted, account = service.rights(table), service.account() or NOT_REPORTED
     if granted is None:
-        return Found(Outcome.OK, f"account: {account}; rights: {NOT_REPORTED}")
+        return StepResult(StepOutcome.OK, f"account: {account}; rights: {NOT_REPORTED}")
     missing = sorted(set(NEEDED) - set(granted))
     has = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(granted)}"
-    return Found(Outcome.FAILED if missing else Outcome.OK, f"account: {account}; {has}")
+    return StepResult(StepOutcome.FAILED if missing else StepOutcome.OK, f"account: {account}; {has}")
 
 
-def jobs(service: Service, since: datetime) -> Found:
+def jobs(service: Service, since: datetime) -> StepResult:
     """Summarise the billed bytes of this program's jobs since the start."""
     counts: Counter[str] = Counter()
     billed = 0
@@ -102,8 +104,8 @@ def jobs(service: Service, since: datetime) -> Found:
     shown = NOT_REPORTED if service.emulator and not billed else amount(billed)
     summary = ", ".join(f"{number} {kind} jobs" for kind, number in sorted(counts.items())) or "no jobs listed"
     details = tuple(f"{number} ended with {reason}" for reason, number in sorted(errors.items()))
-    outcome = Outcome.OK if most <= service.most_bytes_billed else Outcome.FAILED
-    return Found(outcome, f"{summary}; billed: {shown}", details, {"jobs": dict(counts), "billed_bytes": billed})
+    outcome = StepOutcome.OK if most <= service.most_bytes_billed else StepOutcome.FAILED
+    return StepResult(outcome, f"{summary}; billed: {shown}", details, {"jobs": dict(counts), "billed_bytes": billed})
 
 
 def amount(count: int | None) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from keras_matrix.records import findings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.uploader import rows
-from keras_matrix.uploader.rows import Row
+from keras_matrix.uploader.rows import WarehouseRow
 from keras_matrix.uploader.schema import TABLES
 from tests.sessions import FIRST
 from tests.uploader.stored import store_run
@@ -115,7 +115,7 @@ def keys_of(results: Path, retained_from: str | None = None) -> dict[str, Counte
     return found
 
 
-def _rows(results: Path) -> Iterator[Row]:
+def _rows(results: Path) -> Iterator[WarehouseRow]:
     for run in Results(results).runs():
         yield rows.of_run(run.run_id, run.about())
         for record in run.load()[0]:
@@ -123,6 +123,6 @@ def _rows(results: Path) -> Iterator[Row]:
         yield from _findings(run)
 
 
-def _findings(run: Run) -> Iterator[Row]:
+def _findings(run: Run) -> Iterator[WarehouseRow]:
     if (found := findings.load(run)) is not None:
         yield from rows.of_findings(found)

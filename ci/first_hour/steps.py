@@ -14,7 +14,7 @@ from ci.first_hour.results import KILLS, Folders, Key, keys_of
 from ci.first_hour.service import APPEND_ONLY, Service, as_upload_errors
 from ci.first_hour.uploading import Ended, Uploader
 from keras_matrix.records.store import Results
-from keras_matrix.runner.checks.first_hour.steps import Found, Outcome, Step
+from keras_matrix.runner.checks.first_hour.steps import CheckStep, StepOutcome, StepResult
 from keras_matrix.uploader import rows
 from keras_matrix.uploader.bigquery import ddl
 from keras_matrix.uploader.errors import NotAllowed, UploadError
@@ -37,11 +37,11 @@ class Hour:
     push_s: float = field(default=0.0)
 
 
-def steps(hour: Hour) -> Iterator[Step]:
+def steps(hour: Hour) -> Iterator[CheckStep]:
     """Yield every step but the teardown."""
 
-    def step(name: str, run: Callable[[Hour], Found], expected: str, *, essential: bool = False) -> Step:
-        return Step(name, expected, lambda: run(hour), essential)
+    def step(name: str, run: Callable[[Hour], StepResult], expected: str, *, essential: bool = False) -> CheckStep:
+        return CheckStep(name, expected, lambda: run(hour), essential)
 
     yield step("init", init, "creates datasets, tables and views", essential=True)
     yield step("push", push, "every row is new and stored once", essential=True)
@@ -55,13 +55,13 @@ def steps(hour: Hour) -> Iterator[Step]:
     yield from inspections(hour.service, hour.folders)
 
 
-def init(hour: Hour) -> Found:
+def init(hour: Hour) -> StepResult:
     """Create the datasets, and label them for removal."""
     ended = hour.uploader.run("init", *hour.init_options)
     if ended.code:
         return failed(ended)
     made = [line for line in ended.output.splitlines() if line.startswith(("dataset ", "table ", "view "))]
-    return Found(Outcome.OK, f"{len(made)} datasets, tables and views created", tuple(_unmarked(hour.service)))
+    return StepResult(StepOutcome.OK, f"{len(made)} datasets, tables and views created", tuple(_unmarked(hour.service)))
 
 
 def _unmarked(service: Service) -> Iterator[str]:
@@ -73,7 +73,7 @@ def _unmarked(service: Service) -> Iterator[str]:
         yield f"if this run is killed, the next one cannot remove its datasets: {error}"
 
 
-def push(hour: Hour) -> Found:
+def push(hour: Hour) -> StepResult:
     """Push for the first time, and measure the duration."""
     hour.folders.make_base(hour.own_results)
     began = time.monotonic()
@@ -84,12 +84,12 @@ def push(hour: Hour) -> Found:
     return _each_row_once(hour, f"{ended.new} new rows")
 
 
-def push_again(hour: Hour) -> Found:
+def push_again(hour: Hour) -> StepResult:
     """Push the same results again."""
     return _nothing_new(hour.uploader.push(hour.folders.base))
 
 
-def killed_pushes(hour: Hour) -> Found:
+def killed_pushes(hour: Hour) -> StepResult:
     """Kill pushes at moments spread over the duration of one, each with one more run; then push to completion."""
     moments, killed = [], 0
     for number in range(KILLS):
@@ -104,11 +104,11 @@ def killed_pushes(hour: Hour) -> Found:
     if ended.code:
         return failed(ended)
     if not killed:
-        return Found(Outcome.FAILED, "every push ended before it was killed", tuple(moments))
+        return StepResult(StepOutcome.FAILED, "every push ended before it was killed", tuple(moments))
     return _each_row_once(hour, f"{killed} of {KILLS} killed", tuple(moments))
 
 
-def concurrent_pushes(hour: Hour) -> Found:
+def concurrent_pushes(hour: Hour) -> StepResult:
     """Push overlapping results with concurrent processes; a push that exits with 3 is repeated."""
     hour.folders.make_machines()
     firsts = hour.uploader.push_at_once(hour.folders.machines)
@@ -127,25 +127,25 @@ def concurrent_pushes(hour: Hour) -> Found:
     return _each_row_once(hour, f"{len(firsts)} at once ended with {codes}", tuple(lines))
 
 
-def verify(hour: Hour) -> Found:
+def verify(hour: Hour) -> StepResult:
     """Compare the tables with the records by `uploader verify`."""
     ended = hour.uploader.run("verify", "--results", str(hour.folders.all), "--values")
-    return failed(ended) if ended.code else Found(Outcome.OK, ended.last_line)
+    return failed(ended) if ended.code else StepResult(StepOutcome.OK, ended.last_line)
 
 
-def count(hour: Hour) -> Found:
+def count(hour: Hour) -> StepResult:
     """Count every key with Google's own client."""
     return _each_row_once(hour, "")
 
 
-def push_without_outbox(hour: Hour) -> Found:
+def push_without_outbox(hour: Hour) -> StepResult:
     """Push again after removing the outbox."""
     shutil.rmtree(outbox_folder(hour.uploader.address, hour.folders.base))
     found = _nothing_new(hour.uploader.push(hour.folders.base))
-    return _each_row_once(hour, found.summary) if found.outcome is Outcome.OK else found
+    return _each_row_once(hour, found.summary) if found.outcome is StepOutcome.OK else found
 
 
-def repair(hour: Hour) -> Found:
+def repair(hour: Hour) -> StepResult:
     """Delete rows, check that `verify` reports it, and restore them with `push --repair`."""
     table = MEASUREMENTS.name + (ddl.APPENDED if hour.service.mode(MEASUREMENTS) == APPEND_ONLY else "")
     run_id = Results(hour.folders.base).runs()[-1].run_id
@@ -153,19 +153,21 @@ def repair(hour: Hour) -> Found:
         with as_upload_errors("delete rows"):
             deleted = hour.service.delete(table, run_id, rows.day_of(run_id))
     except NotAllowed as error:  # such as in a project without billing
-        return Found(Outcome.NOT_RUN, f"rows cannot be deleted here: {error}")
+        return StepResult(StepOutcome.NOT_RUN, f"rows cannot be deleted here: {error}")
     verified = hour.uploader.run("verify", "--results", str(hour.folders.all))
     if not deleted or verified.code != 1:
-        return Found(Outcome.FAILED, f"{deleted} rows deleted; verify ended with {verified.code}: {verified.last_line}")
+        return StepResult(
+            StepOutcome.FAILED, f"{deleted} rows deleted; verify ended with {verified.code}: {verified.last_line}"
+        )
     ended = hour.uploader.push(hour.folders.base, "--repair")
     return failed(ended) if ended.code else _each_row_once(hour, f"{deleted} rows deleted, reported as lost, restored")
 
 
-def failed(ended: Ended) -> Found:
+def failed(ended: Ended) -> StepResult:
     """Return the output of a command that failed."""
     lines = [line for line in ended.output.splitlines() if line.strip()]
-    return Found(
-        Outcome.FAILED, f"ended with {ended.code}: {ended.last_line}", tuple(lines[-SHOWN:-1]), {"code": ended.code}
+    return StepResult(
+        StepOutcome.FAILED, f"ended with {ended.code}: {ended.last_line}", tuple(lines[-SHOWN:-1]), {"code": ended.code}
     )
 
 
@@ -188,13 +190,13 @@ def _by_key(rows: Counter[Key]) -> dict[Key, list[object]]:
     return found
 
 
-def _nothing_new(ended: Ended) -> Found:
+def _nothing_new(ended: Ended) -> StepResult:
     if ended.code:
         return failed(ended)
-    return Found(Outcome.OK if ended.new == 0 else Outcome.FAILED, ended.last_line)
+    return StepResult(StepOutcome.OK if ended.new == 0 else StepOutcome.FAILED, ended.last_line)
 
 
-def _each_row_once(hour: Hour, summary: str, details: tuple[str, ...] = ()) -> Found:
+def _each_row_once(hour: Hour, summary: str, details: tuple[str, ...] = ()) -> StepResult:
     """Check that the tables have each row pushed so far exactly once, and no other."""
     retained_from = hour.service.retained_from()
     totals: Counter[str] = Counter()
@@ -203,5 +205,5 @@ def _each_row_once(hour: Hour, summary: str, details: tuple[str, ...] = ()) -> F
         totals.update(difference(expected[table.name], hour.service.keys(table, hour.folders.days)))
     wrong = {name: totals[name] for name in ("lost", "foreign", "duplicated", "altered")}
     counts = f"{totals['expected']:,} rows: " + ", ".join(f"{number} {name}" for name, number in wrong.items())
-    outcome = Outcome.FAILED if any(wrong.values()) else Outcome.OK
-    return Found(outcome, f"{summary}; {counts}" if summary else counts, details, dict(totals))
+    outcome = StepOutcome.FAILED if any(wrong.values()) else StepOutcome.OK
+    return StepResult(outcome, f"{summary}; {counts}" if summary else counts, details, dict(totals))

@@ -18,7 +18,7 @@ MOST_LISTED = 12  # values listed in a tooltip; of more values, only the smalles
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class DotMark:
     """One dot: its place, its backend (`slot`), filled or hollow, and its tooltip ("": no tooltip)."""
 
     at: str
@@ -41,11 +41,11 @@ class Stroke:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ProcessDots:
     """The dots and the stroke of one process, with a common tooltip."""
 
     tip: str
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[DotMark] = field(default_factory=list)
     strokes: list[Stroke] = field(default_factory=list)
 
 
@@ -98,9 +98,9 @@ class Strip:
     figure: str
     notes: list[str]
     summary: str
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[DotMark] = field(default_factory=list)
     strokes: list[Stroke] = field(default_factory=list)
-    groups: list[Group] = field(default_factory=list)
+    groups: list[ProcessDots] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
     bands: list[Band] = field(default_factory=list)
     heights: list[tuple[float, str]] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Strip:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class StripPicture:
     """The strips of one piece of work on one axis."""
 
     title: str
@@ -135,7 +135,7 @@ class RatioPlot:
     settled: bool
     height: int
     strokes: list[Stroke] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[DotMark] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
     anchor: str = ""
     caveats: Mapping[str, str] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class RatioPlot:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class CellFigure:
     """A cell's figure, and the values of its processes, of which it was computed; a dashboard has only the figure."""
 
     figure: float | None
@@ -153,14 +153,14 @@ class Measured:
         """Return the figure with the values of its processes."""
         return quantity(self.figure, unit) + in_brackets(self.values, unit)
 
-    def dots(self, axis: Axis, slot: int, *, hollow: bool = False) -> list[Mark]:
+    def dots(self, axis: Axis, slot: int, *, hollow: bool = False) -> list[DotMark]:
         """Return a dot for each value; the strip's own tooltip says what they are."""
-        return [Mark(axis.place(value), MIDDLE, slot, hollow=hollow) for value in self.values]
+        return [DotMark(axis.place(value), MIDDLE, slot, hollow=hollow) for value in self.values]
 
 
-def alone(figure: float | None) -> Measured:
+def alone(figure: float | None) -> CellFigure:
     """Return a figure without the values of its processes, as in the warehouse."""
-    return Measured(figure, [figure] if figure else [])
+    return CellFigure(figure, [figure] if figure else [])
 
 
 def in_brackets(values: Sequence[float], unit: Unit, what: str = "") -> str:
@@ -173,11 +173,11 @@ def in_brackets(values: Sequence[float], unit: Unit, what: str = "") -> str:
 
 def interval_marks(
     ends: tuple[float, float | None, float | None], axis: Axis, y: float | str, slot: int, tip: str
-) -> tuple[list[Stroke], list[Mark]]:
+) -> tuple[list[Stroke], list[DotMark]]:
     """Return an interval (centre, low, high) as a stroke, if it is known, and its centre as a dot."""
     centre, low, high = ends
     strokes = [Stroke(axis.place(low), axis.place(high), y, y, slot, tip)] if low and high else []
-    return strokes, [Mark(axis.place(centre), y, slot, tip)]
+    return strokes, [DotMark(axis.place(centre), y, slot, tip)]
 
 
 def epoch_axis(values: Sequence[float]) -> Axis:
@@ -191,7 +191,7 @@ def memory_axis(peaks: Sequence[float]) -> Axis:
     return axes.from_zero(peaks, f"peak memory of a process, {unit.name}", unit)
 
 
-def start_strip(backend: str, axis: Axis, first: Measured, steady: Measured, notes: Sequence[str] = ()) -> Strip:
+def start_strip(backend: str, axis: Axis, first: CellFigure, steady: CellFigure, notes: Sequence[str] = ()) -> Strip:
     """Return the first epoch (hollow) and the steady one (filled); the figure is the ratio of their times."""
     slot, text = slot_of(backend), f"first {quantity(first.figure, SECOND)}, steady {quantity(steady.figure, SECOND)}"
     ratio = ratio_text(first.figure / steady.figure) if first.figure and steady.figure else NOTHING
@@ -205,13 +205,13 @@ def start_strip(backend: str, axis: Axis, first: Measured, steady: Measured, not
 
 
 def memory_strip(
-    backend: str, axis: Axis, host: Measured, device: tuple[Measured, Unit] | None, notes: Sequence[str] = ()
+    backend: str, axis: Axis, host: CellFigure, device: tuple[CellFigure, Unit] | None, notes: Sequence[str] = ()
 ) -> Strip:
     """Return the peaks of host memory (filled) and of device memory (hollow), each in its own unit.
 
     `device` is None for a cell without device memory, such as one on a CPU.
     """
-    slot, (peak, unit) = slot_of(backend), device or (Measured(None, ()), axis.unit)
+    slot, (peak, unit) = slot_of(backend), device or (CellFigure(None, ()), axis.unit)
     known = peak.figure is not None
     shown_device = [f"device {quantity(peak.figure, unit)}" if known else "device not measured"] if device else []
     summary = [f"host {host.text(axis.unit)}", f"device {peak.text(unit) if known else 'not measured'}", *notes]

@@ -52,7 +52,7 @@ class FigureRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class WorkFigures:
     """One piece of work in the table."""
 
     title: str
@@ -76,7 +76,7 @@ def statistic_lines(
     return [line for one, line in lines.items() if one.always or line.measured]
 
 
-def explained(shown: Sequence[Block]) -> list[Statistic]:
+def explained(shown: Sequence[WorkFigures]) -> list[Statistic]:
     """Return the statistics that these blocks show."""
     there = {line.name for block in shown for line in block.lines}
     return [one for one in STATISTICS if one.in_tables and one.label in there]
@@ -100,7 +100,7 @@ def _not_resolved(noise: Hidden, unit: str, size: float) -> Value:
     return Value(NOT_RESOLVED, "" if noise.upper is None else f"below {number(noise.upper, size)} {unit}", hint)
 
 
-def blocks(rows: Sequence[Row]) -> tuple[list[str], list[Block]]:
+def blocks(rows: Sequence[Row]) -> tuple[list[str], list[WorkFigures]]:
     """Return the backends and a block per piece of work, from stored findings."""
     backends = in_order(str(row["backend"]) for row in rows)
     return backends, [_block(group, backends) for group in by_work(rows)]
@@ -117,13 +117,13 @@ def by_work(rows: Sequence[Row]) -> list[list[Row]]:
     return list(found.values())
 
 
-def _block(rows: Sequence[Row], backends: Sequence[str]) -> Block:
+def _block(rows: Sequence[Row], backends: Sequence[str]) -> WorkFigures:
     newest = {row["backend"]: row["run_id"] for row in sorted(rows, key=lambda row: str(row["run_id"]))}
     shown = {(row["backend"], row["metric"]): row for row in rows if row["run_id"] == newest[row["backend"]]}
     columns = [{m: float(row["estimate"]) for (b, m), row in shown.items() if b == name} for name in backends]
     step = FigureRow("time per step", "ms", [_step(shown.get((b, STEP_TIME_NAME))) for b in backends], primary=True)
     details = "run " + ", ".join(sorted({str(run_id) for run_id in newest.values()}))
-    return Block(str(rows[0]["work"]), "", details, "", None, [step, *statistic_lines(columns)])
+    return WorkFigures(str(rows[0]["work"]), "", details, "", None, [step, *statistic_lines(columns)])
 
 
 def _step(row: Row | None) -> Value:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GridRow:
     """A name and its values, one per column."""
 
     name: str
@@ -19,5 +19,5 @@ class Grid:
 
     title: str
     columns: list[str]
-    rows: list[Row]
+    rows: list[GridRow]
     lead: str = ""

@@ -16,7 +16,7 @@ from keras_matrix.analysis.comparison.titles import titles
 from keras_matrix.analysis.stalls.report import StallReport, WorkerPrediction
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts.axes import EDGE, Axis
-from keras_matrix.dashboards.charts.dot_plots import Mark, Stroke, Word, slot_of
+from keras_matrix.dashboards.charts.dot_plots import DotMark, Stroke, Word, slot_of
 from keras_matrix.dashboards.charts.stalls import workers_text
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.instruments.stall_arms import COLD, WARM, ArmName
@@ -36,7 +36,7 @@ Ends = tuple[float, float | None, float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class BackendPanel:
     """One backend's throughput by workers; `vertical` names the unit of the vertical scale."""
 
     title: str
@@ -50,15 +50,15 @@ class Panel:
     ceiling: list[Stroke] = field(default_factory=list)
     joined: list[Stroke] = field(default_factory=list)
     intervals: list[Stroke] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[DotMark] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
+class WorkerPanels:
     """The panels of a run; `left_out` counts those that are not drawn."""
 
-    panels: list[Panel]
+    panels: list[BackendPanel]
     left_out: str | None = None
 
     @property
@@ -98,7 +98,7 @@ class _Series:
         return [*self.measured, *verified, *(point.workers for one in self.analyses for point in one.by_workers)]
 
 
-def pictures(rows: Sequence[Row], reports: Sequence[StallReport] = ()) -> Pictures:
+def pictures(rows: Sequence[Row], reports: Sequence[StallReport] = ()) -> WorkerPanels:
     """Return a panel per work and backend that has several measured worker counts, or a prediction."""
     groups = _groups(rows, reports)
     # The page cache is named in words.
@@ -109,7 +109,7 @@ def pictures(rows: Sequence[Row], reports: Sequence[StallReport] = ()) -> Pictur
         most = max(count for one in own for count in one.counts)
         panels += [_panel(one, _details(one.settings, name), (_across(most), _up(top))) for one in own]
     more = len(panels) - MOST_PANELS
-    return Pictures(panels[:MOST_PANELS], f"{plural(more, 'more panel')} left out" if more > 0 else None)
+    return WorkerPanels(panels[:MOST_PANELS], f"{plural(more, 'more panel')} left out" if more > 0 else None)
 
 
 def _groups(rows: Sequence[Row], reports: Sequence[StallReport]) -> list[list[_Series]]:
@@ -201,10 +201,10 @@ def _y(up: Axis, value: float) -> float:
     return round(HEIGHT - BOTTOM - value / up.high * (HEIGHT - BOTTOM - TOP), 1)
 
 
-def _panel(series: _Series, details: str, scales: tuple[Axis, Axis]) -> Panel:
+def _panel(series: _Series, details: str, scales: tuple[Axis, Axis]) -> BackendPanel:
     across, up = scales
     backend = series.settings.backend
-    panel = Panel(backend, details, _summary(series), up.unit.name, slot_of(backend))
+    panel = BackendPanel(backend, details, _summary(series), up.unit.name, slot_of(backend))
     for tick in up.ticks():
         y = _y(up, (float(tick.at.rstrip("%")) - EDGE) / (100 - 2 * EDGE) * up.high)
         panel.rules.append(Stroke(f"{LEFT}%", "100%", y, y, 3))
@@ -246,14 +246,14 @@ def _bends(points: Sequence[WorkerPrediction]) -> list[WorkerPrediction]:
     return [*points[:1], *inner, *points[1:][-1:]]
 
 
-def _verified_mark(count: int, ends: Ends, scales: tuple[Axis, Axis], panel: Panel) -> Mark:
+def _verified_mark(count: int, ends: Ends, scales: tuple[Axis, Axis], panel: BackendPanel) -> DotMark:
     _add_interval(panel, count, ends, scales)
     across, up = scales
     text = f"applied and measured, {plural(count, 'worker')}: {_rate(ends)} (measured speed-up × observed throughput)"
-    return Mark(_x(across, count), _y(up, ends[0]), panel.slot, f"{panel.title}, {text}", hollow=True)
+    return DotMark(_x(across, count), _y(up, ends[0]), panel.slot, f"{panel.title}, {text}", hollow=True)
 
 
-def _draw(panel: Panel, series: _Series, scales: tuple[Axis, Axis]) -> None:
+def _draw(panel: BackendPanel, series: _Series, scales: tuple[Axis, Axis]) -> None:
     across, up = scales
     places = {count: (_x(across, count), _y(up, ends[0])) for count, ends in series.measured.items()}
     for (x1, y1), (x2, y2) in pairwise(places.values()):
@@ -261,10 +261,10 @@ def _draw(panel: Panel, series: _Series, scales: tuple[Axis, Axis]) -> None:
     for count, ends in series.measured.items():
         _add_interval(panel, count, ends, scales)
         tip = f"{panel.title}, {plural(count, 'worker')}: {_rate(ends)}"
-        panel.marks.append(Mark(*places[count], panel.slot, tip))
+        panel.marks.append(DotMark(*places[count], panel.slot, tip))
 
 
-def _add_interval(panel: Panel, count: int, ends: Ends, scales: tuple[Axis, Axis]) -> None:
+def _add_interval(panel: BackendPanel, count: int, ends: Ends, scales: tuple[Axis, Axis]) -> None:
     (across, up), (_, low, high) = scales, ends
     if low is not None and high is not None:
         x = _x(across, count)

@@ -17,8 +17,8 @@ from keras_matrix.analysis.comparison.titles import differences
 from keras_matrix.analysis.fc.parallel import DataVersusModel, FcFigure, data_versus_model, figures
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.dot_plots import Band, Picture, Strip, Stroke, Word, slot_of
-from keras_matrix.dashboards.charts.scaling.gain import LEFT, NO_GAIN, Gains, Panel, most, panel
+from keras_matrix.dashboards.charts.dot_plots import Band, Strip, StripPicture, Stroke, Word, slot_of
+from keras_matrix.dashboards.charts.scaling.gain import LEFT, NO_GAIN, GainPanel, Gains, most, panel
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc.communication import TimingMethod
 from keras_matrix.records.fc.spec import LOCAL, MODES, FcProblem
@@ -50,7 +50,7 @@ class Square:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class ParallelGrid:
     """Data against model parallelism of a pair of modes, by weight size (vertical) and batch size (horizontal)."""
 
     title: str
@@ -64,12 +64,12 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
+class ParallelPictures:
     """All pictures of a run's FC cells; `left_out` counts those that are not drawn."""
 
-    scaling: list[Panel]
-    grids: list[Grid]
-    steps: list[Picture]
+    scaling: list[GainPanel]
+    grids: list[ParallelGrid]
+    steps: list[StripPicture]
     left_out: list[str]
 
     @property
@@ -78,12 +78,12 @@ class Pictures:
         return bool(self.scaling or self.grids or self.steps)
 
 
-def pictures(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> Pictures:
+def pictures(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> ParallelPictures:
     """Return the pictures of a run's table; empty without cells of the FC modes."""
     cells = {cell.cell_id: cell for row in rows for cell in row.cells.values()}
     found = sorted(figures(cells.values(), run_context.shares), key=_order)
     spent, left_out = [figure for figure in found if figure.spent], list[str]()
-    return Pictures(
+    return ParallelPictures(
         most(_panels(_gaining(found)), "scaling", left_out),
         most(_grids(_paired(data_versus_model(found, cells))), "crossing", left_out),
         most([_step(group) for group in _grouped(spent, lambda f: size_of(f.task))], "time", left_out),
@@ -130,14 +130,14 @@ def _without(figure: FcFigure, *names: str) -> dict[str, bool | int | float | st
     return {name: value for name, value in figure.settings.params.items() if name not in names}
 
 
-def _panels(groups: Sequence[Sequence[FcFigure]]) -> list[Panel]:
+def _panels(groups: Sequence[Sequence[FcFigure]]) -> list[GainPanel]:
     """Return a panel for each work; those of one mode and size name what else differs."""
     texts = [f"{group[0].task.mode}, {size_of(group[0].task)}" for group in groups]
     works = [replace(group[0].settings, params=_without(group[0], "workers")) for group in groups]
     return [_panel(group, other) for group, other in zip(groups, differences(texts, works), strict=True)]
 
 
-def _panel(group: Sequence[FcFigure], other: str) -> Panel:
+def _panel(group: Sequence[FcFigure], other: str) -> GainPanel:
     task = group[0].task
     by_backend = {slot_of(f.settings.backend): f.settings.backend for f in group if f.efficiency}
     gains = {backend: _gains(group, backend) for _, backend in sorted(by_backend.items())}
@@ -171,7 +171,7 @@ def _paired(found: Sequence[DataVersusModel]) -> list[list[DataVersusModel]]:
     return sorted(_grouped(found, key), key=lambda group: _kind_order(group[0].data))
 
 
-def _grids(groups: Sequence[Sequence[DataVersusModel]]) -> list[Grid]:
+def _grids(groups: Sequence[Sequence[DataVersusModel]]) -> list[ParallelGrid]:
     """Return a grid for each group; those of one title name what else differs."""
     plain = [_grid(group) for group in groups]
     first = [group[0].data for group in groups]
@@ -180,7 +180,7 @@ def _grids(groups: Sequence[Sequence[DataVersusModel]]) -> list[Grid]:
     return [replace(one, details=_joined(one.details, other)) for one, other in zip(plain, others, strict=True)]
 
 
-def _grid(group: Sequence[DataVersusModel]) -> Grid:
+def _grid(group: Sequence[DataVersusModel]) -> ParallelGrid:
     task, backend = group[0].data.task, group[0].data.settings.backend
     batches = sorted({pair.data.task.batch_size for pair in group})
     sizes = sorted({pair.data.task.weight_size for pair in group}, reverse=True)
@@ -195,7 +195,7 @@ def _grid(group: Sequence[DataVersusModel]) -> Grid:
     title = f"{task.mode} against {group[0].model.task.mode}"
     details = f"{backend}, {plural(task.workers, 'worker')}, {task.level} layers, {task.precision}"
     details += _network(task)
-    return Grid(
+    return ParallelGrid(
         title,
         details,
         f"{title} on {backend}: " + "; ".join(_tip(pair) for pair in group),
@@ -255,7 +255,7 @@ def _crossings(fields: Mapping[tuple[int, int], DataVersusModel], width: float) 
 # The time of a step.
 
 
-def _step(group: Sequence[FcFigure]) -> Picture:
+def _step(group: Sequence[FcFigure]) -> StripPicture:
     """Return the parts of a step of each cell of one size: computing, communication, and the end of the timed step."""
     times = [seconds for f in group if f.spent for seconds in (f.spent.step_time_s, f.step_time_s)]
     unit = unit_for(times)
@@ -265,7 +265,7 @@ def _step(group: Sequence[FcFigure]) -> Picture:
     texts = [f"{name} on {one.settings.backend}" for name, one in zip(names, ordered, strict=True)]
     others = differences(texts, [one.settings for one in ordered])
     named = zip(ordered, map(_joined, names, others), strict=True)
-    return Picture(size_of(group[0].task), "", axis, [_bar(figure, name, axis) for figure, name in named])
+    return StripPicture(size_of(group[0].task), "", axis, [_bar(figure, name, axis) for figure, name in named])
 
 
 def _bar(figure: FcFigure, name: str, axis: Axis) -> Strip:

@@ -19,11 +19,11 @@ from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import (
     MIDDLE,
-    Group,
-    Mark,
-    Measured,
-    Picture,
+    CellFigure,
+    DotMark,
+    ProcessDots,
     Strip,
+    StripPicture,
     Stroke,
     Word,
     band,
@@ -62,12 +62,12 @@ def work_details(row: Row) -> str:
     return " · ".join(details)
 
 
-def epoch_pictures(rows: Sequence[Row]) -> list[Picture]:
+def epoch_pictures(rows: Sequence[Row]) -> list[StripPicture]:
     """Return per row the measured epochs, per step: one strip per backend, one line of dots per process."""
     return [picture for row in rows if (picture := _epoch_picture(row))]
 
 
-def start_pictures(rows: Sequence[Row]) -> list[Picture]:
+def start_pictures(rows: Sequence[Row]) -> list[StripPicture]:
     """Return per row the first epoch and the steady one, all on one logarithmic axis in seconds."""
     values = [
         value for r in _measured(rows) for value in (r.times.first_epoch_time_s, r.times.epoch_time_median_s) if value
@@ -79,7 +79,7 @@ def start_pictures(rows: Sequence[Row]) -> list[Picture]:
     return [_grouped(row, axis, _start_strip) for row in timed]
 
 
-def memory_pictures(rows: Sequence[Row]) -> list[Picture]:
+def memory_pictures(rows: Sequence[Row]) -> list[StripPicture]:
     """Return per row the peaks of every process, all on one linear axis from zero."""
     memories = [record.memory for record in _measured(rows)]
     peaks = [peak for m in memories for peak in (m.peak_host_memory_bytes, m.peak_device_memory_bytes) if peak]
@@ -94,9 +94,9 @@ def _measured(rows: Iterable[Row]) -> list[Record]:
     return [record for row in rows for cell in row.cells.values() for record in cell.measured]
 
 
-def _grouped(row: Row, axis: Axis, strip: Callable[[str, CellSummary, Axis], Strip]) -> Picture:
+def _grouped(row: Row, axis: Axis, strip: Callable[[str, CellSummary, Axis], Strip]) -> StripPicture:
     strips = [strip(backend, cell, axis) for backend, cell in row.cells.items()]
-    return Picture(row.title, work_details(row), axis, strips)
+    return StripPicture(row.title, work_details(row), axis, strips)
 
 
 def _per_step(record: Record) -> list[float]:
@@ -107,7 +107,7 @@ def _per_step(record: Record) -> list[float]:
     return [seconds / record.resolved.steps_per_epoch for seconds in record.times.epoch_times_s]
 
 
-def _epoch_picture(row: Row) -> Picture | None:
+def _epoch_picture(row: Row) -> StripPicture | None:
     dots = [value for record in _measured([row]) for value in _per_step(record)]
     if not dots:
         return None
@@ -153,13 +153,13 @@ def _add_repeat(strip: Strip, record: Record, y: float, axis: Axis) -> None:
         strip.words.append(Word("0%", y, f"{name}: {record.status}"))
         return
     figure, dots = figure_value(record), _per_step(record)
-    group = Group(
+    group = ProcessDots(
         f"{name}: {quantity(figure, axis.unit)}" + ("" if record.task else in_brackets(dots, axis.unit, "epochs "))
     )
     if figure:
         at = axis.place(figure)
         group.strokes.append(Stroke(at, at, y - 7, y + 7, strip.slot))
-    group.marks.extend(Mark(axis.place(dot), y, strip.slot) for dot in dots)
+    group.marks.extend(DotMark(axis.place(dot), y, strip.slot) for dot in dots)
     strip.groups.append(group)
 
 
@@ -187,7 +187,7 @@ def _summary(backend: str, cell: CellSummary, unit: Unit) -> str:
 def _start_strip(backend: str, cell: CellSummary, axis: Axis) -> Strip:
     firsts = [seconds for r in cell.measured if (seconds := r.times.first_epoch_time_s)]
     medians = [seconds for r in cell.measured if (seconds := r.times.epoch_time_median_s)]
-    first, steady = Measured(cell.first_epoch_time_s, firsts), Measured(cell.epoch_time_s, medians)
+    first, steady = CellFigure(cell.first_epoch_time_s, firsts), CellFigure(cell.epoch_time_s, medians)
     if cell.measured:
         return start_strip(backend, axis, first, steady, [_start_parts(cell)])
     return replace(start_strip(backend, axis, first, steady), notes=["not measured"], words=[_why_empty(cell)])
@@ -212,7 +212,7 @@ def _memory_strip(unit: Unit, backend: str, cell: CellSummary, axis: Axis) -> St
     memories = [record.memory for record in cell.measured]
     hosts = [m.peak_host_memory_bytes for m in memories if m.peak_host_memory_bytes is not None]
     devices = [m.peak_device_memory_bytes for m in memories if m.peak_device_memory_bytes is not None]
-    host, device = Measured(cell.peak_host_memory_bytes, hosts), Measured(cell.peak_device_memory_bytes, devices)
+    host, device = CellFigure(cell.peak_host_memory_bytes, hosts), CellFigure(cell.peak_device_memory_bytes, devices)
     expected = device.figure is not None or cell.settings.device != "cpu"  # a cell on a CPU has no device memory
     strip = memory_strip(backend, axis, host, (device, unit) if expected else None)
     return strip if cell.measured else replace(strip, words=[_why_empty(cell)])

@@ -37,15 +37,15 @@ PAST_RIDGE = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class PictureSize:
     """The size of a picture in its own units, which are CSS pixels if there is enough space."""
 
     width: float
     height: float
 
 
-WIDE = Size(1000.0, 560.0)
-NARROW = Size(420.0, 520.0)
+WIDE = PictureSize(1000.0, 560.0)
+NARROW = PictureSize(420.0, 520.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,10 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class RooflineDrawing:
     """One picture, ready to be written as SVG."""
 
-    size: Size
+    size: PictureSize
     title: str
     summary: str
     lines: tuple[Segment, ...]
@@ -93,7 +93,7 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RooflinePoint:
     """A cell: its rate, its intensity and its own roof; None in pictures with the roofs of the machine.
 
     Cells of one `work_id` are one piece of work, `title` is its title.
@@ -115,7 +115,7 @@ class Scene:
     title: str
     roofs: tuple[Product, ...]
     slope: Slope | None
-    points: tuple[Point, ...]
+    points: tuple[RooflinePoint, ...]
 
 
 def scenes(found: Roofline) -> list[Scene]:
@@ -125,7 +125,7 @@ def scenes(found: Roofline) -> list[Scene]:
     return [scene for device, count in sorted(keys) if (scene := _scene(found, device, count)).roofs]
 
 
-def draw(scene: Scene, size: Size = WIDE) -> Drawing:
+def draw(scene: Scene, size: PictureSize = WIDE) -> RooflineDrawing:
     """Lay out one picture."""
     return _Layout(scene, size).drawing()
 
@@ -155,26 +155,26 @@ def _scene(found: Roofline, device: str, count: int) -> Scene:
     )
 
 
-def _point(one: PeakShare) -> Point | None:
+def _point(one: PeakShare) -> RooflinePoint | None:
     if not one.achieved_flop_per_s or not one.intensity_flop_per_byte:
         return None
     tip = (
         f"{one.title} on {one.backend}: {rate(one.achieved_flop_per_s)}, {percentage(one.share_of_peak)} of the peak, "
         f"at most {quantity(one.intensity_flop_per_byte, INTENSITY)}"
     )
-    return Point(one.work_id, one.title, one.backend, one.achieved_flop_per_s, one.intensity_flop_per_byte, tip)
+    return RooflinePoint(one.work_id, one.title, one.backend, one.achieved_flop_per_s, one.intensity_flop_per_byte, tip)
 
 
 class _Layout:
     """Converts a scene's values to positions in one picture."""
 
-    def __init__(self, scene: Scene, size: Size) -> None:
+    def __init__(self, scene: Scene, size: PictureSize) -> None:
         self._scene, self._size = scene, size
         self._shown = scene.points
         self._frame = Box(LEFT, TOP, size.width - RIGHT, size.height - BOTTOM)
         self._across, self._up = self._axes()
 
-    def drawing(self) -> Drawing:
+    def drawing(self) -> RooflineDrawing:
         """Return the picture: grid, roofs, points, then the labels that have space."""
         dots = tuple(self._dot(s) for s in self._shown)
         grid, ticks = self._grid()
@@ -183,7 +183,7 @@ class _Layout:
         stems = [Segment("stem", g[0].x, g[0].y, g[-1].x, g[-1].y) for _, g in groups if len(g) > 1]
         legend = self._legend()
         names = [Label("backend", Spot(dot.x + 10, 15), dot.tip) for dot in legend]
-        return Drawing(
+        return RooflineDrawing(
             size=self._size,
             title=self._scene.title,
             summary=self._summary(),
@@ -213,7 +213,7 @@ class _Layout:
     def _y(self, value: float) -> float:
         return self._frame.bottom - (self._frame.bottom - self._frame.top) * self._up.share(value) / 100
 
-    def _dot(self, one: Point) -> Dot:
+    def _dot(self, one: RooflinePoint) -> Dot:
         return Dot(self._x(one.flop_per_byte), self._y(one.flop_per_s), slot_of(one.backend), one.tip)
 
     def _grid(self) -> tuple[list[Segment], list[Label]]:
@@ -259,15 +259,15 @@ class _Layout:
         slope = self._scene.slope
         return self._x(roof.best_flop_per_s / slope.best_byte_per_s) if slope else self._frame.left
 
-    def _groups(self) -> list[tuple[Point, list[Dot]]]:
+    def _groups(self) -> list[tuple[RooflinePoint, list[Dot]]]:
         """Return the points of each piece of work, from the highest down."""
-        found: dict[str, list[tuple[Point, Dot]]] = {}
+        found: dict[str, list[tuple[RooflinePoint, Dot]]] = {}
         for one in self._shown:
             found.setdefault(one.work_id, []).append((one, self._dot(one)))
         return [(pairs[0][0], sorted((dot for _, dot in pairs), key=lambda d: d.y)) for pairs in found.values()]
 
     def _labels(
-        self, dots: Sequence[Dot], lines: Sequence[Segment], groups: Sequence[tuple[Point, list[Dot]]]
+        self, dots: Sequence[Dot], lines: Sequence[Segment], groups: Sequence[tuple[RooflinePoint, list[Dot]]]
     ) -> list[Label]:
         taken = [Box(d.x - DOT, d.y - DOT, d.x + DOT, d.y + DOT) for d in dots]
         taken += [box for line in lines for box in _along(line)]

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from keras_matrix.analysis.comparison.titles import titled
-from keras_matrix.analysis.stalls.report import Part, StallReport
+from keras_matrix.analysis.stalls.report import StallPart, StallReport
 from keras_matrix.analysis.stalls.split import COMPUTE, COPY, FETCH, INTERFERENCE, PREPARATION
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.dot_plots import Band, Curve, Picture, Strip, Word, slot_of
+from keras_matrix.dashboards.charts.dot_plots import Band, Curve, Strip, StripPicture, Word, slot_of
 from keras_matrix.records.instruments.input_use import InputFacts
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.text import (
@@ -78,23 +78,23 @@ def labels(reports: Sequence[StallReport]) -> list[str]:
     return labelled
 
 
-def splits(reports: Sequence[StallReport]) -> Picture | None:
+def splits(reports: Sequence[StallReport]) -> StripPicture | None:
     """Return where an epoch goes: a bar for each report that has one, None without any."""
     shown = [(one, label) for one, label in zip(reports, labels(reports), strict=True) if _resolved(one)]
     if not shown:
         return None
     ends = [sum(_drawn(part) for part in _resolved(one)) for one, _ in shown]
     axis = axes.from_zero([1.0, *ends], "share of the time of a step, %", PERCENT)
-    return Picture("", "", axis, [_bar(one, label, axis) for one, label in shown[:MOST_REPORTS]])
+    return StripPicture("", "", axis, [_bar(one, label, axis) for one, label in shown[:MOST_REPORTS]])
 
 
-def queues(reports: Sequence[StallReport]) -> Picture | None:
+def queues(reports: Sequence[StallReport]) -> StripPicture | None:
     """Return the batches ready over the measured epochs: a curve for each report that has one, None without any."""
     shown = [(one, label) for one, label in zip(reports, labels(reports), strict=True) if one.queue_sizes]
     if not shown:
         return None
     axis = Axis("part of the measured epochs, %", 0.0, 1.0, log=False, unit=PERCENT)
-    return Picture("", "", axis, [_queue(one, label, axis) for one, label in shown[:MOST_REPORTS]])
+    return StripPicture("", "", axis, [_queue(one, label, axis) for one, label in shown[:MOST_REPORTS]])
 
 
 def left_out(reports: Sequence[StallReport]) -> str | None:
@@ -123,13 +123,13 @@ def _without(settings: Settings, names: Sequence[str]) -> Settings:
     return replace(settings, params={key: value for key, value in settings.params.items() if key not in names})
 
 
-def _resolved(report: StallReport) -> list[Part]:
+def _resolved(report: StallReport) -> list[StallPart]:
     """Return the parts to draw, in their order."""
     known = {part.name: part for part in report.parts if part.share is not None and part.resolved}
     return [known[name] for name in PARTS if name in known]
 
 
-def _drawn(part: Part) -> float:
+def _drawn(part: StallPart) -> float:
     return max(0.0, part.share.centre) if part.share else 0.0
 
 
@@ -159,7 +159,7 @@ def _add(bar: Strip, axis: Axis, ends: tuple[float, float], name: str, tip: str)
         bar.words.append(Word(f"{(start + end) / 2:.2f}%", BAR_HEIGHT / 2, text, anchor="middle"))
 
 
-def _share(part: Part) -> str:
+def _share(part: StallPart) -> str:
     if part.share is None:
         return NOTHING
     return percentage(part.share.centre, part.share.low, part.share.high) + (

@@ -13,9 +13,9 @@ from keras_matrix.dashboards.charts import axes, time_series
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import (
     MIDDLE,
-    Mark,
-    Picture,
+    DotMark,
     Strip,
+    StripPicture,
     Word,
     alone,
     epoch_axis,
@@ -26,8 +26,8 @@ from keras_matrix.dashboards.charts.dot_plots import (
     start_strip,
 )
 from keras_matrix.dashboards.charts.figure_table import by_work
-from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, Drawing, Point, Scene, draw, rate
-from keras_matrix.dashboards.charts.time_series import Picture as TimeSeries
+from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, RooflineDrawing, RooflinePoint, Scene, draw, rate
+from keras_matrix.dashboards.charts.time_series import SeriesPicture
 from keras_matrix.records.settings import MODEL
 from keras_matrix.records.text import (
     MEMORY_UNITS,
@@ -49,7 +49,7 @@ MOST_TRENDS = 60
 INPUT_PARTS = ("fetch", "preparation", "batching_and_copy", "interference")
 
 
-def comparisons(rows: Sequence[Row]) -> list[Picture]:
+def comparisons(rows: Sequence[Row]) -> list[StripPicture]:
     """Return one picture per piece of work: the time of a step relative to the backend with the lowest."""
     ends = [value for row in rows for value in (row["low"], row["ratio"], row["high"]) if value]
     if not ends:
@@ -58,16 +58,16 @@ def comparisons(rows: Sequence[Row]) -> list[Picture]:
     return [_comparison(list(group), axis) for _, group in _by_work(rows)]
 
 
-def starts(rows: Sequence[Row]) -> list[Picture]:
+def starts(rows: Sequence[Row]) -> list[StripPicture]:
     """Return one picture per piece of work: the first epoch (hollow) and a steady one (filled)."""
     values = [v for row in rows for v in (row["first_epoch_time_s"], row["steady_epoch_time_s"]) if v]
     if not values:
         return []
     axis = epoch_axis(values)
-    return [Picture(work, "", axis, [_start(row, axis) for row in group]) for work, group in _by_work(rows)]
+    return [StripPicture(work, "", axis, [_start(row, axis) for row in group]) for work, group in _by_work(rows)]
 
 
-def memories(rows: Sequence[Row]) -> list[Picture]:
+def memories(rows: Sequence[Row]) -> list[StripPicture]:
     """Return one picture per piece of work: peaks on the host (filled) and on the device (hollow)."""
     values = [v for row in rows for v in (row["host_bytes"], row["device_bytes"]) if v]
     if not values:
@@ -75,10 +75,10 @@ def memories(rows: Sequence[Row]) -> list[Picture]:
     axis = memory_axis(values)
     device_unit = unit_for([row["device_bytes"] for row in rows if row["device_bytes"]], MEMORY_UNITS)
     strip = partial(_memory, device_unit)
-    return [Picture(work, "", axis, [strip(row, axis) for row in group]) for work, group in _by_work(rows)]
+    return [StripPicture(work, "", axis, [strip(row, axis) for row in group]) for work, group in _by_work(rows)]
 
 
-def worker_scalings(rows: Sequence[Row]) -> list[Picture]:
+def worker_scalings(rows: Sequence[Row]) -> list[StripPicture]:
     """Return one picture per work of an FC mode: the efficiency by backend, each mark labelled with its workers.
 
     A mode with a single work is named by the mode alone. Findings of earlier versions do not identify the work.
@@ -93,7 +93,7 @@ def _of_workers(row: Row, *, alone: bool) -> Row:
     return {**row, "count": row["workers"], "title": title, "group": group, "gain": "", "notes": [], "how": ""}
 
 
-def device_scalings(rows: Sequence[Row]) -> list[Picture]:
+def device_scalings(rows: Sequence[Row]) -> list[StripPicture]:
     """Return one picture per divided work: the efficiency by backend, each mark labelled with its number of devices."""
     return _scalings([_of_devices(row) for row in rows if row["speed_up"] is not None], "device")
 
@@ -106,7 +106,7 @@ def _of_devices(row: Row) -> Row:
     return {**row, "count": row["devices"], "title": title, "group": group, "gain": gain, "notes": notes, "how": how}
 
 
-def _scalings(rows: Sequence[Row], noun: str) -> list[Picture]:
+def _scalings(rows: Sequence[Row], noun: str) -> list[StripPicture]:
     """Return a picture per group: `noun` is what rows count; `gain`, `notes` and `how` are shown with it.
 
     Groups whose rows have one title, as works of two runs may, are named with their id.
@@ -119,7 +119,7 @@ def _scalings(rows: Sequence[Row], noun: str) -> list[Picture]:
     groups = [group for _, group in _by(known, "group")]
     times = Counter(group[0]["title"] for group in groups)
     return [
-        Picture(
+        StripPicture(
             _group_title(group[0], times),
             "",
             axis,
@@ -143,18 +143,18 @@ def _by(rows: Iterable[Row], name: str) -> Iterable[tuple[Any, list[Row]]]:
     return [(key, list(group)) for key, group in groupby(ordered, lambda row: row[name])]
 
 
-def _comparison(rows: Sequence[Row], axis: Axis) -> Picture:
+def _comparison(rows: Sequence[Row], axis: Axis) -> StripPicture:
     first = rows[0]
     lowest = str(first["against"])
     strips = [_lowest(lowest, axis), *(_ratio(row, axis) for row in rows if row["ratio"])]
     details = " · ".join(str(part) for part in (first["verdict"], first["same_work"], first["caveats"]) if part)
-    return Picture(str(first["work"]), details, axis, strips)
+    return StripPicture(str(first["work"]), details, axis, strips)
 
 
 def _lowest(backend: str, axis: Axis) -> Strip:
     slot = slot_of(backend)
     strip = Strip(backend, slot, None, "1", ["the lowest"], f"{backend}: the lowest")
-    strip.marks.append(Mark(axis.place(1.0), MIDDLE, slot, f"{backend}: the others are divided by it"))
+    strip.marks.append(DotMark(axis.place(1.0), MIDDLE, slot, f"{backend}: the others are divided by it"))
     return strip
 
 
@@ -204,17 +204,17 @@ def _scaling(backend: str, noun: str, rows: Sequence[Row], axis: Axis) -> Strip:
     return strip
 
 
-def input_stalls(rows: Sequence[Row]) -> list[TimeSeries]:
+def input_stalls(rows: Sequence[Row]) -> list[SeriesPicture]:
     """Return a time series of the share of input in a step for each cell and host that has a value."""
     groups = groupby(rows, lambda row: (row["cell_id"], row["machine"]))
     found = [[row for row in group if row["stall_share"] is not None] for _, group in groups]
     return [_input_stall(group) for group in found if group][:MOST_TRENDS]
 
 
-def _input_stall(rows: Sequence[Row]) -> TimeSeries:
+def _input_stall(rows: Sequence[Row]) -> SeriesPicture:
     first, newest = rows[0], rows[-1]
     points = [
-        time_series.Point(str(row["run_id"]), row["stall_share"], row["low"], row["high"], _input_tip(row))
+        time_series.SeriesPoint(str(row["run_id"]), row["stall_share"], row["low"], row["high"], _input_tip(row))
         for row in rows
     ]
     series = time_series.Series(
@@ -237,14 +237,14 @@ def _input_tip(row: Row) -> str:
     return "; ".join([*limit, *([", ".join(parts)] if parts else []), *ceiling])
 
 
-def trends(rows: Sequence[Row]) -> list[TimeSeries]:
+def trends(rows: Sequence[Row]) -> list[SeriesPicture]:
     """Return a time series for each cell, host and device that has a value."""
     groups = groupby(rows, lambda row: (row["cell_id"], row["host_id"], row["device"]))
     found = [one for _, group in groups if (one := _trend([row for row in group if row["step_time_s"]]))]
     return found[:MOST_TRENDS]
 
 
-def _trend(rows: Sequence[Row]) -> TimeSeries | None:
+def _trend(rows: Sequence[Row]) -> SeriesPicture | None:
     if not rows:
         return None
     first = rows[0]
@@ -253,7 +253,10 @@ def _trend(rows: Sequence[Row]) -> TimeSeries | None:
         f"cell {first['cell_id']} · host {first['host_id']} · {_device(first)}",
         slot_of(str(first["backend"])),
         ("time per step", "s"),
-        [time_series.Point(str(row["run_id"]), row["step_time_s"], row["low"], row["high"], _tip(row)) for row in rows],
+        [
+            time_series.SeriesPoint(str(row["run_id"]), row["step_time_s"], row["low"], row["high"], _tip(row))
+            for row in rows
+        ],
         [_change(row, index) for index, row in enumerate(rows) if row["change_ratio"] is not None and index],
         cell_id=str(first["cell_id"]),
     )
@@ -270,15 +273,15 @@ def _tip(row: Row) -> str:
     return f"{plural(row['processes'], 'process', 'processes')}; {versions}"
 
 
-def _change(row: Row, index: int) -> time_series.Change:
+def _change(row: Row, index: int) -> time_series.ChangePlace:
     verdict, why = str(row["change_verdict"]), row["change_note"] or row["change_look"] or ""
-    return time_series.Change(index, row["change_ratio"], verdict, f"{verdict}: {why}", str(row["run_id"]))
+    return time_series.ChangePlace(index, row["change_ratio"], verdict, f"{verdict}: {why}", str(row["run_id"]))
 
 
-def scatter(rows: Sequence[Row]) -> list[tuple[Drawing, Drawing]]:
+def scatter(rows: Sequence[Row]) -> list[tuple[RooflineDrawing, RooflineDrawing]]:
     """Return the cells whose intensity is known, each below its own roof, as a wide and a narrow drawing."""
     points = tuple(
-        Point(
+        RooflinePoint(
             str(row["work_id"] or row["cell_id"]),
             str(row["work"]),
             str(row["backend"]),

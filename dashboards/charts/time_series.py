@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from keras_matrix.analysis.history import change_points as analysis
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import EDGE, Axis
-from keras_matrix.dashboards.charts.dot_plots import Mark, Stroke, Word
+from keras_matrix.dashboards.charts.dot_plots import DotMark, Stroke, Word
 from keras_matrix.records.text import PERCENT, Unit, percent_change, plural, quantity, unit_for
 
 HEIGHT = 230
@@ -23,7 +23,7 @@ LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SeriesPoint:
     """One session's value in the base unit, the ends of its interval, and further text for its tooltip."""
 
     run_id: str
@@ -39,7 +39,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangePlace:
     """A change before the point `index`, with its ratio if known. `kind` is its class in the style sheet."""
 
     index: int
@@ -60,8 +60,8 @@ class Series:
     details: str
     slot: int
     quantity: tuple[str, str]
-    points: Sequence[Point]
-    changes: Sequence[Change] = ()
+    points: Sequence[SeriesPoint]
+    changes: Sequence[ChangePlace] = ()
     baselines: Sequence[analysis.Level] = ()
     without_value: Sequence[str] = ()
     cell_id: str = ""
@@ -75,7 +75,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class BaselineBand:
     """A baseline as drawn: its line, and the band of its interval (None: no band)."""
 
     line: Stroke
@@ -85,7 +85,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class DrawnChange:
     """A change as drawn: the vertical stroke, its label, and its description."""
 
     at: str
@@ -98,7 +98,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class SeriesPicture:
     """One series as it is drawn."""
 
     series: Series
@@ -108,10 +108,10 @@ class Picture:
     baseline: str
     earlier: int
     height: int = HEIGHT
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[DotMark] = field(default_factory=list)
     whiskers: list[Stroke] = field(default_factory=list)
-    levels: list[Level] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    levels: list[BaselineBand] = field(default_factory=list)
+    events: list[DrawnChange] = field(default_factory=list)
     empty: list[Word] = field(default_factory=list)
 
     @property
@@ -120,7 +120,7 @@ class Picture:
         return f"{self.series.title}: {plural(len(self.events), 'change')}; {self.baseline}"
 
 
-def picture(series: Series, baseline: str) -> Picture:
+def picture(series: Series, baseline: str) -> SeriesPicture:
     """Return the newest sessions of a series as marks and strokes; `baseline` describes its current level."""
     earlier = max(0, len(series.points) - MOST_DRAWN)
     shown, unit = series.points[earlier:], series.unit()
@@ -128,7 +128,7 @@ def picture(series: Series, baseline: str) -> Picture:
     ends = [end for point in shown for end in point.ends]
     axis = axes.from_zero([*ends, LEAST_SHARE], title, unit) if unit == PERCENT else axes.fitted(ends, title, unit)
     drawn = _Layout(axis, series.slot, len(shown), earlier)
-    return Picture(
+    return SeriesPicture(
         series,
         axis,
         heights=[(up(float(tick.at.rstrip("%")), HEIGHT), tick.label) for tick in axis.ticks()],
@@ -167,34 +167,34 @@ class _Layout:
     def height(self, value: float) -> float:
         return up(self.axis.share(value), HEIGHT)
 
-    def mark(self, point: Point, index: int) -> Mark:
+    def mark(self, point: SeriesPoint, index: int) -> DotMark:
         tip = f"{point.run_id}: {quantity(point.centre, self.axis.unit)}, {point.tip}"
-        return Mark(self.across(index), self.height(point.centre), self.slot, tip)
+        return DotMark(self.across(index), self.height(point.centre), self.slot, tip)
 
-    def whisker(self, point: Point, index: int) -> Stroke:
+    def whisker(self, point: SeriesPoint, index: int) -> Stroke:
         assert point.low is not None
         assert point.high is not None
         at = self.across(index)
         return Stroke(at, at, self.height(point.low), self.height(point.high), self.slot)
 
-    def level(self, one: analysis.Level) -> Level:
+    def level(self, one: analysis.Level) -> BaselineBand:
         mean, count = one.step_time, one.last - one.first + 1
         y, tip = self.height(mean.centre), f"{plural(count, 'session')}: {quantity(mean.centre, self.axis.unit)}"
         left, right = self.share(one.first - self.earlier - 0.4), self.share(one.last - self.earlier + 0.4)
         line = Stroke(f"{left:.2f}%", f"{right:.2f}%", y, y, self.slot, tip)
         top = self.height(mean.high) if mean.high is not None else None
         height = round(self.height(mean.low) - top, 1) if mean.low is not None and top is not None else None
-        return Level(line, f"{right - left:.2f}%", top, height)
+        return BaselineBand(line, f"{right - left:.2f}%", top, height)
 
-    def event(self, one: Change, number: int) -> Event:
+    def event(self, one: ChangePlace, number: int) -> DrawnChange:
         index = one.index - self.earlier
         at, late = self.across(index - 0.5), self.count > 1 and index > 0.8 * self.count
         size = percent_change(one.ratio) if one.ratio is not None else "from the start"
         label = size if one.kind in ("slower", "faster") else f"{size} {one.kind}"
         word = Word(at, 9 + 15 * (number % 2), label, *(("end", -5) if late else ("start", 5)))
-        return Event(at, one.kind, word, date(one.run_id), size, one.words, one.run_id)
+        return DrawnChange(at, one.kind, word, date(one.run_id), size, one.words, one.run_id)
 
-    def dates(self, shown: Sequence[Point]) -> list[Word]:
+    def dates(self, shown: Sequence[SeriesPoint]) -> list[Word]:
         """Return the dates of evenly spaced sessions, with hours if all are of one day; the outer ones inwards."""
         step = max(1, -(-(self.count - 1) // (MOST_DATES - 1)))
         found, days = [], len({date(point.run_id) for point in shown})
@@ -205,7 +205,7 @@ class _Layout:
             found.append(Word(f"{share:.2f}%", 14, date(run_id) + hour, anchor))
         return found
 
-    def crosses(self, series: Series, shown: Sequence[Point]) -> list[Word]:
+    def crosses(self, series: Series, shown: Sequence[SeriesPoint]) -> list[Word]:
         """Return a cross at each session without a value."""
         names = [point.run_id for point in shown]
         places = [sum(name < run_id for name in names) - 0.5 for run_id in series.without_value if run_id > names[0]]

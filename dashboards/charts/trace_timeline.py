@@ -15,7 +15,7 @@ from pathlib import Path
 
 from keras_matrix.records.text import TIME_UNITS, plural, quantity, unit_for
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import WORKING, TrackKind, Span, Track
+from keras_matrix.records.traces.neutral import WORKING, Span, Track, TrackKind
 
 MOST_TRACKS, MOST_BARS, MOST_NAMED = 20, 1500, 6
 ROW, BAR, TOP, BOTTOM, RIGHT = 26, 18, 8, 40, 14
@@ -27,18 +27,18 @@ COLOURS = ("forward", "backward", "update", "communication", "input", "copy", "h
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class TimelineSize:
     """The width of a picture and of its column of names, in pixels."""
 
     width: int
     names: int
 
 
-WIDE, NARROW = Size(960, 132), Size(350, 98)
+WIDE, NARROW = TimelineSize(960, 132), TimelineSize(350, 98)
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class TimelineBar:
     """An operation: its place in pixels, its colour, its tip, and its name if that fits in."""
 
     x: float
@@ -49,21 +49,21 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TimelineTrack:
     """A track: its name, its height on the picture, and its bars."""
 
     name: str
     y: int
-    bars: tuple[Bar, ...]
+    bars: tuple[TimelineBar, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class TimelineDrawing:
     """A picture in one size; `ticks` are places and texts of the axis, `left_out` counts bars that are not drawn."""
 
-    size: Size
+    size: TimelineSize
     height: int
-    rows: tuple[Row, ...]
+    rows: tuple[TimelineTrack, ...]
     ticks: tuple[tuple[float, str], ...]
     title: str
     left_out: int = 0
@@ -116,7 +116,7 @@ def step_of(path: Path) -> StepSpans | None:
     )
 
 
-def draw(step: StepSpans, size: Size) -> Drawing:
+def draw(step: StepSpans, size: TimelineSize) -> TimelineDrawing:
     """Return the picture of a step."""
     span_ns = max(step.end_ns - step.begin_ns, 1)
     scale = (size.width - size.names - RIGHT) / span_ns
@@ -129,10 +129,10 @@ def draw(step: StepSpans, size: Size) -> Drawing:
         left_out += len(bars) - len(widest)
         name = f"{track.worker}: {track.name}" if several else track.name
         row = _cut(name, (size.names - 8) / PIXELS_PER_CHARACTER)
-        rows.append(Row(row, TOP + at * ROW, tuple(sorted(widest, key=lambda bar: bar.x))))
+        rows.append(TimelineTrack(row, TOP + at * ROW, tuple(sorted(widest, key=lambda bar: bar.x))))
     title = f"{plural(len(rows), 'track')} over {_time(span_ns)}"
     height = TOP + len(rows) * ROW + BOTTOM
-    return Drawing(size, height, tuple(rows), tuple(_ticks(span_ns, scale, size)), title, left_out)
+    return TimelineDrawing(size, height, tuple(rows), tuple(_ticks(span_ns, scale, size)), title, left_out)
 
 
 def colour_of(span: Span) -> str:
@@ -174,14 +174,14 @@ def _largest(spans: Sequence[Span]) -> tuple[tuple[str, float, int], ...]:
     return tuple((name, time_ns / 1e9, counts[name]) for name, time_ns in times_ns.most_common(MOST_NAMED))
 
 
-def _bars(spans: Sequence[Span], begin_ns: int, scale: float, size: Size) -> Iterator[Bar]:
+def _bars(spans: Sequence[Span], begin_ns: int, scale: float, size: TimelineSize) -> Iterator[TimelineBar]:
     """Yield the bars of a track, narrow neighbours of one colour as one."""
-    last: Bar | None = None
+    last: TimelineBar | None = None
     count = 1
     for span in spans:
         x, width = size.names + (span.start_ns - begin_ns) * scale, span.duration_ns * scale
         tip = f"{_cut(span.name, MOST_CHARACTERS)}: {_time(span.duration_ns)}"
-        bar = Bar(x, width, colour_of(span), tip, _cut(span.op, width / PIXELS_PER_CHARACTER - 1))
+        bar = TimelineBar(x, width, colour_of(span), tip, _cut(span.op, width / PIXELS_PER_CHARACTER - 1))
         if (
             last is not None
             and last.colour == bar.colour
@@ -198,7 +198,7 @@ def _bars(spans: Sequence[Span], begin_ns: int, scale: float, size: Size) -> Ite
         yield last
 
 
-def _ticks(span_ns: int, scale: float, size: Size) -> Iterator[tuple[float, str]]:
+def _ticks(span_ns: int, scale: float, size: TimelineSize) -> Iterator[tuple[float, str]]:
     """Yield round times, about every hundred pixels."""
     rough = span_ns / max(2, (size.width - size.names) // 100)
     power = 10.0 ** math.floor(math.log10(rough))

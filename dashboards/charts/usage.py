@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import EDGE, Axis
-from keras_matrix.dashboards.charts.dot_plots import Curve, Picture, Strip, band, slot_of
+from keras_matrix.dashboards.charts.dot_plots import Curve, Strip, StripPicture, band, slot_of
 from keras_matrix.records.instruments.usage import MemoryUse, Usage, UsageSeries
 from keras_matrix.records.schema import Record
 from keras_matrix.records.text import (
@@ -63,7 +63,7 @@ class Quantity:
         return bytes_text(found) if self.unit is None else quantity(found, self.unit)
 
 
-def pictures(rows: Sequence[Row], usage_series: SeriesByRepeat) -> list[Picture]:
+def pictures(rows: Sequence[Row], usage_series: SeriesByRepeat) -> list[StripPicture]:
     """Return the pictures of the first `MOST_WORKS` of these rows."""
     known = [(one, {key: series for key, series in usage_series.items() if one.values_of(series)}) for one in DRAWN]
     found = (_picture(row, one, series) for row in rows[:MOST_WORKS] for one, series in known)
@@ -76,7 +76,7 @@ def left_out(rows: Sequence[Row], usage_series: SeriesByRepeat) -> str | None:
     return f"{plural(count, 'more piece', 'more pieces')} of work left out; the records have all" if count else None
 
 
-def _picture(row: Row, drawn: Quantity, usage_series: SeriesByRepeat) -> Picture | None:
+def _picture(row: Row, drawn: Quantity, usage_series: SeriesByRepeat) -> StripPicture | None:
     known = {backend: _known(cell, usage_series) for backend, cell in row.cells.items()}
     shown = [series for found in known.values() for _, series in found[:MOST_CURVES]]
     if not shown:
@@ -85,7 +85,7 @@ def _picture(row: Row, drawn: Quantity, usage_series: SeriesByRepeat) -> Picture
     most = max(value for series in shown for value in drawn.values_of(series) if value is not None)
     up = axes.from_zero([most or 1.0], drawn.name, drawn.unit or unit_for([most], MEMORY_UNITS))
     strips = [_strip(backend, known[backend], drawn, (across, up)) for backend in row.cells if known[backend]]
-    return Picture(row.title, f"{drawn.name}, {up.unit.name}", across, strips)
+    return StripPicture(row.title, f"{drawn.name}, {up.unit.name}", across, strips)
 
 
 def _known(cell: CellSummary, usage_series: SeriesByRepeat) -> list[tuple[Record, UsageSeries]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.panels import Panel
-from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, Question, Reader, answer
+from keras_matrix.dashboards.live.questions import EARLIEST_DAY, DashboardFilter, Question, Reader, answer
 from keras_matrix.dashboards.live.session import MeasuredSession
 from keras_matrix.dashboards.live.works import with_titles
 from keras_matrix.dashboards.report import page as report
@@ -91,7 +91,7 @@ class Frame:
     home: str = ""
     notices: Sequence[str] = ()
     form: Form | None = None
-    choice: Choice = Choice()
+    choice: DashboardFilter = DashboardFilter()
     session: MeasuredSession | None = None
     state: str = ""
     path: Sequence[tuple[str, str]] = ()
@@ -117,12 +117,12 @@ def empty_notice(address: str, results: Path) -> str:
     )
 
 
-def panels_of(warehouse: Reader, questions: Iterable[Question], choice: Choice) -> list[Panel]:
+def panels_of(warehouse: Reader, questions: Iterable[Question], choice: DashboardFilter) -> list[Panel]:
     """Return a panel per question; the panel of a failed query shows the error."""
     return [panel_of(warehouse, question, choice) for question in questions]
 
 
-def panel_of(warehouse: Reader, question: Question, choice: Choice) -> Panel:
+def panel_of(warehouse: Reader, question: Question, choice: DashboardFilter) -> Panel:
     """Return the panel of one question."""
     try:
         return panels.panel(question, with_titles(warehouse, answer(warehouse, question, choice).dicts(), choice))

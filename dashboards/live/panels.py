@@ -14,9 +14,9 @@ from keras_matrix.analysis.comparison.context import named_caveats
 from keras_matrix.analysis.comparison.table import in_order
 from keras_matrix.analysis.stats.cell_statistics import Statistic
 from keras_matrix.dashboards.charts import stored_charts, time_series
-from keras_matrix.dashboards.charts.dot_plots import Picture, slot_of
-from keras_matrix.dashboards.charts.figure_table import Block, blocks, by_work, explained
-from keras_matrix.dashboards.charts.roofline import Drawing
+from keras_matrix.dashboards.charts.dot_plots import StripPicture, slot_of
+from keras_matrix.dashboards.charts.figure_table import WorkFigures, blocks, by_work, explained
+from keras_matrix.dashboards.charts.roofline import RooflineDrawing
 from keras_matrix.dashboards.live.questions import Question
 from keras_matrix.records.text import MILLISECOND, NOTHING, interval, number, percent_change, quantity, ratio_text
 
@@ -26,7 +26,7 @@ SHADES = (1.0, 1.1, 1.5, 2.0, 4.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Heat:
+class HeatCell:
     """One cell of the heat map: its figure, its interval, and the shade of its ratio to the lowest figure."""
 
     text: str
@@ -50,7 +50,7 @@ class HeatRow:
     workload: str
     verdict: str
     slot: int | None
-    cells: list[Heat]
+    cells: list[HeatCell]
     caveats: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -72,13 +72,13 @@ class Panel:
     kind: str
     backends: list[str] = field(default_factory=list)
     heat: list[HeatRow] = field(default_factory=list)
-    pictures: list[Picture] = field(default_factory=list)
-    series: list[time_series.Picture] = field(default_factory=list)
-    scatter: list[tuple[Drawing, Drawing]] = field(default_factory=list)
+    pictures: list[StripPicture] = field(default_factory=list)
+    series: list[time_series.SeriesPicture] = field(default_factory=list)
+    scatter: list[tuple[RooflineDrawing, RooflineDrawing]] = field(default_factory=list)
     rates: list[tuple[str, str, str, int]] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
     table: list[TableRow] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[WorkFigures] = field(default_factory=list)
     statistics: list[Statistic] = field(default_factory=list)
     problem: str = ""
 
@@ -111,15 +111,15 @@ def _heat_row(rows: Sequence[Row], backends: Sequence[str]) -> HeatRow:
     )
 
 
-def _heat(row: Row | None, fastest: str | None, lowest: str | None) -> Heat:
+def _heat(row: Row | None, fastest: str | None, lowest: str | None) -> HeatCell:
     """Return a cell of the heat map; `lowest` is the backend that ratios are relative to, None without ratios."""
     if row is None:
-        return Heat(NOTHING, hint="not measured")
+        return HeatCell(NOTHING, hint="not measured")
     if row["step_time_s"] is None:
-        return Heat(str(row["status"]), cell_id=str(row["cell_id"]), hint=str(row["failures"] or "not measured"))
+        return HeatCell(str(row["status"]), cell_id=str(row["cell_id"]), hint=str(row["failures"] or "not measured"))
     ratio = None if lowest is None else 1.0 if row["backend"] == lowest else row["ratio"]
     hint = f"{number(ratio)} times the lowest; run {row['run_id']}" if ratio else f"run {row['run_id']}"
-    return Heat(
+    return HeatCell(
         text=quantity(row["step_time_s"], MILLISECOND),
         aside=interval(row["low"], row["high"], row["step_time_s"], MILLISECOND.size) or "no interval",
         shade=None if ratio is None else sum(ratio > bound for bound in SHADES),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from keras_matrix.uploader.sql import with_views
-from keras_matrix.uploader.warehouse import Answer, Scalar
+from keras_matrix.uploader.warehouse import QueryResult, Scalar
 
 QUERIES = Path(__file__).parents[1] / "queries"
 ORDER = (
@@ -30,7 +30,7 @@ DEFAULT_DAYS = 90  # number of days that dashboards read from BigQuery, where ea
 class Reader(Protocol):
     """Answers queries: a warehouse, or a copy of one."""
 
-    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> QueryResult:
         """Answer one SELECT in BigQuery's dialect over the tables and views; @name is a parameter."""
 
 
@@ -45,7 +45,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DashboardFilter:
     """The filter of a dashboard; '' means no filter."""
 
     workload: str = ""
@@ -59,7 +59,7 @@ class Choice:
         return {name: value for name, value in given.items() if f"@{name}" in sql}
 
 
-def checked(choice: Choice) -> Choice:
+def checked(choice: DashboardFilter) -> DashboardFilter:
     """Return the choice with its day in the format of SQL, such as 2026-01-31; all days if it is invalid."""
     try:
         since = date.fromisoformat(choice.since).isoformat()
@@ -74,7 +74,7 @@ def questions() -> dict[str, Question]:
     return {name: _question(name) for name in ORDER}
 
 
-def answer(warehouse: Reader, question: Question, choice: Choice) -> Answer:
+def answer(warehouse: Reader, question: Question, choice: DashboardFilter) -> QueryResult:
     """Return a question's rows. Raises `WarehouseFailure`."""
     return warehouse.query(question.sql, choice.parameters(question.sql))
 

@@ -35,7 +35,7 @@ Ended = Mapping[Key, Sequence[tuple[float, Record]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SessionMachine:
     """A machine of a session as shown: its name and hardware, what it has measured and measures, and when."""
 
     name: str
@@ -72,7 +72,7 @@ class MeasuredSession:
     done: int
     planned: int
     lost: int
-    nodes: tuple[Node, ...]
+    nodes: tuple[SessionMachine, ...]
     cells: tuple[SessionCell, ...] = ()
     left: str = ""
     heard: str = ""
@@ -228,7 +228,9 @@ def _heard(published: Sequence[tuple[Run, Record]]) -> dict[str, float]:
     return found
 
 
-def _nodes(placed: Sequence[Placement], ended: Sequence[Record], heard_s: Mapping[str, float]) -> tuple[Node, ...]:
+def _nodes(
+    placed: Sequence[Placement], ended: Sequence[Record], heard_s: Mapping[str, float]
+) -> tuple[SessionMachine, ...]:
     """Return the machines by name: those that have got work, and those whose records an earlier start published."""
     by_host: dict[str, list[Record]] = {}
     for record in ended:
@@ -240,10 +242,10 @@ def _nodes(placed: Sequence[Placement], ended: Sequence[Record], heard_s: Mappin
     return tuple(sorted(nodes, key=lambda node: node.name))
 
 
-def _node(placement: Placement, records: Sequence[Record], heard_s: float | None) -> Node:
+def _node(placement: Placement, records: Sequence[Record], heard_s: float | None) -> SessionMachine:
     heard = datetime.fromtimestamp(heard_s, UTC).isoformat() if heard_s is not None else placement.since
     measured = sum(record.status in MEASURED for record in records)
-    return Node(
+    return SessionMachine(
         name=placement.machine,
         hardware=_hardware(records[-1].machine) if records else NOTHING,
         measured=measured,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from keras_matrix.analysis.comparison.titles import Labels, titles_of
-from keras_matrix.dashboards.live.questions import Choice, Reader
+from keras_matrix.dashboards.live.questions import DashboardFilter, Reader
 from keras_matrix.records.identity import DEFAULTS
 from keras_matrix.records.names import SETTINGS, parameter_key
 
@@ -27,7 +27,7 @@ WHERE source IS NULL AND day >= CAST(@since AS DATE) AND (@workload = '' OR work
 """.replace("LABELS", ", ".join(LABELS))
 
 
-def with_titles(warehouse: Reader, rows: Sequence[Row], choice: Choice) -> Sequence[Row]:
+def with_titles(warehouse: Reader, rows: Sequence[Row], choice: DashboardFilter) -> Sequence[Row]:
     """Return the rows of a question; works that have one title get others. Raises `WarehouseFailure`.
 
     Rows that are not of a cell, as those of runs, are returned as they are.
@@ -44,7 +44,7 @@ def with_titles(warehouse: Reader, rows: Sequence[Row], choice: Choice) -> Seque
     return [{**row, column: titles[_identity(row)]} for row in rows]
 
 
-def _described(warehouse: Reader, works: Mapping[Identity, Row], choice: Choice) -> dict[Identity, str]:
+def _described(warehouse: Reader, works: Mapping[Identity, Row], choice: DashboardFilter) -> dict[Identity, str]:
     """Return titles of works that name what differs between them; with an id where the settings are not known."""
     found = warehouse.query(CELLS, choice.parameters(CELLS)).dicts()
     cells = {str(row["cell_id"]) for row in works.values()}

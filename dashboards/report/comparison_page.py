@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterable, Mapping
 
 from keras_matrix.analysis.comparison.ratios import change_text
-from keras_matrix.analysis.comparison.versus import Comparison, Versus
-from keras_matrix.analysis.regression.gate import Outcome
+from keras_matrix.analysis.comparison.versus import CellComparison, Versus
+from keras_matrix.analysis.regression.gate import GateOutcome
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts.axes import Axis, fitted
-from keras_matrix.dashboards.charts.dot_plots import Mark, RatioPlot, Stroke, interval_marks, slot_of
+from keras_matrix.dashboards.charts.dot_plots import DotMark, RatioPlot, Stroke, interval_marks, slot_of
 from keras_matrix.dashboards.report.page import rendered, stylesheet
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.text import Unit, percent_change, percentage, plural
@@ -46,7 +46,7 @@ def page(found: Versus, titles: Mapping[str, str], threshold: float) -> str:
 
 
 def _tally(found: Versus) -> Iterable[str]:
-    for outcome in Outcome:
+    for outcome in GateOutcome:
         if count := sum(one.outcome is outcome for one in found.comparisons):
             yield f"{plural(count, 'comparison')} {outcome}"
 
@@ -81,7 +81,7 @@ def _axis(found: Versus, threshold: float) -> Axis | None:
     return fitted([*values, 1.0, 1 + threshold], "new / base, time of a step", Unit("x", 1.0), NARROWEST)
 
 
-def _line(one: Comparison, title: str, axis: Axis | None) -> RatioPlot:
+def _line(one: CellComparison, title: str, axis: Axis | None) -> RatioPlot:
     settings: Settings = one.either.settings
     slot = slot_of(settings.backend)
     name = f"{title} on {settings.backend}"
@@ -91,13 +91,13 @@ def _line(one: Comparison, title: str, axis: Axis | None) -> RatioPlot:
     if one.all_data:
         text += f"; with the disturbed blocks, too: {_text(one.all_data)}"
     marks = [
-        Mark(
+        DotMark(
             axis.place(math.exp(log)), DOTS_Y, slot, f"block {block + 1}: {percent_change(math.exp(log))}", hollow=True
         )
         for block, log in enumerate(one.logs)
     ]
     strokes, centre = _estimate(one.ratio, slot, axis)
-    settled = one.outcome in (Outcome.REGRESSED, Outcome.NO_WORSE)
+    settled = one.outcome in (GateOutcome.REGRESSED, GateOutcome.NO_WORSE)
     return RatioPlot(name, text, slot, settled, HEIGHT, strokes, marks + centre)
 
 
@@ -106,7 +106,7 @@ def _mean(title: str, slot: int, estimate: Estimate, axis: Axis | None) -> Ratio
     return RatioPlot(title, _text(estimate), slot, False, HEIGHT // 2 + 4, strokes, marks)
 
 
-def _estimate(ratio: Estimate, slot: int, axis: Axis) -> tuple[list[Stroke], list[Mark]]:
+def _estimate(ratio: Estimate, slot: int, axis: Axis) -> tuple[list[Stroke], list[DotMark]]:
     return interval_marks((ratio.centre, ratio.low, ratio.high), axis, WHISKER_Y, slot, _text(ratio))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from keras_matrix.analysis.comparison.table import in_order
-from keras_matrix.dashboards.charts.grid import Grid, Row
+from keras_matrix.dashboards.charts.grid import Grid, GridRow
 from keras_matrix.records.schema import Machine, Record
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.records.text import (
@@ -71,7 +71,7 @@ def machine_line(records: Sequence[Record]) -> str:
     return " · ".join([machine.cpu_model, plural(machine.logical_cpus, "CPU"), *memory, gpus])
 
 
-def run_facts(about: Mapping[str, object]) -> list[Row]:
+def run_facts(about: Mapping[str, object]) -> list[GridRow]:
     """Return what was run and when, from `run.json`; missing facts are left out."""
     command, versions = about.get("command"), about.get("versions")
     words = [str(word) for word in command] if isinstance(command, (list, tuple)) else [str(command or "")]
@@ -87,7 +87,7 @@ def run_facts(about: Mapping[str, object]) -> list[Row]:
     )
 
 
-def machines(records: Sequence[Record]) -> list[list[Row]]:
+def machines(records: Sequence[Record]) -> list[list[GridRow]]:
     """Return the facts of each machine."""
     return [_machine_facts(machine) for machine in _machines(records)]
 
@@ -101,17 +101,17 @@ def grids(records: Sequence[Record]) -> list[Grid]:
         Grid(
             "Versions",
             columns,
-            [Row(name, [_distinct(r.versions.get(name) for r in group) for group in groups]) for name in packages],
+            [GridRow(name, [_distinct(r.versions.get(name) for r in group) for group in groups]) for name in packages],
         ),
         Grid(
             "Resolved settings",
             columns,
-            [Row(name, [_distinct(_value(r, of) for r in group) for group in groups]) for name, of in RESOLVED],
+            [GridRow(name, [_distinct(_value(r, of) for r in group) for group in groups]) for name, of in RESOLVED],
         ),
         Grid(
             "Surroundings and cost",
             columns,
-            [Row(name, [_summary(group, of, show) for group in groups]) for name, of, show in SURROUNDINGS],
+            [GridRow(name, [_summary(group, of, show) for group in groups]) for name, of, show in SURROUNDINGS],
             "The median over the attempts, then the largest value.",
         ),
     ]
@@ -121,7 +121,7 @@ def _machines(records: Sequence[Record]) -> list[Machine]:
     return list({record.machine.host_id: record.machine for record in latest_attempts(records)}.values())
 
 
-def _machine_facts(machine: Machine) -> list[Row]:
+def _machine_facts(machine: Machine) -> list[GridRow]:
     return _facts(
         ("CPU", machine.cpu_model),
         ("CPUs the runner may use", integer(machine.logical_cpus)),
@@ -137,8 +137,8 @@ def _machine_facts(machine: Machine) -> list[Row]:
     )
 
 
-def _facts(*facts: tuple[str, object]) -> list[Row]:
-    return [Row(name, [str(value)]) for name, value in facts if value not in (None, "")]
+def _facts(*facts: tuple[str, object]) -> list[GridRow]:
+    return [GridRow(name, [str(value)]) for name, value in facts if value not in (None, "")]
 
 
 def _value(record: Record, of: str | Callable[[Record], object]) -> object:

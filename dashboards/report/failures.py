@@ -17,7 +17,7 @@ MOST_OUTPUT_CHARACTERS = 400_000  # of all failures of a page together; records 
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FailureEntry:
     """A failure, a warning or a caveat of one cell: its label (a status or the name of a rule) and its texts.
 
     `where` names its repeats; `output` is the end of the output of a failed process, None for other entries; `anchor`
@@ -35,7 +35,7 @@ class Entry:
     anchor: str = ""
 
 
-def failures(records: Sequence[Record], rows: Sequence[Row]) -> list[Entry]:
+def failures(records: Sequence[Record], rows: Sequence[Row]) -> list[FailureEntry]:
     """Return the latest attempts without figures, grouped by cell, status and reason.
 
     The more groups there are, the less of each one's output is shown.
@@ -48,7 +48,7 @@ def failures(records: Sequence[Record], rows: Sequence[Row]) -> list[Entry]:
     return _sorted([_failure(group, titles, most) for group in groups.values()])
 
 
-def warnings(records: Sequence[Record], rows: Sequence[Row]) -> list[Entry]:
+def warnings(records: Sequence[Record], rows: Sequence[Row]) -> list[FailureEntry]:
     """Return every warning, grouped by cell and text."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in latest_attempts(records):
@@ -59,10 +59,10 @@ def warnings(records: Sequence[Record], rows: Sequence[Row]) -> list[Entry]:
     return sorted(found, key=lambda entry: entry.label)
 
 
-def caveats(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[Entry]:
+def caveats(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[FailureEntry]:
     """Return the cells whose figures have caveats, in the order of the table."""
     return [
-        Entry(row.title, backend, "caveats" if len(found) > 1 else "caveat", found, anchor=caveat_anchor(cell))
+        FailureEntry(row.title, backend, "caveats" if len(found) > 1 else "caveat", found, anchor=caveat_anchor(cell))
         for row in rows
         for backend, cell in row.cells.items()
         if (found := cell_caveats(cell, run_context))
@@ -90,7 +90,7 @@ def superseded(records: Sequence[Record]) -> str | None:
     return f"{' and '.join(parts)}: measured again, and only one attempt of each repeat is counted here."
 
 
-def _sorted(found: list[Entry]) -> list[Entry]:
+def _sorted(found: list[FailureEntry]) -> list[FailureEntry]:
     return sorted(found, key=lambda entry: (entry.title, slot_of(entry.backend), entry.label, entry.texts))
 
 
@@ -105,10 +105,10 @@ def _place(group: Sequence[Record], titles: Mapping[str, str]) -> tuple[str, str
     return title, record.settings.backend, f"{'repeat' if len(group) == 1 else 'repeats'} {repeats}"
 
 
-def _failure(group: Sequence[Record], titles: Mapping[str, str], most: int) -> Entry:
+def _failure(group: Sequence[Record], titles: Mapping[str, str], most: int) -> FailureEntry:
     record, (title, backend, where) = group[0], _place(group, titles)
     output = next((r.evidence.output_tail for r in reversed(group) if r.evidence.output_tail.strip()), "")
-    return Entry(
+    return FailureEntry(
         title,
         backend,
         record.status.value,
@@ -131,10 +131,10 @@ def _evidence(evidence: Evidence) -> list[str]:
     return [text for applies, text in known if applies]
 
 
-def _warning(text: str, group: Sequence[Record], titles: Mapping[str, str]) -> Entry:
+def _warning(text: str, group: Sequence[Record], titles: Mapping[str, str]) -> FailureEntry:
     # The format of a warning is `rule: problem; advice`.
     rule, colon, rest = text.partition(": ")
     problem, _, advice = (rest if colon else text).rpartition("; ")
     problem, advice = (problem, advice) if problem else (advice, "")
     title, backend, where = _place(group, titles)
-    return Entry(title, backend, rule if colon else "warning", (problem,), where, advice)
+    return FailureEntry(title, backend, rule if colon else "warning", (problem,), where, advice)

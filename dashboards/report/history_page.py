@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from keras_matrix.analysis.history.change_kinds import kind_of
 from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
-from keras_matrix.analysis.history.sessions import Session
+from keras_matrix.analysis.history.sessions import CellSession
 from keras_matrix.dashboards.charts import time_series
 from keras_matrix.dashboards.charts.dot_plots import slot_of
-from keras_matrix.dashboards.charts.time_series import Picture, Point, Series, date
+from keras_matrix.dashboards.charts.time_series import Series, SeriesPicture, SeriesPoint, date
 from keras_matrix.dashboards.report import page
 from keras_matrix.records.text import Unit, percentage, plural, quantity
 
@@ -38,7 +38,7 @@ def svg(one: Assessment, title: str) -> str:
     return page.templates().get_template("history.svg").render(one=picture(one, title), style=style).strip()
 
 
-def picture(one: Assessment, title: str) -> Picture:
+def picture(one: Assessment, title: str) -> SeriesPicture:
     """Return a history, which must have a value, as a time series."""
     figure = one.history.figure
     series = Series(
@@ -48,7 +48,9 @@ def picture(one: Assessment, title: str) -> Picture:
         (figure.name, figure.unit),
         [point for session in one.history.valued if (point := _point(session))],
         [
-            time_series.Change(change.index, change.ratio, kind_of(change, figure.goal), _words(change), change.run_id)
+            time_series.ChangePlace(
+                change.index, change.ratio, kind_of(change, figure.goal), _words(change), change.run_id
+            )
             for change in one.changes
         ],
         one.levels,
@@ -57,13 +59,13 @@ def picture(one: Assessment, title: str) -> Picture:
     return time_series.picture(series, _baseline(one, series.unit()))
 
 
-def _point(session: Session) -> Point | None:
+def _point(session: CellSession) -> SeriesPoint | None:
     estimate = session.step_time
     if estimate is None:
         return None
     left_out = ", ".join(f"{count} {status}" for status, count in session.left_out.items())
     tip = plural(estimate.count, "process", "processes") + (f"; left out: {left_out}" if left_out else "")
-    return Point(session.run_id, estimate.centre, estimate.low, estimate.high, tip)
+    return SeriesPoint(session.run_id, estimate.centre, estimate.low, estimate.high, tip)
 
 
 def _details(one: Assessment) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.ratios import bracketed, share_text
-from keras_matrix.analysis.comparison.table import Row as TableRow
-from keras_matrix.analysis.stalls.report import Advice, Bottleneck, Part, StallReport, Verified
+from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.analysis.stalls.report import Advice, BottleneckKind, StallPart, StallReport, VerifiedAdvice
 from keras_matrix.dashboards.charts import input_workers, stalls
-from keras_matrix.dashboards.charts.dot_plots import Picture, slot_of
-from keras_matrix.dashboards.charts.grid import Grid, Row
+from keras_matrix.dashboards.charts.dot_plots import StripPicture, slot_of
+from keras_matrix.dashboards.charts.grid import Grid, GridRow
 from keras_matrix.dashboards.charts.stalls import span
 from keras_matrix.records.instruments.stall_arms import ArmName
 from keras_matrix.records.text import NOTHING, bytes_text, number, percentage, plural, seconds
@@ -19,7 +19,7 @@ MEGA = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class InputSheet:
     """One analysis in words; `reason` says why there is none, `bound` is false if the input costs nothing.
 
     `predicted` is false if the gains of changes are not known.
@@ -33,7 +33,7 @@ class Sheet:
     why: str = ""
     bound: bool = True
     predicted: bool = True
-    facts: tuple[Row, ...] = ()
+    facts: tuple[GridRow, ...] = ()
     advice: Grid | None = None
     parts: Grid | None = None
     caveats: tuple[str, ...] = ()
@@ -44,11 +44,11 @@ class Sheet:
 class Inputs:
     """The content of the section: its pictures, and a sheet for each analysis."""
 
-    split: Picture | None
+    split: StripPicture | None
     left_out: str | None
-    workers: input_workers.Pictures
-    queue: Picture | None
-    sheets: list[Sheet]
+    workers: input_workers.WorkerPanels
+    queue: StripPicture | None
+    sheets: list[InputSheet]
 
     @property
     def any(self) -> bool:
@@ -56,7 +56,7 @@ class Inputs:
         return bool(self.workers.panels or self.sheets)
 
 
-def inputs(rows: Sequence[TableRow], reports: Sequence[StallReport]) -> Inputs:
+def inputs(rows: Sequence[Row], reports: Sequence[StallReport]) -> Inputs:
     """Return the section of a run's table and its stall analyses."""
     reports = sorted(reports, key=lambda one: (one.settings.workload, slot_of(one.settings.backend)))
     return Inputs(
@@ -68,19 +68,19 @@ def inputs(rows: Sequence[TableRow], reports: Sequence[StallReport]) -> Inputs:
     )
 
 
-def _sheet(report: StallReport, label: str) -> Sheet:
+def _sheet(report: StallReport, label: str) -> InputSheet:
     backend = report.settings.backend
     title = label or report.settings.workload
     if report.bottleneck is None:
-        return Sheet(title, backend, slot_of(backend), "", reason=report.reason or "no analysis")
-    return Sheet(
+        return InputSheet(title, backend, slot_of(backend), "", reason=report.reason or "no analysis")
+    return InputSheet(
         title,
         backend,
         slot_of(backend),
         _where(report),
         bottleneck=str(report.bottleneck),
         why=_sentence(report.why),
-        bound=report.bottleneck not in (Bottleneck.NONE, Bottleneck.UNDECIDED),
+        bound=report.bottleneck not in (BottleneckKind.NONE, BottleneckKind.UNDECIDED),
         predicted=bool(report.by_workers),
         facts=tuple(_facts(report)),
         advice=_advice(report),
@@ -101,31 +101,31 @@ def _where(report: StallReport) -> str:
     return " · ".join(part for part in (plural(report.blocks, "block"), cold, decoder, prefetch) if part)
 
 
-def _facts(report: StallReport) -> Iterator[Row]:
+def _facts(report: StallReport) -> Iterator[GridRow]:
     """Yield the figures of an analysis that were measured."""
     rates, step = report.rates, stalls.observed_step(report)
     if step is not None:
-        yield Row("time of a step", [seconds(step.centre)])
+        yield GridRow("time of a step", [seconds(step.centre)])
     if report.stall is not None:
-        yield Row("input stall", [share_text(report.stall)])
+        yield GridRow("input stall", [share_text(report.stall)])
     if report.input_bound is not None:
-        yield Row("input-bound, by timers", [share_text(report.input_bound)])
+        yield GridRow("input-bound, by timers", [share_text(report.input_bound)])
     if report.ceiling is not None:
-        yield Row("ceiling", [bracketed(report.ceiling)])
+        yield GridRow("ceiling", [bracketed(report.ceiling)])
     if rates.fetch_wall_s is not None:
-        yield Row("fetch, a sample", [f"{seconds(rates.fetch_wall_s)}, CPU {seconds(rates.fetch_cpu_s)}"])
+        yield GridRow("fetch, a sample", [f"{seconds(rates.fetch_wall_s)}, CPU {seconds(rates.fetch_cpu_s)}"])
     if rates.prepare_wall_s is not None:
-        yield Row("prepare, a sample", [f"{seconds(rates.prepare_wall_s)}, CPU {seconds(rates.prepare_cpu_s)}"])
+        yield GridRow("prepare, a sample", [f"{seconds(rates.prepare_wall_s)}, CPU {seconds(rates.prepare_cpu_s)}"])
     if rates.prepared_per_cpu_s is not None:
-        yield Row("prepared", [f"{number(rates.prepared_per_cpu_s)} samples per CPU-second"])
+        yield GridRow("prepared", [f"{number(rates.prepared_per_cpu_s)} samples per CPU-second"])
     if rates.concurrency is not None:
-        yield Row("CPUs of the pipeline", [f"{number(rates.concurrency)} of {rates.cores}"])
+        yield GridRow("CPUs of the pipeline", [f"{number(rates.concurrency)} of {rates.cores}"])
     if rates.storage_bytes_per_s is not None:
-        yield Row("storage", [_storage(report)])
+        yield GridRow("storage", [_storage(report)])
     if rates.cache_hit_share is not None:
-        yield Row("from the page cache", [percentage(rates.cache_hit_share)])
+        yield GridRow("from the page cache", [percentage(rates.cache_hit_share)])
     if rates.timers_cpu_share is not None:
-        yield Row("cost of the timers", [f"{percentage(rates.timers_cpu_share)} of their own arm"])
+        yield GridRow("cost of the timers", [f"{percentage(rates.timers_cpu_share)} of their own arm"])
 
 
 def _storage(report: StallReport) -> str:
@@ -146,27 +146,27 @@ def _advice(report: StallReport) -> Grid | None:
     for one in report.advice:
         found = applied.get((one.change, one.text))
         more = _applied(found) if applied else [seconds(one.step_time_s)]
-        rows.append(Row(_advice_text(one, found), [bracketed(one.speed_up), *more]))
+        rows.append(GridRow(_advice_text(one, found), [bracketed(one.speed_up), *more]))
     return Grid("What would help, by its speed-up", columns, rows)
 
 
-def _applied(found: Verified | None) -> list[str]:
+def _applied(found: VerifiedAdvice | None) -> list[str]:
     if found is None:
         return [NOTHING, "not applied"]
     return [bracketed(found.measured) if found.measured else NOTHING, str(found.verdict)]
 
 
-def _advice_text(one: Advice, found: Verified | None) -> str:
+def _advice_text(one: Advice, found: VerifiedAdvice | None) -> str:
     remarks = [text for text in (one.note, found.reason if found else None) if text]
     return f"{one.text} ({'; '.join(remarks)})" if remarks else one.text
 
 
-def _parts(parts: Sequence[Part]) -> Grid:
-    rows = [Row(f"{part.name}: {part.meaning}" if part.meaning else part.name, _part(part)) for part in parts]
+def _parts(parts: Sequence[StallPart]) -> Grid:
+    rows = [GridRow(f"{part.name}: {part.meaning}" if part.meaning else part.name, _part(part)) for part in parts]
     return Grid("The parts of a step", ["share", "interval", "time a step"], rows)
 
 
-def _part(part: Part) -> list[str]:
+def _part(part: StallPart) -> list[str]:
     if part.share is None or part.time is None:
         return ["not measured", NOTHING, NOTHING]
     if not part.resolved:

@@ -23,7 +23,7 @@ SCOPE = ".keras-matrix"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NotebookLine:
     """A line of the table."""
 
     title: str
@@ -58,9 +58,9 @@ def scoped(style: str) -> str:
     return f"{SCOPE} {{{style.replace(':root', '&').replace('body {', '& {')}}}"
 
 
-def _verdict(row: Row, run_context: RunContext) -> Verdict:
+def _verdict(row: Row, run_context: RunContext) -> NotebookLine:
     ratios = tuple(_ratio(one.backend, one.estimate.centre, one.estimate.low, one.estimate.high) for one in row.ratios)
-    return Verdict(row.title, row.verdict, ratios, run_context.same_work(row).text, row.caveats)
+    return NotebookLine(row.title, row.verdict, ratios, run_context.same_work(row).text, row.caveats)
 
 
 def _ratio(backend: str, centre: float, low: float | None, high: float | None) -> str:

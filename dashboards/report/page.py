@@ -21,7 +21,7 @@ from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.fc import gap_to_peak
 from keras_matrix.dashboards.charts import axes, figure_table, parallel, pictures, usage
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.dot_plots import Picture, slot_of
+from keras_matrix.dashboards.charts.dot_plots import StripPicture, slot_of
 from keras_matrix.dashboards.charts.scaling import devices
 from keras_matrix.dashboards.report import environment, failures, results, traces
 from keras_matrix.dashboards.report.inputs import Inputs, inputs
@@ -126,7 +126,7 @@ def _when(about: Mapping[str, object], run_context: RunContext) -> str:
     return f"Run of {moment(about['started_at'])}" if about.get("started_at") else str(about.get("run_id", "A run"))
 
 
-def _rules(drawn: Mapping[str, Sequence[Picture]], ratios: Axis | None, steps: Sequence[Picture]) -> str:
+def _rules(drawn: Mapping[str, Sequence[StripPicture]], ratios: Axis | None, steps: Sequence[StripPicture]) -> str:
     """Return the style of the rules behind the strips of a page's pictures, and behind the findings."""
     found = [axes.rules(".findings > .finding > .plot", ratios, strong=1.0)] if ratios else []
     for key, shown in ("e", drawn["epochs"]), ("u", drawn["usages"]), ("p", steps):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.whatif.verify import Round, Row, Verification
+from keras_matrix.analysis.whatif.verify import Round, SettingCheck, Verification
 from keras_matrix.dashboards.charts import grid
 from keras_matrix.dashboards.charts.grid import Grid
 from keras_matrix.records.text import NOTHING, TIME_UNITS, interval, number, percentage, unit_for
@@ -44,10 +44,10 @@ def _table(one: Round, title: str) -> Grid:
         "error",
         "verdict",
     ]
-    return Grid(title, columns, [grid.Row(row.name, _values(row, unit.size)) for row in one.rows])
+    return Grid(title, columns, [grid.GridRow(row.name, _values(row, unit.size)) for row in one.rows])
 
 
-def _values(row: Row, unit: float) -> list[str]:
+def _values(row: SettingCheck, unit: float) -> list[str]:
     predicted, measured = row.predicted, row.measured
     return [
         number(predicted.step_time_s, unit),

@@ -32,7 +32,7 @@ from keras_matrix.analysis.views.result_table import CellView, WorkView, result_
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import RatioPlot, Word, interval_marks, slot_of
-from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, Block, FigureRow, Value, statistic_lines
+from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, FigureRow, Value, WorkFigures, statistic_lines
 from keras_matrix.dashboards.charts.pictures import work_details
 from keras_matrix.dashboards.charts.roofline import bandwidth, rate
 from keras_matrix.dashboards.charts.scaling.figures import scaled_value, scaling_lines
@@ -87,7 +87,7 @@ def findings(rows: Sequence[Row], command: str | None = None) -> tuple[list[Rati
     return [_finding(index, row, axis, advice.get(row.key, "")) for index, row in enumerate(rows)], axis
 
 
-def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[Block]:
+def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[WorkFigures]:
     """Return the table: a block per piece of work, a line per figure, a value per backend."""
     columns, unit, shown = backends(rows), device_unit(rows), result_table(rows, run_context)
     parallel = figures((view.cell for view in shown.cells), run_context.shares)
@@ -96,7 +96,7 @@ def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[Blo
     for gain in gains:
         scaled.setdefault(gain.cell_id, []).append(gain)
     return [
-        Block(
+        WorkFigures(
             work.row.title,
             _anchor(index),
             work_details(work.row),

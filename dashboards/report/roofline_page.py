@@ -19,7 +19,7 @@ Columns = Mapping[str, Callable[[T], str]]  # the text of a column, by its headi
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TextTable:
     """Rows of text below their headings; the first `words` columns are row headings."""
 
     heads: list[str]
@@ -60,7 +60,7 @@ def render_page(found: Roofline, heading: Heading) -> str:
     )
 
 
-def cell_table(shares: Sequence[PeakShare]) -> Table:
+def cell_table(shares: Sequence[PeakShare]) -> TextTable:
     """Return a row per cell."""
     columns: Columns[PeakShare] = {
         "work": lambda one: one.title,
@@ -77,7 +77,7 @@ def cell_table(shares: Sequence[PeakShare]) -> Table:
     return _table(columns, shares, words=2)
 
 
-def own_table(own: Sequence[Product]) -> Table:
+def own_table(own: Sequence[Product]) -> TextTable:
     """Return a row per backend, precision and number of CPUs: its own matrix product against the best."""
     columns: Columns[Product] = {
         "device": lambda one: one.place.device,
@@ -92,7 +92,7 @@ def own_table(own: Sequence[Product]) -> Table:
     return _table(columns, own, words=3)
 
 
-def memory_table(slopes: Sequence[Slope]) -> Table:
+def memory_table(slopes: Sequence[Slope]) -> TextTable:
     """Return a row per device and number of CPUs."""
     columns: Columns[Slope] = {
         "device": lambda one: one.device,
@@ -107,8 +107,8 @@ def memory_table(slopes: Sequence[Slope]) -> Table:
     return _table(columns, slopes, words=2)
 
 
-def _table(columns: Columns[T], found: Sequence[T], words: int) -> Table:
-    return Table(list(columns), [[text(one) for text in columns.values()] for one in found], words)
+def _table(columns: Columns[T], found: Sequence[T], words: int) -> TextTable:
+    return TextTable(list(columns), [[text(one) for text in columns.values()] for one in found], words)
 
 
 def _share_of_peak(one: PeakShare) -> str:

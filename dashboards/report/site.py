@@ -19,7 +19,7 @@ from pathlib import Path
 
 from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live.page import CellPage, Frame
-from keras_matrix.dashboards.live.questions import Choice, questions
+from keras_matrix.dashboards.live.questions import DashboardFilter, questions
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.identity import CELL_ID, RUN_ID
 from keras_matrix.records.text import plural
@@ -66,7 +66,7 @@ def index(
     """Return the page of all questions; `runs` have a page, `empty` explains a warehouse without runs."""
     counts = dashboard.run_counts(warehouse)
     asked = [one for one in questions().values() if one.name != "trend"] if counts.runs else []
-    shown = dashboard.panels_of(warehouse, asked, Choice())
+    shown = dashboard.panels_of(warehouse, asked, DashboardFilter())
     frame = Frame(
         "All runs",
         "Each cell shows its newest run and links to its results over time.",
@@ -79,7 +79,7 @@ def index(
 
 def cell_page(warehouse: Warehouse, cell_id: str, runs: Collection[str] = ()) -> str:
     """Return the page of one cell over time, with a way back to its newest run if that is one of `runs`."""
-    panel = dashboard.panel_of(warehouse, questions()["trend"], Choice(cell=cell_id))
+    panel = dashboard.panel_of(warehouse, questions()["trend"], DashboardFilter(cell=cell_id))
     page = CellPage(cell_id, panel, dashboard.cell_heading(warehouse, cell_id))
     lead = f"Cell {cell_id}. One dot a session, with its interval between processes; a vertical stroke where the level "
     path = [("All runs", "../index.html")]

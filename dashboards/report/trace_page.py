@@ -5,7 +5,7 @@ Pure functions of a stored trace and its table. The page loads nothing and runs 
 
 from __future__ import annotations
 
-from keras_matrix.dashboards.charts.grid import Grid, Row
+from keras_matrix.dashboards.charts.grid import Grid, GridRow
 from keras_matrix.dashboards.charts.trace_timeline import NARROW, WIDE, StepSpans, draw
 from keras_matrix.dashboards.report import traces
 from keras_matrix.dashboards.report.page import rendered, stylesheet
@@ -35,5 +35,5 @@ def render(title: str, table: TraceSummary, step: StepSpans | None) -> str:
 
 
 def _largest(step: StepSpans) -> Grid:
-    rows = [Row(name, [seconds(time_s), str(count)]) for name, time_s, count in step.largest]
+    rows = [GridRow(name, [seconds(time_s), str(count)]) for name, time_s, count in step.largest]
     return Grid("Largest operations of this step", ["time", "count"], rows)

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.context import ShownTrace
-from keras_matrix.analysis.comparison.table import Row as TableRow
+from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.dashboards.charts.dot_plots import slot_of
-from keras_matrix.dashboards.charts.grid import Grid, Row
+from keras_matrix.dashboards.charts.grid import Grid, GridRow
 from keras_matrix.records.text import NOTHING, number, percentage, plural, seconds
-from keras_matrix.records.traces.table import IdleGap, TraceSummary, TimeShare
+from keras_matrix.records.traces.table import IdleGap, TimeShare, TraceSummary
 
 MOST_ROWS = 10
 NOT_REPORTED = "not reported"
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class TraceSheet:
     """One cell's trace; `link` is the path of its file relative to the page."""
 
     title: str
@@ -28,7 +28,7 @@ class Sheet:
     grids: list[Grid]
 
 
-def sheets(rows: Sequence[TableRow], traces: Mapping[str, ShownTrace]) -> list[Sheet]:
+def sheets(rows: Sequence[Row], traces: Mapping[str, ShownTrace]) -> list[TraceSheet]:
     """Return a sheet for each traced cell of the table."""
     return [
         _sheet(row.title, backend, traces[cell.cell_id])
@@ -38,8 +38,8 @@ def sheets(rows: Sequence[TableRow], traces: Mapping[str, ShownTrace]) -> list[S
     ]
 
 
-def _sheet(title: str, backend: str, trace: ShownTrace) -> Sheet:
-    return Sheet(title, backend, slot_of(backend), trace.link, summary(trace.table), grids(trace.table))
+def _sheet(title: str, backend: str, trace: ShownTrace) -> TraceSheet:
+    return TraceSheet(title, backend, slot_of(backend), trace.link, summary(trace.table), grids(trace.table))
 
 
 def grids(table: TraceSummary) -> list[Grid]:
@@ -74,7 +74,7 @@ def _parts(table: TraceSummary, name: str, parts: Sequence[TimeShare]) -> Grid:
     steps = table.steps or 1
     per = " a step" if table.steps else ""
     rows = [
-        Row(
+        GridRow(
             part.name or NOT_REPORTED,
             [percentage(part.share), seconds(part.time_s / steps), number(part.count / steps)],
         )
@@ -85,7 +85,7 @@ def _parts(table: TraceSummary, name: str, parts: Sequence[TimeShare]) -> Grid:
 
 def _gaps(gaps: Sequence[IdleGap]) -> Grid:
     rows = [
-        Row(seconds(gap.duration_s), [gap.before or NOTHING, gap.after or NOTHING, gap.meanwhile or NOTHING])
+        GridRow(seconds(gap.duration_s), [gap.before or NOTHING, gap.after or NOTHING, gap.meanwhile or NOTHING])
         for gap in gaps[:MOST_ROWS]
     ]
     return Grid("The longest gaps", ["after", "before", "meanwhile"], rows)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from keras_matrix.analysis.regression.gate import Outcome, Rule, judge
+from keras_matrix.analysis.regression.gate import GateOutcome, Rule, judge
 from keras_matrix.analysis.stats.blocks import CONFIDENCE, LEVEL, MIN_BLOCKS, POWER, t_quantile
 from keras_matrix.analysis.stats.sequential import FIXED
 
@@ -96,7 +96,7 @@ def by_interval(logs: Array) -> npt.NDArray[np.bool_]:
 def by_gate(logs: Array) -> npt.NDArray[np.bool_]:
     """Return whether `runner gate --threshold 0` calls one comparison regressed, with a fixed number of blocks."""
     rule = Rule(threshold=0.0, looks=FIXED)
-    return np.array([judge({"": row.tolist()}, rule)[""].outcome is Outcome.REGRESSED for row in logs])
+    return np.array([judge({"": row.tolist()}, rule)[""].outcome is GateOutcome.REGRESSED for row in logs])
 
 
 def affordable(recording: Recording, arm: str, budget_s: float) -> int:

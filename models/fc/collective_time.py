@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from keras_matrix.records.traces.neutral import covered
 from keras_matrix.records.traces.xspace.columns import Places
 from keras_matrix.records.traces.xspace.reader import DERIVED
-from keras_matrix.records.traces.xspace.xplane import UNTOLD, Events, PlaneLine, Plane
+from keras_matrix.records.traces.xspace.xplane import UNTOLD, Events, Plane, PlaneLine
 
 ACCELERATORS = ("/device:GPU:", "/device:TPU:")
 # NCCL before 2.19 named its kernels ncclKernel_..., since then ncclDevKernel_... (src/device/generate.py).

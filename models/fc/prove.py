@@ -25,7 +25,15 @@ from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec
 from keras_matrix.records.codec import decode, dumps, loads
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProofOrder
-from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, FcProblem, Parallelism, Parallel, layout_problem, parallel_of
+from keras_matrix.records.fc.spec import (
+    LEARNING_RATE,
+    MODES,
+    FcProblem,
+    Parallel,
+    Parallelism,
+    layout_problem,
+    parallel_of,
+)
 
 
 def prove(order: ProofOrder) -> ProofAnswer:

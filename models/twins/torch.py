@@ -284,7 +284,9 @@ class Decoder(nn.Module):  # type: ignore[misc]
         (tokens, width), (length, _) = weights[0].shape, weights[1].shape
         hidden = weights[14].shape[1]
         self.embedding, self.positions = nn.Embedding(tokens, width), nn.Parameter(torch.empty(length, width))
-        self.blocks = nn.Sequential(*(CausalBlock(width, heads_of(model), hidden) for _ in range((len(weights) - 5) // 16)))
+        self.blocks = nn.Sequential(
+            *(CausalBlock(width, heads_of(model), hidden) for _ in range((len(weights) - 5) // 16))
+        )
         self.norm, self.head = nn.LayerNorm(width, eps=1e-6), nn.Linear(width, tokens, bias=False)
 
     def forward(self, tokens: Any) -> Any:

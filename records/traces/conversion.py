@@ -15,7 +15,7 @@ from pathlib import Path
 
 from keras_matrix.records.traces import neutral, programs, torch
 from keras_matrix.records.traces.categories import kinds
-from keras_matrix.records.traces.neutral import Flow, Head, TrackKind, Span
+from keras_matrix.records.traces.neutral import Flow, Head, Span, TrackKind
 from keras_matrix.records.traces.request import Names, TraceError
 from keras_matrix.records.traces.steps import is_part
 from keras_matrix.records.traces.xspace import reader, tracks
@@ -75,7 +75,9 @@ def make(files: Sequence[Path], target: Path, backend: str, names: Names | None 
         raise TraceError(
             f"{files[0]}: contains no event of a profiler{parts[0].others}; record it again, or name another file"
         )
-    steps = {(part.first_worker, span.step) for part in parts for span in part.spans if span.track.kind is TrackKind.STEPS}
+    steps = {
+        (part.first_worker, span.step) for part in parts for span in part.spans if span.track.kind is TrackKind.STEPS
+    }
     workers = {worker for worker, _ in steps} or {0}
     head = Head(
         backend,
@@ -137,11 +139,15 @@ def _read(path: Path, worker: int, names: Names) -> ConvertedFile:
     if backend_of(path) == "torch":
         recording = torch.read(path)
         spans, flows = torch.spans(recording, worker)
-        part = ConvertedFile(spans, flows, recording.clocks, recording.device, worker, recording.base_ns, notes=recording.notes)
+        part = ConvertedFile(
+            spans, flows, recording.clocks, recording.device, worker, recording.base_ns, notes=recording.notes
+        )
         return replace(part, others=kinds(recording.others))
     profile = reader.read(path)
     spans, notes = _finished(tracks.spans(profile, worker, names))
-    part = ConvertedFile(spans, [], profile.clocks, profile.device, worker, warnings=profile.warnings, programs=profile.programs)
+    part = ConvertedFile(
+        spans, [], profile.clocks, profile.device, worker, warnings=profile.warnings, programs=profile.programs
+    )
     return replace(part, notes=notes)
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from keras_matrix.records.traces import kineto
 from keras_matrix.records.traces.categories import category_of, unread
 from keras_matrix.records.traces.names import copy_of, is_collective
-from keras_matrix.records.traces.neutral import Flow, TrackKind, Phase, FlowEnd, Span, Track
+from keras_matrix.records.traces.neutral import Flow, FlowEnd, Phase, Span, Track, TrackKind
 from keras_matrix.records.traces.request import CLOCK, LAYER, MARK, PHASE, STEP, TraceError
 from keras_matrix.records.traces.steps import is_unfinished
 

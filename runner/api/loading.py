@@ -9,7 +9,7 @@ from pathlib import Path
 
 from keras_matrix.records.store import Run as StoredRun
 from keras_matrix.records.store_failure import StoreFailure
-from keras_matrix.runner.api.stored_run import Run, Source, as_path
+from keras_matrix.runner.api.stored_run import Run, RunSource, as_path
 from keras_matrix.runner.errors import InfrastructureError, StoreError, UsageError
 from keras_matrix.runner.service import merge as merging
 from keras_matrix.runner.service.merge import MergeRequest
@@ -45,7 +45,7 @@ def of_stored(run: StoredRun, found: Findings | None = None) -> Run:
             write_report(run, page)
         return page or run.folder / "report.html"
 
-    return Run(Source((run.folder,), read, pending, write))
+    return Run(RunSource((run.folder,), read, pending, write))
 
 
 @contextmanager
@@ -86,4 +86,4 @@ def _merged(runs: list[StoredRun]) -> Run:
         return table.page
 
     folders = tuple(names[name].folder for name in merged.merge.run_ids)
-    return Run(Source(folders, lambda: merged.found, lambda found: merging.pending_of_all(merged), write))
+    return Run(RunSource(folders, lambda: merged.found, lambda found: merging.pending_of_all(merged), write))

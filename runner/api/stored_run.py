@@ -45,7 +45,7 @@ def as_path(what: str, value: object) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RunSource:
     """Where a run is read from: its folders, its table with its checks, its pending repeats, its page.
 
     `write` writes the page, to the given path or else to the usual one, and returns where it is.
@@ -60,7 +60,7 @@ class Source:
 class Run:
     """A run, or several merged ones, as `load` and `run` return it. The figures are those of its report."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: RunSource) -> None:
         """Take what the run is read from; it is read later."""
         self._source = source
 

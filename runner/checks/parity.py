@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from keras_matrix.analysis.parity import deviations, explanations
-from keras_matrix.analysis.parity.explanations import Evidence
+from keras_matrix.analysis.parity.explanations import DeviationEvidence
 from keras_matrix.records.backends import BY_COMPILE_TIME
 from keras_matrix.records.instruments import parity
 from keras_matrix.records.instruments.parity import (
@@ -32,7 +32,14 @@ from keras_matrix.records.instruments.parity import (
 from keras_matrix.records.schema import Status
 from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.cell.job import WEIGHTS_NAME, ParityWorker
-from keras_matrix.runner.checks.parity_processes import Key, ParityContext, ProcessSlot, Reply, Subject, process_slots
+from keras_matrix.runner.checks.parity_processes import (
+    Key,
+    ParityContext,
+    ParitySubject,
+    ProcessSlot,
+    Reply,
+    process_slots,
+)
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.machine import machine
@@ -50,7 +57,7 @@ NUDGES = (1, 2, 3)
 class ParityRequest:
     """The request for a comparison; `executor` replaces processes in a test."""
 
-    subjects: Sequence[Subject]
+    subjects: Sequence[ParitySubject]
     backends: Sequence[str]
     precisions: Sequence[str]
     results: Path
@@ -70,7 +77,7 @@ def compare_all(request: ParityRequest, done: Callable[[ParityRecord], None]) ->
     return records
 
 
-def in_slots(request: ParityRequest) -> Iterator[tuple[ParityContext, Subject]]:
+def in_slots(request: ParityRequest) -> Iterator[tuple[ParityContext, ParitySubject]]:
     """Yield each subject with a context for its processes, which end with the iteration."""
     mark = str(request.results.resolve())
     with writing(request.results):
@@ -104,7 +111,7 @@ def _context(request: ParityRequest, slots: Sequence[ProcessSlot]) -> ParityCont
     )
 
 
-def compare(context: ParityContext, subject: Subject) -> ParityRecord:
+def compare(context: ParityContext, subject: ParitySubject) -> ParityRecord:
     """Compare a workload on the backends of the context."""
     context.work.mkdir(parents=True, exist_ok=True)
     try:
@@ -123,7 +130,7 @@ class _Comparison:
     """The comparison of a workload, from the creation of its weights to its record."""
 
     context: ParityContext
-    subject: Subject
+    subject: ParitySubject
     outputs: dict[Key, deviations.ParityProcess] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
@@ -143,8 +150,8 @@ class _Comparison:
         pairs = self._corrected(pairs, facts, zero)
         rounding = self._rounding(pairs, zero)
         own = self._own(pairs, facts)
-        nudged = self._nudged(pairs, Evidence(rounding=rounding, facts=facts), zero)
-        evidence = Evidence(own, rounding, nudged, facts)
+        nudged = self._nudged(pairs, DeviationEvidence(rounding=rounding, facts=facts), zero)
+        evidence = DeviationEvidence(own, rounding, nudged, facts)
         pairs = [explanations.explained(pair, evidence) for pair in pairs]
         pairs = [pair if pair.agrees else self._located(pair, zero) for pair in pairs]
         some = next((output.trace for output in self.outputs.values()), None)
@@ -273,7 +280,7 @@ class _Comparison:
         if len(os.sched_getaffinity(0)) < OWN_THREADS:
             return found
         for backend in BY_COMPILE_TIME:  # either backend of a pair can explain it
-            explained = [explanations.explained(pair, Evidence(found, facts=facts)) for pair in pairs]
+            explained = [explanations.explained(pair, DeviationEvidence(found, facts=facts)) for pair in pairs]
             parted = [
                 pair.backends for pair in explained if any(map(explanations.is_unexplained_training, pair.findings))
             ]
@@ -288,7 +295,9 @@ class _Comparison:
                 found[backend] = apart
         return found
 
-    def _nudged(self, pairs: Sequence[Pair], evidence: Evidence, zero: deviations.Zeros) -> dict[str, Deviation]:
+    def _nudged(
+        self, pairs: Sequence[Pair], evidence: DeviationEvidence, zero: deviations.Zeros
+    ) -> dict[str, Deviation]:
         """Return the deviation of a backend's float32 with nudged weights, if that may explain a figure."""
         found: dict[str, Deviation] = {}
         for backend in BY_COMPILE_TIME:  # either backend of a pair can explain it

@@ -38,7 +38,7 @@ NUDGED_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ParitySubject:
     """The subject of a comparison: a workload with its parameters, and how it is trained."""
 
     workload: str
@@ -121,7 +121,7 @@ class ParityContext:
     timeout_s: float = 600.0
     weights: Path | None = None
 
-    def run(self, subject: Subject, orders: Sequence[tuple[Key, ParityWorker]]) -> list[Reply]:
+    def run(self, subject: ParitySubject, orders: Sequence[tuple[Key, ParityWorker]]) -> list[Reply]:
         """Run these processes, one per slot at a time, and return their replies in order."""
         free = deque(self.process_slots)
         running: deque[tuple[ProcessSlot, Job, Running]] = deque()
@@ -139,7 +139,7 @@ class ParityContext:
                 process.abandon()
         return replies
 
-    def _job(self, subject: Subject, key: Key, worker: ParityWorker) -> Job:
+    def _job(self, subject: ParitySubject, key: Key, worker: ParityWorker) -> Job:
         settings = settings_of(subject, key)
         steps = int(settings.steps_per_epoch)
         folder = self.work / secrets.token_hex(8)
@@ -159,7 +159,7 @@ class ParityContext:
         )
 
 
-def settings_of(subject: Subject, key: Key) -> Settings:
+def settings_of(subject: ParitySubject, key: Key) -> Settings:
     """Return the settings of a process: defaults except for its size, precision, threads and feed. Pure."""
     most = FLOAT64_STEPS if key.precision == "float64" else subject.steps if key.nudge is None else NUDGED_STEPS
     steps = min(subject.steps, most)

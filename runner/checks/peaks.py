@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from random import Random
 
-from keras_matrix.analysis.surroundings.disturbance import OwnUse, Watched, other_cpu_share
+from keras_matrix.analysis.surroundings.disturbance import MeasuredStretch, OwnUse, other_cpu_share
 from keras_matrix.records.backends import BACKENDS, TABLE
 from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.instruments import peaks
@@ -49,7 +49,7 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class PeaksSubject:
     """The subject and time of the measurement: machine, versions, numbers of CPUs, and the first GPU."""
 
     machine: Machine
@@ -73,7 +73,7 @@ class _Found:
 
 
 def measure(
-    probe: Probe, subject: Subject, effort: Effort = Effort(), report: Callable[[str], None] = lambda line: None
+    probe: Probe, subject: PeaksSubject, effort: Effort = Effort(), report: Callable[[str], None] = lambda line: None
 ) -> Peaks:
     """Measure the peaks; `report` gets a line per process. Raises `InfrastructureError` if there is no figure."""
     seed = secrets.randbits(32)
@@ -111,7 +111,7 @@ def _watched(work: Callable[[], None]) -> float | None:
     with Sampler(os.sched_getaffinity(0)) as sampler:
         before, own_s = sampler.read(), ended_cpu_s()
         work()
-        return other_cpu_share(Watched(since(before, sampler.read()), OwnUse(cpu_s=ended_cpu_s() - own_s)))
+        return other_cpu_share(MeasuredStretch(since(before, sampler.read()), OwnUse(cpu_s=ended_cpu_s() - own_s)))
 
 
 def _rounds(probe: Probe, plan: tuple[list[PeakOrder], int, int], found: _Found, report: Callable[[str], None]) -> None:
@@ -140,7 +140,7 @@ def order_for(settings: Settings, effort: Effort) -> PeakOrder:
     )
 
 
-def _orders(probe: Probe, subject: Subject, effort: Effort) -> Iterable[PeakOrder]:
+def _orders(probe: Probe, subject: PeaksSubject, effort: Effort) -> Iterable[PeakOrder]:
     everything = subject.machine.logical_cpus
     backends = [name for name in BACKENDS if not probe.missing(name)]
     for count in sorted({*subject.threads, 1, everything}):

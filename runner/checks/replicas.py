@@ -21,7 +21,7 @@ from keras_matrix.records.settings import DATA
 from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.cell.job import WEIGHTS_NAME, ParityWorker
 from keras_matrix.runner.checks.parity import ParityRequest, in_slots
-from keras_matrix.runner.checks.parity_processes import Key, ParityContext, Subject, settings_of
+from keras_matrix.runner.checks.parity_processes import Key, ParityContext, ParitySubject, settings_of
 
 NUDGE = 1
 # Computed in the precision of the training: rounding would differ on several devices (JAX computes it in float32).
@@ -40,7 +40,7 @@ def prove_all(request: ParityRequest, devices: int, distribution: str, done: Pro
     return proofs
 
 
-def prove(context: ParityContext, subject: Subject, devices: int, distribution: str = DATA) -> ReplicaProof:
+def prove(context: ParityContext, subject: ParitySubject, devices: int, distribution: str = DATA) -> ReplicaProof:
     """Prove one workload on the backends of the context."""
     context.work.mkdir(parents=True, exist_ok=True)
     try:
@@ -54,7 +54,7 @@ class _Proof:
     """The proof of a workload, from the creation of its weights."""
 
     context: ParityContext
-    subject: Subject
+    subject: ParitySubject
     devices: int
     distribution: str
     failures: dict[str, str] = field(default_factory=dict)

@@ -25,7 +25,7 @@ LockOn = Callable[[date], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Locked:
+class DatedLock:
     """A lock, as requirements with exact versions, and the first day that has it."""
 
     day: date
@@ -68,26 +68,26 @@ def lock_on(wanted: Sequence[str], python: str) -> LockOn:
     return lock
 
 
-def locks_between(good: date, bad: date, lock: LockOn) -> list[Locked]:
+def locks_between(good: date, bad: date, lock: LockOn) -> list[DatedLock]:
     """Return the different locks from the good to the bad day, each with the first day that has it.
 
     Days between two with the same lock are taken to have it, too.
     """
     if good >= bad:
         raise UsageError(f"--good: must be before --bad, got {good} and {bad}")
-    first, last = Locked(good, lock(good)), Locked(bad, lock(bad))
+    first, last = DatedLock(good, lock(good)), DatedLock(bad, lock(bad))
     if first.lock == last.lock:
         raise UsageError(f"--bad: the lock of {bad} is that of {good}: nothing to search")
     return [first, *_after(first, last, lock)]
 
 
-def _after(first: Locked, last: Locked, lock: LockOn) -> list[Locked]:
+def _after(first: DatedLock, last: DatedLock, lock: LockOn) -> list[DatedLock]:
     if first.lock == last.lock:
         return []
     if (days := (last.day - first.day).days) == 1:
         return [last]
     on = first.day + timedelta(days=days // 2)
-    middle = Locked(on, lock(on))
+    middle = DatedLock(on, lock(on))
     return [*_after(first, middle, lock), *_after(middle, last, lock)]
 
 

@@ -29,7 +29,7 @@ _PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class BaseEnvironment:
     """The Python of a base environment, and the versions of all its packages by name, in lower case with dashes."""
 
     python: str
@@ -42,7 +42,7 @@ class Layer:
 
     requirements: Sequence[str] = ()
     paths: Sequence[str] = ()
-    base: Base = field(default_factory=lambda: base_of(sys.executable))
+    base: BaseEnvironment = field(default_factory=lambda: base_of(sys.executable))
 
     @property
     def name(self) -> str:
@@ -51,9 +51,9 @@ class Layer:
         return f"layer-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def base_of(python: str) -> Base:
+def base_of(python: str) -> BaseEnvironment:
     """Return the environment of a Python. Raises `CannotRebuild` if it does not answer."""
-    return Base(python, distributions(python))
+    return BaseEnvironment(python, distributions(python))
 
 
 def distributions(python: str) -> dict[str, str]:

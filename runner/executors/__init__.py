@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from keras_matrix.analysis.surroundings.disturbance import Watched
+from keras_matrix.analysis.surroundings.disturbance import MeasuredStretch
 from keras_matrix.records.instruments.gpu_place import GpuPlace
 from keras_matrix.records.instruments.usage import Usage, UsageSeries
 from keras_matrix.records.schema import Container, Machine, Surroundings
@@ -47,7 +47,7 @@ class Outcome:
     parent_cpu_time_s: float | None = None
     peak_tree_memory_bytes: int | None = None
     surroundings: Surroundings = Surroundings()
-    watched: tuple[Watched, ...] | None = None
+    watched: tuple[MeasuredStretch, ...] | None = None
     container: Container | None = None
     task: TaskObservation | None = None
     usage: Usage | None = None

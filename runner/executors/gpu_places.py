@@ -24,7 +24,7 @@ from keras_matrix.records.store import Run
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCell
-from keras_matrix.runner.executors.places import Fitting, Place, Stopped, gpus_needed_by
+from keras_matrix.runner.executors.places import Fitting, Place, SessionEnded, gpus_needed_by
 from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, UnknownGpu, named_gpus, usable_gpus
 from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.machine.gpus.present import PresentGpus, present_gpus
@@ -130,7 +130,7 @@ class GpuPlaces:
         )
 
     def stop(self) -> None:
-        """End all cells; calls that wait for them raise `Stopped`."""
+        """End all cells; calls that wait for them raise `SessionEnded`."""
         self._shared.stop()
 
     def _equal(self, groups: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -248,9 +248,9 @@ class _Shared:
             running.kill()
 
     def check(self) -> None:
-        """Raise `Stopped` if the session ends: how a killed process ended is no result."""
+        """Raise `SessionEnded` if the session ends: how a killed process ended is no result."""
         if self.stopping:
-            raise Stopped
+            raise SessionEnded
 
 
 class _AtGpus:
@@ -326,10 +326,10 @@ class _Placed:
         self._place.shared.end(self._number)
 
     def _check(self) -> None:
-        """Raise `Stopped` if the session ends; what the process uses is closed before."""
+        """Raise `SessionEnded` if the session ends; what the process uses is closed before."""
         try:
             self._place.shared.check()
-        except Stopped:
+        except SessionEnded:
             self.abandon()
             raise
 

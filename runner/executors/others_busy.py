@@ -34,22 +34,24 @@ PATIENCE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class NeighbourDevice:
     """A device next to the cell's own: what to change in its settings, and its GPUs."""
 
     cpus: int | str
     gpus: GpuChoice
 
 
-def other_devices(settings: Settings, choice: GpuChoice = ANY_GPU, present: Present = None) -> list[Device]:
+def other_devices(settings: Settings, choice: GpuChoice = ANY_GPU, present: Present = None) -> list[NeighbourDevice]:
     """Return the other devices of this machine on which a cell fits; empty if there is none."""
     if settings.device == "gpu":
-        return [Device(settings.cpus, GpuChoice(",".join(gpus))) for gpus in _other_gpus(settings, choice, present)]
+        return [
+            NeighbourDevice(settings.cpus, GpuChoice(",".join(gpus))) for gpus in _other_gpus(settings, choice, present)
+        ]
     allowed = sorted(os.sched_getaffinity(0))
     own = pinned(settings.cpus, ProcTree(), allowed) or allowed
     free, size = [cpu for cpu in allowed if cpu not in own], len(own)
     sets = [free[end - size : end] for end in range(size, len(free) + 1, size)]
-    return [Device(cpu_list.text(one), ANY_GPU) for one in sets]
+    return [NeighbourDevice(cpu_list.text(one), ANY_GPU) for one in sets]
 
 
 def half_of_cpus() -> str:
@@ -198,7 +200,7 @@ class _AmongOthers:
             self._failed = f"{type(error).__name__}: {error}"
 
 
-def _companion(job: Job, device: Device, number: int) -> Job:
+def _companion(job: Job, device: NeighbourDevice, number: int) -> Job:
     """Return the job of a process that works on another device; its result is of no interest."""
     folder = Path(f"{job.folder}.{number}")
     folder.mkdir(parents=True, exist_ok=True)

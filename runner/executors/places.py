@@ -17,7 +17,7 @@ from keras_matrix.runner.executors.supervise.visible_gpus import gpus_needed
 from keras_matrix.runner.matrix.reader import Cell
 
 
-class Stopped(Exception):
+class SessionEnded(Exception):
     """The session ends, and what a place still does is of no interest."""
 
 
@@ -93,4 +93,4 @@ class Places(Protocol):
         """Return the message that no place is left for so many comparisons; `why` is empty or says how they ended."""
 
     def stop(self) -> None:
-        """End all work at once; calls that wait raise `Stopped`."""
+        """End all work at once; calls that wait raise `SessionEnded`."""

@@ -22,10 +22,10 @@ from keras_matrix.runner.machine.gpus.present import PresentGpus, present_gpus
 from keras_matrix.runner.machine.gpus.state import has_driver
 from keras_matrix.runner.machine.preflight.builds import build_of
 from keras_matrix.runner.machine.preflight.facts import GpuFacts, TpuFacts, read_gpus, read_tpus
-from keras_matrix.runner.machine.preflight.rules import Problem, gpu_problems, tpu_problems
+from keras_matrix.runner.machine.preflight.rules import CellProblem, gpu_problems, tpu_problems
 
 TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-ctk", "nvidia-container-cli")
-NO_TOOLKIT = Problem(
+NO_TOOLKIT = CellProblem(
     "container_toolkit",
     "the NVIDIA Container Toolkit is not found on this machine, so the engine may be unable to give a container a GPU; "
     "install it: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit",
@@ -43,17 +43,17 @@ class Preflight:
     present: PresentGpus | Unread | None = None
     tpus: TpuFacts | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
-    everywhere: tuple[Problem, ...] = ()
+    everywhere: tuple[CellProblem, ...] = ()
 
     def problems(
         self, settings: Settings, task: Task | None = None, choice: GpuChoice = ANY_GPU
-    ) -> tuple[Problem, ...]:
+    ) -> tuple[CellProblem, ...]:
         """Return the problems of one cell, those with a status first. An external command's build is not judged."""
-        found: list[Problem] = []
+        found: list[CellProblem] = []
         if settings.device == "gpu" and self.gpus is not None:
             build = None if task is not None else build_of(settings.backend, self.versions)
             names = gpu_names(settings, self.present, choice) if self.gpus.driver is not None else ()
-            found = [names] if isinstance(names, Problem) else gpu_problems(self.gpus, names, build)
+            found = [names] if isinstance(names, CellProblem) else gpu_problems(self.gpus, names, build)
             found += self.everywhere
         elif settings.device == "tpu" and self.tpus is not None:
             found = tpu_problems(self.tpus)
@@ -90,7 +90,9 @@ def preflight_of(
         return None
     has_gpu_cells = any(one.device == "gpu" for one in on_device)
     present = present_gpus(library) if has_gpu_cells and has_driver(tree or ProcTree()) else None
-    names = [name for one in on_device if not isinstance(found := gpu_names(one, present), Problem) for name in found]
+    names = [
+        name for one in on_device if not isinstance(found := gpu_names(one, present), CellProblem) for name in found
+    ]
     names += _visible(present) if has_gpu_cells else ()  # which of them a cell may use is asked later
     missing_toolkit = in_containers and has_gpu_cells and not any(shutil.which(name) for name in TOOLKIT)
     return Preflight(
@@ -104,14 +106,14 @@ def preflight_of(
 
 def gpu_names(
     settings: Settings, present: PresentGpus | Unread | None, choice: GpuChoice = ANY_GPU
-) -> tuple[str, ...] | Problem:
+) -> tuple[str, ...] | CellProblem:
     """Return the GPUs of a cell by index or UUID, or the problem that it has too few."""
     try:
         return gpus_of(settings, os.environ, present, choice)
     except NoGpu as error:
-        return Problem("gpu_missing", str(error), Status.DEVICE_MISMATCH)
+        return CellProblem("gpu_missing", str(error), Status.DEVICE_MISMATCH)
     except TooFewGpus as error:
-        return Problem("too_few_gpus", str(error), Status.UNSUPPORTED)
+        return CellProblem("too_few_gpus", str(error), Status.UNSUPPORTED)
 
 
 def _visible(present: PresentGpus | Unread | None) -> tuple[str, ...]:

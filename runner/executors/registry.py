@@ -41,7 +41,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ExecutorEntry:
     """One way to run a cell.
 
     `starts` are its values of --start, the default first. Help and messages state what its options apply to (`place`),
@@ -73,7 +73,7 @@ class ExecutorRequest:
 class Executors(ABC):
     """Creates the executors of a command: one per run, and so one per arm of a comparison."""
 
-    def __init__(self, entry: Entry, request: ExecutorRequest) -> None:
+    def __init__(self, entry: ExecutorEntry, request: ExecutorRequest) -> None:
         """Take the request. Raises `UsageError` for an option that cannot be used."""
         self.entry, self.request = entry, request
 
@@ -108,14 +108,14 @@ DEFAULT = "process"
 ENTRIES = {
     entry.name: entry
     for entry in (
-        Entry(
+        ExecutorEntry(
             name=DEFAULT,
             module="keras_matrix.runner.executors.process.registration",
             summary="run cells as processes of this machine",
             contract=Contract(),
             starts=("fork", "fresh"),
         ),
-        Entry(
+        ExecutorEntry(
             name="docker",
             module="keras_matrix.runner.executors.docker.registration",
             summary="each in a container from its backend's image",
@@ -130,7 +130,7 @@ ENTRIES = {
                 Option("seccomp", "FILE", "its seccomp profile, or unconfined; default: the engine's own"),
             ),
         ),
-        Entry(
+        ExecutorEntry(
             name="ray",
             module="keras_matrix.runner.executors.ray.registration",
             summary="on the nodes of a Ray cluster",

@@ -15,7 +15,7 @@ from typing import Any
 from keras_matrix.records.codec import CodecError, loads
 from keras_matrix.records.settings import DATA_SOURCES, FEEDS, PIPELINE, Scalar
 from keras_matrix.runner.errors import InfrastructureError
-from keras_matrix.runner.matrix.grammar import DEFAULTS, ENTRY_KEYS, NAME, Rule
+from keras_matrix.runner.matrix.grammar import DEFAULTS, ENTRY_KEYS, NAME, ValueRule
 
 CATALOG_VERSION = 1
 CATALOG_PATH = Path(__file__).parents[2] / "models" / "catalog.json"
@@ -37,7 +37,7 @@ OPTIONAL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class CatalogWorkload:
     """A workload. Shapes exclude the batch; FLOPs are for the forward pass of one sample at default parameters.
 
     `twin` is the phase that its twin in plain framework code does; None without a twin.
@@ -49,7 +49,7 @@ class Workload:
     batch_size: int
     samples: int
     data: tuple[str, ...]
-    params: Mapping[str, Rule] = field(default_factory=dict)
+    params: Mapping[str, ValueRule] = field(default_factory=dict)
     input_shape: Any = None
     output_shape: Any = None
     parameters: int | None = None
@@ -82,12 +82,12 @@ class Workload:
 class Catalog:
     """The named workloads."""
 
-    workloads: Mapping[str, Workload]
+    workloads: Mapping[str, CatalogWorkload]
 
 
-def user_workload(name: str) -> Workload:
+def user_workload(name: str) -> CatalogWorkload:
     """Return a user's `package.module:function` with the defaults that apply before it runs."""
-    return Workload(name, "user", "your own workload", USER_BATCH_SIZE, USER_SAMPLES, DATA_SOURCES)
+    return CatalogWorkload(name, "user", "your own workload", USER_BATCH_SIZE, USER_SAMPLES, DATA_SOURCES)
 
 
 def needs_keras_hub(name: str) -> bool:
@@ -114,7 +114,7 @@ def parse(data: Mapping[str, Any]) -> Catalog:
     return Catalog({name: _workload(name, item) for name, item in data["workloads"].items()})
 
 
-def _workload(name: str, item: Mapping[str, Any]) -> Workload:
+def _workload(name: str, item: Mapping[str, Any]) -> CatalogWorkload:
     for word in (name, *item["params"]):
         if not NAME.fullmatch(word):
             raise ValueError(f"{word!r} is not a valid name")
@@ -125,16 +125,16 @@ def _workload(name: str, item: Mapping[str, Any]) -> Workload:
     values: dict[str, Any] = {key: item[key] for key in REQUIRED} | {key: item.get(key) for key in OPTIONAL}
     values |= {"data": tuple(item["data"]), "corrections": tuple(item.get("corrections") or ())}
     values["generates"] = bool(item.get("generates"))
-    return Workload(name=name, params={word: _param(param) for word, param in item["params"].items()}, **values)
+    return CatalogWorkload(name=name, params={word: _param(param) for word, param in item["params"].items()}, **values)
 
 
-def _param(item: Mapping[str, Any]) -> Rule:
+def _param(item: Mapping[str, Any]) -> ValueRule:
     kind: str = item["type"]
     default: Scalar = item["default"]
     meaning = item.get("meaning") or ""
     if choices := tuple(item.get("choices") or ()):
-        return Rule(choices=choices, default=default, meaning=meaning)
-    rule = Rule(kind, item.get("minimum"), item.get("maximum"), default=default, meaning=meaning)
+        return ValueRule(choices=choices, default=default, meaning=meaning)
+    rule = ValueRule(kind, item.get("minimum"), item.get("maximum"), default=default, meaning=meaning)
     if kind not in ("int", "float", "bool", "str") or not rule.accepts(default):
         raise ValueError(f"default {default!r} is not {kind}")
     return rule

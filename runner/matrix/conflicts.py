@@ -18,7 +18,7 @@ from keras_matrix.records.settings import (
     RESIDENT,
     Scalar,
 )
-from keras_matrix.runner.matrix.catalog import Workload
+from keras_matrix.runner.matrix.catalog import CatalogWorkload
 from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
 from keras_matrix.runner.matrix.scalars import say
 
@@ -47,7 +47,7 @@ class Conflict:
     text: str
 
 
-def conflicts(axes: Axes, workload: Workload) -> Iterator[Conflict]:
+def conflicts(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
     """Yield the conflicts between the settings of an entry, some of them with parameters of its workload."""
     epochs = min(_numbers(axes["epochs"]))
     if (discard := max(_numbers(axes["discard"]))) >= epochs:
@@ -83,7 +83,7 @@ def conflicts(axes: Axes, workload: Workload) -> Iterator[Conflict]:
             yield Conflict("data", "workload", text)
 
 
-def _of_implementations(axes: Axes, workload: Workload) -> Iterator[Conflict]:
+def _of_implementations(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
     """Yield the conflicts of implementations other than Keras's: a twin does one phase of its workload, plainly."""
     others = [value for value in axes["implementation"] if value != KERAS]
     if others and not workload.twin:
@@ -99,7 +99,7 @@ def _of_implementations(axes: Axes, workload: Workload) -> Iterator[Conflict]:
             yield Conflict(key, "implementation", f"must be {only} with implementation: {others[0]}, got {say(value)}")
 
 
-def _of_generation(axes: Axes, workload: Workload) -> Iterator[Conflict]:
+def _of_generation(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
     """Yield the conflicts of `phase: generate`."""
     if not workload.generates:
         text = f"must be fit or predict for {workload.name}, which is no language model of KerasHub, got generate"
@@ -122,7 +122,7 @@ def _of_quantised_weights(axes: Axes) -> Iterator[Conflict]:
         yield Conflict("quantization", "phase", f"{text}; write an entry of its own for others")
 
 
-def _of_pipelines(axes: Axes, workload: Workload) -> Iterator[Conflict]:
+def _of_pipelines(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
     """Yield the conflicts of settings that concern an input pipeline; a user's workload is known in its cell only."""
     if workload.is_users:
         return

@@ -17,16 +17,16 @@ from keras_matrix.records.settings import OWN_OPTIONS, Scalar
 from keras_matrix.records.text import near
 from keras_matrix.records.traces.request import Trace
 from keras_matrix.runner.matrix import grammar, stall_rules, trace_rules
-from keras_matrix.runner.matrix.catalog import Catalog, Workload, user_workload
+from keras_matrix.runner.matrix.catalog import Catalog, CatalogWorkload, user_workload
 from keras_matrix.runner.matrix.conflicts import Conflict, conflicts
 from keras_matrix.runner.matrix.entry import Entry
-from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Axes, Rule
+from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Axes, ValueRule
 from keras_matrix.runner.matrix.scalars import say
-from keras_matrix.runner.matrix.strict_yaml import REFUSED, Document, Path, Problem, Stop, note, path_text
+from keras_matrix.runner.matrix.strict_yaml import REFUSED, Document, LineProblem, Path, Stop, note, path_text
 from keras_matrix.runner.matrix.value_reader import ValueReader
 
 MAX_EXCLUDES = 100  # each is tried on every point of its entry
-_BACKEND = Rule(choices=BACKENDS)
+_BACKEND = ValueRule(choices=BACKENDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Reading:
 
     entries: tuple[Entry, ...]
     file_values: dict[str, Scalar]
-    problems: list[Problem]
+    problems: list[LineProblem]
 
 
 def read(document: Document, catalog: Catalog) -> Reading:
@@ -71,7 +71,7 @@ def read(document: Document, catalog: Catalog) -> Reading:
     return Reading(tuple(entries), reader.file_values, sorted(reader.problems, key=lambda problem: problem.line))
 
 
-def workload_named(name: str, catalog: Catalog) -> Workload | str:
+def workload_named(name: str, catalog: Catalog) -> CatalogWorkload | str:
     """Return the workload with this name, or what is wrong with the name."""
     if name in catalog.workloads:
         return catalog.workloads[name]
@@ -150,13 +150,13 @@ class EntryReader(ValueReader):
             self.check_trace(where, own, entries[-1])
         return [arm for one in entries for arm in stall_rules.arms(one)]
 
-    def workload(self, path: Path, value: dict[str, Any]) -> Workload | None:
+    def workload(self, path: Path, value: dict[str, Any]) -> CatalogWorkload | None:
         if "workload" not in value:
             self.refuse(path, "workload is missing")
             return None
         name = value["workload"]
         found = workload_named(name, self.catalog) if isinstance(name, str) else f"must be one name, got {say(name)}"
-        if isinstance(found, Workload):
+        if isinstance(found, CatalogWorkload):
             return found
         if name is not REFUSED:
             self.refuse((*path, "workload"), found)
@@ -164,7 +164,7 @@ class EntryReader(ValueReader):
 
     # One entry or include.
 
-    def given(self, path: Path, value: object, workload: Workload, extra: tuple[str, ...] = ()) -> _OwnKeys:
+    def given(self, path: Path, value: object, workload: CatalogWorkload, extra: tuple[str, ...] = ()) -> _OwnKeys:
         allowed = (*extra, "params", "backends", trace_rules.KEY, stall_rules.KEY, *DEFAULTS, *workload.params)
         known = self.mapping(path, value, allowed, lambda key: self.advice(key, workload, allowed))
         params = known.get("params", {})
@@ -183,7 +183,7 @@ class EntryReader(ValueReader):
             else None,
         )
 
-    def advice(self, key: str, workload: Workload, allowed: Iterable[str]) -> str:
+    def advice(self, key: str, workload: CatalogWorkload, allowed: Iterable[str]) -> str:
         """Return the advice for a key that an entry must not have."""
         if not any(key in other.params for other in self.catalog.workloads.values()):
             if close := near(key, allowed):
@@ -192,7 +192,7 @@ class EntryReader(ValueReader):
             return f"; {workload.name} has no such parameter"
         return "; a parameter of your own workload goes under params" if workload.is_users else ""
 
-    def params(self, path: Path, value: object, workload: Workload, entry: dict[str, Any]) -> Axes:
+    def params(self, path: Path, value: object, workload: CatalogWorkload, entry: dict[str, Any]) -> Axes:
         """Read `params:`, which may contain parameters of the workload too."""
         where = (*path, "params")
         if workload.is_users:
@@ -236,7 +236,7 @@ class EntryReader(ValueReader):
                 self.refuse((*path, key), f"must be one of the entry's values {_some(own[key])}, got {say(item)}{name}")
         return checked if len(checked) == len(known) else None
 
-    def filled(self, path: Path, given: _OwnKeys, workload: Workload) -> Entry:
+    def filled(self, path: Path, given: _OwnKeys, workload: CatalogWorkload) -> Entry:
         """Return the entry with defaults: its own keys override the matrix's, the workload's and the grammar's."""
         builtin = {key: rule.default for key, rule in DEFAULTS.items()}
         builtin |= workload.own_defaults
@@ -274,7 +274,7 @@ class EntryReader(ValueReader):
             note(self.problems, problem)
 
 
-def set_by_matrix(workload: Workload, keys: Iterable[str]) -> str:
+def set_by_matrix(workload: CatalogWorkload, keys: Iterable[str]) -> str:
     """Return the setting that lists which options of a user's workload the matrix decides, given the keys it sets."""
     return ",".join(key for key in OWN_OPTIONS if key in keys) if workload.is_users else ""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from keras_matrix.records.host.gpu_list import ANY_GPU, GpuChoice
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.traces.request import Trace
-from keras_matrix.runner.matrix.catalog import Workload
+from keras_matrix.runner.matrix.catalog import CatalogWorkload
 from keras_matrix.runner.matrix.grammar import Axes
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PlacementKeys:
     """Where a cell may be measured: keys of a matrix that only place and are not part of its identity.
 
     `machine` is a machine's type or name, "" for any; `gpus` are the GPUs of a machine that it may use. With
@@ -32,12 +32,12 @@ class Placement:
     across_gpus: bool = False
 
 
-ANYWHERE = Placement()
+ANYWHERE = PlacementKeys()
 
 
-def placement_of(limits: Mapping[str, Scalar]) -> Placement:
+def placement_of(limits: Mapping[str, Scalar]) -> PlacementKeys:
     """Return the placement that the limits of an entry name."""
-    return Placement(
+    return PlacementKeys(
         str(limits.get("machine", "")),
         GpuChoice(str(limits.get("gpus", ANY_GPU.names)), str(limits.get("gpu_model", ANY_GPU.model))),
         float(limits.get("memory_gib", 0.0)),
@@ -57,7 +57,7 @@ class Entry:
 
     where: str
     line: int | None
-    workload: Workload
+    workload: CatalogWorkload
     backends: tuple[str, ...]
     axes: Axes
     params: Axes

@@ -36,7 +36,7 @@ _NOUNS["gpus"] = "a list of GPUs such as [0, 1] (0,1 on the command line): indic
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ValueRule:
     """The rule for a value: one of `choices`, or a `kind` (int, float, bool, str, cpus, gpus, any) within the limits.
 
     A list of GPUs is one value, never an axis; its normal form is a text.
@@ -138,23 +138,23 @@ def _is_kind(kind: str, value: Scalar) -> bool:
 
 
 # Each of these may be a list, which makes it an axis. Without a default the workload's own, from the catalog, applies.
-SETTINGS: dict[str, Rule] = {
-    "batch_size": Rule(
+SETTINGS: dict[str, ValueRule] = {
+    "batch_size": ValueRule(
         "int",
         1,
         1_000_000,
         choices=(LARGEST,),
         meaning="samples in one step; by default the workload's own; largest: the most that fit the device's memory",
     ),
-    "samples": Rule("int", 1, 10_000_000, meaning="samples held in memory; by default the workload's own"),
-    "phase": Rule(
+    "samples": ValueRule("int", 1, 10_000_000, meaning="samples held in memory; by default the workload's own"),
+    "phase": ValueRule(
         choices=settings.PHASES,
         default="fit",
         meaning="train, predict, or generate: a language model continues prompts",
     ),
-    "epochs": Rule("int", 1, 10_000, default=4, meaning="epochs run, the discarded ones included"),
-    "discard": Rule("int", 0, 9_999, default=1, meaning="first epochs left out of the statistics"),
-    "steps_per_epoch": Rule(
+    "epochs": ValueRule("int", 1, 10_000, default=4, meaning="epochs run, the discarded ones included"),
+    "discard": ValueRule("int", 0, 9_999, default=1, meaning="first epochs left out of the statistics"),
+    "steps_per_epoch": ValueRule(
         "int",
         1,
         1_000_000,
@@ -162,57 +162,69 @@ SETTINGS: dict[str, Rule] = {
         default="auto",
         meaning="steps in an epoch; seed: one pass over the samples; auto: enough for 0.5 s on every backend",
     ),
-    "data": Rule(choices=settings.DATA_SOURCES, default="synthetic", meaning="where the samples come from"),
-    "seed": Rule("int", 0, 2**31 - 1, default=0, meaning="seed of data, weights and shuffling"),
-    "device": Rule(choices=settings.DEVICES, default="cpu", meaning="the device that must be used"),
-    "precision": Rule(choices=settings.PRECISIONS, default="float32", meaning="Keras dtype policy"),
-    "jit": Rule(choices=("auto", True, False), default="auto", meaning="compile the step; auto: as the backend does"),
-    "eager": Rule("bool", default=False, meaning="run the step without tracing it"),
-    "steps_per_execution": Rule("int", 1, 10_000, default=1, meaning="steps run in one call of the backend"),
-    "feed": Rule(
+    "data": ValueRule(choices=settings.DATA_SOURCES, default="synthetic", meaning="where the samples come from"),
+    "seed": ValueRule("int", 0, 2**31 - 1, default=0, meaning="seed of data, weights and shuffling"),
+    "device": ValueRule(choices=settings.DEVICES, default="cpu", meaning="the device that must be used"),
+    "precision": ValueRule(choices=settings.PRECISIONS, default="float32", meaning="Keras dtype policy"),
+    "jit": ValueRule(
+        choices=("auto", True, False), default="auto", meaning="compile the step; auto: as the backend does"
+    ),
+    "eager": ValueRule("bool", default=False, meaning="run the step without tracing it"),
+    "steps_per_execution": ValueRule("int", 1, 10_000, default=1, meaning="steps run in one call of the backend"),
+    "feed": ValueRule(
         choices=settings.FEEDS,
         default="device_resident",
         meaning="batches on device or host, or read by the input pipeline",
     ),
-    "threads": Rule("int", 1, 1024, choices=("all",), default="all", meaning="CPU threads an operation may use"),
-    "compile_cache": Rule(choices=settings.COMPILE_CACHES, default="cold", meaning="may compiled programs be reused"),
-    "league": Rule(choices=settings.LEAGUES, default="as_shipped", meaning="which comparisons the cell takes part in"),
-    "cpus": Rule("cpus", 1, 1024, choices=("all",), default="all", meaning="CPUs that the processes are pinned to"),
-    "clocks": Rule(
+    "threads": ValueRule("int", 1, 1024, choices=("all",), default="all", meaning="CPU threads an operation may use"),
+    "compile_cache": ValueRule(
+        choices=settings.COMPILE_CACHES, default="cold", meaning="may compiled programs be reused"
+    ),
+    "league": ValueRule(
+        choices=settings.LEAGUES, default="as_shipped", meaning="which comparisons the cell takes part in"
+    ),
+    "cpus": ValueRule(
+        "cpus", 1, 1024, choices=("all",), default="all", meaning="CPUs that the processes are pinned to"
+    ),
+    "clocks": ValueRule(
         choices=settings.CLOCKS, default="free", meaning="gpu: set by the driver, or locked at the rated one"
     ),
-    "autotune": Rule(
+    "autotune": ValueRule(
         choices=settings.AUTOTUNES,
         default="fresh",
         meaning="gpu: each process tunes kernels, only the first, or none",
     ),
-    "freed_memory": Rule(
+    "freed_memory": ValueRule(
         choices=settings.FREED_MEMORY,
         default="returned",
         meaning="whether freed host memory goes back to the system",
     ),
-    "page_cache": Rule(
+    "page_cache": ValueRule(
         choices=settings.PAGE_CACHES,
         default="warm",
         meaning="pipeline: cold: the data set's files are evicted from the page cache before each measured epoch",
     ),
-    "input_timers": Rule(
+    "input_timers": ValueRule(
         "bool", default=False, meaning="pipeline: time waits and stages inside the process, for the stall analysis"
     ),
-    "nodes": Rule("int", 1, 1024, default=1, meaning="cluster: machines among which the workers are divided evenly"),
-    "devices": Rule("int", 1, 1024, default=1, meaning="devices of one machine that train together, the batch divided"),
-    "distribution": Rule(
+    "nodes": ValueRule(
+        "int", 1, 1024, default=1, meaning="cluster: machines among which the workers are divided evenly"
+    ),
+    "devices": ValueRule(
+        "int", 1, 1024, default=1, meaning="devices of one machine that train together, the batch divided"
+    ),
+    "distribution": ValueRule(
         choices=settings.DISTRIBUTIONS, default="data", meaning="devices: what is divided, the batch or the weights"
     ),
-    "gradient_accumulation_steps": Rule(
+    "gradient_accumulation_steps": ValueRule(
         "int", 1, 10_000, default=1, meaning="steps whose gradients are averaged for one change of the weights"
     ),
-    "remat": Rule(
+    "remat": ValueRule(
         choices=settings.REMATS,
         default=settings.REMAT_OFF,
         meaning="what the backward pass computes again instead of keeping it: nothing, each layer, or activations",
     ),
-    "implementation": Rule(
+    "implementation": ValueRule(
         choices=settings.IMPLEMENTATIONS,
         default=settings.KERAS,
         meaning="who computes: Keras, its step in a loop, without metrics, with a native optimizer, or native code",
@@ -221,8 +233,8 @@ SETTINGS: dict[str, Rule] = {
 
 # One value for an entry; how often and how long a cell may run, and on which machines and GPUs. Not part of its
 # identity.
-LIMITS: dict[str, Rule] = {
-    "repeats": Rule(
+LIMITS: dict[str, ValueRule] = {
+    "repeats": ValueRule(
         "int",
         1,
         1000,
@@ -230,35 +242,41 @@ LIMITS: dict[str, Rule] = {
         default=5,
         meaning="processes run for each cell; auto: 5, then more until precision_target is met or the budget is spent",
     ),
-    "precision_target": Rule(
+    "precision_target": ValueRule(
         "float", 0.001, 1, default=0.03, meaning="auto: half-width of a comparison's 95 % interval that is enough"
     ),
-    "timeout_s": Rule("float", 1, 86_400, default=300.0, meaning="seconds one process may take"),
-    "machine": Rule("str", default="", meaning="only on machines with this type or name, such as n1-standard-16"),
-    "gpus": Rule(
+    "timeout_s": ValueRule("float", 1, 86_400, default=300.0, meaning="seconds one process may take"),
+    "machine": ValueRule("str", default="", meaning="only on machines with this type or name, such as n1-standard-16"),
+    "gpus": ValueRule(
         "gpus",
         choices=(gpu_list.ALL,),
         default=gpu_list.ALL,
         meaning="only these GPUs; the list is one value, no axis",
     ),
-    "gpu_model": Rule("str", default="", meaning="only on GPUs that have this in their name, such as H100"),
-    "memory_gib": Rule("float", 0, 1_000_000, default=0.0, meaning="only on machines with at least this much memory"),
-    "across_nodes": Rule("bool", default=False, meaning="cluster: blocks on any machines that fit, not all on one"),
-    "parallel_devices": Rule(
+    "gpu_model": ValueRule("str", default="", meaning="only on GPUs that have this in their name, such as H100"),
+    "memory_gib": ValueRule(
+        "float", 0, 1_000_000, default=0.0, meaning="only on machines with at least this much memory"
+    ),
+    "across_nodes": ValueRule(
+        "bool", default=False, meaning="cluster: blocks on any machines that fit, not all on one"
+    ),
+    "parallel_devices": ValueRule(
         "bool", default=False, meaning="gpu: comparisons run at the same time on the GPUs of this machine, each on one"
     ),
-    "across_gpus": Rule("bool", default=False, meaning="as parallel_devices, but blocks on any equal GPUs that fit"),
+    "across_gpus": ValueRule(
+        "bool", default=False, meaning="as parallel_devices, but blocks on any equal GPUs that fit"
+    ),
 }
 
 # One value for the full file.
-FILE_RULES: dict[str, Rule] = {
-    "budget": Rule("float", 1, 10_000_000, meaning="seconds after which a run adds no more repeats to auto cells"),
+FILE_RULES: dict[str, ValueRule] = {
+    "budget": ValueRule("float", 1, 10_000_000, meaning="seconds after which a run adds no more repeats to auto cells"),
 }
 
-DEFAULTS: dict[str, Rule] = SETTINGS | LIMITS
+DEFAULTS: dict[str, ValueRule] = SETTINGS | LIMITS
 TOP_KEYS = ("version", "defaults", "backends", "cells", "tasks", *FILE_RULES)
 ENTRY_KEYS = ("workload", "params", "backends", "include", "exclude")
-USER_PARAM = Rule("any")
+USER_PARAM = ValueRule("any")
 
 
 def workload_name_problem(name: str) -> str | None:

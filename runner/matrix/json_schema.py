@@ -13,7 +13,7 @@ from typing import Any
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.matrix import catalog as catalogs
 from keras_matrix.runner.matrix import grammar, stall_rules, trace_rules
-from keras_matrix.runner.matrix.catalog import Catalog, Workload
+from keras_matrix.runner.matrix.catalog import Catalog, CatalogWorkload
 from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, VERSION
 from keras_matrix.runner.matrix.task_rules import MAX_WORD, MAX_WORDS, METRIC, SHARED, SWITCHES
 from keras_matrix.runner.matrix.task_rules import NAME as TASK_NAME
@@ -106,7 +106,7 @@ def _entry(catalog: Catalog) -> Schema:
     }
 
 
-def _branch(name: Schema, workload: Workload | None) -> Schema:
+def _branch(name: Schema, workload: CatalogWorkload | None) -> Schema:
     """Return the schema of an entry whose workload has this name: its keys, parameters and data."""
     stem = workload.name if workload else "users"
     direct = {param: _one(f"{stem}.{param}_axis") for param in workload.params} if workload else {}
@@ -122,7 +122,7 @@ def _branch(name: Schema, workload: Workload | None) -> Schema:
     }
 
 
-def _own_definitions(workload: Workload) -> Schema:
+def _own_definitions(workload: CatalogWorkload) -> Schema:
     """Return the definitions of one workload; a dot in the name distinguishes them from shared ones."""
     stem = workload.name
     found = {f"{stem}.{param}": rule.json_schema() for param, rule in workload.params.items()}

@@ -19,7 +19,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.conflicts import conflicts
 from keras_matrix.runner.matrix.entries import set_by_matrix
 from keras_matrix.runner.matrix.entry import Entry
-from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Rule
+from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, ValueRule
 from keras_matrix.runner.matrix.scalars import resolve, say, value_text
 
 
@@ -118,7 +118,7 @@ def _parameter(entry: Entry, key: str) -> str | None:
     return None if is_setting else name
 
 
-def _rule(entry: Entry, key: str) -> Rule:
+def _rule(entry: Entry, key: str) -> ValueRule:
     name = _parameter(entry, key)
     return DEFAULTS[key] if name is None else entry.workload.params.get(name, USER_PARAM)
 

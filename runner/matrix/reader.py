@@ -34,7 +34,7 @@ from keras_matrix.runner.matrix import catalog as catalogs
 from keras_matrix.runner.matrix import stall_rules, strict_yaml
 from keras_matrix.runner.matrix.catalog import Catalog
 from keras_matrix.runner.matrix.entries import read
-from keras_matrix.runner.matrix.entry import ANYWHERE, Entry, Placement, placement_of
+from keras_matrix.runner.matrix.entry import ANYWHERE, Entry, PlacementKeys, placement_of
 from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, TO_BE_FOUND, Axes
 from keras_matrix.runner.matrix.overrides import Overrides, overridden
 from keras_matrix.runner.matrix.strict_yaml import path_text
@@ -67,7 +67,7 @@ class Cell:
     steps_held: int = 0
     together: str = ""
     change: str = ""
-    placement: Placement = ANYWHERE
+    placement: PlacementKeys = ANYWHERE
 
     @property
     def auto(self) -> bool:
@@ -198,7 +198,7 @@ def _bytes(path: Path) -> bytes:
         raise MatrixError([f"{_name(path)}: cannot be read ({error.strerror})"]) from error
 
 
-def _problem(path: Path, problem: strict_yaml.Problem) -> str:
+def _problem(path: Path, problem: strict_yaml.LineProblem) -> str:
     where = f"{escaped(path_text(problem.path))}: " if problem.path else ""
     return f"{_name(path)}:{problem.line}: {where}{problem.text}"
 

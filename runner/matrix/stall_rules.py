@@ -10,15 +10,15 @@ from keras_matrix.records.codec import canonical
 from keras_matrix.records.instruments.stall_arms import KEYS, arm_settings, base_of, decided_by_matrix
 from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.runner.matrix.entry import Entry
-from keras_matrix.runner.matrix.grammar import Axes, Rule
+from keras_matrix.runner.matrix.grammar import Axes, ValueRule
 
 if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.catalog import Workload
+    from keras_matrix.runner.matrix.catalog import CatalogWorkload
     from keras_matrix.runner.matrix.strict_yaml import Path
     from keras_matrix.runner.matrix.value_reader import ValueReader
 
 KEY = "stalls"
-RULE = Rule(
+RULE = ValueRule(
     "bool",
     meaning="measure the arms of a stall analysis: synthetic, host, warm, cold and timed, interleaved (docs/inputs.md)",
 )
@@ -53,7 +53,7 @@ def together(settings: Settings) -> str:
     return canonical(replace(base_of(settings), backend=""))
 
 
-def problem(workload: Workload, phases: Iterable[object]) -> str | None:
+def problem(workload: CatalogWorkload, phases: Iterable[object]) -> str | None:
     """Return what is wrong with an analysed entry's workload or phases, or None."""
     if not (workload.has_pipeline or workload.is_users):
         return f"{KEY} must be false for {workload.name}, which has no input pipeline"

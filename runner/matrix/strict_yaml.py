@@ -32,15 +32,15 @@ _TAB = re.compile(r"^[ ]*\t", re.MULTILINE)
 _CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-class Refused:
+class RefusedValue:
     """Replaces a refused value, so that later rules do not report it again."""
 
 
-REFUSED: Final = Refused()
+REFUSED: Final = RefusedValue()
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class LineProblem:
     """A problem of a file: `line` counts from 1; `path` is empty if the problem concerns the full file."""
 
     line: int
@@ -54,19 +54,19 @@ class Document:
 
     value: object = REFUSED
     lines: dict[Path, int] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[LineProblem] = field(default_factory=list)
 
 
 class Stop(Exception):
     """Ends the reading of a document."""
 
 
-def note(problems: list[Problem], problem: Problem) -> None:
+def note(problems: list[LineProblem], problem: LineProblem) -> None:
     """Add a problem; raises `Stop` at `MAX_PROBLEMS`."""
     problems.append(problem)
     if len(problems) >= MAX_PROBLEMS:
         last = max(found.line for found in problems)
-        problems.append(Problem(last, (), f"stopped after {MAX_PROBLEMS} problems; fix these first"))
+        problems.append(LineProblem(last, (), f"stopped after {MAX_PROBLEMS} problems; fix these first"))
         raise Stop
 
 
@@ -88,41 +88,41 @@ def path_text(path: Path) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
 
-def _decode(data: bytes) -> tuple[str, list[Problem]]:
+def _decode(data: bytes) -> tuple[str, list[LineProblem]]:
     """Return the text without its byte order mark, or the problem with it."""
     if len(data) > MAX_BYTES:
-        return "", [Problem(1, (), f"a file must be at most {MAX_BYTES} bytes, got more")]
+        return "", [LineProblem(1, (), f"a file must be at most {MAX_BYTES} bytes, got more")]
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        return "", [Problem(line, (), f"must be UTF-8, got byte 0x{data[error.start]:02x}")]
+        return "", [LineProblem(line, (), f"must be UTF-8, got byte 0x{data[error.start]:02x}")]
     if found := _CONTROL.search(text):
         character = f"control characters are not allowed, got U+{ord(found[0]):04X}"
-        return "", [Problem(text.count("\n", 0, found.start()) + 1, (), character)]
+        return "", [LineProblem(text.count("\n", 0, found.start()) + 1, (), character)]
     if found := _TAB.search(text):
-        return "", [Problem(text.count("\n", 0, found.start()) + 1, (), "indentation must be spaces, got a tab")]
+        return "", [LineProblem(text.count("\n", 0, found.start()) + 1, (), "indentation must be spaces, got a tab")]
     return text, []
 
 
-def _events(text: str, problems: list[Problem]) -> Iterator[Any]:
+def _events(text: str, problems: list[LineProblem]) -> Iterator[Any]:
     """Yield the parser's events; a syntax error ends them as a problem."""
     try:
         yield from yaml.parse(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = " ".join(part for part in (error.context, error.problem) if part)
-        problems.append(Problem(mark.line + 1 if mark else 1, (), f"not YAML: {reason}"))
+        problems.append(LineProblem(mark.line + 1 if mark else 1, (), f"not YAML: {reason}"))
         raise Stop from error
     except yaml.YAMLError as error:
-        problems.append(Problem(1, (), f"not YAML: {say(str(error))}"))
+        problems.append(LineProblem(1, (), f"not YAML: {say(str(error))}"))
         raise Stop from error
 
 
 class _EventReader:
     """Builds plain values from events, with their lines and problems."""
 
-    def __init__(self, events: Iterator[Any], problems: list[Problem]) -> None:
+    def __init__(self, events: Iterator[Any], problems: list[LineProblem]) -> None:
         self.events = events
         self.problems = problems
         self.lines: dict[Path, int] = {}
@@ -191,10 +191,10 @@ class _EventReader:
         return None
 
     def refuse(self, event: Any, path: Path, text: str) -> None:
-        note(self.problems, Problem(_at(event), path, text))
+        note(self.problems, LineProblem(_at(event), path, text))
 
     def stop(self, line: int, path: Path, text: str) -> None:
-        self.problems.append(Problem(line, path, text))
+        self.problems.append(LineProblem(line, path, text))
         raise Stop
 
 

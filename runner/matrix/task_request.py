@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import ALONE, DEFINITION, PREFIX, Task
-from keras_matrix.runner.matrix.catalog import Workload
+from keras_matrix.runner.matrix.catalog import CatalogWorkload
 from keras_matrix.runner.matrix.scalars import value_text
 from keras_matrix.runner.matrix.task_rules import PLACE
 
@@ -53,9 +53,9 @@ def labelled(axis: str | None, values: tuple[Scalar, ...]) -> dict[str, Scalar]:
     return {f"{axis}={value_text(value)}": value for value in values}
 
 
-def workload_of(name: str) -> Workload:
+def workload_of(name: str) -> CatalogWorkload:
     """Return a task as a workload: one step of one sample is the full command."""
-    return Workload(f"{PREFIX}{name}", "task", "an external command", 1, 1, (OWN,))
+    return CatalogWorkload(f"{PREFIX}{name}", "task", "an external command", 1, 1, (OWN,))
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from keras_matrix.records.task import Compute, Goal
 from keras_matrix.records.text import near
-from keras_matrix.runner.matrix.grammar import LIMITS, SETTINGS, Rule
+from keras_matrix.runner.matrix.grammar import LIMITS, SETTINGS, ValueRule
 
 # As in the files of other drivers, with blanks and capitals.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. +/%-]{0,63}", re.ASCII)
@@ -26,25 +26,29 @@ MAX_WORDS = 256
 LATE = ("python", "outputs")
 ALWAYS = ("backend", "gpus", "workers", "task")
 
-SWITCHES: Mapping[str, Rule] = {
-    "shell": Rule("bool", default=False, meaning="run the command, which is then a single text, with /bin/sh"),
-    "folder": Rule("str", default=".", meaning="its working folder, relative to the matrix file"),
-    "primary": Rule("str", meaning="the metric it is compared by; by default its first, or its uptime"),
-    "compare": Rule("str", meaning="the axis it is compared over; by default backend, or its first parameter's list"),
-    "image": Rule("str", meaning="the image of its container, with --executor docker"),
-    "gpus": Rule("int", 0, 64, default=0, meaning="number of GPUs: the first of those visible to the runner"),
-    "workers": Rule("int", 1, 10_000, default=1, meaning="number of workers, by which a total is divided"),
+SWITCHES: Mapping[str, ValueRule] = {
+    "shell": ValueRule("bool", default=False, meaning="run the command, which is then a single text, with /bin/sh"),
+    "folder": ValueRule("str", default=".", meaning="its working folder, relative to the matrix file"),
+    "primary": ValueRule("str", meaning="the metric it is compared by; by default its first, or its uptime"),
+    "compare": ValueRule(
+        "str", meaning="the axis it is compared over; by default backend, or its first parameter's list"
+    ),
+    "image": ValueRule("str", meaning="the image of its container, with --executor docker"),
+    "gpus": ValueRule("int", 0, 64, default=0, meaning="number of GPUs: the first of those visible to the runner"),
+    "workers": ValueRule("int", 1, 10_000, default=1, meaning="number of workers, by which a total is divided"),
 }
 # Settings and limits of cells that also apply to commands. Their own `gpus` is a number; which GPUs, the defaults say.
-SHARED: Mapping[str, Rule] = {
+SHARED: Mapping[str, ValueRule] = {
     **{key: SETTINGS[key] for key in ("cpus", "threads")},
     **{key: rule for key, rule in LIMITS.items() if key not in SWITCHES},
 }
-METRIC: Mapping[str, Rule] = {
-    "unit": Rule("str", meaning="its unit, as displayed"),
-    "compute": Rule(choices=tuple(map(str, Compute)), default="average", meaning="how its values are reduced to one"),
-    "goal": Rule(choices=tuple(map(str, Goal)), default="lower", meaning="whether lower or higher is better"),
-    "discard": Rule("int", 0, 1_000_000, default=0, meaning="number of first values to ignore"),
+METRIC: Mapping[str, ValueRule] = {
+    "unit": ValueRule("str", meaning="its unit, as displayed"),
+    "compute": ValueRule(
+        choices=tuple(map(str, Compute)), default="average", meaning="how its values are reduced to one"
+    ),
+    "goal": ValueRule(choices=tuple(map(str, Goal)), default="lower", meaning="whether lower or higher is better"),
+    "discard": ValueRule("int", 0, 1_000_000, default=0, meaning="number of first values to ignore"),
 }
 METRIC_KEYS = ("pattern", *METRIC)
 KEYS = ("task", "command", "params", "backends", "metrics", "environment", "inherit", "wrap", *SWITCHES, *SHARED)

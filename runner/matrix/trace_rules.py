@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.traces.request import MAX_EPOCH, MAX_STEPS, Trace, untraceable
-from keras_matrix.runner.matrix.grammar import Rule
+from keras_matrix.runner.matrix.grammar import ValueRule
 from keras_matrix.runner.matrix.strict_yaml import REFUSED
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 KEY = "trace"
 EPOCHS, STEPS = "epochs", "steps"
-EPOCH = Rule("int", 1, MAX_EPOCH, meaning="an epoch to trace; 1 is the first after the measured ones")
-STEP_COUNT = Rule("int", 1, MAX_STEPS, default=Trace().steps, meaning="steps of a traced epoch")
+EPOCH = ValueRule("int", 1, MAX_EPOCH, meaning="an epoch to trace; 1 is the first after the measured ones")
+STEP_COUNT = ValueRule("int", 1, MAX_STEPS, default=Trace().steps, meaning="steps of a traced epoch")
 MEANING = "record a trace of the first process, in epochs after the measured ones"
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.text import near
-from keras_matrix.runner.matrix.grammar import Axes, Rule
+from keras_matrix.runner.matrix.grammar import Axes, ValueRule
 from keras_matrix.runner.matrix.scalars import say
-from keras_matrix.runner.matrix.strict_yaml import REFUSED, Document, Path, Problem, note
+from keras_matrix.runner.matrix.strict_yaml import REFUSED, Document, LineProblem, Path, note
 
 
 class ValueReader:
@@ -30,8 +30,8 @@ class ValueReader:
     def refuse(self, path: Path, text: str) -> None:
         note(self.problems, self.problem(path, text))
 
-    def problem(self, path: Path, text: str) -> Problem:
-        return Problem(self.line(path), path, text)
+    def problem(self, path: Path, text: str) -> LineProblem:
+        return LineProblem(self.line(path), path, text)
 
     def mapping(
         self, path: Path, value: object, allowed: Iterable[str] | None, advise: Callable[[str], str] | None = None
@@ -72,12 +72,12 @@ class ValueReader:
                 found.append(str(item))
         return tuple(found)
 
-    def axes(self, path: Path, known: Mapping[str, Any], rules: Mapping[str, Rule]) -> Axes:
+    def axes(self, path: Path, known: Mapping[str, Any], rules: Mapping[str, ValueRule]) -> Axes:
         """Return the axes among the known keys; a single value is an axis with one value."""
         found = {key: self.axis((*path, key), rules[key], item) for key, item in known.items() if key in rules}
         return {key: values for key, values in found.items() if values}
 
-    def axis(self, path: Path, rule: Rule, value: object) -> tuple[Scalar, ...]:
+    def axis(self, path: Path, rule: ValueRule, value: object) -> tuple[Scalar, ...]:
         if not isinstance(value, list):
             checked = self.scalar(path, rule, value)
             return () if checked is None else (checked,)
@@ -90,12 +90,12 @@ class ValueReader:
                 values[repr(checked)] = checked
         return tuple(values.values())
 
-    def scalars(self, path: Path, known: Mapping[str, Any], rules: Mapping[str, Rule]) -> dict[str, Scalar]:
+    def scalars(self, path: Path, known: Mapping[str, Any], rules: Mapping[str, ValueRule]) -> dict[str, Scalar]:
         """Return the valid values among the known keys."""
         found = {key: self.scalar((*path, key), rules[key], known[key]) for key in rules if key in known}
         return {key: value for key, value in found.items() if value is not None}
 
-    def scalar(self, path: Path, rule: Rule, value: object) -> Scalar | None:
+    def scalar(self, path: Path, rule: ValueRule, value: object) -> Scalar | None:
         """Return a value in its normal form, or None if it was refused."""
         if value is REFUSED or (isinstance(value, list) and REFUSED in value):
             return None

@@ -30,7 +30,7 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer, StoredPlacements, planned_cells, stored_progress
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, measure, utc_now
-from keras_matrix.runner.plan.adaptive import Adaptive, Goal, Question
+from keras_matrix.runner.plan.adaptive import Adaptive, ArmsQuestion, SessionGoal
 from keras_matrix.runner.plan.estimates import estimates
 from keras_matrix.runner.plan.plan import PlannedRepeat
 from keras_matrix.runner.plan.session import ArmRequest, Session, SessionRequest, begin, resume, writing
@@ -89,13 +89,13 @@ class Experiment:
     arms: Mapping[str, ArmRequest] = field(default_factory=dict)
     budget_s: float | None = None
     rule: Rule | None = None
-    question: Question | None = None
+    question: ArmsQuestion | None = None
     stopping: str | None = None
 
     @property
-    def goal(self) -> Goal:
+    def goal(self) -> SessionGoal:
         """The rule by which repeats are added."""
-        return Goal(self.budget_s, self.rule, self.question)
+        return SessionGoal(self.budget_s, self.rule, self.question)
 
     def session(self, request: RunRequest) -> SessionRequest:
         """Return the session that measures it, by which an unfinished one is found."""

@@ -18,13 +18,13 @@ from keras_matrix.runner.measure.experiment import Display, Experiment, measured
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan import largest_cells
 from keras_matrix.runner.plan.largest_batch import Try, search
-from keras_matrix.runner.plan.largest_cells import Found, LargestFound
+from keras_matrix.runner.plan.largest_cells import LargestCell, LargestFound
 from keras_matrix.runner.plan.session import resume, writing
 
 FOLDER = "fit-batch"
 
 
-def find(request: RunRequest, cell: Cell, display: Display) -> Found:
+def find(request: RunRequest, cell: Cell, display: Display) -> LargestCell:
     """Search the largest batch of a cell."""
     return largest_cells.found_of(cell, search(lambda size: _try(request, cell, size, display)))
 
@@ -40,12 +40,12 @@ def with_largest(request: RunRequest, experiment: Experiment, display: Display) 
     return _numbered(request, experiment, found)
 
 
-def _numbered(request: RunRequest, experiment: Experiment, found: Sequence[Found]) -> Experiment:
+def _numbered(request: RunRequest, experiment: Experiment, found: Sequence[LargestCell]) -> Experiment:
     about = {**experiment.about, largest_cells.KEY: largest_cells.about(found, request.memory_bytes)}
     return replace(experiment, cells=largest_cells.resolved(experiment.cells, found), about=about)
 
 
-def _of_earlier_start(request: RunRequest, results: Results, experiment: Experiment) -> list[Found] | None:
+def _of_earlier_start(request: RunRequest, results: Results, experiment: Experiment) -> list[LargestCell] | None:
     """Return the search results of the run that this command will continue; None if it continues no run."""
     for run in reversed(results.runs()):
         try:

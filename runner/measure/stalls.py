@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from keras_matrix.analysis.stalls.analysis import reports
-from keras_matrix.analysis.stalls.report import FILE, VERSION, StallReport, StallReports, Verified
+from keras_matrix.analysis.stalls.report import FILE, VERSION, StallReport, StallReports, VerifiedAdvice
 from keras_matrix.records.codec import CodecError, decode, to_json
 from keras_matrix.records.instruments.input_probe import InputProbe
 from keras_matrix.records.schema import Record
@@ -48,7 +48,7 @@ def store_reports(run: Run, found: Sequence[StallReport]) -> None:
         run.store_object(FILE, to_json(StallReports(reports=list(found))))
 
 
-def store_verified(run: Run, verified: Mapping[str, list[Verified]]) -> list[StallReport]:
+def store_verified(run: Run, verified: Mapping[str, list[VerifiedAdvice]]) -> list[StallReport]:
     """Store the results of applied advice, by the cell_id of the analysis, and return the analyses with them."""
     found = [replace(one, verified=verified.get(one.cell_id, one.verified)) for one in _stored(run)]
     store_reports(run, found)

@@ -2,7 +2,7 @@
 
 All state is in GitHub: an issue is found by its label and by the marker in its text, so several runners share it and no
 file can be lost. An event is first commented and then marked; a comment that is already there is not written again, so
-that a run that ended in between is completed by the next one. `Call`s are what is sent and what a dry run prints.
+that a run that ended in between is completed by the next one. `ApiCall`s are what is sent and what a dry run prints.
 
 Guarantee: the token is sent to the API only, and appears in no message. Not known: what GitHub's list of issues lacks
 for some seconds after another runner opened one; the next run closes such a duplicate.
@@ -32,7 +32,7 @@ BODY = "body"  # the field with the text
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     """A request that changes something: its method, its path below the API's address, and its JSON body."""
 
     method: str
@@ -88,12 +88,12 @@ class Issues:
         }
         return [issue.thread for issue in self._issues.values()]
 
-    def calls(self, notice: Notice) -> list[Call]:
+    def calls(self, notice: Notice) -> list[ApiCall]:
         """Return the requests that notify of an event."""
         thread = notice.due.thread
         if thread is None:
             text = {"title": issue_text.title(notice), "body": issue_text.body(notice), "labels": [issue_text.LABEL]}
-            return [Call("POST", self._path(), text)]
+            return [ApiCall("POST", self._path(), text)]
         own = self._path(f"/{thread.number}")
         marked = issue_text.with_marker(self._issues[thread.number].body, issue_text.marker_after(notice))
         state = {"state": "open"} if notice.due.event is Event.REOPENED else {}
@@ -101,8 +101,8 @@ class Issues:
             reason = "completed" if notice.due.event is Event.RECOVERED else "not_planned"
             state = {"state": "closed", "state_reason": reason}
         return [
-            Call("POST", f"{own}/comments", {"body": issue_text.comment(notice)}),
-            Call("PATCH", own, {"body": marked, **state}),
+            ApiCall("POST", f"{own}/comments", {"body": issue_text.comment(notice)}),
+            ApiCall("PATCH", own, {"body": marked, **state}),
         ]
 
     def send(self, notice: Notice) -> str:
@@ -118,7 +118,7 @@ class Issues:
             self._request(call.method, call.path, body=call.body)
         return self._issues[thread.number].url
 
-    def _open(self, call: Call) -> str:
+    def _open(self, call: ApiCall) -> str:
         created = self._request(call.method, call.path, body=call.body)[1]
         if issue_text.LABEL not in _labels(created):
             # GitHub silently drops the label if the token may not set it; then no run would find the issue again.

@@ -23,9 +23,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison.primary_metric import cost
-from keras_matrix.analysis.regression.gate import Outcome, Rule, judge
+from keras_matrix.analysis.regression.gate import GateOutcome, Rule, judge
 from keras_matrix.analysis.stats.levels import grouped
-from keras_matrix.analysis.stats.sequential import LOOKS, Looks, State, Why, allocate, decide, time_to_look_s
+from keras_matrix.analysis.stats.sequential import LOOKS, Looks, SequentialState, Why, allocate, decide, time_to_look_s
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.runner.matrix.reader import Cell
@@ -44,7 +44,7 @@ Weights = Mapping[Key, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ArmsQuestion:
     """What the arms of a session are to decide about each cell.
 
     Each contrast maps arms to the weights of their log step times, which gives one number a block. `answered` returns
@@ -57,12 +57,12 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class SessionGoal:
     """The time in seconds during which a session may add repeats, and the gate's rule or the question to decide."""
 
     budget_s: float | None = None
     rule: Rule | None = None
-    question: Question | None = None
+    question: ArmsQuestion | None = None
 
     @property
     def looks(self) -> Looks:
@@ -75,7 +75,7 @@ class Adaptive:
     """Decides after each block what a session measures next."""
 
     def __init__(
-        self, session: Session, cells: Sequence[Cell], goal: Goal, clock: Callable[[], float] = time.perf_counter
+        self, session: Session, cells: Sequence[Cell], goal: SessionGoal, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._session = session
         self._all = comparisons(cells)
@@ -98,7 +98,7 @@ class Adaptive:
         decided = self._decided(times)
         stakes = (1.0,) if self._rule is None else (1.0 + self._rule.threshold,)
         states = {
-            name: State(found.logs, _block_cost_s(self._groups[name], records), stakes, found.machines)
+            name: SequentialState(found.logs, _block_cost_s(self._groups[name], records), stakes, found.machines)
             for name, found in self._widest(records).items()
             if found.logs and repeats[name] < self._looks.blocks[-1] and name not in decided
         }
@@ -120,7 +120,7 @@ class Adaptive:
             reasons.setdefault(name, str(decision.why if decision.stop else ended))
         return reasons
 
-    def _widest(self, records: Sequence[tuple[str, Record]]) -> dict[str, Series]:
+    def _widest(self, records: Sequence[tuple[str, Record]]) -> dict[str, BlockSeries]:
         """Return the series with the largest scatter of each comparison, within each machine: see `widest`."""
         times, at = step_times(records), hosts(records)
         found = {name: self._weights(group, times) for name, group in self._groups.items()}
@@ -156,12 +156,12 @@ class Adaptive:
         found = {}
         for name, several in looked.items():
             outcomes = [verdicts[f"{name} {i}"].outcome for i in range(len(several))]
-            if several and all(several) and Outcome.UNDECIDED not in outcomes:
+            if several and all(several) and GateOutcome.UNDECIDED not in outcomes:
                 found[name] = " and ".join(sorted(set(map(str, outcomes))))
         return found
 
     def _answers(
-        self, question: Question, logs: Mapping[str, Sequence[tuple[float, ...]]]
+        self, question: ArmsQuestion, logs: Mapping[str, Sequence[tuple[float, ...]]]
     ) -> Iterator[tuple[str, str]]:
         for name, several in logs.items():
             complete = len(several) == len(question.contrasts) * len(self._groups[name])
@@ -172,9 +172,9 @@ class Adaptive:
         """Return what was there at the latest look."""
         return logs[: max((at for at in self._looks.blocks if at <= len(logs)), default=0)]
 
-    def _next(self, states: Mapping[str, State], left_s: float) -> str | None:
+    def _next(self, states: Mapping[str, SequentialState], left_s: float) -> str | None:
         """Return the next comparison to continue; their targets may differ."""
-        by_target: dict[float, dict[str, State]] = {}
+        by_target: dict[float, dict[str, SequentialState]] = {}
         for name, state in states.items():
             by_target.setdefault(self._target(name), {})[name] = state
         offers = (allocate(some, left_s, target, self._looks) for target, some in by_target.items())
@@ -221,7 +221,7 @@ def hosts(records: Sequence[tuple[str, Record]]) -> Hosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class BlockSeries:
     """The numbers of a series by block, such as the log ratios of a pair, and the machine of each block."""
 
     logs: tuple[float, ...] = ()
@@ -259,13 +259,13 @@ def _weighted(weights: Sequence[Weights], times: Times) -> list[tuple[float, ...
     return [logs for logs in found if logs]
 
 
-def _placed(weights: Sequence[Weights], times: Times, at: Hosts) -> list[Series]:
+def _placed(weights: Sequence[Weights], times: Times, at: Hosts) -> list[BlockSeries]:
     """Return the series, of the blocks that are at one machine."""
     found = []
     for one in weights:
         places = [at.get(key, {}) for key in one]
         logs = {n: log for n, log in _logs(times, one).items() if len({place[n] for place in places}) == 1}
-        found.append(Series(tuple(logs.values()), tuple(places[0][n] for n in logs)))
+        found.append(BlockSeries(tuple(logs.values()), tuple(places[0][n] for n in logs)))
     return [one for one in found if one.logs]
 
 
@@ -285,9 +285,9 @@ def _logs(times: Times, weights: Weights) -> dict[int, float]:
     return {n: sum(weight * math.log(times[key][n]) for key, weight in weights.items()) for n in blocks}
 
 
-def _widest_series(found: Sequence[Series]) -> Series:
+def _widest_series(found: Sequence[BlockSeries]) -> BlockSeries:
     within = [one.within() for one in found]
-    return found[within.index(widest(within))] if found else Series()
+    return found[within.index(widest(within))] if found else BlockSeries()
 
 
 def widest(found: Sequence[tuple[float, ...]]) -> tuple[float, ...]:

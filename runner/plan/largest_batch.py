@@ -32,7 +32,7 @@ class Try:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class BatchSearch:
     """The result of a search. `stopped` is a try that ended for a reason other than memory; it invalidates the rest."""
 
     largest: Try | None
@@ -41,7 +41,7 @@ class Search:
     stopped: Try | None = None
 
 
-def search(attempt: Callable[[int], Try], most: int = MOST) -> Search:
+def search(attempt: Callable[[int], Try], most: int = MOST) -> BatchSearch:
     """Return the largest batch size up to `most` that fits, using `attempt` to try a size."""
     fits: Try | None = None
     too_large: Try | None = None
@@ -53,8 +53,8 @@ def search(attempt: Callable[[int], Try], most: int = MOST) -> Search:
         elif tried.status in TOO_LARGE:
             too_large = tried
         else:
-            return Search(fits, too_large, tries, tried)
-    return Search(fits, too_large, tries)
+            return BatchSearch(fits, too_large, tries, tried)
+    return BatchSearch(fits, too_large, tries)
 
 
 def _next_size(fits: Try | None, too_large: Try | None, most: int) -> int | None:

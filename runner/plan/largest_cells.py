@@ -18,7 +18,7 @@ from keras_matrix.runner.errors import UsageError
 
 if TYPE_CHECKING:
     from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.plan.largest_batch import Search
+    from keras_matrix.runner.plan.largest_batch import BatchSearch
 
 
 KEY = "largest_batch"
@@ -28,7 +28,7 @@ FULL_PASS = 10_000_000  # steps; the process limits them to one pass over its sa
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LargestCell:
     """The search result of a planned cell: `batch_size` is measured; `largest` is None if no batch fits."""
 
     planned: str
@@ -40,10 +40,10 @@ class Found:
     stopped: str | None = None
 
 
-def found_of(cell: Cell, search: Search) -> Found:
+def found_of(cell: Cell, search: BatchSearch) -> LargestCell:
     """Return the search result of a planned cell."""
     largest, stopped = search.largest, search.stopped
-    return Found(
+    return LargestCell(
         planned=cell.cell_id,
         batch_size=(stopped or largest).batch_size if stopped or largest else 1,  # type: ignore[union-attr]
         largest=largest.batch_size if largest and not stopped else None,
@@ -82,7 +82,7 @@ def trial(cell: Cell, size: int) -> Cell:
     return replace(once, settings=few, cell_id=cell_id(few))
 
 
-def resolved(cells: Sequence[Cell], found: Sequence[Found]) -> list[Cell]:
+def resolved(cells: Sequence[Cell], found: Sequence[LargestCell]) -> list[Cell]:
     """Return the cells with the numbers that were found; of cells that become equal the first remains."""
     sizes = {one.planned: one.batch_size for one in found}
     numbered = [_at(cell, sizes[cell.cell_id]) if cell.uses_largest_batch else cell for cell in cells]
@@ -94,12 +94,12 @@ def _at(cell: Cell, size: int) -> Cell:
     return replace(cell, settings=settings, cell_id=cell_id(settings))
 
 
-def about(found: Sequence[Found], memory_bytes: int | None) -> dict[str, Any]:
+def about(found: Sequence[LargestCell], memory_bytes: int | None) -> dict[str, Any]:
     """Return the search results in the form stored in `run.json`."""
     return {"memory_bytes": memory_bytes, "cells": to_json(list(found))}
 
 
-def stored_results(run: Mapping[str, Any], cells: Sequence[Cell], memory_bytes: int | None) -> list[Found] | None:
+def stored_results(run: Mapping[str, Any], cells: Sequence[Cell], memory_bytes: int | None) -> list[LargestCell] | None:
     """Return the search results in the `run.json` of an earlier start; None if they cannot replace a search.
 
     That is the case if a cell is missing, the memory limit was different, or infrastructure stopped a search.
@@ -108,7 +108,7 @@ def stored_results(run: Mapping[str, Any], cells: Sequence[Cell], memory_bytes: 
     if not isinstance(stored, dict) or stored.get("memory_bytes") != memory_bytes:
         return None
     try:
-        found = decode(list[Found], stored.get("cells"), KEY)
+        found = decode(list[LargestCell], stored.get("cells"), KEY)
     except CodecError:
         return None
     complete = {one.planned for one in found} == {cell.cell_id for cell in cells if cell.uses_largest_batch}
@@ -121,5 +121,5 @@ class LargestFound:
     """The search results of the cells with `batch_size: largest`, from this start or the earlier one it continues."""
 
     cells: Sequence[Cell]
-    found: Sequence[Found]
+    found: Sequence[LargestCell]
     by_earlier_start: bool

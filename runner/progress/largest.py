@@ -8,7 +8,7 @@ from keras_matrix.records.text import bytes_text
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.plan.largest_batch import Try
-from keras_matrix.runner.plan.largest_cells import Found, LargestFound
+from keras_matrix.runner.plan.largest_cells import LargestCell, LargestFound
 
 
 def lines(largest: LargestFound, printed: Collection[str] = ()) -> list[str]:
@@ -19,7 +19,7 @@ def lines(largest: LargestFound, printed: Collection[str] = ()) -> list[str]:
     return [heading, *(line(cell_name(cell), by_cell[cell.cell_id], printed) for cell in largest.cells)]
 
 
-def line(name: str, found: Found, printed: Collection[str] = ()) -> str:
+def line(name: str, found: LargestCell, printed: Collection[str] = ()) -> str:
     """Return the result of a cell as text; of a problem that was printed in full, only the name."""
     if found.stopped:
         status, _, reason = found.stopped.partition(": ")

@@ -46,7 +46,7 @@ class Silent:
         """An attempt has ended."""
 
 
-class Lines(Silent):
+class AttemptLines(Silent):
     """Prints one line per attempt when it ends, for logs and pipes."""
 
     def __init__(self, total: int, done: int, left: TimeLeft, outcomes: OutcomeText, names: CellNames) -> None:
@@ -123,7 +123,7 @@ def progress(
         return
     names = CellNames(repeats)
     if not sys.stdout.isatty():
-        lines = Lines(len(repeats), done, left, OutcomeText(printed), names)
+        lines = AttemptLines(len(repeats), done, left, OutcomeText(printed), names)
         with printing(lines.states, _say):
             yield lines
     else:

@@ -6,8 +6,8 @@ from functools import partial
 
 from keras_matrix.dashboards.live.app.application import statements
 from keras_matrix.dashboards.live.app.needed import needed
-from keras_matrix.dashboards.live.app.refreshed import Clocks, Refreshed, RefreshPolicy
-from keras_matrix.dashboards.live.app.source import EndedRuns, Live, Source, UnreadFiles
+from keras_matrix.dashboards.live.app.refreshed import RefreshClocks, Refreshed, RefreshPolicy
+from keras_matrix.dashboards.live.app.source import EndedRuns, Live, PageSource, UnreadFiles
 from keras_matrix.dashboards.live.page import empty_notice
 from keras_matrix.dashboards.live.questions import EARLIEST_DAY
 from keras_matrix.dashboards.live.session import SessionReader
@@ -18,7 +18,7 @@ from keras_matrix.uploader.cli import options
 from keras_matrix.uploader.warehouse import LOCAL, is_local
 
 
-def source_of(target: options.Target, since: str | None, refresh_min: float) -> Source:
+def source_of(target: options.Target, since: str | None, refresh_min: float) -> PageSource:
     """Return the source of the pages: the local warehouse itself, or snapshots of a dataset."""
     warehouse = opening.open_warehouse(target.address, target.results, target.options)
     if is_local(target.address):
@@ -27,4 +27,4 @@ def source_of(target: options.Target, since: str | None, refresh_min: float) -> 
         update()
         unread = UnreadFiles(target.results)
         return Live(warehouse, since or EARLIEST_DAY, empty, session=session.current, update=update, unread=unread)
-    return Refreshed(warehouse, needed(statements()), RefreshPolicy(60 * refresh_min, since), Clocks(utc_now))
+    return Refreshed(warehouse, needed(statements()), RefreshPolicy(60 * refresh_min, since), RefreshClocks(utc_now))

@@ -70,7 +70,7 @@ class CellSide:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExplainRequest:
     """What is explained: both sides and the cell as named, and how what has no trace is measured.
 
     `stored` measures nothing; `repeats` are the processes of each side.
@@ -89,7 +89,7 @@ class Wanted:
         return self.sides.request.new
 
 
-def sides_of(wanted: Wanted) -> tuple[CellSide, CellSide]:
+def sides_of(wanted: ExplainRequest) -> tuple[CellSide, CellSide]:
     """Return both sides, measured if necessary. Raises `UsageError`."""
     sides = wanted.sides
     if sides.base_env or sides.new_env or sides.fault:
@@ -101,7 +101,7 @@ def sides_of(wanted: Wanted) -> tuple[CellSide, CellSide]:
     return _of_cells(wanted)
 
 
-def _environments(wanted: Wanted) -> tuple[CellSide, CellSide]:
+def _environments(wanted: ExplainRequest) -> tuple[CellSide, CellSide]:
     sides, name = wanted.sides, wanted.cell
     if sides.base or name is None:
         raise UsageError(f"explain: name the cell of two environments with --cell, got {sides.base or 'none'}")
@@ -112,7 +112,7 @@ def _environments(wanted: Wanted) -> tuple[CellSide, CellSide]:
     return _session(wanted, {BASE: cell, NEW: cell}, arms_of(sides, environments, [cell]))
 
 
-def _runs(wanted: Wanted) -> tuple[Run, Run] | None:
+def _runs(wanted: ExplainRequest) -> tuple[Run, Run] | None:
     """Return the runs that BASE and NEW name; None if neither names one. Raises `UsageError`."""
     found: list[Run] = []
     problems = []
@@ -126,7 +126,7 @@ def _runs(wanted: Wanted) -> tuple[Run, Run] | None:
     return (found[0], found[1]) if found else None
 
 
-def _of_runs(wanted: Wanted, base: Run, new: Run) -> tuple[CellSide, CellSide]:
+def _of_runs(wanted: ExplainRequest, base: Run, new: Run) -> tuple[CellSide, CellSide]:
     if base.folder.resolve() == new.folder.resolve():
         raise UsageError(f"explain: BASE and NEW are the same run, {base.folder}; name two of its cells instead")
     name = wanted.cell or _only_common(base, new)
@@ -149,7 +149,7 @@ def _only_common(base: Run, new: Run) -> str:
     raise UsageError("\n".join(["--cell: must name a cell of both runs; common to them are:", *(lines or ["  none"])]))
 
 
-def _rebuilt(wanted: Wanted, base: CellSide, new: CellSide) -> tuple[CellSide, CellSide]:
+def _rebuilt(wanted: ExplainRequest, base: CellSide, new: CellSide) -> tuple[CellSide, CellSide]:
     """Measure both sides again, each with the versions of its records."""
     then, now = base.records[0], new.records[0]
     same_versions = installable(then.versions) == installable(now.versions)
@@ -175,7 +175,7 @@ def _rebuilt(wanted: Wanted, base: CellSide, new: CellSide) -> tuple[CellSide, C
     return _session(wanted, cells_of, arms)
 
 
-def _of_cells(wanted: Wanted) -> tuple[CellSide, CellSide]:
+def _of_cells(wanted: ExplainRequest) -> tuple[CellSide, CellSide]:
     if wanted.cell is not None:
         sides, place = wanted.sides, wanted.sides.request.results
         raise UsageError(
@@ -191,7 +191,7 @@ def _of_cells(wanted: Wanted) -> tuple[CellSide, CellSide]:
     return _session(wanted, _together({name: _traced(wanted, cell) for name, cell in named.items()}), {})
 
 
-def _in_a_run(wanted: Wanted) -> tuple[CellSide, CellSide] | None:
+def _in_a_run(wanted: ExplainRequest) -> tuple[CellSide, CellSide] | None:
     """Return the cells of the newest run, or of the named one, that has traces of both; None without one."""
     results, names = wanted.sides.request.results, (str(wanted.sides.base), str(wanted.sides.new))
     runs = [chosen_run(results, wanted.run)] if wanted.run else reversed(Results(results).runs())
@@ -208,7 +208,7 @@ def _in_a_run(wanted: Wanted) -> tuple[CellSide, CellSide] | None:
     return None
 
 
-def _cell(wanted: Wanted, name: str) -> Cell:
+def _cell(wanted: ExplainRequest, name: str) -> Cell:
     """Return the named cell, of the matrix if it is there, else of a stored run. Raises `UsageError`."""
     return chosen_cell(wanted.sides.request, name, ", which has no trace; compare two runs of it instead")
 
@@ -226,7 +226,7 @@ def _cell_side(run: Run, cell: str) -> CellSide:
     return CellSide(run, records, next(stored_traces(run, records), None))
 
 
-def _traced(wanted: Wanted, cell: Cell) -> Cell:
+def _traced(wanted: ExplainRequest, cell: Cell) -> Cell:
     """Return a cell that is measured in several processes, of which the first is traced. Raises `UsageError`."""
     if problem := untraceable(cell.settings.implementation):
         raise UsageError(f"explain: {cell.settings.backend} {settings_text(cell.settings)}: {problem}")
@@ -240,7 +240,9 @@ def _together(named: Mapping[str, Cell]) -> dict[str, Cell]:
     return {side: replace(cell, together=name, change=side) for side, cell in named.items()}
 
 
-def _session(wanted: Wanted, named: Mapping[str, Cell], arms: Mapping[str, ArmRequest]) -> tuple[CellSide, CellSide]:
+def _session(
+    wanted: ExplainRequest, named: Mapping[str, Cell], arms: Mapping[str, ArmRequest]
+) -> tuple[CellSide, CellSide]:
     """Measure both sides in one session, and trace their first processes."""
     request = wanted.sides.request
     unique = list({cell.cell_id: cell for cell in named.values()}.values())

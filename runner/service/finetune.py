@@ -13,7 +13,7 @@ from keras_matrix.runner.errors import UsageError, made_from_values
 from keras_matrix.runner.machine.data_folders import DataFolders
 from keras_matrix.runner.machine.mounts import import_roots
 from keras_matrix.runner.matrix import catalog
-from keras_matrix.runner.matrix.grammar import LIMITS, MAX_TEXT, Rule
+from keras_matrix.runner.matrix.grammar import LIMITS, MAX_TEXT, ValueRule
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.measure.experiment import Display, Experiment, dataset_dir, measured, origin
 from keras_matrix.runner.measure.request import RunRequest
@@ -27,7 +27,7 @@ STAND_IN = "timed_wait"
 START_S, SAMPLE_S = 600.0, 0.2
 
 
-def params_of_workload() -> Mapping[str, Rule]:
+def params_of_workload() -> Mapping[str, ValueRule]:
     return catalog.load().workloads[WORKLOAD].params
 
 

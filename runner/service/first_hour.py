@@ -13,7 +13,7 @@ from keras_matrix.records.codec import loads
 from keras_matrix.runner.checks.first_hour.checks import Hour, steps
 from keras_matrix.runner.checks.first_hour.measured import HourTarget
 from keras_matrix.runner.checks.first_hour.report import Report, read
-from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome, Step
+from keras_matrix.runner.checks.first_hour.steps import CheckStep, Done, StepOutcome, StepResult
 from keras_matrix.runner.errors import InfrastructureError, InputError, Interrupted, UsageError
 from keras_matrix.runner.executors.preflight import preflight_of
 from keras_matrix.runner.executors.probe import Probe, probe_settings
@@ -28,7 +28,7 @@ Show = Callable[[str], None]  # shows a text at once, as it is: a line comes in 
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedChecks:
     """The checks to run: of these backends on a device, those whose name contains a text of `only`, if any."""
 
     backends: Sequence[str]
@@ -37,7 +37,7 @@ class Wanted:
     results: Path
 
 
-def checked(wanted: Wanted, probe: Probe, show: Show) -> tuple[Report, bool]:
+def checked(wanted: RequestedChecks, probe: Probe, show: Show) -> tuple[Report, bool]:
     """Run the checks, which `show` their progress; return whether a signal ended them."""
     backends, device, only, results = wanted.backends, wanted.device, wanted.only, wanted.results
     count_gpus(device)  # refuses an invalid CUDA_VISIBLE_DEVICES before the driver is queried
@@ -71,21 +71,21 @@ def _refuse_without_device(backends: Sequence[str], device: str) -> None:
         raise InfrastructureError("\n".join(dict.fromkeys(str(problems[0]) for problems in found)))
 
 
-def _steps(probe: Probe, backend: str, device: str, folder: Path) -> Iterator[Step]:
+def _steps(probe: Probe, backend: str, device: str, folder: Path) -> Iterator[CheckStep]:
     folder.mkdir()
     workers = (1, 2) if device == "cpu" or count_gpus(device) > 1 else (1,)
     return steps(Hour(HourTarget(backend, device, folder), probe, workers=workers))
 
 
-def run_all(every: Iterator[Step], done: list[Done], show: Show) -> None:
+def run_all(every: Iterator[CheckStep], done: list[Done], show: Show) -> None:
     """Run the steps in order and append the results to `done`; stop after an essential one that failed."""
     for step in every:
         done.append(_done(step, show))
-        if step.essential and done[-1].found.outcome is Outcome.FAILED:
+        if step.essential and done[-1].found.outcome is StepOutcome.FAILED:
             break
 
 
-def _done(step: Step, show: Show) -> Done:
+def _done(step: CheckStep, show: Show) -> Done:
     """Run one step, and show a line on it. An exception is a failure that the report names."""
     show(f"{step.name} ...")
     began_s = time.monotonic()
@@ -95,7 +95,7 @@ def _done(step: Step, show: Show) -> Done:
         show(" interrupted\n")
         raise
     except Exception as error:  # noqa: BLE001 - the other steps still run and the report is written
-        found = Found(Outcome.FAILED, f"{type(error).__name__}: {error}")
+        found = StepResult(StepOutcome.FAILED, f"{type(error).__name__}: {error}")
     done = Done(step.name, step.expected, found, time.monotonic() - began_s)
     show(f" {found.outcome}, {done.duration_s:.1f} s: {found.summary}\n")
     return done

@@ -5,7 +5,7 @@ from __future__ import annotations
 from keras_matrix.records.schema import Status
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.request import RunRequest
-from keras_matrix.runner.plan.largest_cells import Found, check_limit
+from keras_matrix.runner.plan.largest_cells import LargestCell, check_limit
 from keras_matrix.runner.service import cells
 
 
@@ -22,7 +22,7 @@ def searched_cells(request: RunRequest, name: str) -> list[Cell]:
     return [there[one] for one in names]
 
 
-def exit_code(found: Found) -> int:
+def exit_code(found: LargestCell) -> int:
     if (found.stopped or "").startswith(f"{Status.INFRA}:"):
         return 3
     return 1 if found.largest is None else 0

@@ -17,7 +17,7 @@ from keras_matrix.runner.executors import preflight as cells
 from keras_matrix.runner.machine.preflight.builds import Build, build_of
 from keras_matrix.runner.machine.preflight.rules import build_problems
 from keras_matrix.runner.machine.surroundings import aa_pairs, snapshot
-from keras_matrix.runner.machine.surroundings.aa_pairs import Pair
+from keras_matrix.runner.machine.surroundings.aa_pairs import PairResult
 
 
 def _builds(readings: Readings) -> list[MachineFinding]:
@@ -37,7 +37,7 @@ def _builds(readings: Readings) -> list[MachineFinding]:
     return found
 
 
-def ratios(pairs: Iterable[Pair]) -> list[float]:
+def ratios(pairs: Iterable[PairResult]) -> list[float]:
     """Return the logarithm of the ratio of each pair."""
     return [pair.log_ratio for pair in pairs]
 
@@ -48,14 +48,14 @@ class Examined:
 
     readings: Readings
     findings: Sequence[MachineFinding]
-    pairs: Sequence[Pair]
+    pairs: Sequence[PairResult]
     seed: int
 
 
 def examined(seconds: float, progress: Callable[[int], None]) -> Examined:
     """Read the machine, measure identical pairs for these seconds, and judge."""
     seed, cpus = random.SystemRandom().getrandbits(32), sorted(os.sched_getaffinity(0))
-    pairs: list[Pair] = []
+    pairs: list[PairResult] = []
 
     def measured() -> Sequence[float]:
         pairs.extend(aa_pairs.measure(seconds, cpus, seed, progress))

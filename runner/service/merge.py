@@ -14,7 +14,7 @@ from typing import Any
 
 from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
 from keras_matrix.analysis.comparison.merge import (
-    LeftOut,
+    LeftOutBackend,
     Merge,
     MergeCandidate,
     MergedRun,
@@ -59,7 +59,7 @@ class MergeReader:
     runs: Mapping[str, Run]
     abouts: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: dict[str, Sequence[Problem]] = field(default_factory=dict)
-    left_out: list[LeftOut] = field(default_factory=list)
+    left_out: list[LeftOutBackend] = field(default_factory=list)
 
     def candidates(self, names: Sequence[str]) -> Iterator[MergeCandidate]:
         """Yield the named runs that can be read and are the base of a session."""
@@ -69,11 +69,11 @@ class MergeReader:
                 about = run.about()
                 records, self.problems[name] = run.load()
             except (StoreFailure, OSError) as error:
-                self.left_out.append(LeftOut(name, "", printable(str(error))))
+                self.left_out.append(LeftOutBackend(name, "", printable(str(error))))
                 continue
             self.abouts[name] = about
             if reason := left_out(about) or _without_records(records, self.problems[name]):
-                self.left_out.append(LeftOut(name, "", reason))
+                self.left_out.append(LeftOutBackend(name, "", reason))
                 continue
             yield candidate(name, about, records, run.load_object(FINISHED) is not None)
 

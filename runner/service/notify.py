@@ -38,7 +38,7 @@ class Channel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class NotifyRequest:
     """What `--notify` and the flags with it ask for."""
 
     place: Place
@@ -51,7 +51,7 @@ class Request:
 Say = Callable[[str], None]
 
 
-def send(roots: Sequence[Path], cell: str | None, request: Request, run_length: int, say: Say) -> None:
+def send(roots: Sequence[Path], cell: str | None, request: NotifyRequest, run_length: int, say: Say) -> None:
     """Send what is due for these cells and say so; in a dry run only say what would be sent. Raises `NotifyError`."""
     past, _ = read(roots, cell)
     found = _Found(past, histories.assessed(past, roots, run_length), request)
@@ -73,7 +73,7 @@ class _Found:
 
     past: Past
     assessed: Sequence[Assessment]
-    request: Request
+    request: NotifyRequest
 
     def notices(
         self, threads: Sequence[Thread], which: Callable[[Assessment, Sequence[Thread]], Iterable[Due]] = due
@@ -93,7 +93,7 @@ class _Found:
         )
 
 
-def _to_github(found: _Found, issues: Issues, request: Request, api: str, say: Say) -> None:
+def _to_github(found: _Found, issues: Issues, request: NotifyRequest, api: str, say: Say) -> None:
     if not request.is_dry_run:
         _send(found, issues, say)
         return
@@ -121,7 +121,7 @@ def _send_all(notices: Sequence[Notice], channel: Channel, say: Say) -> None:
         say(printable(f"{notice.due.event}: {where}: {summary(notice)}"))
 
 
-def _show(request: Request, texts: Sequence[str], say: Say) -> None:
+def _show(request: NotifyRequest, texts: Sequence[str], say: Say) -> None:
     if isinstance(request.place, GitHub) and request.token is None:
         say(f"{TOKEN_VARIABLE} is not set: printed as if nothing had been sent before\n")
     say("\n\n".join(map(printable, texts)) or "nothing to send")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.analysis.whatif.replay import Replay, replay
 from keras_matrix.analysis.whatif.search import families
-from keras_matrix.analysis.whatif.search.families import Families, Found, Inputs
+from keras_matrix.analysis.whatif.search.families import Families, FamilyTrajectories, SearchInputs
 from keras_matrix.analysis.whatif.search.layer_choice import AMP, OP_FUSION
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.records.codec import to_json
@@ -16,7 +16,7 @@ from keras_matrix.records.fc import spec
 from keras_matrix.records.schema import Record
 from keras_matrix.records.text import plural
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.service.whatif import Work, measure
+from keras_matrix.runner.service.whatif import WhatIfWork, measure
 from keras_matrix.runner.whatif import measurement, probes
 from keras_matrix.runner.whatif.measurement import BASE
 from keras_matrix.runner.whatif.memory_use import memory_use
@@ -35,12 +35,12 @@ class Gains:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class StrategySearch:
     """A graph, its replay, what was found from there, and which share of the trace it explains."""
 
     graph: Graph
     baseline: Replay
-    found: Found
+    found: FamilyTrajectories
     coverage: float
 
     def document(self, gains: Gains) -> dict[str, object]:
@@ -63,7 +63,7 @@ def families_of(text: str) -> Families:
         raise UsageError(str(error)) from error
 
 
-def probed(work: Work, graph: Graph, wanted: Families) -> Gains:
+def probed(work: WhatIfWork, graph: Graph, wanted: Families) -> Gains:
     """Measure the probes that the families need."""
     if not {OP_FUSION, AMP}.intersection(wanted.names):
         return Gains()
@@ -81,8 +81,8 @@ def probed(work: Work, graph: Graph, wanted: Families) -> Gains:
     return Gains(ratios, found.without)
 
 
-def inputs_of(gains: Gains, graph: Graph, record: Record | None, budget: int | None) -> Inputs:
-    return Inputs(
+def inputs_of(gains: Gains, graph: Graph, record: Record | None, budget: int | None) -> SearchInputs:
+    return SearchInputs(
         gains.ratios.get(OP_FUSION, {}),
         gains.ratios.get(AMP, {}),
         None if budget is None else memory_use(record, graph),
@@ -90,9 +90,9 @@ def inputs_of(gains: Gains, graph: Graph, record: Record | None, budget: int | N
     )
 
 
-def searched(graph: Graph, wanted: Families, inputs: Inputs) -> Search:
+def searched(graph: Graph, wanted: Families, inputs: SearchInputs) -> StrategySearch:
     try:
-        return Search(graph, replay(graph), families.search(graph, wanted, inputs), graph.header.coverage)
+        return StrategySearch(graph, replay(graph), families.search(graph, wanted, inputs), graph.header.coverage)
     except GraphError as error:
         raise UsageError(f"TRACE: {error}") from error
 

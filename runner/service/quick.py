@@ -33,7 +33,7 @@ IMPORT_TIME_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedDuration:
     """How long a quick look takes: about `seconds`, and `limit_s` at most, after which its processes are ended.
 
     With `least` it takes longer than `seconds`: the time to build and compile the model is not known.
@@ -44,13 +44,13 @@ class Expected:
     least: bool
 
 
-def expected(results: Path, cells: Sequence[Cell]) -> Expected:
+def expected(results: Path, cells: Sequence[Cell]) -> ExpectedDuration:
     """Return how long these cells take: by the newest run if it measured them, else by their work."""
     estimated = estimates(results, cells)
     times_s = estimated.within_limit_s.values()
     unknown = any(":" in cell.settings.workload and cell.cell_id not in estimated.earlier for cell in cells)
     imports_s = IMPORT_TIME_S * len(cells)
-    return Expected(sum(times_s) + imports_s, sum(cell.timeout_s for cell in cells) + imports_s, unknown)
+    return ExpectedDuration(sum(times_s) + imports_s, sum(cell.timeout_s for cell in cells) + imports_s, unknown)
 
 
 def deciding(workload: str, assignments: Sequence[str], backends: Sequence[str], results: Path) -> str:

@@ -31,7 +31,7 @@ LEAST_REPEATS, MOST_REPEATS = 5, 1000  # by default at least as many as an inter
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class ReproducedCell:
     """The cell that is measured again: its run, and the latest attempts at its repeats."""
 
     run: Run
@@ -56,7 +56,7 @@ class Stored:
         return stored_cell(self.records, repeats or max(LEAST_REPEATS, len(self.records)))
 
 
-def stored(name: str, results: Path, run_id: str | None) -> Stored:
+def stored(name: str, results: Path, run_id: str | None) -> ReproducedCell:
     """Return the stored cell that the file of a record or a cell's name stands for. Raises `UsageError`."""
     path = Path(name)
     named = RECORD_NAME.fullmatch(path.name)
@@ -78,10 +78,12 @@ def stored(name: str, results: Path, run_id: str | None) -> Stored:
     if all(record.status is not Status.OK for record in found):
         why = f"ended ok ({found[0].status}: {found[0].reason}): there is no figure to reproduce"
         raise UsageError(f"RECORD: no process of {cell} in {run.run_id} {why}")
-    return Stored(run, found)
+    return ReproducedCell(run, found)
 
 
-def measured_again(stored: Stored, cell: Cell, env: Path | None, request: RunRequest, display: Display) -> Finished:
+def measured_again(
+    stored: ReproducedCell, cell: Cell, env: Path | None, request: RunRequest, display: Display
+) -> Finished:
     """Measure a stored cell in an environment, by default in one with its versions. Raises `CannotRebuild`."""
     if env is not None:
         arm = _arm_of(env, "--env")
@@ -116,7 +118,7 @@ def rebuilt_arm(then: Mapping[str, str], request: RunRequest, cell: Cell, displa
     return _arm_of(environment(recipe_of(then), cache_folder(), display.say), "RECORD")
 
 
-def _same_image(stored: Stored, request: RunRequest, cell: Cell) -> ArmRequest:
+def _same_image(stored: ReproducedCell, request: RunRequest, cell: Cell) -> ArmRequest:
     """Return the arm of the stored image. Raises `CannotRebuild` if the name now stands for another one."""
     arm = own_arm(request, [cell])
     if stored.image not in arm.versions.values():
@@ -128,7 +130,7 @@ def _same_image(stored: Stored, request: RunRequest, cell: Cell) -> ArmRequest:
     return arm
 
 
-def judged(stored: Stored, latest: Sequence[Record], tolerance: float) -> Reproduction:
+def judged(stored: ReproducedCell, latest: Sequence[Record], tolerance: float) -> Reproduction:
     """Return the verdict on the new records, with the spread between the stored sessions of the cell."""
     spread = spread_stored([stored.run.folder.parent], [stored.run.run_id], {stored.records[0].cell_id})
     return judge(stored.records, latest, spread([*stored.records, *latest]), tolerance)

@@ -23,7 +23,7 @@ from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import moment, near, plural
 from keras_matrix.runner.checks import roofline as runs
 from keras_matrix.runner.checks import work
-from keras_matrix.runner.checks.peaks import Effort, Subject, measure
+from keras_matrix.runner.checks.peaks import Effort, PeaksSubject, measure
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.probe import Probe, probe_settings
 from keras_matrix.runner.executors.process.interpreter import installed_versions
@@ -90,7 +90,7 @@ def _measured(request: RooflineRequest, compared: Compared) -> Peaks | None:
     if peak_files.fingerprint(here, versions) != peak_files.fingerprint_of(compared.about):
         request.warn("this run comes from another machine or from other versions: its peaks cannot be measured here")
         return None
-    subject = Subject(here, versions, runs.threads_of(runs.cells_of(compared.rows)), utc_now(), _gpu(here))
+    subject = PeaksSubject(here, versions, runs.threads_of(runs.cells_of(compared.rows)), utc_now(), _gpu(here))
     with writing(request.results):  # two measurements at the same time would disturb each other
         found = measure(request.probe, subject, Effort(rounds=request.rounds), request.say)
         peak_files.keep(request.results, found)

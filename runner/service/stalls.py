@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.stalls.report import Advice, StallReport, Verdict, Verified
+from keras_matrix.analysis.stalls.report import Advice, SpeedupVerdict, StallReport, VerifiedAdvice
 from keras_matrix.analysis.stalls.verify import verified
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.records.codec import canonical
@@ -44,7 +44,7 @@ NOT_VERIFIABLE = "the parameters of your own pipeline are not known"
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StallWork:
     """What measuring, probing and converting need."""
 
     request: RunRequest
@@ -54,7 +54,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class AdviceTrial:
     """An advice, and the cells that are measured to verify it."""
 
     advice: Advice
@@ -63,25 +63,25 @@ class Trial:
 
 
 def verify(
-    work: Work, reports: Sequence[StallReport], chosen: Mapping[str, Cell], most: int
-) -> tuple[dict[str, list[Verified]], int]:
+    work: StallWork, reports: Sequence[StallReport], chosen: Mapping[str, Cell], most: int
+) -> tuple[dict[str, list[VerifiedAdvice]], int]:
     """Apply the best advice of each analysis, at most `most`, and measure it.
 
     `chosen` are the warm cells by id. Return the results by the cell_id of the analysis, and the exit code. An advice
     that cannot be applied has a result too, which is undecided and says why.
     """
     results = {one.cell_id: _trials(work, one, chosen[one.cell_id], most) for one in reports}
-    trials = [one for own in results.values() for one in own if isinstance(one, Trial)]
+    trials = [one for own in results.values() for one in own if isinstance(one, AdviceTrial)]
     if not trials:
         work.display.say("no advice can be applied")
-        return {name: [one for one in own if isinstance(one, Verified)] for name, own in results.items()}, 0
+        return {name: [one for one in own if isinstance(one, VerifiedAdvice)] for name, own in results.items()}, 0
     cells = list({cell.cell_id: cell for trial in trials for cell in (trial.unchanged, trial.changed)}.values())
     done = finished(measured(work.request, Experiment(cells, about(cells)), work.display))
     return {name: [_result(one, done.latest) for one in own] for name, own in results.items()}, done.exit_code
 
 
-def _result(one: Trial | Verified, latest: Sequence[Record]) -> Verified:
-    if isinstance(one, Verified):
+def _result(one: AdviceTrial | VerifiedAdvice, latest: Sequence[Record]) -> VerifiedAdvice:
+    if isinstance(one, VerifiedAdvice):
         return one
     cells = (one.unchanged, one.changed)
     before, after = ([record for record in latest if record.cell_id == cell.cell_id] for cell in cells)
@@ -98,23 +98,25 @@ def dataset(settings: Settings) -> str:
     return "" if ":" in settings.workload else str(settings.params.get(DATASET, ""))
 
 
-def _trials(work: Work, report: StallReport, base: Cell, most: int) -> list[Trial | Verified]:
+def _trials(work: StallWork, report: StallReport, base: Cell, most: int) -> list[AdviceTrial | VerifiedAdvice]:
     """Return the trials of the best advice that can be applied, and the results of what cannot be before these."""
-    found: list[Trial | Verified] = []
+    found: list[AdviceTrial | VerifiedAdvice] = []
     for advice in report.advice:
-        if sum(isinstance(one, Trial) for one in found) == most:
+        if sum(isinstance(one, AdviceTrial) for one in found) == most:
             break
         trial = _trial(work, report, base, advice) if advice.verifiable else NOT_VERIFIABLE
-        if isinstance(trial, Trial):
+        if isinstance(trial, AdviceTrial):
             found.append(trial)
             continue
         why = f"not applied: {trial}"
         work.display.say(f"{base.settings.backend}: {advice.change}: {why}")
-        found.append(Verified(advice.change, advice.text, "", advice.speed_up, None, Verdict.UNDECIDED, why))
+        found.append(
+            VerifiedAdvice(advice.change, advice.text, "", advice.speed_up, None, SpeedupVerdict.UNDECIDED, why)
+        )
     return found
 
 
-def _trial(work: Work, report: StallReport, base: Cell, advice: Advice) -> Trial | str:
+def _trial(work: StallWork, report: StallReport, base: Cell, advice: Advice) -> AdviceTrial | str:
     """Return the trial of an advice, or why it cannot be applied."""
     settings = next(s for s in arms_of(report.settings, cold=True) if arm_of(s) is report.observed)
     name = f"verify {together(report.settings)}"
@@ -129,7 +131,7 @@ def _trial(work: Work, report: StallReport, base: Cell, advice: Advice) -> Trial
         return changed
     unchanged = replace(base, settings=settings, cell_id=cell_id(settings), together=name, change="unchanged")
     own = replace(unchanged, settings=changed, cell_id=cell_id(changed), change=advice.change)
-    return Trial(advice, unchanged, own)
+    return AdviceTrial(advice, unchanged, own)
 
 
 def _pass_steps(report: StallReport) -> int | str:
@@ -150,7 +152,7 @@ def _pass_steps(report: StallReport) -> int | str:
     return steps
 
 
-def _changed(work: Work, settings: Settings, advice: Advice) -> Settings | str:
+def _changed(work: StallWork, settings: Settings, advice: Advice) -> Settings | str:
     """Return the settings with an advice applied, or why that fails."""
     params = settings.params | advice.params
     if advice.stored_as is not None:
@@ -175,7 +177,7 @@ class Analysis:
     most: int | None
 
 
-def analysed(work: Work, wanted: Analysis) -> tuple[Run, list[StallReport], int]:
+def analysed(work: StallWork, wanted: Analysis) -> tuple[Run, list[StallReport], int]:
     """Return the run of the analyses, one per backend, and the exit code of what was measured. Raises `UsageError`."""
     if wanted.run is not None:
         run, reports = _stored_analyses(work.request, wanted.cell, wanted.run)
@@ -265,7 +267,7 @@ def data_folders(request: RunRequest) -> DataFolders:
     return DataFolders(dataset_dir(request), tuple(str(root) for root in roots))
 
 
-def _measured_analyses(work: Work, chosen: Mapping[str, Cell], *, cold: bool) -> Finished:
+def _measured_analyses(work: StallWork, chosen: Mapping[str, Cell], *, cold: bool) -> Finished:
     """Measure the arms of each analysis interleaved, then probe the data sets."""
     wanted = [arm for base in chosen.values() for arm in _arms(base, cold=cold)]
     session = measured(work.request, Experiment(wanted, about(wanted)), work.display)
@@ -273,14 +275,14 @@ def _measured_analyses(work: Work, chosen: Mapping[str, Cell], *, cold: bool) ->
     return finished(session)
 
 
-def _probed_again(work: Work, run: Run, chosen: Mapping[str, Cell]) -> list[StallReport]:
+def _probed_again(work: StallWork, run: Run, chosen: Mapping[str, Cell]) -> list[StallReport]:
     """Probe the data sets of stored analyses that were not probed, and return the analyses with these probes."""
     there = stored_probes(run)
     store_probes(run, _probes(work, {name: base for name, base in chosen.items() if name not in there}))
     return [one for one in write_report(run).run_context.stalls if one.cell_id in chosen]
 
 
-def _probes(work: Work, chosen: Mapping[str, Cell]) -> dict[str, InputProbe]:
+def _probes(work: StallWork, chosen: Mapping[str, Cell]) -> dict[str, InputProbe]:
     """Probe each data set once, with the same software and files as the cells."""
     contract = work.request.executors.contract
     if not (contract.local_software and contract.local_files):

@@ -17,9 +17,9 @@ from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.analysis.whatif.recalibration import recalibrated, with_link
 from keras_matrix.analysis.whatif.replay import HeldOut, Replay, held_out, replay
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
-from keras_matrix.analysis.whatif.verify import BASELINE, Measurement, Prediction, Verdict, Verification
+from keras_matrix.analysis.whatif.verify import BASELINE, Measurement, Prediction, PredictionVerdict, Verification
 from keras_matrix.analysis.whatif.what_ifs import registry
-from keras_matrix.analysis.whatif.what_ifs.registry import Choice
+from keras_matrix.analysis.whatif.what_ifs.registry import ChosenWhatIf
 from keras_matrix.records.instruments.peaks import Peaks
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import Settings
@@ -39,8 +39,8 @@ from keras_matrix.runner.service.stored import Findings, chosen_run, passed_over
 from keras_matrix.runner.whatif import cost_data, cost_file, links, verification_file
 from keras_matrix.runner.whatif.cost_file import Applied
 from keras_matrix.runner.whatif.measurement import (
-    Measured,
-    Plan,
+    MeasuredSetting,
+    MeasurementPlan,
     environment_problem,
     measured,
     plan,
@@ -150,25 +150,25 @@ def _step_times_s(records: Sequence[Record], cell: str) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class MeasuredSettings:
     """A run that has ended, what it measured of each setting by its name, its findings, and the exit code."""
 
     run: Run
-    found: dict[str, Measured]
+    found: dict[str, MeasuredSetting]
     findings: Findings
     exit_code: int
 
 
-def measure(request: RunRequest, display: Display, cells: Mapping[str, Cell], command: str) -> Session:
+def measure(request: RunRequest, display: Display, cells: Mapping[str, Cell], command: str) -> MeasuredSettings:
     """Measure the cells, by the names of their settings, equal ones once; `command` is stored as their origin."""
     unique = list({cell.cell_id: cell for cell in cells.values()}.values())
     experiment = Experiment(unique, origin(command, {name: cell.settings for name, cell in cells.items()}))
     done = finished(measured_session(request, experiment, display))
-    return Session(done.run, measured(cells, done.latest), done.found, done.exit_code)
+    return MeasuredSettings(done.run, measured(cells, done.latest), done.found, done.exit_code)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WhatIfWork:
     """How to measure: with so many processes of each setting; `recalibrate` allows a second round."""
 
     request: RunRequest
@@ -178,10 +178,10 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifiedRun:
     """A verification, None if nothing was measured, its run, and why settings are not in it, by name."""
 
-    session: Session
+    session: MeasuredSettings
     verification: Verification | None
     left_out: dict[str, str] = field(default_factory=dict)
     note: str = ""
@@ -204,7 +204,7 @@ def check_base(graph: Graph) -> None:
         raise UsageError(f"--verify: {problem}")
 
 
-def checked_plan(work: Work, graph: Graph, strategies: Sequence[Strategy]) -> Plan:
+def checked_plan(work: WhatIfWork, graph: Graph, strategies: Sequence[Strategy]) -> MeasurementPlan:
     """Return the cells that verify these strategies. Raises `UsageError` if none of them can be measured here."""
     base = base_settings(graph, "--verify")
     changes = {name_of(one): one.settings for one in strategies if one.settings is not None}
@@ -218,17 +218,19 @@ def checked_plan(work: Work, graph: Graph, strategies: Sequence[Strategy]) -> Pl
     return found
 
 
-def verified(work: Work, graph: Graph, baseline: Replay, strategies: Sequence[Strategy], found: Plan) -> Verified:
+def verified(
+    work: WhatIfWork, graph: Graph, baseline: Replay, strategies: Sequence[Strategy], found: MeasurementPlan
+) -> VerifiedRun:
     """Measure the cells of a plan, judge the predictions, and store the verification with the run."""
     session = measure(work.request, work.display, found.cells, "runner " + work.request.command[1])
     measurements = {name: Measurement(one.step_times_s, one.losses) for name, one in session.found.items()}
     failed = {name: "; ".join(one.failures) for name, one in session.found.items() if not one.step_times_s}
-    result = Verified(session, None, {**found.left_out, **failed})
+    result = VerifiedRun(session, None, {**found.left_out, **failed})
     if BASELINE not in failed:
         shown = [one for one in strategies if name_of(one) in found.cells]
         first = verify.judge(_predictions(baseline, shown), measurements)
         result = replace(result, verification=first)
-        if work.recalibrate and first.verdict is not Verdict.VERIFIED:
+        if work.recalibrate and first.verdict is not PredictionVerdict.VERIFIED:
             result = _again(result, graph, shown, measurements)
     session.run.store_object(verification_file.FILE, verification_document(graph, result))
     findings = session.findings
@@ -242,7 +244,7 @@ def name_of(strategy: Strategy) -> str:
     return " ".join(strategy.what_ifs)
 
 
-def verification_document(graph: Graph, result: Verified) -> dict[str, object]:
+def verification_document(graph: Graph, result: VerifiedRun) -> dict[str, object]:
     """Return the content of `whatif.json`."""
     return verification_file.document(
         result.session.run, graph.header.source, result.verification, result.left_out, result.note
@@ -257,8 +259,8 @@ def _predictions(baseline: Replay, strategies: Sequence[Strategy]) -> dict[str, 
 
 
 def _again(
-    first: Verified, graph: Graph, strategies: Sequence[Strategy], measurements: dict[str, Measurement]
-) -> Verified:
+    first: VerifiedRun, graph: Graph, strategies: Sequence[Strategy], measurements: dict[str, Measurement]
+) -> VerifiedRun:
     """Fit the link to the baseline and the setting that was predicted to be slowest, and judge the others again."""
     known = [one for one in strategies if measurements[name_of(one)].step_times_s]
     if first.verification is None or len(known) < LEAST_FITTED:
@@ -293,7 +295,7 @@ def replayed(graph: Graph, resamples: int) -> tuple[Replay, tuple[HeldOut, ...]]
         raise UsageError(f"TRACE: {error}") from error
 
 
-def choices_of(texts: Sequence[str]) -> list[Choice]:
+def choices_of(texts: Sequence[str]) -> list[ChosenWhatIf]:
     try:
         return [registry.read(text) for text in texts]
     except GraphError as error:

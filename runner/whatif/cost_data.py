@@ -13,7 +13,13 @@ from pathlib import Path
 
 from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.cost.model import TrainingData
-from keras_matrix.analysis.whatif.cost.operations import Sample, cores_of, observed_peaks, product_of, samples_of
+from keras_matrix.analysis.whatif.cost.operations import (
+    OperationSample,
+    cores_of,
+    observed_peaks,
+    product_of,
+    samples_of,
+)
 from keras_matrix.analysis.whatif.cost.roofline import MEASURED, DevicePeaks, device_peaks
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header
 from keras_matrix.records.codec import CodecError
@@ -34,7 +40,7 @@ ADVICE = "PyTorch: record with record_shapes=True; JAX, TensorFlow: with the com
 class Collected:
     """The samples, the devices by number, and what was found besides."""
 
-    samples: list[Sample]
+    samples: list[OperationSample]
     devices: list[DevicePeaks]
     data: TrainingData
     warnings: list[str]
@@ -55,7 +61,7 @@ def collected(paths: Sequence[Path], peaks: Peaks | None, report: Callable[[str]
 
     `peaks` are those of the machine of traces that have none in their results folder. Raises `UsageError`.
     """
-    samples: list[Sample] = []
+    samples: list[OperationSample] = []
     devices: list[DevicePeaks] = []
     found: list[_Count] = []
     warnings: list[str] = []
@@ -99,7 +105,7 @@ def peaks_of_graph(header: Header, peaks: Peaks) -> DevicePeaks | None:
     return replace(found, product=product_of(header), cores=cores_of(header)) if found else None
 
 
-def _device(graph: Graph, samples: Sequence[Sample], peaks: Peaks | None) -> DevicePeaks:
+def _device(graph: Graph, samples: Sequence[OperationSample], peaks: Peaks | None) -> DevicePeaks:
     measured = peaks_of_graph(graph.header, peaks) if peaks else None
     return measured or observed_peaks(graph.header, samples)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from keras_matrix.analysis.whatif.cost.training import LEARNING_RATE, Regressor
-from keras_matrix.analysis.whatif.cost.trees import Tree
+from keras_matrix.analysis.whatif.cost.trees import DecisionTree
 from keras_matrix.runner.errors import UsageError
 
 LIBRARY = "scikit-learn"
@@ -30,7 +30,7 @@ def regressor() -> Regressor:
     return Regressor(_learn, {LIBRARY: version(LIBRARY)})
 
 
-def _learn(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[Tree]:
+def _learn(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[DecisionTree]:
     """Return trees whose sum x `LEARNING_RATE` predicts the targets."""
     from sklearn.ensemble import GradientBoostingRegressor
 
@@ -46,12 +46,12 @@ def _learn(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[Tr
     return [_plain(one.tree_) for one in regressor.estimators_[:, 0]]
 
 
-def _plain(tree: object) -> Tree:
+def _plain(tree: object) -> DecisionTree:
     """Return a tree from the documented arrays of `sklearn.tree._tree.Tree`."""
     left, right, feature, threshold, value = (
         getattr(tree, name) for name in ("children_left", "children_right", "feature", "threshold", "value")
     )
-    return Tree(
+    return DecisionTree(
         feature=[max(0, int(one)) for one in feature],
         threshold=[float(one) for one in threshold],
         left=[int(one) for one in left],

@@ -26,7 +26,7 @@ BASE = "baseline"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MeasurementPlan:
     """The cells to measure by the names of their settings, and why others cannot be measured, by name."""
 
     cells: dict[str, Cell]
@@ -34,7 +34,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredSetting:
     """What was measured of a setting: the step time of each repeat, its losses, and why repeats failed.
 
     A step is what a trace has as one: a call of the compiled function, which may take several steps of training.
@@ -52,7 +52,7 @@ def settings_of(named: Mapping[str, Any]) -> Settings | None:
     return unnamed(named) if named.keys() >= set(SETTINGS) else None
 
 
-def plan(base: Settings, changes: Mapping[str, Mapping[str, Scalar]], repeats: int) -> Plan:
+def plan(base: Settings, changes: Mapping[str, Mapping[str, Scalar]], repeats: int) -> MeasurementPlan:
     """Return the cells of the base and of each change, by name; the base is `BASE`.
 
     Raises `UsageError` if the base itself cannot be measured here.
@@ -73,7 +73,7 @@ def plan(base: Settings, changes: Mapping[str, Mapping[str, Scalar]], repeats: i
             left_out[change] = "its settings are those of the baseline"
         else:
             cells[change] = _cell(settings, repeats, name, change)
-    return Plan(cells, left_out)
+    return MeasurementPlan(cells, left_out)
 
 
 def cells_of(base: Settings, changed: Mapping[str, Settings], repeats: int) -> dict[str, Cell]:
@@ -83,7 +83,7 @@ def cells_of(base: Settings, changed: Mapping[str, Settings], repeats: int) -> d
     return cells | {one: _cell(settings, repeats, name, one) for one, settings in changed.items()}
 
 
-def measured(cells: Mapping[str, Cell], records: Sequence[Record]) -> dict[str, Measured]:
+def measured(cells: Mapping[str, Cell], records: Sequence[Record]) -> dict[str, MeasuredSetting]:
     """Return what the latest attempts of each cell have measured, by the names of the settings."""
     return {name: _measured(cell.cell_id, records) for name, cell in cells.items()}
 
@@ -128,12 +128,12 @@ def _cell(settings: Settings, repeats: int, together: str, change: str) -> Cell:
     return Cell(settings, cell_id(settings), repeats, timeout_s, None, together=together, change=change)
 
 
-def _measured(name: str, records: Sequence[Record]) -> Measured:
+def _measured(name: str, records: Sequence[Record]) -> MeasuredSetting:
     own = [record for record in records if record.cell_id == name]
     good = [record for record in own if record.status in MEASURED and record.times.step_time_s]
     last = [record.learning.loss[-1] for record in good if record.learning.loss]
     diverged = [math.nan for record in own if record.status is Status.DIVERGED]
-    return Measured(
+    return MeasuredSetting(
         name,
         {record.repeat: float(record.times.step_time_s or 0) * steps_of_call(record) for record in good},
         [*(loss for loss in last if loss is not None), *diverged],

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from keras_matrix.analysis.whatif.graph import Graph
-from keras_matrix.analysis.whatif.search.memory import MemoryUse
+from keras_matrix.analysis.whatif.search.memory import WorkerMemory
 from keras_matrix.analysis.whatif.what_ifs.layers import layers_of
 from keras_matrix.records.dtypes import variable_bytes
 from keras_matrix.records.fc import spec
 from keras_matrix.records.schema import Record
 
 
-def memory_use(record: Record | None, graph: Graph) -> MemoryUse | None:
+def memory_use(record: Record | None, graph: Graph) -> WorkerMemory | None:
     """Return the peak of a traced cell, and what each layer retains; None if either is not known.
 
     On a CPU both are of all workers together, on a device of one worker.
@@ -24,4 +24,6 @@ def memory_use(record: Record | None, graph: Graph) -> MemoryUse | None:
         return None
     rows = problem.batch_size // problem.data_size if on_device else problem.batch_size
     item = variable_bytes(problem.precision)
-    return MemoryUse(peak, {name: rows * shape[0] * item for name, shape in zip(layers, problem.shapes, strict=True)})
+    return WorkerMemory(
+        peak, {name: rows * shape[0] * item for name, shape in zip(layers, problem.shapes, strict=True)}
+    )

@@ -32,7 +32,7 @@ Lane = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class OperationBar:
     """An operation in a row: its begin and end in nanoseconds from the begin of the step."""
 
     begin_ns: float
@@ -86,7 +86,7 @@ def svg(graph: Graph, schedule: Schedule, title: str, step: int = -1) -> str:
     return "\n".join(parts)
 
 
-def _measured(graph: Graph, step: int) -> dict[Lane, list[Bar]]:
+def _measured(graph: Graph, step: int) -> dict[Lane, list[OperationBar]]:
     def times(node: Node) -> tuple[float, float]:
         begin = node.starts_ns[step]
         return begin, begin + node.durations_ns[step]
@@ -95,17 +95,17 @@ def _measured(graph: Graph, step: int) -> dict[Lane, list[Bar]]:
     return _rows(drawn, [times(node) for node in drawn])
 
 
-def _replayed(graph: Graph, schedule: Schedule) -> dict[Lane, list[Bar]]:
+def _replayed(graph: Graph, schedule: Schedule) -> dict[Lane, list[OperationBar]]:
     begin = schedule.begin_ns
     times = [(s - begin, e - begin) for s, e in zip(schedule.starts_ns, schedule.ends_ns, strict=True)]
     return _rows(graph.nodes, times)
 
 
-def _rows(nodes: Sequence[Node], times: Sequence[tuple[float, float]]) -> dict[Lane, list[Bar]]:
-    found: dict[Lane, list[Bar]] = defaultdict(list)
+def _rows(nodes: Sequence[Node], times: Sequence[tuple[float, float]]) -> dict[Lane, list[OperationBar]]:
+    found: dict[Lane, list[OperationBar]] = defaultdict(list)
     for node, (begin, end) in zip(nodes, times, strict=True):
         if node.kind is not NodeKind.WAIT and end > begin:
-            found[node.rank, node.lane].append(Bar(begin, end, _colour(node), node.name))
+            found[node.rank, node.lane].append(OperationBar(begin, end, _colour(node), node.name))
     return found
 
 
@@ -125,7 +125,7 @@ def _lanes(graph: Graph) -> list[Lane]:
     return sorted((lane for lane in work if lane in busiest), key=lambda lane: lane[0])
 
 
-def _panel(rows: Mapping[Lane, Sequence[Bar]], lanes: Sequence[Lane], top: int, scale: Scale) -> Iterator[str]:
+def _panel(rows: Mapping[Lane, Sequence[OperationBar]], lanes: Sequence[Lane], top: int, scale: Scale) -> Iterator[str]:
     for number, lane in enumerate(lanes):
         y = top + TOP + number * (ROW + GAP)
         label = f"rank {lane[0]}: {lane[1]}"
@@ -142,9 +142,9 @@ def _panel(rows: Mapping[Lane, Sequence[Bar]], lanes: Sequence[Lane], top: int, 
                 yield f'<rect {at} fill="{COLOURS[bar.colour]}"><title>{name}</title></rect>'
 
 
-def _levels(bars: Sequence[Bar]) -> list[list[Bar]]:
+def _levels(bars: Sequence[OperationBar]) -> list[list[OperationBar]]:
     """Return the bars of a row in as many levels as overlap: a lane may run several operations at a time."""
-    levels: list[list[Bar]] = []
+    levels: list[list[OperationBar]] = []
     for bar in bars:
         free = next((level for level in levels if level[-1].end_ns <= bar.begin_ns + 1), None)
         if free is None:
@@ -154,16 +154,16 @@ def _levels(bars: Sequence[Bar]) -> list[list[Bar]]:
     return levels
 
 
-def _merged(bars: Iterable[Bar], scale: Scale) -> Iterator[Bar]:
+def _merged(bars: Iterable[OperationBar], scale: Scale) -> Iterator[OperationBar]:
     """Yield the bars, those of one colour that less than a pixel separates as one."""
     pixel_ns = LEAST_PX * scale.pixel_ns
-    last: Bar | None = None
+    last: OperationBar | None = None
     count = 1
     for bar in sorted(bars, key=lambda one: one.begin_ns):
         narrow = last is not None and min(bar.end_ns - bar.begin_ns, last.end_ns - last.begin_ns) < pixel_ns
         if last is not None and narrow and bar.colour == last.colour and bar.begin_ns - last.end_ns < pixel_ns:
             count += 1
-            last = Bar(last.begin_ns, max(last.end_ns, bar.end_ns), last.colour, f"{count} operations")
+            last = OperationBar(last.begin_ns, max(last.end_ns, bar.end_ns), last.colour, f"{count} operations")
             continue
         if last is not None:
             yield last

@@ -12,7 +12,7 @@ from keras_matrix.analysis.whatif.processes import as_mean_process
 from keras_matrix.analysis.whatif.replay import replay
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.analysis.whatif.what_ifs import registry
-from keras_matrix.analysis.whatif.what_ifs.registry import Choice
+from keras_matrix.analysis.whatif.what_ifs.registry import ChosenWhatIf
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict
 from keras_matrix.records.text import plural
 from keras_matrix.runner.whatif.measurement import steps_of_call
@@ -20,7 +20,7 @@ from keras_matrix.runner.whatif.source import TraceFiles
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class StrategyPrediction:
     """A strategy, by the name under which it is shown, its graph, and the caveats that the traced graph lacks."""
 
     name: str
@@ -42,7 +42,9 @@ def without_profiler(graph: Graph, trace: TraceFiles) -> Graph:
     return as_mean_process(graph, [time_s * steps for time_s in trace.step_times_s])
 
 
-def predictions(graph: Graph, choices: Sequence[Choice], predict: Predict | None, resamples: int) -> list[Prediction]:
+def predictions(
+    graph: Graph, choices: Sequence[ChosenWhatIf], predict: Predict | None, resamples: int
+) -> list[StrategyPrediction]:
     """Return the prediction of each what-if alone and, if there are several different ones, of all together.
 
     Several of one name are alternatives. Raises `GraphError`.
@@ -53,7 +55,9 @@ def predictions(graph: Graph, choices: Sequence[Choice], predict: Predict | None
     return [*found, of(tuple(choices))] if len(names) == len(choices) > 1 else found
 
 
-def _predicted(graph: Graph, choices: tuple[Choice, ...], *, predict: Predict | None, resamples: int) -> Prediction:
+def _predicted(
+    graph: Graph, choices: tuple[ChosenWhatIf, ...], *, predict: Predict | None, resamples: int
+) -> StrategyPrediction:
     changed = registry.apply(graph, choices, predict)
     found, realised = replay(changed, resamples=resamples), registry.realised(graph, choices, predict)
     texts = tuple(one.text for one in choices)
@@ -67,10 +71,10 @@ def _predicted(graph: Graph, choices: tuple[Choice, ...], *, predict: Predict | 
         reason,
         any(one.what_if.changes_numerics for one in choices),
     )
-    return Prediction(" ".join(texts), strategy, changed, tuple(_caveats(graph, changed, choices)))
+    return StrategyPrediction(" ".join(texts), strategy, changed, tuple(_caveats(graph, changed, choices)))
 
 
-def _caveats(graph: Graph, changed: Graph, choices: Sequence[Choice]) -> Iterator[str]:
+def _caveats(graph: Graph, changed: Graph, choices: Sequence[ChosenWhatIf]) -> Iterator[str]:
     """Yield what the changes add to the caveats of a graph."""
     for one, reason in registry.without_effect(graph, choices):
         yield f"{one.text} has no effect: {reason}"

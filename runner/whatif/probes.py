@@ -33,7 +33,7 @@ PARAMETERS = {OP_FUSION: "fuse", AMP: "amp"}
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class LayerProbe:
     """A block of layers, the family that changes it, and the changed settings."""
 
     family: str
@@ -51,7 +51,7 @@ class Probes:
     """The unchanged settings of the probes, the probes, and why families have none, by family."""
 
     base: Settings
-    probes: tuple[Probe, ...]
+    probes: tuple[LayerProbe, ...]
     without: dict[str, str]
 
 
@@ -62,7 +62,7 @@ def probes_of(base: Settings, graph: Graph, families: Families) -> Probes:
         reason = f"only the workload fc can change blocks of layers, not {base.workload}"
         return Probes(base, (), dict.fromkeys(wanted, reason))
     alone = _one_worker(base)
-    found: list[Probe] = []
+    found: list[LayerProbe] = []
     without: dict[str, str] = {}
     for family in wanted:
         probes, reason = _of_family(alone, graph, family)
@@ -73,7 +73,7 @@ def probes_of(base: Settings, graph: Graph, families: Families) -> Probes:
 
 
 def ratios(
-    graph: Graph, probes: Sequence[Probe], base_s: Mapping[int, float], times_s: Mapping[str, Mapping[int, float]]
+    graph: Graph, probes: Sequence[LayerProbe], base_s: Mapping[int, float], times_s: Mapping[str, Mapping[int, float]]
 ) -> dict[str, dict[str, float]]:
     """Return the ratio of each block that a probe made faster, by family and block.
 
@@ -121,7 +121,7 @@ def share_of(graph: Graph, block: str) -> float:
     return sum(node.duration_ns for node in changing) / step_ns if step_ns else 0.0
 
 
-def _of_family(base: Settings, graph: Graph, family: str) -> tuple[list[Probe], str]:
+def _of_family(base: Settings, graph: Graph, family: str) -> tuple[list[LayerProbe], str]:
     """Return the probes of a family, and why it has none."""
     parameter = PARAMETERS[family]
     if base.params.get(parameter):
@@ -129,7 +129,7 @@ def _of_family(base: Settings, graph: Graph, family: str) -> tuple[list[Probe], 
     found = []
     for block in blocks_of(graph, family):
         try:
-            found.append(Probe(family, block, checked_changes(base, {parameter: block})))
+            found.append(LayerProbe(family, block, checked_changes(base, {parameter: block})))
         except UsageError as error:
             return [], str(error)
     return found, "" if found else "the trace names no layers"

@@ -15,7 +15,7 @@ from statistics import fmean
 from keras_matrix.analysis.whatif.collectives import MOST_CORRECTION, measured_ratio
 from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration, Node
-from keras_matrix.analysis.whatif.reconstruct.facts import Facts
+from keras_matrix.analysis.whatif.reconstruct.facts import HeaderFacts
 from keras_matrix.analysis.whatif.replay import held_out
 from keras_matrix.records.dtypes import variable_bytes
 from keras_matrix.records.fc import calibration, spec
@@ -90,12 +90,12 @@ def _ratio(graph: Graph, link: LinkCalibration) -> float | None:
     return measured_ratio(exclusive(known), link)
 
 
-def facts_of(record: Record) -> Facts:
+def facts_of(record: Record) -> HeaderFacts:
     """Return what the record of a traced cell knows and its files do not."""
     settings, resolved = record.settings, record.resolved
     names = ("host_id", "cpu_model", "logical_cpus", "gpus", "machine_type")
     machine = {name: value for name, value in asdict(record.machine).items() if name in names and value}
-    facts: Facts = {
+    facts: HeaderFacts = {
         "machine": machine,
         "versions": record.versions,
         "settings": named(settings),
@@ -136,7 +136,7 @@ def _graph_of(trace: TraceFiles, level: str | None) -> Graph:
 def _of_profiles(trace: TraceFiles, level: str) -> Graph:
     from keras_matrix.analysis.whatif.reconstruct import files as profiles  # readers that a stored graph does not need
 
-    facts: Facts = facts_of(trace.record) if trace.record else {}
+    facts: HeaderFacts = facts_of(trace.record) if trace.record else {}
     facts["level"] = level
     graph = profiles.graph_of(list(trace.paths), **facts)
     return graph if trace.record is None else _with_record(graph, trace.record)

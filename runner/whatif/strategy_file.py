@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
-from keras_matrix.analysis.whatif.search.families import Found
-from keras_matrix.analysis.whatif.search.trajectory import Strategy as SearchedStrategy
+from keras_matrix.analysis.whatif.search.families import FamilyTrajectories
+from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.names import PARAMS
@@ -31,7 +31,7 @@ FIELDS = tuple(one.name for one in fields(Settings) if one.name in SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenCell:
     """A cell of the file, with lines of comment that precede it."""
 
     settings: Settings
@@ -39,7 +39,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
+class StrategyFile:
     """The text of a matrix file and its cells, in the order of the choices."""
 
     text: str
@@ -66,7 +66,7 @@ def with_changes(settings: Settings, changes: Mapping[str, Scalar]) -> Settings:
     return stored if rules.settings_problems(stored) else rules.normalised_settings(stored)
 
 
-def written(choices: Sequence[Choice], heading: Iterable[str] = (), repeats: int = MIN_BLOCKS) -> Strategy:
+def written(choices: Sequence[ChosenCell], heading: Iterable[str] = (), repeats: int = MIN_BLOCKS) -> StrategyFile:
     """Return the file for these cells. Raises `MatrixError` for settings that a matrix file may not have."""
     backends = list(dict.fromkeys(one.settings.backend for one in choices))
     lines = [
@@ -83,13 +83,13 @@ def written(choices: Sequence[Choice], heading: Iterable[str] = (), repeats: int
     wanted = [cell_id(one.settings) for one in choices]
     if missing := [name for name in wanted if name not in found]:
         raise InfrastructureError(f"strategy file: cell {missing[0]} cannot be written as a matrix file:\n{text}")
-    return Strategy(text, tuple(found[name] for name in wanted))
+    return StrategyFile(text, tuple(found[name] for name in wanted))
 
 
 def problem_of(settings: Settings) -> str | None:
     """Return why a matrix file may not have these settings, None if it may."""
     try:
-        written([Choice(settings, ())])
+        written([ChosenCell(settings, ())])
     except MatrixError as error:
         return "; ".join(line.split(": ", 2)[-1] for line in error.problems)
     return None
@@ -103,14 +103,14 @@ def checked_changes(settings: Settings, changes: Mapping[str, Scalar]) -> Settin
     return changed
 
 
-def possible(found: Found, base: Settings | None) -> Found:
+def possible(found: FamilyTrajectories, base: Settings | None) -> FamilyTrajectories:
     """Return what a search found, without the settings that no cell like `base` may have; their reason says why."""
     if base is None:
         return found
     return replace(found, strategies=tuple(_if_possible(one, base) for one in found.strategies))
 
 
-def _if_possible(found: SearchedStrategy, base: Settings) -> SearchedStrategy:
+def _if_possible(found: Strategy, base: Settings) -> Strategy:
     if found.settings is None:
         return found
     try:

@@ -107,7 +107,9 @@ def test_history_gives_its_session_its_level_and_its_changes(tmp_path: Path) -> 
     nights(tmp_path, [0.015] * 5, first=6, versions={**versions, "jax": "0.11.0"})
     assessed = [assess(one) for one in histories(read([tmp_path]))]
     found = findings.run_findings([], assessed=assessed, run_id=run_name(10))
-    [session], [level], [change] = (of(found, kind) for kind in (FindingKind.SESSION, FindingKind.LEVEL, FindingKind.CHANGE))
+    [session], [level], [change] = (
+        of(found, kind) for kind in (FindingKind.SESSION, FindingKind.LEVEL, FindingKind.CHANGE)
+    )
     assert session.estimate == pytest.approx(0.015, rel=1e-4)
     assert (level.at_run_id, level.count) == (run_name(6), 5)
     assert (change.at_run_id, change.verdict, change.look) == (run_name(6), "slower", "jax: jax 0.10.0 → 0.11.0")

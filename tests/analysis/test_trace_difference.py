@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keras_matrix.analysis.trace_difference import OperationShift, largest_shifts
-from keras_matrix.records.traces.table import TraceSummary, TimeShare
+from keras_matrix.records.traces.table import TimeShare, TraceSummary
 
 
 def table(steps: int | None = 10, **times_s: float) -> TraceSummary:

@@ -22,7 +22,7 @@ from ci.first_hour.service import DAY_MS, MADE_BY, Service
 from ci.first_hour.steps import difference
 from ci.first_hour.uploading import Ended, Uploader
 from keras_matrix.records.store import Results
-from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome, Step, exit_code
+from keras_matrix.runner.checks.first_hour.steps import CheckStep, Done, StepOutcome, StepResult, exit_code
 from keras_matrix.uploader.errors import BadInput, NotAllowed, Unreachable
 from tests.uploader.stored import results_with
 
@@ -94,12 +94,12 @@ def at(client: FakeClient) -> Service:
     return Service(client, "some-project.hour", 1 << 30)
 
 
-def step(name: str, run: Callable[[], Found], *, essential: bool = False) -> Step:
-    return Step(name, "as expected", run, essential)
+def step(name: str, run: Callable[[], StepResult], *, essential: bool = False) -> CheckStep:
+    return CheckStep(name, "as expected", run, essential)
 
 
-def done(outcome: Outcome, code: int = 1) -> Done:
-    return Done("push", "as expected", Found(outcome, "found"), 1.0, code)
+def done(outcome: StepOutcome, code: int = 1) -> Done:
+    return Done("push", "as expected", StepResult(outcome, "found"), 1.0, code)
 
 
 # --- What is counted --------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_datasets_that_cannot_be_labelled_are_a_detail_of_the_first_step(
     monkeypatch.setattr(Uploader, "run", lambda self, *arguments: Ended(0, output))
     monkeypatch.setattr(Service, "mark", refused)
     found = steps.init(steps.Hour(at(FakeClient()), Uploader("local"), Folders(tmp_path, BEGAN)))
-    assert (found.outcome, found.summary) == (Outcome.OK, "2 datasets, tables and views created")
+    assert (found.outcome, found.summary) == (StepOutcome.OK, "2 datasets, tables and views created")
     assert found.details == (
         "if this run is killed, the next one cannot remove its datasets: no bigquery.datasets.update",
     )
@@ -180,9 +180,9 @@ def test_datasets_that_an_interrupted_start_left_may_be_removed() -> None:
     assert service.require_unused(at(FakeClient())) == []
 
 
-@pytest.mark.parametrize(("kind", "outcome"), [("VIEW", Outcome.OK), ("TABLE", Outcome.FAILED)])
+@pytest.mark.parametrize(("kind", "outcome"), [("VIEW", StepOutcome.OK), ("TABLE", StepOutcome.FAILED)])
 def test_tables_that_expire_are_expected_only_in_an_append_only_dataset(
-    tmp_path: Path, kind: str, outcome: Outcome
+    tmp_path: Path, kind: str, outcome: StepOutcome
 ) -> None:
     tables = {
         "some-project.hour.cells": bigquery_table(kind, 60 if kind == "TABLE" else None),
@@ -204,13 +204,13 @@ def test_dataset_without_expiration_retains_everything(tmp_path: Path) -> None:
         at(FakeClient(datasets, {"some-project.hour.cells": bigquery_table("TABLE")})), Folders(tmp_path, BEGAN)
     )
     assert (found.outcome, found.summary) == (
-        Outcome.OK,
+        StepOutcome.OK,
         "staging tables expire after 1 day; nothing else expires",
     )
 
 
-@pytest.mark.parametrize(("staging", "outcome"), [("eu", Outcome.OK), ("US", Outcome.FAILED)])
-def test_datasets_in_two_locations_fail_the_step(staging: str, outcome: Outcome) -> None:
+@pytest.mark.parametrize(("staging", "outcome"), [("eu", StepOutcome.OK), ("US", StepOutcome.FAILED)])
+def test_datasets_in_two_locations_fail_the_step(staging: str, outcome: StepOutcome) -> None:
     datasets = {"some-project.hour": dataset(), "some-project.hour_staging": dataset(location=staging)}
     there = at(FakeClient(datasets, {"some-project.hour.cells": bigquery_table("TABLE")}))
     assert inspection.place(there).outcome is outcome
@@ -219,7 +219,7 @@ def test_datasets_in_two_locations_fail_the_step(staging: str, outcome: Outcome)
 def test_missing_permission_fails_the_step_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Service, "account", lambda self: "uploader@some-project.iam.gserviceaccount.com")
     found = inspection.rights(at(FakeClient(tables={"some-project.hour.cells": bigquery_table("TABLE")})))
-    assert found.outcome is Outcome.FAILED
+    assert found.outcome is StepOutcome.FAILED
     assert "lacks bigquery.tables.updateData" in found.summary
 
 
@@ -238,7 +238,7 @@ def test_query_that_reads_more_than_its_dry_run_said_fails_the_step(
         Service, "cost", lambda self, name, sql, given: QueryCost(name, 1, 0.1, 100, 200 if name == "runs" else 100, 0)
     )
     found = inspection.queries(at(FakeClient()), folders)
-    assert found.outcome is Outcome.FAILED
+    assert found.outcome is StepOutcome.FAILED
     assert found.summary.endswith("; runs read more than the dry run said")
 
 
@@ -270,8 +270,8 @@ def test_report_has_a_line_for_each_step_and_query_and_says_what_is_not_reported
     costs = [QueryCost("matrix", 3, 0.5, 1 << 40, 512, 1 << 40), QueryCost("runs", 1, 0.1, None, None, None)]
     figures = {"queries": [{**_fields(one), "cost_usd": one.cost_usd} for one in costs]}
     steps_done = [
-        Done("push", "every row", Found(Outcome.FAILED, "a | b\n<i>", ("by me@x.example",)), 2.0),
-        Done("queries", "cheap", Found(Outcome.OK, "2 queries", figures=figures), 1.0),
+        Done("push", "every row", StepResult(StepOutcome.FAILED, "a | b\n<i>", ("by me@x.example",)), 2.0),
+        Done("queries", "cheap", StepResult(StepOutcome.OK, "2 queries", figures=figures), 1.0),
     ]
     report = Report("BigQuery", {"dataset": "some-project.hour"}, steps_done, "some-project")
     text = report.markdown()
@@ -295,38 +295,39 @@ def _fields(cost: QueryCost) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("outcomes", "code"),
     [
-        ([(Outcome.OK, 1), (Outcome.NOT_RUN, 1)], 0),
-        ([(Outcome.OK, 1), (Outcome.FAILED, 1)], 1),
-        ([(Outcome.FAILED, 3), (Outcome.FAILED, 1)], 3),
+        ([(StepOutcome.OK, 1), (StepOutcome.NOT_RUN, 1)], 0),
+        ([(StepOutcome.OK, 1), (StepOutcome.FAILED, 1)], 1),
+        ([(StepOutcome.FAILED, 3), (StepOutcome.FAILED, 1)], 3),
     ],
 )
-def test_exit_code_follows_from_the_first_step_that_failed(outcomes: list[tuple[Outcome, int]], code: int) -> None:
+def test_exit_code_follows_from_the_first_step_that_failed(outcomes: list[tuple[StepOutcome, int]], code: int) -> None:
     assert exit_code([done(outcome, one) for outcome, one in outcomes]) == code
 
 
 def test_teardown_runs_after_failures_and_steps_after_a_failed_essential_one_do_not() -> None:
-    def broken() -> Found:
+    def broken() -> StepResult:
         raise RuntimeError("a defect of ours")
 
-    good = lambda: Found(Outcome.OK, "good")  # noqa: E731
-    refused = lambda: Found(Outcome.FAILED, "refused", figures={"code": 3})  # noqa: E731
+    good = lambda: StepResult(StepOutcome.OK, "good")  # noqa: E731
+    refused = lambda: StepResult(StepOutcome.FAILED, "refused", figures={"code": 3})  # noqa: E731
     every = [step("a", broken), step("b", good), step("c", refused, essential=True), step("d", good)]
     found, interrupted = command.all_steps(every, step("teardown", good))
     assert [(one.name, one.found.outcome, one.exit_code) for one in found] == [
-        ("a", Outcome.FAILED, 1),
-        ("b", Outcome.OK, 1),
-        ("c", Outcome.FAILED, 3),
-        ("teardown", Outcome.OK, 1),
+        ("a", StepOutcome.FAILED, 1),
+        ("b", StepOutcome.OK, 1),
+        ("c", StepOutcome.FAILED, 3),
+        ("teardown", StepOutcome.OK, 1),
     ]
     assert (found[0].found.summary, interrupted) == ("RuntimeError: a defect of ours", False)
 
 
 def test_teardown_runs_after_an_interruption_which_the_report_names() -> None:
-    def stopped() -> Found:
+    def stopped() -> StepResult:
         raise KeyboardInterrupt
 
     found, interrupted = command.all_steps(
-        [step("push", stopped), step("verify", stopped)], step("teardown", lambda: Found(Outcome.OK, "removed"))
+        [step("push", stopped), step("verify", stopped)],
+        step("teardown", lambda: StepResult(StepOutcome.OK, "removed")),
     )
     assert [(one.name, one.found.summary) for one in found] == [("push", "interrupted"), ("teardown", "removed")]
     assert interrupted is True
@@ -335,11 +336,11 @@ def test_teardown_runs_after_an_interruption_which_the_report_names() -> None:
 def test_api_error_fails_the_step_without_the_text_of_the_request() -> None:
     from google.api_core.exceptions import Forbidden
 
-    def refused() -> Found:
+    def refused() -> StepResult:
         raise Forbidden("Access Denied: table x", errors=[{"reason": "accessDenied"}])
 
     found = command.run(step("queries", refused)).found
-    assert found.outcome is Outcome.FAILED
+    assert found.outcome is StepOutcome.FAILED
     assert found.summary.startswith(
         "queries: Access Denied: table x (accessDenied); grant the permission that the message names"
     )

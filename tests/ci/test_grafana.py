@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ci import grafana
-from keras_matrix.dashboards.live.questions import Choice, answer, questions
+from keras_matrix.dashboards.live.questions import DashboardFilter, answer, questions
 from keras_matrix.records.store import Results
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.dashboards.boards import stored, warehouse_of
@@ -49,7 +49,7 @@ def test_sql_of_a_panel_returns_the_rows_of_its_query(warehouse: LocalWarehouse,
     question = questions()[name]
     for backend in ("", "jax"):
         found = warehouse.query(interpolated(grafana.sql(question), backend=backend))
-        assert found == answer(warehouse, question, Choice(backend=backend))
+        assert found == answer(warehouse, question, DashboardFilter(backend=backend))
 
 
 def answered(warehouse: LocalWarehouse, name: str) -> Any:
@@ -78,7 +78,7 @@ def test_bars_have_one_text_and_numbers_and_a_row_for_every_figure(warehouse: Lo
 
 
 def test_bars_of_backends_show_the_figures_of_their_query(warehouse: LocalWarehouse) -> None:
-    rows = answer(warehouse, questions()["matrix"], Choice()).dicts()
+    rows = answer(warehouse, questions()["matrix"], DashboardFilter()).dicts()
     expected = sorted(row["step_time_s"] for row in rows if row["step_time_s"] is not None)
     found = answered(warehouse, "matrix")
     assert found.columns == ("work", "tensorflow", "jax", "torch")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
-from keras_matrix.uploader.schema import APPENDED, Column, Mode, Table, Type
+from keras_matrix.uploader.schema import APPENDED, ColumnMode, Table, TableColumn, Type
 from keras_matrix.uploader.sql import EVERY_DAY, since
 
 PLAIN = (Type.STRING, Type.INT64, Type.FLOAT64, Type.BOOL)
@@ -33,7 +33,9 @@ def answers(
     asked: dict[str, Any] = {"tables": {}, "queries": {}, "rows": local is not None}
     parts = []
     for table in tables:
-        columns = [one for one in table.columns if one.mode is not Mode.REPEATED and one.type is not Type.TIMESTAMP]
+        columns = [
+            one for one in table.columns if one.mode is not ColumnMode.REPEATED and one.type is not Type.TIMESTAMP
+        ]
         given = ", ".join(_plain(column) for column in columns)
         rows = [list(row) for row in local.query(f"SELECT {given} FROM {table.name}").rows] if local else []
         kinds = [[one.name, one.type if one.type in PLAIN else "STRING"] for one in columns]
@@ -51,11 +53,11 @@ def answers(
     return found
 
 
-def _plain(column: Column) -> str:
+def _plain(column: TableColumn) -> str:
     return column.name if column.type in PLAIN else f"CAST({column.name} AS STRING) AS {column.name}"
 
 
-def _typed(column: Column) -> str:
+def _typed(column: TableColumn) -> str:
     """A column as in BigQuery, from the plain one in the reference engine."""
     if column.type is Type.DATE:
         return f"CAST({column.name} AS DATE) AS {column.name}"

@@ -14,7 +14,7 @@ from keras_matrix.dashboards.live import page
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.source import Live
 from keras_matrix.dashboards.live.page import Frame
-from keras_matrix.dashboards.live.questions import Choice, questions
+from keras_matrix.dashboards.live.questions import DashboardFilter, questions
 from keras_matrix.dashboards.report import site
 from keras_matrix.records.store import Results
 from tests.dashboards.boards import HOSTILE, cell_of, plain_pages, stored, warehouse_of
@@ -45,7 +45,7 @@ def published(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def whole(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One page with every question, including the trends."""
     path = tmp_path_factory.mktemp("whole") / "board.html"
-    shown = page.panels_of(warehouse_of(results), questions().values(), Choice())
+    shown = page.panels_of(warehouse_of(results), questions().values(), DashboardFilter())
     path.write_text(page.render(shown, Frame("All runs", "Every question.", lambda cell: f"cells/{cell}.html")))
     return path
 
@@ -149,8 +149,8 @@ def test_a_cell_leads_to_its_page_and_a_run_to_its_report(browser: Any, publishe
 def pictured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page that docs/dashboards.md shows: synthetic nights with plain names, one time series."""
     warehouse = warehouse_of(stored(tmp_path_factory.mktemp("pictured") / "results", other="cifar10_cnn"))
-    one = Choice(workload="mnist_mlp", backend="jax")
-    shown = [page.panel_of(warehouse, q, one if q.name == "trend" else Choice()) for q in questions().values()]
+    one = DashboardFilter(workload="mnist_mlp", backend="jax")
+    shown = [page.panel_of(warehouse, q, one if q.name == "trend" else DashboardFilter()) for q in questions().values()]
     path = tmp_path_factory.mktemp("pictured") / "board.html"
     path.write_text(page.render(shown, Frame("All runs", "", lambda cell: f"cells/{cell}.html")))
     return path

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, answer, questions
+from keras_matrix.dashboards.live.questions import EARLIEST_DAY, DashboardFilter, answer, questions
 from keras_matrix.records.store import Results
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.outbox import Outbox
@@ -55,14 +55,14 @@ def remote(
 
 
 def test_every_question_has_the_rows_of_the_local_warehouse(local: Warehouse, remote: Warehouse) -> None:
-    for question, choice in product(questions().values(), (Choice(), Choice(since=LATE))):
+    for question, choice in product(questions().values(), (DashboardFilter(), DashboardFilter(since=LATE))):
         assert answer(remote, question, choice) == answer(local, question, choice), question.name
 
 
 def test_every_question_of_fewer_days_reads_fewer_bytes(remote: Warehouse) -> None:
     for question in questions().values():
         ever, late, never = (
-            remote.bytes_read(question.sql, Choice(since=since).parameters(question.sql)) or 0
+            remote.bytes_read(question.sql, DashboardFilter(since=since).parameters(question.sql)) or 0
             for since in (EARLIEST_DAY, LATE, "2027-01-01")
         )
         assert 0 == never < late < 0.5 * ever, question.name

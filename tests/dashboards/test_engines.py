@@ -15,8 +15,8 @@ import pytest
 from keras_matrix.dashboards.live import page
 from keras_matrix.dashboards.live.app.application import Application, statements
 from keras_matrix.dashboards.live.app.needed import needed
-from keras_matrix.dashboards.live.app.refreshed import Clocks, Refreshed, RefreshPolicy
-from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, answer, questions
+from keras_matrix.dashboards.live.app.refreshed import RefreshClocks, Refreshed, RefreshPolicy
+from keras_matrix.dashboards.live.questions import EARLIEST_DAY, DashboardFilter, answer, questions
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.main import main as runner
 from keras_matrix.runner.measure.seams import Seams
@@ -80,15 +80,17 @@ def remote(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.mark.parametrize(
     "choice",
     [
-        Choice(backend="jax", since="2026-01-05"),
-        pytest.param(Choice(), marks=pytest.mark.nightly),  # as the panels ask, of which each change is tested
-        pytest.param(Choice(backend="jax"), marks=pytest.mark.nightly),
-        pytest.param(Choice(since="2026-01-05"), marks=pytest.mark.nightly),
+        DashboardFilter(backend="jax", since="2026-01-05"),
+        pytest.param(DashboardFilter(), marks=pytest.mark.nightly),  # as the panels ask, of which each change is tested
+        pytest.param(DashboardFilter(backend="jax"), marks=pytest.mark.nightly),
+        pytest.param(DashboardFilter(since="2026-01-05"), marks=pytest.mark.nightly),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("name", list(questions()))
-def test_a_question_has_the_same_rows_on_both(local: Warehouse, remote: Warehouse, name: str, choice: Choice) -> None:
+def test_a_question_has_the_same_rows_on_both(
+    local: Warehouse, remote: Warehouse, name: str, choice: DashboardFilter
+) -> None:
     here, there = (answer(one, questions()[name], choice) for one in (local, remote))
     assert here.columns == there.columns
     assert alike(here.rows) == alike(there.rows)
@@ -100,7 +102,7 @@ def reference(local: LocalWarehouse) -> dict[str, Any]:
     queries = {}
     for name, question in questions().items():
         asked = {name: question.sql, f"{name}, appended": push_down_day_filters(question.sql)}
-        for parameter, value in Choice().parameters(question.sql).items():
+        for parameter, value in DashboardFilter().parameters(question.sql).items():
             asked = {way: sql.replace(f"@{parameter}", f"'{value}'") for way, sql in asked.items()}
         queries |= asked
     made = {f"view {name}": _body(name) for name in views() if name != "benchmarks"}
@@ -129,7 +131,7 @@ def test_googles_engine_accepts_the_views_of_a_dataset(reference: dict[str, Any]
 def test_googles_engine_accepts_the_questions_and_gives_them_the_same_columns(
     local: LocalWarehouse, reference: dict[str, Any], name: str
 ) -> None:
-    columns = answer(local, questions()[name], Choice()).columns
+    columns = answer(local, questions()[name], DashboardFilter()).columns
     for there in (reference[name], reference[f"{name}, appended"]):
         assert "error" not in there, there["error"]
         assert list(columns) == there["columns"]
@@ -141,7 +143,7 @@ def test_googles_engine_accepts_the_questions_and_gives_them_the_same_columns(
 def test_question_has_the_same_rows_in_googles_engine(
     local: LocalWarehouse, reference: dict[str, Any], name: str
 ) -> None:
-    here = answer(local, questions()[name], Choice())
+    here = answer(local, questions()[name], DashboardFilter())
     rows = [tuple(value.isoformat() if isinstance(value, date) else value for value in row) for row in here.rows]
     for there in (reference[name], reference[f"{name}, appended"]):
         assert "error" not in there, there["error"]
@@ -164,7 +166,7 @@ def test_live_dashboard_reads_the_emulator_once_and_gives_equal_answers(
     local: LocalWarehouse, remote: Warehouse
 ) -> None:
     source = Refreshed(
-        remote, needed(statements()), RefreshPolicy(since="2026-01-01"), Clocks(lambda: datetime.now(UTC))
+        remote, needed(statements()), RefreshPolicy(since="2026-01-01"), RefreshClocks(lambda: datetime.now(UTC))
     )
     status: list[str] = []
     [body] = Application(source)({"PATH_INFO": "/"}, lambda sent, headers: status.append(sent))
@@ -173,11 +175,13 @@ def test_live_dashboard_reads_the_emulator_once_and_gives_equal_answers(
     assert cell_of("jax").encode() in body
     snapshot = source.edition().reader
     for question in questions().values():
-        assert alike(answer(snapshot, question, Choice()).rows) == alike(answer(local, question, Choice()).rows)
+        assert alike(answer(snapshot, question, DashboardFilter()).rows) == alike(
+            answer(local, question, DashboardFilter()).rows
+        )
 
 
 def test_panels_are_the_same_from_both(local: Warehouse, remote: Warehouse) -> None:
-    pages = [page.panels_of(one, questions().values(), Choice()) for one in (local, remote)]
+    pages = [page.panels_of(one, questions().values(), DashboardFilter()) for one in (local, remote)]
     for here, there in zip(*pages, strict=True):
         assert (here.kind, here.count, here.problem) == (there.kind, there.count, there.problem)
 
@@ -203,7 +207,7 @@ def test_a_night_of_run_push_verify_and_site(
     found = BIGQUERY.fullmatch(emulated)
     assert found is not None
     opened = connect(found["project"], found["dataset"], Options())
-    assert answer(opened, questions()["matrix"], Choice()).rows
+    assert answer(opened, questions()["matrix"], DashboardFilter()).rows
     opened.close()
 
 

@@ -9,7 +9,7 @@ import pytest
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.dashboards.charts import pictures
 from keras_matrix.dashboards.live import panels
-from keras_matrix.dashboards.live.questions import Choice, answer, questions
+from keras_matrix.dashboards.live.questions import DashboardFilter, answer, questions
 from keras_matrix.dashboards.report import results
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.store import Results, Run
@@ -177,7 +177,7 @@ def test_results_mark_the_rows_with_a_tf32_caveat(stored: tuple[Run, Findings], 
 
 
 def answered(warehouse: LocalWarehouse, question: str) -> list[dict[str, Any]]:
-    return answer(warehouse, questions()[question], Choice()).dicts()
+    return answer(warehouse, questions()[question], DashboardFilter()).dicts()
 
 
 def test_the_dashboards_answer_with_verdicts_caveats_memory_power_and_mfu(warehouse: LocalWarehouse) -> None:

@@ -18,7 +18,7 @@ from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.outbox import Outbox
 from keras_matrix.uploader.push import push
 from keras_matrix.uploader.rows import hashed
-from keras_matrix.uploader.schema import CELLS, FINDINGS, RUNS, Mode, Table, Type
+from keras_matrix.uploader.schema import CELLS, FINDINGS, RUNS, ColumnMode, Table, Type
 from tests.dashboards.boards import HOSTILE, plain_pages, stored
 from tests.dashboards.live.test_page import Elements
 
@@ -59,7 +59,7 @@ def _hostile(table: Table, name: str, value: Any) -> Any:
         return value
     if isinstance(value, dict):
         return {key: f"{one}{BREAKING_OUT}" if isinstance(one, str) else one for key, one in value.items()}
-    if column.mode is Mode.REPEATED:
+    if column.mode is ColumnMode.REPEATED:
         return [f"{one}{BREAKING_OUT}" for one in value]
     return f"{value}{BREAKING_OUT}"
 

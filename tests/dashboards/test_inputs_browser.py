@@ -35,7 +35,7 @@ def inputs_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from keras_matrix.analysis.comparison.context import RunContext
     from keras_matrix.analysis.comparison.table import table
     from keras_matrix.analysis.stalls.analysis import reports
-    from keras_matrix.analysis.stalls.report import StallReport, Verdict, Verified
+    from keras_matrix.analysis.stalls.report import SpeedupVerdict, StallReport, VerifiedAdvice
     from keras_matrix.dashboards.report import page
     from tests.analysis.stalls.pretended import Pretended, base_settings, records
     from tests.dashboards.charts.test_input_workers import plain
@@ -47,7 +47,10 @@ def inputs_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
 
     def applied(one: StallReport) -> StallReport:
-        done = [Verified(a.change, a.text, "0" * 16, a.speed_up, a.speed_up, Verdict.AS_PREDICTED) for a in one.advice]
+        done = [
+            VerifiedAdvice(a.change, a.text, "0" * 16, a.speed_up, a.speed_up, SpeedupVerdict.AS_PREDICTED)
+            for a in one.advice
+        ]
         curve = [abs(place * 7 % 40 / 10 - 0.5) for place in range(100)]
         return replace(one, verified=done[:1], queue_sizes=curve, queue_capacity=4)
 

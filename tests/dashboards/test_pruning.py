@@ -12,7 +12,7 @@ from sqlglot import exp
 from ci import grafana
 from keras_matrix.dashboards.live.app import application, refreshed
 from keras_matrix.dashboards.live.app.needed import needed
-from keras_matrix.dashboards.live.questions import Choice, answer, questions
+from keras_matrix.dashboards.live.questions import DashboardFilter, answer, questions
 from keras_matrix.dashboards.report import site
 from keras_matrix.records.store import Results
 from keras_matrix.uploader.bigquery import ddl
@@ -88,7 +88,7 @@ def _without_inner_bounds(sql: str) -> str:
 @pytest.mark.parametrize("after_days", [0, 3, 8, 11, 12])
 def test_bounds_of_inner_scans_do_not_change_the_rows(warehouse: LocalWarehouse, name: str, after_days: int) -> None:
     [(first,)] = warehouse.query("SELECT MIN(day) AS day FROM runs").rows
-    choice = Choice(since=(first + timedelta(days=after_days)).isoformat())
+    choice = DashboardFilter(since=(first + timedelta(days=after_days)).isoformat())
     question = questions()[name]
     before = warehouse.query(_without_inner_bounds(question.sql), choice.parameters(question.sql))
     assert answer(warehouse, question, choice) == before

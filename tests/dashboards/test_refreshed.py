@@ -12,13 +12,13 @@ import pytest
 
 from keras_matrix.dashboards.live.app.application import Application, statements
 from keras_matrix.dashboards.live.app.needed import Needed, needed
-from keras_matrix.dashboards.live.app.refreshed import RETRY_S, Clocks, Refreshed, RefreshPolicy, Snapshot
+from keras_matrix.dashboards.live.app.refreshed import RETRY_S, RefreshClocks, Refreshed, RefreshPolicy, Snapshot
 from keras_matrix.dashboards.live.app.source import Live
-from keras_matrix.dashboards.live.questions import Choice, answer, questions
+from keras_matrix.dashboards.live.questions import DashboardFilter, answer, questions
 from keras_matrix.records.store import Results
 from keras_matrix.uploader.errors import NotAllowed, Unreachable, WarehouseFailure
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
-from keras_matrix.uploader.warehouse import Answer, Scalar
+from keras_matrix.uploader.warehouse import QueryResult, Scalar
 from tests.dashboards.boards import HOSTILE, NIGHTS, cell_of, stored, warehouse_of
 from tests.fakes.warehouse import FakeWarehouse
 
@@ -43,7 +43,7 @@ class Counting(FakeWarehouse):
     asked: list[tuple[str, Mapping[str, Scalar]]] = field(default_factory=list)
     refusals: list[Exception | None] = field(default_factory=list)
 
-    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> QueryResult:
         """Answer, or fail as planned."""
         self.asked.append((sql, dict(parameters or {})))
         refusal = self.refusals.pop(0) if self.refusals else None
@@ -67,7 +67,7 @@ class Visit:
     delayed: list[Callable[[], None]] | None = None
 
     def __post_init__(self) -> None:
-        times = Clocks(
+        times = RefreshClocks(
             now=lambda: NOON + timedelta(seconds=self.now_s),
             clock=lambda: self.now_s,
             start=lambda work: work() if self.delayed is None else self.delayed.append(work),
@@ -131,10 +131,15 @@ def test_without_a_visitor_nothing_is_read(visit: Visit) -> None:
 def test_snapshot_answers_every_question_like_the_warehouse(behind: LocalWarehouse, read: Needed, name: str) -> None:
     snapshot = Snapshot(read, FIRST_DAY)
     snapshot.fill(behind)
-    for choice in (Choice(), Choice(backend="jax"), Choice(since="2026-01-05"), Choice(cell=cell_of("torch"))):
+    for choice in (
+        DashboardFilter(),
+        DashboardFilter(backend="jax"),
+        DashboardFilter(since="2026-01-05"),
+        DashboardFilter(cell=cell_of("torch")),
+    ):
         from_warehouse = answer(behind, questions()[name], choice)
         assert answer(snapshot, questions()[name], choice) == from_warehouse
-    assert answer(snapshot, questions()[name], Choice()).rows
+    assert answer(snapshot, questions()[name], DashboardFilter()).rows
 
 
 def test_only_columns_that_a_question_reads_are_needed(read: Needed) -> None:
@@ -263,7 +268,7 @@ def test_failure_to_start_a_thread_is_unreachable(visit: Visit) -> None:
     def refuse(work: Callable[[], None]) -> None:
         raise RuntimeError("can't start new thread")
 
-    source = Refreshed(visit.warehouse, needed(statements()), visit.terms, Clocks(lambda: NOON, start=refuse))
+    source = Refreshed(visit.warehouse, needed(statements()), visit.terms, RefreshClocks(lambda: NOON, start=refuse))
     with pytest.raises(Unreachable, match="can't start new thread; end other programs"):
         source.edition()
 
@@ -285,8 +290,8 @@ def test_snapshot_preserves_numbers_and_texts() -> None:
     ]
 
     class Given:
-        def query(self, sql: str, parameters: Any = None) -> Answer:
-            return Answer(columns["findings"], rows)
+        def query(self, sql: str, parameters: Any = None) -> QueryResult:
+            return QueryResult(columns["findings"], rows)
 
     snapshot = Snapshot(Needed(columns, ()), FIRST_DAY)
     snapshot.fill(Given())
@@ -314,7 +319,7 @@ def test_the_local_warehouse_can_be_bounded_by_a_day_too(behind: LocalWarehouse)
 
 def test_the_first_visitor_waits_for_the_reading_in_the_background(behind: LocalWarehouse) -> None:
     source = Refreshed(
-        Counting(behind=behind), needed(statements()), RefreshPolicy(since=FIRST_DAY), Clocks(lambda: NOON)
+        Counting(behind=behind), needed(statements()), RefreshPolicy(since=FIRST_DAY), RefreshClocks(lambda: NOON)
     )
     assert source.peek() is None
     edition = source.edition()

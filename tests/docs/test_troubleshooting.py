@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis.regression.gate import Outcome
+from keras_matrix.analysis.regression.gate import GateOutcome
 from keras_matrix.records.schema import Status
 from keras_matrix.runner import errors
 from keras_matrix.runner.service.exit_codes import VERDICTS
@@ -81,4 +81,4 @@ def test_every_status_has_a_section() -> None:
 def test_every_exit_code_has_a_row() -> None:
     found = {int(code) for code in re.findall(r"^\| (\d+) \|", section("By exit code"), re.MULTILINE)}
     raised = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "exit_code")}
-    assert found == {0, 1} | raised | {VERDICTS["gate"][outcome] for outcome in Outcome}
+    assert found == {0, 1} | raised | {VERDICTS["gate"][outcome] for outcome in GateOutcome}

@@ -20,7 +20,7 @@ from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, DeviceProof,
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import TrackKind, Phase, Span, Track
+from keras_matrix.records.traces.neutral import Phase, Span, Track, TrackKind
 from keras_matrix.records.traces.request import TRACE_NAME, Traced
 from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.executors import Outcome, Running, WaitingCell

@@ -8,8 +8,8 @@ from typing import Any
 
 from keras_matrix.uploader.errors import RowsRefused, WarehouseFailure
 from keras_matrix.uploader.outbox import Batch
-from keras_matrix.uploader.schema import BY_NAME, TABLES, Column, Table
-from keras_matrix.uploader.warehouse import Actual, Answer, RowHashes, Scalar
+from keras_matrix.uploader.schema import BY_NAME, TABLES, Table, TableColumn
+from keras_matrix.uploader.warehouse import Actual, QueryResult, RowHashes, Scalar
 
 Key = tuple[Any, ...]
 
@@ -40,7 +40,7 @@ class FakeWarehouse:
         """Return a table's columns."""
         return self.columns.get(table.name)
 
-    def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
+    def add_columns(self, table: Table, columns: Sequence[TableColumn]) -> None:
         """Add columns."""
         self.columns[table.name] |= {one.name: (str(one.type), str(one.mode)) for one in columns}
 
@@ -62,7 +62,7 @@ class FakeWarehouse:
             raise failure[0]
         return len(stored) - before
 
-    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> QueryResult:
         """Raise: the fake has no query engine; use the local warehouse."""
         raise WarehouseFailure(f"the fake warehouse runs no queries, got {sql[:40]!r} with {parameters}")
 

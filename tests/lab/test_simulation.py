@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_matrix.analysis.comparison.table import table
-from keras_matrix.analysis.regression.gate import EARLY_LEVEL, Outcome, Rule, judge
+from keras_matrix.analysis.regression.gate import EARLY_LEVEL, GateOutcome, Rule, judge
 from keras_matrix.analysis.stats.sequential import LOOKS, Looks, Why, decide
 from lab.statistics import calibration, noise, simulation
 from lab.statistics.noise import SCENARIOS, Scenario
@@ -143,7 +143,7 @@ def test_simulated_gate_agrees_with_the_gate(shift: float, alarm: bool) -> None:
     assert {len(found) for found in logs.values()} == {18}
     assert len(logs) == COMPARISONS
     assert all(decide(found[:8], 0.03, rule.looks).why is Why.WIDE for found in logs.values())
-    regressed = any(one.outcome is Outcome.REGRESSED for one in judge(logs, rule).values())
+    regressed = any(one.outcome is GateOutcome.REGRESSED for one in judge(logs, rule).values())
     assert (regressed, alarmed == 1.0) == (alarm, alarm)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.dashboards.live.questions import questions
-from keras_matrix.uploader.schema import CELLS, RUNS, Column, Mode, Type
+from keras_matrix.uploader.schema import CELLS, RUNS, ColumnMode, TableColumn, Type
 from lab import warehouse_cost as cost
 from tests.uploader.stored import results_with
 
@@ -17,17 +17,17 @@ from tests.uploader.stored import results_with
 @pytest.mark.parametrize(
     ("kind", "mode", "value", "expected"),
     [
-        (Type.STRING, Mode.NULLABLE, "é", 4),
-        (Type.INT64, Mode.NULLABLE, 7, 8),
-        (Type.BOOL, Mode.NULLABLE, True, 1),
-        (Type.DATE, Mode.REQUIRED, "2026-01-31", 8),
-        (Type.JSON, Mode.NULLABLE, {"jax": "0.1"}, 13),
-        (Type.STRING, Mode.REPEATED, ["a", "bc"], 7),
-        (Type.FLOAT64, Mode.NULLABLE, None, 0),
+        (Type.STRING, ColumnMode.NULLABLE, "é", 4),
+        (Type.INT64, ColumnMode.NULLABLE, 7, 8),
+        (Type.BOOL, ColumnMode.NULLABLE, True, 1),
+        (Type.DATE, ColumnMode.REQUIRED, "2026-01-31", 8),
+        (Type.JSON, ColumnMode.NULLABLE, {"jax": "0.1"}, 13),
+        (Type.STRING, ColumnMode.REPEATED, ["a", "bc"], 7),
+        (Type.FLOAT64, ColumnMode.NULLABLE, None, 0),
     ],
 )
-def test_value_has_its_logical_size(kind: Type, mode: Mode, value: Any, expected: int) -> None:
-    assert cost.width(Column("x", kind, mode, ""), value) == expected
+def test_value_has_its_logical_size(kind: Type, mode: ColumnMode, value: Any, expected: int) -> None:
+    assert cost.width(TableColumn("x", kind, mode, ""), value) == expected
 
 
 def test_only_the_columns_that_a_question_uses_are_counted() -> None:

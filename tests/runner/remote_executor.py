@@ -18,12 +18,12 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCell
 from keras_matrix.runner.executors.contract import Contract
-from keras_matrix.runner.executors.registry import Entry, ExecutorRequest, Executors, Option
+from keras_matrix.runner.executors.registry import ExecutorEntry, ExecutorRequest, Executors, Option
 from keras_matrix.runner.matrix.reader import Cell
 from tests.fakes.executor import FakeExecutor
 
 NODE = Machine(host_id="9" * 16, cpu_model="a CPU of the grid", logical_cpus=64)
-ENTRY = Entry(
+ENTRY = ExecutorEntry(
     name="grid",
     module="tests.runner.remote_executor",
     summary="each on a node of a grid",
@@ -117,5 +117,5 @@ class OnGrid(Executors):
         return Path(self.request.options["grid"])
 
 
-def make(entry: Entry, request: ExecutorRequest) -> Executors:
+def make(entry: ExecutorEntry, request: ExecutorRequest) -> Executors:
     return OnGrid(entry, request)

@@ -120,7 +120,7 @@ def test_help_lists_the_options_of_a_new_executor(
 
 
 @pytest.mark.parametrize("entry", registry.ENTRIES.values(), ids=lambda entry: entry.name)
-def test_every_row_names_a_module_that_makes_its_executors(entry: registry.Entry) -> None:
+def test_every_row_names_a_module_that_makes_its_executors(entry: registry.ExecutorEntry) -> None:
     made = importlib.import_module(entry.module).make(
         entry, registry.ExecutorRequest(entry.starts[0], dict.fromkeys(option.name for option in entry.options))
     )

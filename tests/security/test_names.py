@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from keras_matrix.dashboards.live import page
-from keras_matrix.dashboards.live.questions import Choice, questions
+from keras_matrix.dashboards.live.questions import DashboardFilter, questions
 from keras_matrix.records import identity
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.identity import cell_id
@@ -188,7 +188,7 @@ def statements(folder: Path, name: str) -> list[str]:
         warehouse.create()
         push(results, warehouse, Outbox(results.root / "outbox"))
         verify(results, warehouse, values=True)
-        page.panels_of(warehouse, questions().values(), Choice(name, name, cell=name))
+        page.panels_of(warehouse, questions().values(), DashboardFilter(name, name, cell=name))
         warehouse.close()
     return [re.sub(HASH, "HASH", one.replace(str(folder), "FOLDER")) for one in sent]
 

@@ -320,7 +320,7 @@ def test_item_is_never_split_between_batches(results: Results, outbox: Outbox) -
         assert all(items.count(item) == (16 if batch.table.name == "measurements" else 1) for item in items)
 
 
-def _rows(record: object) -> list[outbox_module.Row]:
+def _rows(record: object) -> list[outbox_module.WarehouseRow]:
     from keras_matrix.records.schema import Record
     from keras_matrix.uploader.rows import of_record
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from keras_matrix.dashboards.live.questions import Choice, answer, questions
+from keras_matrix.dashboards.live.questions import DashboardFilter, answer, questions
 from keras_matrix.records.findings import keep
 from keras_matrix.records.schema import SCHEMA_VERSION
 from keras_matrix.records.store import Results, Run
@@ -58,5 +58,5 @@ def test_dashboards_show_older_findings_under_the_current_name(tmp_path: Path) -
     warehouse.create()
     run_with_total(results.root, 0, 3)
     push(results, warehouse, Outbox(tmp_path / "outbox"))
-    figures = answer(warehouse, questions()["figures"], Choice())
+    figures = answer(warehouse, questions()["figures"], DashboardFilter())
     assert [one["metric"] for one in figures.dicts()] == ["times.step_time_s", NEW]

@@ -17,7 +17,7 @@ from keras_matrix.uploader.schema import (
     LEFT_OUT,
     MEASUREMENTS,
     TABLES,
-    Mode,
+    ColumnMode,
     Type,
     is_metric,
     leaves,
@@ -56,7 +56,7 @@ def test_only_objects_with_open_keys_are_json() -> None:
 
 def test_columns_of_groups_are_nullable_so_that_fields_can_be_added() -> None:
     grouped = [column for column in CELLS.columns if len(column.path) > 1]
-    assert {column.mode for column in grouped} <= {Mode.NULLABLE, Mode.REPEATED}
+    assert {column.mode for column in grouped} <= {ColumnMode.NULLABLE, ColumnMode.REPEATED}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keras_matrix.uploader import schema
 from keras_matrix.uploader.bigquery.partition_pruning import push_down_day_filters
-from keras_matrix.uploader.schema import TABLES, TABLES_VERSION, Column, Mode, Table
+from keras_matrix.uploader.schema import TABLES, TABLES_VERSION, ColumnMode, Table, TableColumn
 from keras_matrix.uploader.sql import meaning_of_view, qualified, since, views
 from keras_matrix.uploader.warehouse import MOST_DAYS
 
@@ -117,9 +117,9 @@ def text(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ") + '"'
 
 
-def _column(column: Column) -> str:
-    kind = f"ARRAY<{column.type}>" if column.mode is Mode.REPEATED else str(column.type)
-    required = " NOT NULL" if column.mode is Mode.REQUIRED else ""
+def _column(column: TableColumn) -> str:
+    kind = f"ARRAY<{column.type}>" if column.mode is ColumnMode.REPEATED else str(column.type)
+    required = " NOT NULL" if column.mode is ColumnMode.REQUIRED else ""
     return f"{column.name} {kind}{required} OPTIONS (description = {text(column.meaning)})"
 
 

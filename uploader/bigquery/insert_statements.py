@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from keras_matrix.uploader.bigquery import ddl
 from keras_matrix.uploader.outbox import Batch
-from keras_matrix.uploader.schema import Column, Mode
+from keras_matrix.uploader.schema import ColumnMode, TableColumn
 
 NO_NUMBER = -1  # steps and counts begin at 0
 
@@ -72,9 +72,9 @@ def _same(batch: Batch) -> str:
     return f"T.day BETWEEN DATE '{first}' AND DATE '{last}' AND {' AND '.join(pairs)}"
 
 
-def _pair(column: Column) -> str:
+def _pair(column: TableColumn) -> str:
     """Return the condition that a key column is equal in both; NULL, possible only for numbers, equals NULL."""
     name = column.name
-    if column.mode is Mode.REQUIRED:
+    if column.mode is ColumnMode.REQUIRED:
         return f"T.{name} = S.{name}"
     return f"IFNULL(T.{name}, {NO_NUMBER}) = IFNULL(S.{name}, {NO_NUMBER})"

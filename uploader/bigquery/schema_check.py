@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keras_matrix.uploader.errors import SchemaMismatch
-from keras_matrix.uploader.schema import TABLES, Column, Mode, Table
+from keras_matrix.uploader.schema import TABLES, ColumnMode, Table, TableColumn
 from keras_matrix.uploader.warehouse import Actual, Warehouse
 
 # Types in BigQuery's API, and their names in its SQL.
@@ -18,12 +18,12 @@ ALIASES = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL"}
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TableDifference:
     """The differences of one table: whether it is absent, missing columns that can be added, and other problems."""
 
     table: Table
     absent: bool
-    missing: tuple[Column, ...] = ()
+    missing: tuple[TableColumn, ...] = ()
     wrong: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
@@ -34,44 +34,44 @@ class Difference:
         return [*missing, *self.wrong]
 
 
-def difference(table: Table, actual: Actual | None) -> Difference:
+def difference(table: Table, actual: Actual | None) -> TableDifference:
     """Compare a table with its definition. Unknown columns are ignored unless they are REQUIRED."""
     if actual is None:
-        return Difference(table, absent=True)
+        return TableDifference(table, absent=True)
     wrong, missing = [], []
     for column in table.columns:
         found = actual.get(column.name)
         if found is None:
-            if column.mode is Mode.REQUIRED:
+            if column.mode is ColumnMode.REQUIRED:
                 wrong.append(f"{table.name}.{column.name}: is missing and cannot be added (REQUIRED)")
             else:
                 missing.append(column)
         elif problem := _problem(column, found):
             wrong.append(f"{table.name}.{column.name}: {problem}")
     known = {column.name for column in table.columns}
-    unknown = [name for name, (_, mode) in actual.items() if name not in known and mode == Mode.REQUIRED]
+    unknown = [name for name, (_, mode) in actual.items() if name not in known and mode == ColumnMode.REQUIRED]
     wrong += [f"{table.name}.{name}: is an unknown REQUIRED column: no row can be added" for name in unknown]
-    return Difference(table, absent=False, missing=tuple(missing), wrong=tuple(wrong))
+    return TableDifference(table, absent=False, missing=tuple(missing), wrong=tuple(wrong))
 
 
-def _problem(column: Column, found: tuple[str, str]) -> str | None:
+def _problem(column: TableColumn, found: tuple[str, str]) -> str | None:
     kind, mode = ALIASES.get(found[0], found[0]), found[1]
     if kind != column.type:
         return f"is {kind}, must be {column.type}"
-    if (mode == Mode.REPEATED) != (column.mode is Mode.REPEATED):
+    if (mode == ColumnMode.REPEATED) != (column.mode is ColumnMode.REPEATED):
         return f"is {mode}, must be {column.mode}"
-    if mode == Mode.REQUIRED and column.mode is Mode.NULLABLE:
+    if mode == ColumnMode.REQUIRED and column.mode is ColumnMode.NULLABLE:
         return "is REQUIRED, must be NULLABLE"
     return None
 
 
-def differences(warehouse: Warehouse) -> list[Difference]:
+def differences(warehouse: Warehouse) -> list[TableDifference]:
     """Return the tables of a warehouse that differ from their definitions."""
     found = [difference(table, warehouse.actual(table)) for table in TABLES]
     return [one for one in found if one.lines()]
 
 
-def refuse(found: Sequence[Difference], address: str) -> None:
+def refuse(found: Sequence[TableDifference], address: str) -> None:
     """Raise `SchemaMismatch` if there are differences; the message lists them and says what to do."""
     if not found:
         return

@@ -28,9 +28,9 @@ from keras_matrix.uploader.bigquery.jobs import REQUEST_S, UPLOAD_S, Jobs
 from keras_matrix.uploader.bigquery.partition_pruning import push_down_day_filters
 from keras_matrix.uploader.errors import BadInput, RowsRefused, SchemaMismatch, Unreachable, WarehouseFailure
 from keras_matrix.uploader.outbox import Batch
-from keras_matrix.uploader.schema import TABLES, Column, Mode, Table
+from keras_matrix.uploader.schema import TABLES, ColumnMode, Table, TableColumn
 from keras_matrix.uploader.sql import parsed
-from keras_matrix.uploader.warehouse import Actual, Answer, Options, RowHashes, Scalar, read_row_hashes
+from keras_matrix.uploader.warehouse import Actual, Options, QueryResult, RowHashes, Scalar, read_row_hashes
 
 if TYPE_CHECKING:
     from google.cloud import bigquery
@@ -80,7 +80,7 @@ class BigQueryWarehouse:
         found = self._compared[table.name] = self._find(self._id(table))
         return None if found is None else {one.name: (one.field_type, one.mode) for one in found.schema}
 
-    def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
+    def add_columns(self, table: Table, columns: Sequence[TableColumn]) -> None:
         """Add columns, as NULLABLE or REPEATED."""
         found = self._find(self._id(table))
         if found is None:
@@ -104,7 +104,7 @@ class BigQueryWarehouse:
         """Return whether no table has a row, from the tables' metadata, which is free to read."""
         return not any(one.num_rows for one in self._existing())
 
-    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> QueryResult:
         """Run a SELECT and return its result."""
         try:
             return self._select("query", self._pruned(sql), _scalars(parameters))
@@ -320,13 +320,13 @@ class BigQueryWarehouse:
         """Run one DDL statement, which must be idempotent."""
         self._jobs.run(action.replace(" ", "-"), lambda job_id: self._start_query(sql, None, job_id), self._location)
 
-    def _select(self, name: str, sql: str, given: Sequence[Any] = ()) -> Answer:
+    def _select(self, name: str, sql: str, given: Sequence[Any] = ()) -> QueryResult:
         config = self._config(given)
         job = self._jobs.run(name, lambda job_id: self._start_query(sql, config, job_id), self._location)
 
-        def read() -> Answer:
+        def read() -> QueryResult:
             rows = job.result(retry=None, job_retry=None, timeout=self._jobs.deadline.left_s(REQUEST_S))
-            return Answer(tuple(field.name for field in rows.schema), [tuple(row.values()) for row in rows])
+            return QueryResult(tuple(field.name for field in rows.schema), [tuple(row.values()) for row in rows])
 
         return self._jobs.request(name, read)
 
@@ -377,9 +377,9 @@ def _scalars(parameters: Mapping[str, Scalar] | None) -> list[Any]:
     ]
 
 
-def _field(column: Column, *, exactly: bool = False) -> Any:
+def _field(column: TableColumn, *, exactly: bool = False) -> Any:
     """Return a column as an object of the client library; without `exactly`, as NULLABLE unless it is REPEATED."""
     from google.cloud import bigquery
 
-    mode = column.mode if exactly or column.mode is Mode.REPEATED else Mode.NULLABLE
+    mode = column.mode if exactly or column.mode is ColumnMode.REPEATED else ColumnMode.NULLABLE
     return bigquery.SchemaField(column.name, str(column.type), mode=str(mode), description=column.meaning)

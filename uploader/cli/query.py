@@ -23,7 +23,7 @@ from keras_matrix.uploader.cli import options
 from keras_matrix.uploader.errors import BadInput
 
 if TYPE_CHECKING:
-    from keras_matrix.uploader.warehouse import Answer, Scalar
+    from keras_matrix.uploader.warehouse import QueryResult, Scalar
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +88,7 @@ def _warn_if_rows_were_sent(target: options.Target) -> None:
         )
 
 
-def _print(answer: Answer, *, as_csv: bool, as_json: bool) -> None:
+def _print(answer: QueryResult, *, as_csv: bool, as_json: bool) -> None:
     if as_csv:
         writer = csv.writer(sys.stdout)
         writer.writerow(answer.columns)
@@ -174,7 +174,7 @@ def _text(value: Any) -> Any:
     return _line(value) if isinstance(value, dict | list) else value
 
 
-def _print_table(answer: Answer) -> None:
+def _print_table(answer: QueryResult) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -41,7 +41,7 @@ class DamagedFile:
 
 def find_damaged(folder: Path, tables: Sequence[Table] = TABLES) -> list[DamagedFile]:
     """Return the damaged files of these tables. Raises `WarehouseFailure`."""
-    reader, named = Reader(), _named(folder, tables)
+    reader, named = FileTester(), _named(folder, tables)
     found = [
         DamagedFile(table, path, why) for table, path in named if (why := reader.unreadable(table, path)) is not None
     ]
@@ -79,7 +79,7 @@ def damaged_error(found: Sequence[DamagedFile]) -> FileDamaged:
     )
 
 
-class Reader:
+class FileTester:
     """Tests whether files can be read, with one DuckDB connection."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from keras_matrix.records.files import replacing, sync
 from keras_matrix.uploader.errors import ManifestDamaged
 from keras_matrix.uploader.local import manifest, parquet
-from keras_matrix.uploader.local.damaged_files import MISSING, Reader
+from keras_matrix.uploader.local.damaged_files import MISSING, FileTester
 from keras_matrix.uploader.local.manifest import Files
 from keras_matrix.uploader.schema import TABLES, Table
 
@@ -34,14 +34,14 @@ WITHOUT_RECORD = (
 class Repairs:
     """Repairs of files, one line each; `aside` are the new paths of files that were set aside."""
 
-    reader: Reader
+    reader: FileTester
     lines: list[str] = field(default_factory=list)
     aside: list[Path] = field(default_factory=list)
 
 
 def repair(folder: Path) -> list[str]:
     """Repair the files, with the warehouse's lock; return a line for each repair. Raises `WarehouseFailure`."""
-    done = Repairs(Reader())
+    done = Repairs(FileTester())
     found = _manifest(folder, done)
     files, restored = manifest.empty(), []
     for table in TABLES:

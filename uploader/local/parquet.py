@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from keras_matrix.uploader.schema import Column, Mode, Table, Type
+from keras_matrix.uploader.schema import ColumnMode, Table, TableColumn, Type
 
 if TYPE_CHECKING:
     import duckdb
@@ -33,9 +33,9 @@ def engine() -> duckdb.DuckDBPyConnection:
     return made
 
 
-def type_of(column: Column) -> str:
+def type_of(column: TableColumn) -> str:
     """Return a column's DuckDB type."""
-    return TYPES[column.type] + ("[]" if column.mode is Mode.REPEATED else "")
+    return TYPES[column.type] + ("[]" if column.mode is ColumnMode.REPEATED else "")
 
 
 def columns(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> list[str]:

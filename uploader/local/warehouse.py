@@ -27,9 +27,9 @@ from keras_matrix.uploader.local import damaged_files, manifest, parquet
 from keras_matrix.uploader.local.manifest import Files
 from keras_matrix.uploader.outbox import Batch
 from keras_matrix.uploader.process import not_writable
-from keras_matrix.uploader.schema import TABLES, Column, Table
+from keras_matrix.uploader.schema import TABLES, Table, TableColumn
 from keras_matrix.uploader.sql import to_duckdb, translated_views
-from keras_matrix.uploader.warehouse import Actual, Answer, RowHashes, Scalar, read_row_hashes
+from keras_matrix.uploader.warehouse import Actual, QueryResult, RowHashes, Scalar, read_row_hashes
 
 if TYPE_CHECKING:
     import duckdb
@@ -47,7 +47,7 @@ def _free_name(stem: str, names: Sequence[str]) -> str:
     return name
 
 
-def _answer(described: list[tuple[Any, ...]], rows: list[tuple[Any, ...]]) -> Answer:
+def _answer(described: list[tuple[Any, ...]], rows: list[tuple[Any, ...]]) -> QueryResult:
     """Return a query's result with JSON columns parsed, as BigQuery's client returns them; DuckDB returns text."""
     parsed = {index for index, one in enumerate(described) if str(one[1]) == "JSON"}
     if parsed:
@@ -55,7 +55,7 @@ def _answer(described: list[tuple[Any, ...]], rows: list[tuple[Any, ...]]) -> An
             tuple(json.loads(v) if index in parsed and v is not None else v for index, v in enumerate(row))
             for row in rows
         ]
-    return Answer(tuple(str(one[0]) for one in described), rows)
+    return QueryResult(tuple(str(one[0]) for one in described), rows)
 
 
 class LocalWarehouse:
@@ -86,7 +86,7 @@ class LocalWarehouse:
             return None
         return {column.name: (str(column.type), str(column.mode)) for column in table.columns}
 
-    def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
+    def add_columns(self, table: Table, columns: Sequence[TableColumn]) -> None:
         """Do nothing: no column can be missing."""
 
     def merge(self, batch: Batch) -> int:
@@ -109,7 +109,7 @@ class LocalWarehouse:
             self._compact(batch.table, files)
         return new
 
-    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> QueryResult:
         """Run a SELECT, again if a compaction has replaced its files in the meantime.
 
         Raises `FileDamaged` if a file cannot be read: a result from the other files would be silently incomplete.

@@ -23,7 +23,7 @@ class Predictor(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class OperationPrediction:
     """A predicted and a measured time of an operation, which occurs `count` times in a step."""
 
     predicted_s: float
@@ -66,7 +66,7 @@ class KindErrors:
     reason: str
 
 
-def held_out_error(predictions: Sequence[Prediction]) -> HeldOutError | None:
+def held_out_error(predictions: Sequence[OperationPrediction]) -> HeldOutError | None:
     """Return the error of these predictions, None if there are none."""
     if not predictions:
         return None

@@ -15,7 +15,7 @@ from keras_matrix.analysis.whatif.cost.errors import KindErrors, Predictor, is_u
 from keras_matrix.analysis.whatif.cost.kinds import kind_of
 from keras_matrix.analysis.whatif.cost.operations import FEATURES, cores_of, ideal_of, is_operation, product_of, row_of
 from keras_matrix.analysis.whatif.cost.roofline import DevicePeaks, Fitted
-from keras_matrix.analysis.whatif.cost.trees import Tree, factor
+from keras_matrix.analysis.whatif.cost.trees import DecisionTree, factor
 from keras_matrix.analysis.whatif.graph import Header, Node
 from keras_matrix.records.codec import CodecError, decode, loads
 
@@ -46,7 +46,7 @@ class Regression:
     backend: str
     kind: str
     learning_rate: float
-    trees: list[Tree]
+    trees: list[DecisionTree]
 
 
 @dataclass(frozen=True, slots=True)

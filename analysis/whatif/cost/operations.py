@@ -38,7 +38,7 @@ MOVING = (OperationKind.ELEMENTWISE, OperationKind.COPY, OperationKind.REDUCTION
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class OperationSample:
     """Equal operations of one graph: `count` in a step, each of `time_s`. `device` is the number of its device."""
 
     backend: str
@@ -59,10 +59,10 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class GraphSamples:
     """The samples of a graph, and what it has besides: operations without FLOPs and bytes, and their time in a step."""
 
-    samples: tuple[Sample, ...]
+    samples: tuple[OperationSample, ...]
     operations: int
     without_work: int
     time_s: float
@@ -79,7 +79,7 @@ def has_work(node: Node) -> bool:
     return bool(node.flops or node.bytes)
 
 
-def samples_of(graph: Graph, device: int) -> Found:
+def samples_of(graph: Graph, device: int) -> GraphSamples:
     """Return the samples of a graph that was traced on the device with this number."""
     computing = [node for node in graph.nodes if is_operation(node) and node.duration_ns > 0]
     equal: dict[tuple[object, ...], list[Node]] = defaultdict(list)
@@ -89,7 +89,7 @@ def samples_of(graph: Graph, device: int) -> Found:
             equal[key].append(node)
     backend = graph.header.backend
     unknown = [node for node in computing if not has_work(node)]
-    return Found(
+    return GraphSamples(
         samples=tuple(_sample(backend, device, nodes) for nodes in equal.values()),
         operations=len(computing),
         without_work=len(unknown),
@@ -98,11 +98,11 @@ def samples_of(graph: Graph, device: int) -> Found:
     )
 
 
-def _sample(backend: str, device: int, nodes: Sequence[Node]) -> Sample:
+def _sample(backend: str, device: int, nodes: Sequence[Node]) -> OperationSample:
     one = nodes[0]
     time_s = median(node.duration_ns for node in nodes) * NS
     work = (one.flops, one.bytes, one.dtype, one.shape, one.cores)
-    return Sample(backend, kind_of(one.name), device, *work, time_s=time_s, count=len(nodes))
+    return OperationSample(backend, kind_of(one.name), device, *work, time_s=time_s, count=len(nodes))
 
 
 def product_of(header: Header) -> str:
@@ -119,7 +119,7 @@ def cores_of(header: Header) -> int | None:
     return header.cores if header.device.partition(":")[0] == "cpu" else None
 
 
-def observed_peaks(header: Header, samples: Sequence[Sample]) -> DevicePeaks:
+def observed_peaks(header: Header, samples: Sequence[OperationSample]) -> DevicePeaks:
     """Return the best rates of large operations as peaks of their device, if its peaks were not measured.
 
     Large are those of the upper half of the work: times of the others are too short for the clock of a profiler.
@@ -144,7 +144,7 @@ def _best_rate(found: Sequence[tuple[float, float]]) -> float:
     return max(work * factor for work, factor in found if work >= edge)
 
 
-def ideal_of(operation: Sample | Node, peaks: DevicePeaks) -> float | None:
+def ideal_of(operation: OperationSample | Node, peaks: DevicePeaks) -> float | None:
     """Return the roofline of an operation, in seconds, with the share of a CPU's peaks that its cores have."""
     ideal = ideal_s(operation.flops, operation.bytes, operation.dtype, peaks)
     return ideal / _share_of_cores(operation.cores, peaks.cores) if ideal else None
@@ -154,7 +154,7 @@ def _share_of_cores(used: float, cores: int | None) -> float:
     return min(1.0, used / cores) if used and cores else 1.0
 
 
-def row_of(operation: Sample | Node, peaks: DevicePeaks, device: int) -> list[float] | None:
+def row_of(operation: OperationSample | Node, peaks: DevicePeaks, device: int) -> list[float] | None:
     """Return the values of `FEATURES`; None if the operation's roofline is unknown."""
     ideal = ideal_of(operation, peaks)
     if ideal is None:

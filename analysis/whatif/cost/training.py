@@ -14,7 +14,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.whatif.cost.errors import HeldOutError, KindErrors, Prediction, choose, held_out_error
+from keras_matrix.analysis.whatif.cost.errors import (
+    HeldOutError,
+    KindErrors,
+    OperationPrediction,
+    choose,
+    held_out_error,
+)
 from keras_matrix.analysis.whatif.cost.model import (
     FORMAT,
     VERSION,
@@ -23,9 +29,9 @@ from keras_matrix.analysis.whatif.cost.model import (
     Regression,
     TrainingData,
 )
-from keras_matrix.analysis.whatif.cost.operations import FEATURES, Sample, ideal_of, row_of
+from keras_matrix.analysis.whatif.cost.operations import FEATURES, OperationSample, ideal_of, row_of
 from keras_matrix.analysis.whatif.cost.roofline import MEASURED, DevicePeaks, Fitted, fit
-from keras_matrix.analysis.whatif.cost.trees import Tree, factor
+from keras_matrix.analysis.whatif.cost.trees import DecisionTree, factor
 
 FOLDS = 5
 LEAST_WORKS = 4  # distinct works of a kind, below which nothing is learned of it
@@ -40,7 +46,7 @@ class Regressor:
     `libraries` has the versions of the packages that it uses.
     """
 
-    learn: Callable[[Sequence[Sequence[float]], Sequence[float]], list[Tree]]
+    learn: Callable[[Sequence[Sequence[float]], Sequence[float]], list[DecisionTree]]
     libraries: dict[str, str]
 
 
@@ -49,9 +55,11 @@ class _Learned:
     """What was learned of a kind: a roofline for each device, one for all others, and trees, if enough is known."""
 
     rooflines: dict[int | None, Fitted]
-    trees: list[Tree] | None
+    trees: list[DecisionTree] | None
 
-    def roofline_s(self, sample: Sample, devices: Sequence[DevicePeaks], *, as_new: bool = False) -> float | None:
+    def roofline_s(
+        self, sample: OperationSample, devices: Sequence[DevicePeaks], *, as_new: bool = False
+    ) -> float | None:
         """Return the time by the roofline of the sample's device, or `as_new` by that for other devices."""
         learned = self.rooflines.get(None if as_new else sample.device)
         ideal = _ideal_s(sample, devices)
@@ -59,10 +67,10 @@ class _Learned:
 
 
 def train(
-    samples: Iterable[Sample], devices: Sequence[DevicePeaks], data: TrainingData, regressor: Regressor
+    samples: Iterable[OperationSample], devices: Sequence[DevicePeaks], data: TrainingData, regressor: Regressor
 ) -> CostModel:
     """Return the model of these samples, whose `device` is the number of one of the devices."""
-    kinds: dict[tuple[str, str], list[Sample]] = defaultdict(list)
+    kinds: dict[tuple[str, str], list[OperationSample]] = defaultdict(list)
     for sample in samples:
         if _ideal_s(sample, devices):
             kinds[sample.backend, str(sample.kind)].append(sample)
@@ -94,14 +102,14 @@ def train(
     )
 
 
-def fold_of(samples: Iterable[Sample]) -> dict[tuple[object, ...], int]:
+def fold_of(samples: Iterable[OperationSample]) -> dict[tuple[object, ...], int]:
     """Return the fold in which each work is held out: evenly filled, and the same in every training."""
     works = {sample.work for sample in samples}
     ordered = sorted(works, key=lambda work: hashlib.sha256(repr(work).encode()).digest())
     return {work: at % FOLDS for at, work in enumerate(ordered)}
 
 
-def _learn(samples: Sequence[Sample], devices: Sequence[DevicePeaks], regressor: Regressor | None) -> _Learned:
+def _learn(samples: Sequence[OperationSample], devices: Sequence[DevicePeaks], regressor: Regressor | None) -> _Learned:
     """Learn the rooflines of a kind, and with a regressor the trees."""
     by_device: dict[int | None, list[tuple[float, float]]] = defaultdict(list)
     for sample in samples:
@@ -122,11 +130,13 @@ def _learn(samples: Sequence[Sample], devices: Sequence[DevicePeaks], regressor:
     return _Learned(rooflines, regressor.learn(rows, targets))
 
 
-def _errors(samples: Sequence[Sample], devices: Sequence[DevicePeaks], regressor: Regressor | None) -> KindErrors:
+def _errors(
+    samples: Sequence[OperationSample], devices: Sequence[DevicePeaks], regressor: Regressor | None
+) -> KindErrors:
     """Hold out each work once, and return the errors of the predictions from the others."""
     folds = fold_of(samples)
-    regression: list[Prediction] = []
-    roofline: list[Prediction] = []
+    regression: list[OperationPrediction] = []
+    roofline: list[OperationPrediction] = []
     if len(folds) >= LEAST_WORKS:
         for fold in range(FOLDS):
             learned = _learn([one for one in samples if folds[one.work] != fold], devices, regressor)
@@ -137,7 +147,7 @@ def _errors(samples: Sequence[Sample], devices: Sequence[DevicePeaks], regressor
     used, reason = choose(own, usual)
     if len(folds) < LEAST_WORKS:
         reason = f"distinct operations: {len(folds)}, and at least {LEAST_WORKS} are needed"
-    plain = [Prediction(_ideal_s(one, devices) or 0.0, one.time_s, one.count) for one in samples]
+    plain = [OperationPrediction(_ideal_s(one, devices) or 0.0, one.time_s, one.count) for one in samples]
     return KindErrors(
         backend=samples[0].backend,
         kind=str(samples[0].kind),
@@ -154,24 +164,24 @@ def _errors(samples: Sequence[Sample], devices: Sequence[DevicePeaks], regressor
 
 
 def _add(
-    sample: Sample,
+    sample: OperationSample,
     learned: _Learned,
     devices: Sequence[DevicePeaks],
-    found: tuple[list[Prediction], list[Prediction]],
+    found: tuple[list[OperationPrediction], list[OperationPrediction]],
 ) -> None:
     """Add the predictions of a sample that was held out to those of the regression and of the roofline."""
     usual_s = learned.roofline_s(sample, devices)
     if usual_s is None:
         return  # all operations of its device were held out: nothing is known of it
     regression, roofline = found
-    roofline.append(Prediction(usual_s, sample.time_s, sample.count))
+    roofline.append(OperationPrediction(usual_s, sample.time_s, sample.count))
     row = row_of(sample, devices[sample.device], sample.device)
     if learned.trees is not None and row:
         time_s = usual_s * factor(learned.trees, LEARNING_RATE, row)
-        regression.append(Prediction(time_s, sample.time_s, sample.count))
+        regression.append(OperationPrediction(time_s, sample.time_s, sample.count))
 
 
-def _new_device_error(samples: Sequence[Sample], devices: Sequence[DevicePeaks]) -> HeldOutError | None:
+def _new_device_error(samples: Sequence[OperationSample], devices: Sequence[DevicePeaks]) -> HeldOutError | None:
     """Return the error of the roofline on each device, learned from the others whose peaks were measured too.
 
     None if there is only one such device. Operations of the same work are not in both parts.
@@ -186,9 +196,11 @@ def _new_device_error(samples: Sequence[Sample], devices: Sequence[DevicePeaks])
             fitted = fit([(_ideal_s(one, devices) or 0.0, one.time_s) for one in others])
             for one in measured:
                 if one.device == device and folds[one.work] == fold:
-                    found.append(Prediction(fitted.time_s(_ideal_s(one, devices) or 0.0), one.time_s, one.count))
+                    found.append(
+                        OperationPrediction(fitted.time_s(_ideal_s(one, devices) or 0.0), one.time_s, one.count)
+                    )
     return held_out_error(found)
 
 
-def _ideal_s(sample: Sample, devices: Sequence[DevicePeaks]) -> float | None:
+def _ideal_s(sample: OperationSample, devices: Sequence[DevicePeaks]) -> float | None:
     return ideal_of(sample, devices[sample.device])

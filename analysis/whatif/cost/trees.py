@@ -15,7 +15,7 @@ MOST_FACTOR = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class DecisionTree:
     """A tree by its nodes, the root first. A leaf has `left` and `right` -1 and its `value`.
 
     A row goes to the left if its value of `feature` is at most the `threshold`.
@@ -48,13 +48,13 @@ class Tree:
         return self.value[at]
 
 
-def predicted(trees: Sequence[Tree], learning_rate: float, row: Sequence[float]) -> float:
+def predicted(trees: Sequence[DecisionTree], learning_rate: float, row: Sequence[float]) -> float:
     """Return the prediction for a row, whose values are compared in single precision, as while it was learned."""
     single = struct.unpack(f"{len(row)}f", struct.pack(f"{len(row)}f", *row))
     return learning_rate * sum(tree.of(single) for tree in trees)
 
 
-def factor(trees: Sequence[Tree], learning_rate: float, row: Sequence[float]) -> float:
+def factor(trees: Sequence[DecisionTree], learning_rate: float, row: Sequence[float]) -> float:
     """Return the factor whose logarithm the trees predict, within `MOST_FACTOR` in both directions."""
     most = math.log(MOST_FACTOR)
     return math.exp(min(max(predicted(trees, learning_rate, row), -most), most))

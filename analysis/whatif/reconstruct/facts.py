@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from keras_matrix.analysis.whatif.graph import LinkCalibration
 
 
-class Facts(TypedDict, total=False):
+class HeaderFacts(TypedDict, total=False):
     """Fields of the graph's header, by their names there; `threads` are those that one operator of a CPU uses.
 
     `gradient_bytes` are the sizes of the variables' gradients by their layer, in the order of the variables; `level`,

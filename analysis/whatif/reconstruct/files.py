@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Unpack
 
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
-from keras_matrix.analysis.whatif.reconstruct.facts import Facts
+from keras_matrix.analysis.whatif.reconstruct.facts import HeaderFacts
 from keras_matrix.analysis.whatif.reconstruct.kineto import graph as kineto
 from keras_matrix.analysis.whatif.reconstruct.xplane import graph as xplane
 from keras_matrix.records.traces.conversion import backend_of
 
 
-def graph_of(paths: Sequence[Path], **facts: Unpack[Facts]) -> Graph:
+def graph_of(paths: Sequence[Path], **facts: Unpack[HeaderFacts]) -> Graph:
     """Return the graph of these files; a rank without a file is missing, and the graph says so.
 
     A name that ends in .json or .json.gz is a Kineto file, one in .xplane.pb is JAX's or TensorFlow's. Raises

@@ -12,7 +12,7 @@ TOLERANCE_NS = 20_000
 
 
 @dataclass(slots=True)
-class Call:
+class CollectiveCall:
     """A rank's part of a collective. `elements` counts the complete array; `peer` is the other rank of a transfer."""
 
     operation: str
@@ -48,7 +48,7 @@ class Piece:
     cores: float = 1.0
     ends_gradient: bool = False
     gradient_of: str | None = None
-    call: Call | None = None
+    call: CollectiveCall | None = None
     after: list[Piece] = field(default_factory=list)
     step: int = 0
     # When a device's work was issued by its thread, and what it is called there.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.analysis.whatif.replay import replay
 from keras_matrix.analysis.whatif.search import layer_choice, memory, tensor_fusion
-from keras_matrix.analysis.whatif.search.memory import MemoryUse
+from keras_matrix.analysis.whatif.search.memory import WorkerMemory
 from keras_matrix.analysis.whatif.search.trajectory import Strategy, Trajectory, skipped
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.op_fusion import OP_FUSION
@@ -37,7 +37,7 @@ class Families:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class SearchInputs:
     """What searches need besides the graph: probed ratios by the text of their layers, and memory with its budget.
 
     Without a budget memory is not limited; without probes nothing is fused or computed in bfloat16.
@@ -45,12 +45,12 @@ class Inputs:
 
     fusion_ratios: Mapping[str, float] = field(default_factory=dict)
     amp_ratios: Mapping[str, float] = field(default_factory=dict)
-    memory: MemoryUse | None = None
+    memory: WorkerMemory | None = None
     budget_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FamilyTrajectories:
     """The trajectories of all families, and the best strategies of all of them together, best first."""
 
     trajectories: tuple[Trajectory, ...]
@@ -90,7 +90,7 @@ def _families(name: str) -> Sequence[str]:
     return (known,)
 
 
-def search(graph: Graph, families: Families, inputs: Inputs) -> Found:
+def search(graph: Graph, families: Families, inputs: SearchInputs) -> FamilyTrajectories:
     """Search the families one after the other, each from the best setting of those before.
 
     A family whose what-ifs do not fit the graph is skipped with the reason. Raises `GraphError` if the graph itself
@@ -113,10 +113,10 @@ def search(graph: Graph, families: Families, inputs: Inputs) -> Found:
         strategies = [_together(one, settings) for one in found.strategies] + strategies
         applied = found.best.what_ifs
         settings |= found.best.settings or {}
-    return Found(tuple(trajectories), tuple(strategies))
+    return FamilyTrajectories(tuple(trajectories), tuple(strategies))
 
 
-def _searched(graph: Graph, name: str, families: Families, inputs: Inputs, applied: Sequence[str]) -> Trajectory:
+def _searched(graph: Graph, name: str, families: Families, inputs: SearchInputs, applied: Sequence[str]) -> Trajectory:
     if name == memory.NAME:
         if inputs.memory is None or inputs.budget_bytes is None:
             return Trajectory(name, 0.0, skipped="the peak memory of the trace, or its budget, is not known")

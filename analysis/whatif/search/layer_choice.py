@@ -14,14 +14,14 @@ from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.analysis.whatif.replay import replay, step_time_s
 from keras_matrix.analysis.whatif.search.trajectory import (
     LEAST_GAIN,
+    ReplayedTrial,
     Trajectory,
-    Trial,
-    Trials,
+    TrialCollector,
     critical_nodes,
     skipped,
 )
 from keras_matrix.analysis.whatif.what_ifs import op_fusion, precision
-from keras_matrix.analysis.whatif.what_ifs.time_ratios import Part, belongs, layers_in
+from keras_matrix.analysis.whatif.what_ifs.time_ratios import LayerRatio, belongs, layers_in
 
 OP_FUSION, AMP = "op_fusion", "amp"
 WHAT_IFS = {OP_FUSION: op_fusion.NAME, AMP: precision.NAME}
@@ -38,13 +38,13 @@ def search(graph: Graph, family: str, ratios: Mapping[str, float], *, before: Se
     if not ratios:
         return skipped(family, baseline, "no gain has been probed")
     name = WHAT_IFS[family]
-    found = layers_in(graph, name, [Part(text, ratio) for text, ratio in ratios.items()])
+    found = layers_in(graph, name, [LayerRatio(text, ratio) for text, ratio in ratios.items()])
     layers = {text: frozenset(own) for text, (own, _) in zip(ratios, found, strict=True)}
     critical = critical_nodes(baseline)
     candidates = [text for text, own in layers.items() if any(belongs(node, own) for node in critical)]
     if not candidates:
         return skipped(family, baseline, "no operation of a layer with a probed gain is on the critical path")
-    trials = Trials(graph, tuple(before))
+    trials = TrialCollector(graph, tuple(before))
     alone = {text: trials.replayed([f"{name}={text}:{ratios[text]:g}"]) for text in candidates}
     chosen: list[str] = []
     lowest = step_time_s(graph)
@@ -59,6 +59,6 @@ def search(graph: Graph, family: str, ratios: Mapping[str, float], *, before: Se
     return trials.finished(family, baseline, _ranked(trials.found))
 
 
-def _ranked(trials: Sequence[Trial]) -> list[Trial]:
+def _ranked(trials: Sequence[ReplayedTrial]) -> list[ReplayedTrial]:
     """Return the trials, fastest first; of equal ones the one with fewer layers, which was tried first."""
     return sorted(trials, key=lambda one: one.step_time_s)

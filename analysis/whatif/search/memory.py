@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.analysis.whatif.replay import replay, step_time_s
-from keras_matrix.analysis.whatif.search.trajectory import BEST, Trajectory, Trials, skipped, strategy_of
+from keras_matrix.analysis.whatif.search.trajectory import BEST, Trajectory, TrialCollector, skipped, strategy_of
 from keras_matrix.analysis.whatif.what_ifs.layers import ALL
 from keras_matrix.analysis.whatif.what_ifs.recomputation import segments_of
 
@@ -24,7 +24,7 @@ PARTS = (2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryUse:
+class WorkerMemory:
     """The memory of one worker: the measured peak, and the bytes that each layer retains for its backward pass."""
 
     peak_bytes: int
@@ -43,13 +43,13 @@ class MemoryUse:
         return fixed + retained // parts
 
 
-def search(graph: Graph, use: MemoryUse, budget_bytes: int, *, before: Sequence[str] = ()) -> Trajectory:
+def search(graph: Graph, use: WorkerMemory, budget_bytes: int, *, before: Sequence[str] = ()) -> Trajectory:
     """Return the fastest settings whose predicted peak is within the budget, or why there are none."""
     graph = exclusive(graph)
     baseline = replay(graph)
     if use.peak_bytes <= budget_bytes:
         return skipped(NAME, baseline, f"the peak of {use.peak_bytes} bytes is within the budget of {budget_bytes}")
-    trials = Trials(graph, tuple(before))
+    trials = TrialCollector(graph, tuple(before))
     least = use.peak_bytes
     for texts, peak_bytes in _candidates(graph, use):
         least = min(least, peak_bytes)
@@ -74,7 +74,7 @@ def search(graph: Graph, use: MemoryUse, budget_bytes: int, *, before: Sequence[
     )
 
 
-def _candidates(graph: Graph, use: MemoryUse) -> Iterator[tuple[tuple[str, ...], int]]:
+def _candidates(graph: Graph, use: WorkerMemory) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yield what-ifs and the peak that is predicted with them."""
     segments = segments_of(graph, (ALL,))
     accumulated = [(f"gradient_accumulation={parts}", parts) for parts in PARTS if _divides(graph, parts)]

@@ -27,9 +27,9 @@ from keras_matrix.analysis.whatif.replay import replay, step_time_s
 from keras_matrix.analysis.whatif.search.trajectory import (
     EQUALLY_FAST,
     LEAST_GAIN,
+    ReplayedTrial,
     Trajectory,
-    Trial,
-    Trials,
+    TrialCollector,
     critical_nodes,
     skipped,
 )
@@ -61,7 +61,7 @@ def search(
         sums = sums_of(graph)
     except GraphError as error:
         return skipped(NAME, baseline, error)
-    tried = _Search(graph, sums, Trials(graph, tuple(before)), most_replays)
+    tried = _Search(graph, sums, TrialCollector(graph, tuple(before)), most_replays)
     sizes = [one.bytes for one in sums.gradients]
     if graph.header.backend == "tensorflow":
         for size, partition in _packs(sizes, most_replays):
@@ -76,7 +76,7 @@ def search(
 class _Search:
     """Replays partitions of one graph's gradients, each once."""
 
-    def __init__(self, graph: Graph, sums: Sums, trials: Trials, most_replays: int) -> None:
+    def __init__(self, graph: Graph, sums: Sums, trials: TrialCollector, most_replays: int) -> None:
         self.trials, self._most = trials, most_replays
         # With its sums at the end, the other nodes of every replayed graph are these; that takes half the time.
         self._graph = with_groups(graph, sums, sums.groups)
@@ -84,12 +84,12 @@ class _Search:
         self._times: dict[Partition, float] = {}
         self._texts: dict[Partition, str] = {}
 
-    def ranked(self) -> list[Trial]:
+    def ranked(self) -> list[ReplayedTrial]:
         """Return all partitions, best first; of those that are equally fast the ones with fewer collectives."""
         limit = min(self._times.values()) * (1 + EQUALLY_FAST)
         fast = sorted((one for one, time in self._times.items() if time <= limit), key=len)
         others = sorted((one for one, time in self._times.items() if time > limit), key=self._times.__getitem__)
-        return [Trial((self._texts[one],), self._times[one], False) for one in (*fast, *others)]
+        return [ReplayedTrial((self._texts[one],), self._times[one], False) for one in (*fast, *others)]
 
     def collectives(self) -> dict[tuple[str, ...], int]:
         """Return the number of collectives of each trial, by its what-ifs."""

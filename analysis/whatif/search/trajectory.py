@@ -19,7 +19,7 @@ EQUALLY_FAST = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ReplayedTrial:
     """A replayed setting, as texts of what-ifs; `is_better`: it had the lowest time until then.
 
     `step_time_s` is screened: one replay of the mean durations. `Strategy.step_time_s` is the mean of replays of each
@@ -58,14 +58,14 @@ class Trajectory:
 
     family: str
     baseline_s: float
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[ReplayedTrial, ...] = ()
     strategies: tuple[Strategy, ...] = ()
     skipped: str = ""
     before: tuple[str, ...] = ()
     screened_s: float | None = None
 
     @property
-    def better(self) -> list[tuple[int, Trial]]:
+    def better(self) -> list[tuple[int, ReplayedTrial]]:
         """The trials that were better than what the search began from and all before them, with their numbers."""
         limit_s = self.baseline_s if self.screened_s is None else self.screened_s
         return [(at, one) for at, one in enumerate(self.trials, 1) if one.is_better and _is_faster(one, limit_s)]
@@ -77,18 +77,18 @@ class Trajectory:
 
 
 @dataclass(slots=True)
-class Trials:
+class TrialCollector:
     """Collects the trials of a search that starts from a graph and the what-ifs which have led to it."""
 
     graph: Graph
     before: tuple[str, ...] = ()
-    found: list[Trial] = field(default_factory=list)
+    found: list[ReplayedTrial] = field(default_factory=list)
 
     def add(self, what_if: str | Sequence[str], step_time_s: float) -> bool:
         """Add a trial; return whether it is the fastest until now."""
         lowest = min((one.step_time_s for one in self.found), default=float("inf"))
         texts = (what_if,) if isinstance(what_if, str) else tuple(what_if)
-        self.found.append(Trial(texts, step_time_s, step_time_s < lowest))
+        self.found.append(ReplayedTrial(texts, step_time_s, step_time_s < lowest))
         return step_time_s < lowest
 
     def replayed(self, what_ifs: Sequence[str]) -> float:
@@ -101,7 +101,7 @@ class Trials:
         self,
         family: str,
         baseline: Replay,
-        order: Iterable[Trial] | None = None,
+        order: Iterable[ReplayedTrial] | None = None,
         collectives: Mapping[tuple[str, ...], int] | None = None,
     ) -> Trajectory:
         """Return the trajectory; the best of `order`, by default of all trials, are replayed with every traced step.
@@ -119,7 +119,7 @@ class Trials:
         return replace(found, strategies=tuple(_best_first(faster, counts)))
 
 
-def _is_faster(one: Trial | Strategy, than_s: float) -> bool:
+def _is_faster(one: ReplayedTrial | Strategy, than_s: float) -> bool:
     return one.step_time_s < than_s * (1 - LEAST_GAIN)
 
 

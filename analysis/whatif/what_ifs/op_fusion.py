@@ -11,13 +11,13 @@ from functools import partial
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.analysis.whatif.what_ifs import time_ratios
 from keras_matrix.analysis.whatif.what_ifs.layers import as_text
-from keras_matrix.analysis.whatif.what_ifs.time_ratios import Part, layers_in, multiplied
+from keras_matrix.analysis.whatif.what_ifs.time_ratios import LayerRatio, layers_in, multiplied
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict, Realised, WhatIf, WhatIfError, of_fc
 
 NAME = "op_fusion"
 
 
-def change(graph: Graph, parts: Sequence[Part], predict: Predict | None = None) -> Graph:
+def change(graph: Graph, parts: Sequence[LayerRatio], predict: Predict | None = None) -> Graph:
     """Return the graph with fused blocks. Raises `WhatIfError` for a block without a ratio."""
     for layers, ratio in layers_in(graph, NAME, parts):
         if ratio is None:
@@ -30,7 +30,7 @@ def change(graph: Graph, parts: Sequence[Part], predict: Predict | None = None) 
     return graph
 
 
-def settings(graph: Graph, parts: Sequence[Part]) -> Realised:
+def settings(graph: Graph, parts: Sequence[LayerRatio]) -> Realised:
     """Return the parameter `fuse` of the workload `fc`, whose blocks are in the order of the layers."""
     blocks = [as_text(graph, layers) for layers, _ in layers_in(graph, NAME, parts)]
     if any("," in block for block in blocks):

@@ -14,7 +14,7 @@ from keras_matrix.analysis.whatif.graph import Graph, Node
 from keras_matrix.analysis.whatif.what_ifs import time_ratios
 from keras_matrix.analysis.whatif.what_ifs.layers import as_text, layers_of
 from keras_matrix.analysis.whatif.what_ifs.rewriting import scaled
-from keras_matrix.analysis.whatif.what_ifs.time_ratios import Part, belongs, layers_in, multiplied
+from keras_matrix.analysis.whatif.what_ifs.time_ratios import LayerRatio, belongs, layers_in, multiplied
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict, Realised, WhatIf, WhatIfError, setting
 from keras_matrix.records.dtypes import ELEMENT_BYTES
 
@@ -22,7 +22,7 @@ NAME = "precision"
 DTYPE, WIDER = "bfloat16", ("float64", "float32")
 
 
-def change(graph: Graph, parts: Sequence[Part], predict: Predict | None = None) -> Graph:
+def change(graph: Graph, parts: Sequence[LayerRatio], predict: Predict | None = None) -> Graph:
     """Return the graph with these layers in bfloat16. Raises `WhatIfError` if the effect on one is not known."""
     for layers, ratio in layers_in(graph, NAME, parts):
         if ratio is not None:
@@ -49,7 +49,7 @@ def _ratio(node: Node, predict: Predict | None) -> float | None:
     return after / before if before and after else None
 
 
-def settings(graph: Graph, parts: Sequence[Part]) -> Realised:
+def settings(graph: Graph, parts: Sequence[LayerRatio]) -> Realised:
     """Return the parameter `amp` of the workload `fc`; for other workloads `precision`, if all layers are chosen."""
     chosen = dict.fromkeys(layer for layers, _ in layers_in(graph, NAME, parts) for layer in layers)
     if not graph.header.settings:

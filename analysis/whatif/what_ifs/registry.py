@@ -58,7 +58,7 @@ ALIASES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenWhatIf:
     """A what-if with its value, and the text that it was chosen by."""
 
     what_if: WhatIf
@@ -66,7 +66,7 @@ class Choice:
     text: str
 
 
-def read(text: str) -> Choice:
+def read(text: str) -> ChosenWhatIf:
     """Return the what-if of a text `name=value`. Raises `WhatIfError`, which suggests a name that is near."""
     name, _, value = text.partition("=")
     if (what_if := WHAT_IFS.get(name)) is None:
@@ -76,10 +76,10 @@ def read(text: str) -> Choice:
         raise WhatIfError(f"--what-if: {name!r} is not known; {advice}")
     if what_if.value and not value:
         raise WhatIfError(f"--what-if: {name} needs a value: {name}={what_if.value}")
-    return Choice(what_if, what_if.parse(value), text)
+    return ChosenWhatIf(what_if, what_if.parse(value), text)
 
 
-def apply(graph: Graph, choices: Iterable[Choice], predict: Predict | None = None) -> Graph:
+def apply(graph: Graph, choices: Iterable[ChosenWhatIf], predict: Predict | None = None) -> Graph:
     """Return the graph after all changes that have an effect, one after the other.
 
     Raises `WhatIfError`, which names the text of the what-if.
@@ -89,7 +89,7 @@ def apply(graph: Graph, choices: Iterable[Choice], predict: Predict | None = Non
     return graph
 
 
-def realised(graph: Graph, choices: Iterable[Choice], predict: Predict | None = None) -> Realised:
+def realised(graph: Graph, choices: Iterable[ChosenWhatIf], predict: Predict | None = None) -> Realised:
     """Return the settings that realise all changes together; None, with the reasons, if one has none.
 
     Raises `WhatIfError` as `apply`.
@@ -112,13 +112,13 @@ def realised(graph: Graph, choices: Iterable[Choice], predict: Predict | None = 
     return Realised(None if reasons else settings, "; ".join(texts))
 
 
-def effective(graph: Graph, choices: Sequence[Choice]) -> list[Choice]:
+def effective(graph: Graph, choices: Sequence[ChosenWhatIf]) -> list[ChosenWhatIf]:
     """Return the what-ifs that have an effect in a combination, in their order: all but those of `without_effect`."""
     excluded = [one for one, _ in without_effect(graph, choices)]
     return [one for one in choices if all(one is not other for other in excluded)]
 
 
-def without_effect(graph: Graph, choices: Sequence[Choice]) -> list[tuple[Choice, str]]:
+def without_effect(graph: Graph, choices: Sequence[ChosenWhatIf]) -> list[tuple[ChosenWhatIf, str]]:
     """Return the what-ifs that another one of the combination excludes, each with the reason."""
     alone = next((one for one in choices if one.what_if is WORKERS and one.value == 1), None)
     if alone is not None and graph.header.world_size > 1:
@@ -135,13 +135,13 @@ def without_effect(graph: Graph, choices: Sequence[Choice]) -> list[tuple[Choice
     return []
 
 
-def _changed(graph: Graph, one: Choice, predict: Predict | None) -> Graph:
+def _changed(graph: Graph, one: ChosenWhatIf, predict: Predict | None) -> Graph:
     with _named(one):
         return one.what_if.apply(graph, one.value, predict)
 
 
 @contextmanager
-def _named(one: Choice) -> Iterator[None]:
+def _named(one: ChosenWhatIf) -> Iterator[None]:
     """Make an error begin with the text of the what-if, as it was written."""
     try:
         yield

@@ -18,21 +18,21 @@ WORKING = frozenset({NodeKind.COMPUTE, NodeKind.HOST})
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LayerRatio:
     """A group of layers, as `layers.named` reads it, and its ratio; None if it is not known."""
 
     text: str
     ratio: float | None = None
 
 
-def parse(name: str, text: str) -> tuple[Part, ...]:
+def parse(name: str, text: str) -> tuple[LayerRatio, ...]:
     """Return the parts of a text. Raises `WhatIfError`."""
-    parts: list[Part] = []
+    parts: list[LayerRatio] = []
     for piece in text.split(","):
         layers, colon, ratio = piece.partition(":")
         if not layers:
             raise WhatIfError(f"{name}: must be layers, with the ratio of their times, such as 0-3:0.8, got {text!r}")
-        parts.append(Part(layers))
+        parts.append(LayerRatio(layers))
         if colon:
             value = _ratio(name, ratio)
             parts = [one if one.ratio is not None else replace(one, ratio=value) for one in parts]
@@ -49,7 +49,7 @@ def _ratio(name: str, text: str) -> float:
     return value
 
 
-def layers_in(graph: Graph, name: str, parts: Sequence[Part]) -> list[tuple[tuple[str, ...], float | None]]:
+def layers_in(graph: Graph, name: str, parts: Sequence[LayerRatio]) -> list[tuple[tuple[str, ...], float | None]]:
     """Return the layers of each part, `a+b` being several names, and its ratio. Raises `WhatIfError`."""
     found = []
     for part in parts:

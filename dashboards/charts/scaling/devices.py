@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings, on_one_device
 from keras_matrix.dashboards.charts.dot_plots import slot_of
-from keras_matrix.dashboards.charts.scaling.gain import NO_GAIN, Gains, Panel, most, panel
+from keras_matrix.dashboards.charts.scaling.gain import NO_GAIN, GainPanel, Gains, most, panel
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.settings import MODEL
 
@@ -20,7 +20,7 @@ from keras_matrix.records.settings import MODEL
 class DevicePictures:
     """The pictures of a run's cells on several devices, and for each row its title and the result of each cell."""
 
-    panels: list[Panel]
+    panels: list[GainPanel]
     lines: list[tuple[str, list[str]]]
     left_out: list[str]
 
@@ -44,7 +44,7 @@ def _work(one: DeviceScaling) -> str:
     return canonical(replace(on_one_device(one.settings), backend="", distribution=one.settings.distribution))
 
 
-def _panel(group: Sequence[DeviceScaling]) -> Panel:
+def _panel(group: Sequence[DeviceScaling]) -> GainPanel:
     settings = group[0].settings
     gains: dict[str, Gains] = {}
     for one in sorted(group, key=lambda one: (slot_of(one.settings.backend), one.devices)):

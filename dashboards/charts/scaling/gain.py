@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
 
-from keras_matrix.dashboards.charts.dot_plots import Mark, Stroke, Word, slot_of
+from keras_matrix.dashboards.charts.dot_plots import DotMark, Stroke, Word, slot_of
 from keras_matrix.records.text import interval, number, plural
 
 MOST_PANELS = 24
@@ -28,7 +28,7 @@ Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class GainPanel:
     """One small picture: throughput by workers, relative to one worker, of one piece of work on every backend."""
 
     title: str
@@ -38,7 +38,7 @@ class Panel:
     rules: list[Stroke] = field(default_factory=list)
     ideal: Stroke | None = None
     strokes: list[Stroke] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[DotMark] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
 
 
@@ -49,12 +49,12 @@ def most(things: list[Thing], what: str, left_out: list[str]) -> list[Thing]:
     return things[:MOST_PANELS]
 
 
-def panel(title: str, details: str, gains: Mapping[str, Gains], noun: str) -> Panel:
+def panel(title: str, details: str, gains: Mapping[str, Gains], noun: str) -> GainPanel:
     """Return the picture of some backends' gains; `noun` is what there are several of, such as worker."""
     counts = sorted({n for points in gains.values() for n in points})
     values = [end for points in gains.values() for ends in points.values() for end in ends if end]
     across, up = _Scale(counts, LEFT + 4, RIGHT - 3), _Scale([*values, counts[-1]], PANEL_HEIGHT - BOTTOM, TOP)
-    drawn = Panel(title, details, _summary(gains, noun))
+    drawn = GainPanel(title, details, _summary(gains, noun))
     for value in _powers(up.low, up.high):
         drawn.rules.append(Stroke(f"{LEFT}%", "100%", up.at(value), up.at(value), 3))
         drawn.words.append(Word(f"{LEFT}%", up.at(value), f"{value:g}", anchor="end", dx=-5))
@@ -68,7 +68,7 @@ def panel(title: str, details: str, gains: Mapping[str, Gains], noun: str) -> Pa
     return replace(drawn, ideal=ideal)
 
 
-def _draw(drawn: Panel, names: tuple[str, str], points: Gains, scales: tuple[_Scale, _Scale]) -> None:
+def _draw(drawn: GainPanel, names: tuple[str, str], points: Gains, scales: tuple[_Scale, _Scale]) -> None:
     (backend, noun), (across, up), slot = names, scales, slot_of(names[0])
     places = [(across.percent(n), up.at(centre)) for n, (centre, _, _) in points.items()]
     for (x1, y1), (x2, y2) in pairwise(places):
@@ -78,7 +78,7 @@ def _draw(drawn: Panel, names: tuple[str, str], points: Gains, scales: tuple[_Sc
             drawn.strokes.append(Stroke(x, x, up.at(low), up.at(high), slot))
         ends = interval(low, high, centre) or "no interval"
         tip = f"{backend}, {plural(n, noun)}: {number(centre)} times the throughput of one ({ends})"
-        drawn.marks.append(Mark(x, y, slot, tip))
+        drawn.marks.append(DotMark(x, y, slot, tip))
 
 
 def _summary(gains: Mapping[str, Gains], noun: str) -> str:

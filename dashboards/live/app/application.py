@@ -21,10 +21,10 @@ from urllib.parse import parse_qs, urlencode
 
 from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live.app.guard import SAFE_HEADERS, StartResponse
-from keras_matrix.dashboards.live.app.source import Edition, Source
+from keras_matrix.dashboards.live.app.source import Edition, PageSource
 from keras_matrix.dashboards.live.page import CellPage, Form, Frame, RunCounts
 from keras_matrix.dashboards.live.panels import Panel
-from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, Question, checked, questions
+from keras_matrix.dashboards.live.questions import EARLIEST_DAY, DashboardFilter, Question, checked, questions
 from keras_matrix.records.identity import CELL_ID
 from keras_matrix.uploader.errors import UploadError
 from keras_matrix.uploader.sql import with_views
@@ -44,7 +44,7 @@ CHOICES = (
 class Application:
     """Answers requests from one source; one query at a time, since an engine serves one thread."""
 
-    source: Source
+    source: PageSource
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _cached: dict[object, Any] = field(default_factory=dict)
     _number: int = 0  # number of the edition of the cached answers
@@ -60,7 +60,7 @@ class Application:
 
     def _page(self, path: str, given: Mapping[str, str]) -> tuple[int, str]:
         texts = given.get("workload", ""), given.get("backend", ""), given.get("since") or EARLIEST_DAY
-        choice = checked(Choice(*texts, given.get("id", "")))
+        choice = checked(DashboardFilter(*texts, given.get("id", "")))
         try:
             if path == "/":
                 return 200, self._overview(self.source.edition(), choice)
@@ -75,7 +75,7 @@ class Application:
             return self._state()
         return 404, "<!doctype html><title>Not found</title><p>There is no such page. <a href='/'>All questions</a>"
 
-    def _overview(self, edition: Edition, choice: Choice) -> str:
+    def _overview(self, edition: Edition, choice: DashboardFilter) -> str:
         choice = _narrowed(choice, edition)
         counts = self._run_counts(edition)
         shown = [question for name, question in questions().items() if name in OVERVIEW and counts.runs]
@@ -94,8 +94,8 @@ class Application:
         )
         return dashboard.render(self._panels(edition, shown, choice), frame)
 
-    def _cell(self, edition: Edition, choice: Choice) -> str:
-        choice = _narrowed(Choice(cell=choice.cell, since=choice.since), edition)
+    def _cell(self, edition: Edition, choice: DashboardFilter) -> str:
+        choice = _narrowed(DashboardFilter(cell=choice.cell, since=choice.since), edition)
         self._run_counts(edition)
         shown = self._panels(edition, [questions()["trend"]], choice)
         ask = partial(dashboard.cell_heading, edition.reader, choice.cell, choice.since)
@@ -122,7 +122,7 @@ class Application:
         )
         return list(dict.fromkeys(row[0] for row in rows)), sorted({row[1] for row in rows})
 
-    def _panels(self, edition: Edition, shown: list[Question], choice: Choice) -> list[Panel]:
+    def _panels(self, edition: Edition, shown: list[Question], choice: DashboardFilter) -> list[Panel]:
         ask = partial(dashboard.panel_of, edition.reader)
         return [self._answer(edition, (one.name, choice), partial(ask, one, choice)) for one in shown]
 
@@ -162,11 +162,11 @@ def _state(edition: Edition) -> str:
     return hashlib.sha256(f"{edition.number} {edition.notices} {edition.session()}".encode()).hexdigest()[:16]
 
 
-def _narrowed(choice: Choice, edition: Edition) -> Choice:
+def _narrowed(choice: DashboardFilter, edition: Edition) -> DashboardFilter:
     """Return the choice, limited to the days of an edition."""
     return replace(choice, since=max(choice.since, edition.since))
 
 
-def _link(choice: Choice, edition: Edition) -> Callable[[str], str]:
+def _link(choice: DashboardFilter, edition: Edition) -> Callable[[str], str]:
     since = {"since": choice.since} if choice.since != edition.since else {}
     return lambda cell_id: f"/cell?{urlencode({'id': cell_id, **since})}" if CELL_ID.fullmatch(cell_id) else ""

@@ -20,7 +20,7 @@ HEADER_BYTES = 16 << 10
 THREADS = 4
 
 
-class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
+class LimitedChannel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     """One connection."""
 
     begun_s = 0.0
@@ -62,5 +62,5 @@ def server_of(application: Any, host: str, port: int) -> Any:
     listening = [server, *getattr(server, "map", {}).values()]  # a name with two addresses has two sockets
     for part in listening:
         if isinstance(part, BaseWSGIServer):
-            part.channel_class = Channel
+            part.channel_class = LimitedChannel
     return server

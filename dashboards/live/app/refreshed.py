@@ -32,7 +32,7 @@ from keras_matrix.uploader.errors import Unreachable, UploadError, WarehouseFail
 from keras_matrix.uploader.local import parquet
 from keras_matrix.uploader.schema import BY_NAME, Table
 from keras_matrix.uploader.sql import to_duckdb, translated_views
-from keras_matrix.uploader.warehouse import Answer, Scalar, Warehouse
+from keras_matrix.uploader.warehouse import QueryResult, Scalar, Warehouse
 
 if TYPE_CHECKING:
     import duckdb
@@ -54,7 +54,7 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Clocks:
+class RefreshClocks:
     """The clocks and the starter of a refresh; `now` is the wall clock, which is used only for labels."""
 
     now: Callable[[], datetime]
@@ -75,7 +75,7 @@ class _Reading:
 class Refreshed:
     """Snapshots of one warehouse."""
 
-    def __init__(self, warehouse: Warehouse, needed: Needed, terms: RefreshPolicy, times: Clocks) -> None:
+    def __init__(self, warehouse: Warehouse, needed: Needed, terms: RefreshPolicy, times: RefreshClocks) -> None:
         self._warehouse = warehouse
         self._needed = needed
         self._terms = terms
@@ -216,7 +216,7 @@ class Snapshot:
                 f"{tempfile.gettempdir()}, where they are written to a file"
             ) from error
 
-    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> QueryResult:
         """Answer one SELECT in BigQuery's dialect. Raises `WarehouseFailure`."""
         import duckdb
 
@@ -224,7 +224,7 @@ class Snapshot:
             cursor = self._engine.execute(to_duckdb(sql), dict(parameters or {}))
         except duckdb.Error as error:
             raise WarehouseFailure(f"the query failed: {str(error).splitlines()[0]}") from error
-        return Answer(tuple(str(one[0]) for one in cursor.description or []), cursor.fetchall())
+        return QueryResult(tuple(str(one[0]) for one in cursor.description or []), cursor.fetchall())
 
 
 def statement(table: str, columns: tuple[str, ...]) -> str:
@@ -232,7 +232,7 @@ def statement(table: str, columns: tuple[str, ...]) -> str:
     return f"SELECT {', '.join(columns)} FROM {table} WHERE day >= CAST(@since AS DATE)"
 
 
-def _load(engine: duckdb.DuckDBPyConnection, table: Table, answer: Answer) -> None:
+def _load(engine: duckdb.DuckDBPyConnection, table: Table, answer: QueryResult) -> None:
     """Create a table from an answer, using a file: inserting row by row takes 100 times as long."""
     types = {name: parquet.type_of(table.column(name)) for name in answer.columns}
     shown = ", ".join(f'"{name}" {kind}' for name, kind in types.items())
@@ -248,7 +248,7 @@ def _load(engine: duckdb.DuckDBPyConnection, table: Table, answer: Answer) -> No
         )
 
 
-def _lines(answer: Answer) -> Iterator[str]:
+def _lines(answer: QueryResult) -> Iterator[str]:
     """Yield the rows as JSON; a number that is not finite becomes null."""
     for row in answer.dicts():
         yield json.dumps({name: None if _not_finite(v) else v for name, v in row.items()}, default=_text) + "\n"

@@ -7,11 +7,11 @@ from typing import Any
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.guard import Guard
 from keras_matrix.dashboards.live.app.hosts import ListenAddress
-from keras_matrix.dashboards.live.app.source import Source
+from keras_matrix.dashboards.live.app.source import PageSource
 from keras_matrix.uploader.errors import BadInput
 
 
-def serve(source: Source, place: ListenAddress) -> None:
+def serve(source: PageSource, place: ListenAddress) -> None:
     """Serve until interrupted. Raises `BadInput` if the extra is missing or the address cannot be used."""
     try:
         from keras_matrix.dashboards.live.app.channels import server_of

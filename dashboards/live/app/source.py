@@ -46,7 +46,7 @@ class Edition:
     session: Callable[[], MeasuredSession | None] = lambda: None
 
 
-class Source(Protocol):
+class PageSource(Protocol):
     """Provides the edition of each page."""
 
     @property

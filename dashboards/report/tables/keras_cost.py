@@ -29,6 +29,6 @@ def _table(costs: Sequence[KerasCost]) -> Grid:
     return Grid(costs[0].work, ["Keras over native", *names], [_row(one, names) for one in costs], caveats)
 
 
-def _row(one: KerasCost, names: Sequence[str]) -> grid.Row:
+def _row(one: KerasCost, names: Sequence[str]) -> grid.GridRow:
     shares = {part.name: share_text(part.share) for part in one.parts}
-    return grid.Row(one.backend, [one.ratio_text, *(shares.get(name, NOTHING) for name in names)])
+    return grid.GridRow(one.backend, [one.ratio_text, *(shares.get(name, NOTHING) for name in names)])

@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from keras_matrix.models.fc import hlo, layout
 from keras_matrix.models.fc.collective_time import jax_collectives_s
-from keras_matrix.models.fc.interface import WorkerAxis, Loss, Tensor, Worker
+from keras_matrix.models.fc.interface import Loss, Tensor, Worker, WorkerAxis
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import scope

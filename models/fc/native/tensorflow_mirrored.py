@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_matrix.models.fc import layout
-from keras_matrix.models.fc.interface import WorkerAxis, Loss, Tensor, Worker
+from keras_matrix.models.fc.interface import Loss, Tensor, Worker, WorkerAxis
 from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowWorkerGroup, TracedWorker, taped_gradient
 from keras_matrix.models.fc.programs import Result, program
 from keras_matrix.models.fc.worker_group import WorkerSpec

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.collective_time import SCOPE, tensorflow_collectives_s
-from keras_matrix.models.fc.interface import WorkerAxis, Loss, Stage, Tensor, Worker
+from keras_matrix.models.fc.interface import Loss, Stage, Tensor, Worker, WorkerAxis
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import Result, program
 from keras_matrix.models.fc.scopes import scope

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from keras_matrix.models.fc import layout
-from keras_matrix.models.fc.interface import WorkerAxis, Loss, Tensor, Worker
+from keras_matrix.models.fc.interface import Loss, Tensor, Worker, WorkerAxis
 from keras_matrix.models.fc.native import torch_layers
 from keras_matrix.models.process.process_group import COLLECTIVE_LIMIT
 from keras_matrix.records.fc.spec import FcProblem

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_matrix.records.traces.xspace.columns import Places
-from keras_matrix.records.traces.xspace.xplane import Events, PlaneLine, Plane
+from keras_matrix.records.traces.xspace.xplane import Events, Plane, PlaneLine
 
 CORRELATION = "correlation_id"
 NO_CORRELATION = NO_STEP = -1

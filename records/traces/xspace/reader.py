@@ -42,11 +42,11 @@ from keras_matrix.records.traces.xspace.operations import (
     NO_SIZE,
     NOTHING,
     LineKey,
-    ProgramOperation,
     OperationColumns,
     OperationTable,
+    ProgramOperation,
 )
-from keras_matrix.records.traces.xspace.xplane import UNTOLD, PlaneEvent, Events, PlaneLine, Plane
+from keras_matrix.records.traces.xspace.xplane import UNTOLD, Events, Plane, PlaneEvent, PlaneLine
 
 DEVICE_PLANE = "/device:"
 END = "end: "

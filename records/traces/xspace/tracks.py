@@ -17,11 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_matrix.records.traces.names import Scopes, copy_of, is_collective
-from keras_matrix.records.traces.neutral import KINDS, TrackKind, Phase, Span, Track
+from keras_matrix.records.traces.neutral import KINDS, Phase, Span, Track, TrackKind
 from keras_matrix.records.traces.request import PHASE, STEP, Names
 from keras_matrix.records.traces.xspace.columns import Places
 from keras_matrix.records.traces.xspace.launches import NO_CORRELATION, NO_STEP
-from keras_matrix.records.traces.xspace.operations import NO_RUN, NO_SIZE, Flags, LineKey, ProgramOperation, OperationColumns
+from keras_matrix.records.traces.xspace.operations import (
+    NO_RUN,
+    NO_SIZE,
+    Flags,
+    LineKey,
+    OperationColumns,
+    ProgramOperation,
+)
 from keras_matrix.records.traces.xspace.reader import XSpaceRecording
 
 COLLECTIVE = re.compile(

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_matrix.runner.cell import peaks
-from keras_matrix.runner.cell.peaks import SCALAR, TimedOperation, NotTimeable
+from keras_matrix.runner.cell.peaks import SCALAR, NotTimeable, TimedOperation
 
 # Three blocks of 128 KiB stay within a second-level cache of 512 KiB, which today's cores have.
 BLOCK = 16_384

@@ -25,7 +25,7 @@ from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.text import bytes_text, percentage, seconds
 from keras_matrix.records.traces import names, neutral
 from keras_matrix.runner.checks.first_hour.measured import WORKLOADS, HourTarget, MeasuredRun, NotMeasured
-from keras_matrix.runner.checks.first_hour.steps import Found, Outcome, Step
+from keras_matrix.runner.checks.first_hour.steps import CheckStep, StepOutcome, StepResult
 from keras_matrix.runner.checks.peaks import Effort, order_for
 from keras_matrix.runner.executors.probe import Probe, ProbeFailed, probe_settings
 from keras_matrix.runner.measure.traces import stored_traces
@@ -85,45 +85,47 @@ class Hour:
         return sizes.get(self.device, sizes["gpu"])
 
 
-def steps(hour: Hour) -> Iterator[Step]:
+def steps(hour: Hour) -> Iterator[CheckStep]:
     """Yield every check; the first one is essential for the others."""
     for check, (name, expected) in CHECKS.items():
         text = expected.format(device=hour.device)
-        yield Step(f"{hour.target.backend}: {name}", text, partial(_found, check, hour), check is small_cell)
+        yield CheckStep(f"{hour.target.backend}: {name}", text, partial(_found, check, hour), check is small_cell)
 
 
-def _found(check: Callable[[Hour], Found], hour: Hour) -> Found:
+def _found(check: Callable[[Hour], StepResult], hour: Hour) -> StepResult:
     if hour.device == "cpu" and check in NOT_ON_A_CPU:
-        return Found(Outcome.NOT_RUN, NOT_ON_A_CPU[check])
+        return StepResult(StepOutcome.NOT_RUN, NOT_ON_A_CPU[check])
     try:
         return _repeated(check, hour) if check in OF_TIMES else check(hour)
     except (NotMeasured, ProbeFailed) as error:
-        return Found(Outcome.FAILED, str(error))
+        return StepResult(StepOutcome.FAILED, str(error))
 
 
-def _repeated(check: Callable[[Hour], Found], hour: Hour) -> Found:
+def _repeated(check: Callable[[Hour], StepResult], hour: Hour) -> StepResult:
     """Return the first result that is as expected; without one the last, after `MOST_MEASUREMENTS`."""
     found = check(hour)
     count = 1
-    while found.outcome is Outcome.FAILED and count < MOST_MEASUREMENTS:
+    while found.outcome is StepOutcome.FAILED and count < MOST_MEASUREMENTS:
         hour.forget()
         found, count = check(hour), count + 1
     return found if count == 1 else replace(found, summary=f"{found.summary} (measured {count} times)")
 
 
-def small_cell(hour: Hour) -> Found:
+def small_cell(hour: Hour) -> StepResult:
     """Measure a workload of the catalog."""
     record = hour.target.measure({"workload": "mnist_mlp", "steps_per_epoch": 20}).only()
     proof = record.device
     if proof is None or proof.platform != hour.device:
-        return Found(Outcome.FAILED, f"its tensors are on {proof.name if proof else 'no device'}")
+        return StepResult(StepOutcome.FAILED, f"its tensors are on {proof.name if proof else 'no device'}")
     model = f" ({proof.model})" if proof.model else ""
     step_time_s = record.times.step_time_s or 0.0
     warnings = tuple(record.warnings)
-    return Found(Outcome.OK, f"{record.status} on {proof.name}{model}, {seconds(step_time_s)} per step", warnings)
+    return StepResult(
+        StepOutcome.OK, f"{record.status} on {proof.name}{model}, {seconds(step_time_s)} per step", warnings
+    )
 
 
-def twice_the_steps(hour: Hour) -> Found:
+def twice_the_steps(hour: Hour) -> StepResult:
     """Measure a cell with two numbers of steps in one block; compare the shortest epochs of all blocks."""
     count = hour.of(STEPS)
     for record in _measured_products(hour).records:
@@ -132,28 +134,28 @@ def twice_the_steps(hour: Hour) -> Found:
     return doubled(min(hour.epoch_times_s[count]), min(hour.epoch_times_s[2 * count]))
 
 
-def barrier(hour: Hour) -> Found:
+def barrier(hour: Hour) -> StepResult:
     """Run a chain of products in a separate process, and wait for them."""
     return synchronised(_answered(hour), hour.device)
 
 
-def trace(hour: Hour) -> Found:
+def trace(hour: Hour) -> StepResult:
     """Compare a trace of the matrix products with the figures of the cell."""
     record, path = _traced(hour)
     table = read_table(path)
     if table.busy_share is None or not table.steps:
-        return Found(Outcome.FAILED, "the trace has no operations or no steps")
+        return StepResult(StepOutcome.FAILED, "the trace has no operations or no steps")
     if record.times.step_time_s is None:
-        return Found(Outcome.FAILED, f"the traced cell has no step time: {record.status}: {record.reason}")
+        return StepResult(StepOutcome.FAILED, f"the traced cell has no step time: {record.status}: {record.reason}")
     busy_s = table.busy_share * table.window_s / table.steps
     return traced(busy_s, record.times.step_time_s, hour.device)
 
 
-def resident_feed(hour: Hour) -> Found:
+def resident_feed(hour: Hour) -> StepResult:
     """Look for copies to the device in the same trace."""
     _, path = _traced(hour)
     if (share := share_in_steps(neutral.spans(path))) < LEAST_IN_STEPS:
-        return Found(Outcome.FAILED, f"only {percentage(share)} of the operations in the trace have a step")
+        return StepResult(StepOutcome.FAILED, f"only {percentage(share)} of the operations in the trace have a step")
     return resident(list(copies_to_device(neutral.spans(path))), hour.of(BATCH) * hour.of(ROWS) * 4)
 
 
@@ -168,7 +170,7 @@ def copies_to_device(spans: Iterable[neutral.Span]) -> Iterator[tuple[str, int |
     return ((one.name, one.size_bytes) for one in spans if one.op == names.TO_DEVICE and one.step is not None)
 
 
-def precision(hour: Hour) -> Found:
+def precision(hour: Hour) -> StepResult:
     """Compare errors of single operations with the precision in a record."""
     record = hour.target.measure({"workload": "lstm", "steps_per_epoch": 5, "epochs": 2}).only()
     resolved = record.resolved
@@ -176,7 +178,7 @@ def precision(hour: Hour) -> Found:
     return precise(_answered(hour).errors, recorded, hour.device)
 
 
-def known_allocation(hour: Hour) -> Found:
+def known_allocation(hour: Hour) -> StepResult:
     """Measure a small model with and without ballast."""
     size = hour.of(BALLAST_MIB)
     entry = {"workload": f"{WORKLOADS}:ballast", "params": {"megabytes": [1, 1 + size]}, "steps_per_epoch": 20}
@@ -187,7 +189,7 @@ def known_allocation(hour: Hour) -> Found:
     return allocated(size << 20, grown, _driver_bytes(large))
 
 
-def peaks(hour: Hour) -> Found:
+def peaks(hour: Hour) -> StepResult:
     """Measure the peaks of this backend on this device, and look up the device's data sheet."""
     settings = probe_settings(hour.target.backend, hour.device)
     answer = hour.probe.ask("keras_matrix.runner.cell.peaks", order_for(settings, Effort()), settings, PROBE_LIMIT_S)
@@ -196,36 +198,38 @@ def peaks(hour: Hour) -> Found:
     return against_datasheet(found.gemms, found.streams, datasheet(model))
 
 
-def locked_clocks(hour: Hour) -> Found:
+def locked_clocks(hour: Hour) -> StepResult:
     """Measure a cell with `clocks: locked`."""
     (record,) = hour.target.measure(_products(hour) | {"clocks": "locked", "steps_per_epoch": 30}).records
     if record.status is Status.UNSUPPORTED or record.surroundings.gpu is None:
-        return Found(Outcome.NOT_RUN, record.reason or "NVML cannot be read here")
+        return StepResult(StepOutcome.NOT_RUN, record.reason or "NVML cannot be read here")
     return clocks_constant(record.surroundings.gpu.sm_clocks_hz)
 
 
-def energy(hour: Hour) -> Found:
+def energy(hour: Hour) -> StepResult:
     """Compare the energy counter of a longer cell with its sampled power."""
     record = hour.target.measure(_products(hour) | {"steps_per_epoch": 20 * hour.of(STEPS), "epochs": 4}).only()
     gpu, usage = record.surroundings.gpu, record.usage
     if gpu is None or usage is None:
-        return Found(Outcome.NOT_RUN, "NVML cannot be read here")
+        return StepResult(StepOutcome.NOT_RUN, "NVML cannot be read here")
     power_w = usage.device_power.mean_w if usage.device_power else None
     return energy_agrees(gpu.epoch_energies_j, record.times.epoch_times_s, power_w)
 
 
-def pinned_autotuning(hour: Hour) -> Found:
+def pinned_autotuning(hour: Hour) -> StepResult:
     """Measure a convolution in two processes; the second one uses the choices of the first."""
     entry = {"workload": "cifar10_cnn", "autotune": "pinned", "jit": True, "repeats": 2, "steps_per_epoch": 20}
     records = hour.target.measure(entry).records
     if any(record.times.first_step_time_s is None for record in records):
-        return Found(Outcome.FAILED, "; ".join(f"{one.status}: {one.reason}" for one in records))
+        return StepResult(StepOutcome.FAILED, "; ".join(f"{one.status}: {one.reason}" for one in records))
     first, second = (records[number].times.first_step_time_s or 0.0 for number in (0, 1))
     text = f"first steps took {first:.1f} s and {second:.1f} s"
-    return Found(Outcome.OK if second < first else Outcome.FAILED, text, figures={"first_s": first, "second_s": second})
+    return StepResult(
+        StepOutcome.OK if second < first else StepOutcome.FAILED, text, figures={"first_s": first, "second_s": second}
+    )
 
 
-def fc_modes(hour: Hour) -> Found:
+def fc_modes(hour: Hour) -> StepResult:
     """Prove the fully connected modes, on as many workers as there are devices."""
     workers = [str(count) for count in hour.workers]
     flags = ["--prove", "--backend", hour.target.backend, "--dtype", "float32", "--num-workers", *workers]
@@ -233,10 +237,10 @@ def fc_modes(hour: Hour) -> Found:
     ended = hour.target.command("fc", *flags, *device)
     claims = [line for line in ended.lines if line.startswith(("*", "bytes and layout"))]
     summary = "; ".join(claims) or ended.last_line
-    return Found(Outcome.FAILED if ended.code else Outcome.OK, summary, figures={"code": ended.code})
+    return StepResult(StepOutcome.FAILED if ended.code else StepOutcome.OK, summary, figures={"code": ended.code})
 
 
-def too_large(hour: Hour) -> Found:
+def too_large(hour: Hour) -> StepResult:
     """Measure a model that is too large for the memory of any device."""
     (record,) = hour.target.measure(
         {"workload": f"{WORKLOADS}:ballast", "params": {"megabytes": TOO_LARGE_MIB}, "steps_per_epoch": 2}
@@ -244,7 +248,7 @@ def too_large(hour: Hour) -> Found:
     return ended_with(str(record.status), "oom_device", record.reason)
 
 
-def missing_device(hour: Hour) -> Found:
+def missing_device(hour: Hour) -> StepResult:
     """Measure a cell on a device that is hidden, or that this build of the backend cannot use."""
     entry = {"workload": "mnist_mlp", "device": "gpu", "steps_per_epoch": 2}
     # A service for CPUs would leave the cell out.
@@ -332,19 +336,19 @@ NOT_ON_A_CPU = {
 }
 
 
-def within(value: float, limits: tuple[float, float]) -> Outcome:
+def within(value: float, limits: tuple[float, float]) -> StepOutcome:
     """Return OK if a value is within its limits, else FAILED."""
-    return Outcome.OK if limits[0] <= value <= limits[1] else Outcome.FAILED
+    return StepOutcome.OK if limits[0] <= value <= limits[1] else StepOutcome.FAILED
 
 
-def doubled(short_s: float, long_s: float) -> Found:
+def doubled(short_s: float, long_s: float) -> StepResult:
     """Judge the times of an epoch and of one with twice the steps."""
     ratio = long_s / short_s
     text = f"{short_s:.3f} s and {long_s:.3f} s: {ratio:.2f} times as long"
-    return Found(within(ratio, TWICE), text, figures={"short_s": short_s, "long_s": long_s})
+    return StepResult(within(ratio, TWICE), text, figures={"short_s": short_s, "long_s": long_s})
 
 
-def synchronised(found: ProbeAnswer, device: str) -> Found:
+def synchronised(found: ProbeAnswer, device: str) -> StepResult:
     """Judge whether a barrier waits: calls return before the work is done, and reading afterwards takes no time."""
     figures = {"called_s": found.called_s, "waited_s": found.waited_s, "read_s": found.read_s}
     text = (
@@ -352,33 +356,37 @@ def synchronised(found: ProbeAnswer, device: str) -> Found:
         f"reading the result took {found.read_s:.4f} s more"
     )
     if found.read_s > READ_SHARE * found.waited_s:
-        return Found(Outcome.FAILED, f"{text}: the barrier did not wait for the device", figures=figures)
+        return StepResult(StepOutcome.FAILED, f"{text}: the barrier did not wait for the device", figures=figures)
     if found.called_s <= ASYNCHRONOUS * found.waited_s:
-        return Found(Outcome.OK, text, figures=figures)
+        return StepResult(StepOutcome.OK, text, figures=figures)
     if device == "cpu":
-        return Found(Outcome.NOT_RUN, f"{text}: on this CPU the calls do the work themselves", figures=figures)
-    return Found(Outcome.FAILED, f"{text}: the calls waited themselves, so the barrier is not tested", figures=figures)
+        return StepResult(StepOutcome.NOT_RUN, f"{text}: on this CPU the calls do the work themselves", figures=figures)
+    return StepResult(
+        StepOutcome.FAILED, f"{text}: the calls waited themselves, so the barrier is not tested", figures=figures
+    )
 
 
-def traced(busy_s: float, step_s: float, device: str) -> Found:
+def traced(busy_s: float, step_s: float, device: str) -> StepResult:
     """Compare the device's time for a step in a trace with the step's time without a profiler."""
     share = busy_s / step_s
     text = f"busy for {seconds(busy_s)} of a step in the trace, {seconds(step_s)} a step without: {percentage(share)}"
     limits = TRACED.get(device, TRACED["gpu"])
-    return Found(within(share, limits), text, figures={"busy_s": busy_s, "step_s": step_s})
+    return StepResult(within(share, limits), text, figures={"busy_s": busy_s, "step_s": step_s})
 
 
-def resident(copies: Sequence[tuple[str, int | None]], batch_bytes: int) -> Found:
+def resident(copies: Sequence[tuple[str, int | None]], batch_bytes: int) -> StepResult:
     """Judge the copies from host to device in traced steps: name and bytes of each, None if not reported."""
     total = sum(size or 0 for _, size in copies)
     unknown = sum(size is None for _, size in copies)
     figures = {"copies": len(copies), "bytes": total, "of_unknown_size": unknown, "batch_bytes": batch_bytes}
     text = f"{len(copies)} copies from host to device, {total:,} bytes ({unknown} of unknown size); a batch is "
     text += f"{batch_bytes:,} bytes"
-    return Found(Outcome.OK if total < batch_bytes / 2 and not unknown else Outcome.FAILED, text, figures=figures)
+    return StepResult(
+        StepOutcome.OK if total < batch_bytes / 2 and not unknown else StepOutcome.FAILED, text, figures=figures
+    )
 
 
-def precise(errors: Mapping[str, float], recorded: Mapping[str, bool | None], device: str) -> Found:
+def precise(errors: Mapping[str, float], recorded: Mapping[str, bool | None], device: str) -> StepResult:
     """Compare a record's use of TF32 with the errors of a product, a convolution and a recurrent layer."""
     words = {None: "not probed", True: "yes", False: "no"}
     lines = [
@@ -386,27 +394,27 @@ def precise(errors: Mapping[str, float], recorded: Mapping[str, bool | None], de
     ]
     wrong = [name for name in PRECISIONS if bool(recorded.get(name)) != (errors[name] > TF32_ERROR)]
     unknown = [name for name in PRECISIONS if recorded.get(name) is None and device == "gpu"]
-    outcome = Outcome.FAILED if wrong or unknown else Outcome.OK
-    return Found(outcome, "; ".join(lines), figures={"errors": dict(errors), "recorded": dict(recorded)})
+    outcome = StepOutcome.FAILED if wrong or unknown else StepOutcome.OK
+    return StepResult(outcome, "; ".join(lines), figures={"errors": dict(errors), "recorded": dict(recorded)})
 
 
-def allocated(wanted_bytes: int, grown_bytes: int | None, pools_bytes: Mapping[str, int | None]) -> Found:
+def allocated(wanted_bytes: int, grown_bytes: int | None, pools_bytes: Mapping[str, int | None]) -> StepResult:
     """Judge the growth of the allocator's peak by a known allocation, and whether the driver's peaks include it.
 
     A backend may reserve memory in advance; then the driver's peaks do not grow. None means not reported.
     """
     pools = {name: size for name, size in pools_bytes.items() if size is not None}
     share = None if grown_bytes is None else grown_bytes / wanted_bytes
-    fits = share is not None and within(share, ALLOCATED) is Outcome.OK
+    fits = share is not None and within(share, ALLOCATED) is StepOutcome.OK
     lines = [f"the peak grew by {'an unknown part' if share is None else f'{share:.2f}'} of it"]
     lines += [f"{name} {bytes_text(size)}" for name, size in pools.items()]
     lines += [f"{name} not reported" for name in pools_bytes.keys() - pools.keys()]
     text = f"{bytes_text(wanted_bytes)} more were allocated: {', '.join(lines)}"
-    outcome = Outcome.OK if fits and all(size >= wanted_bytes for size in pools.values()) else Outcome.FAILED
-    return Found(outcome, text, figures={"wanted_bytes": wanted_bytes, "grown_bytes": grown_bytes, **pools})
+    outcome = StepOutcome.OK if fits and all(size >= wanted_bytes for size in pools.values()) else StepOutcome.FAILED
+    return StepResult(outcome, text, figures={"wanted_bytes": wanted_bytes, "grown_bytes": grown_bytes, **pools})
 
 
-def against_datasheet(gemms: Iterable[Gemm], streams: Iterable[Stream], sheet: Datasheet | None) -> Found:
+def against_datasheet(gemms: Iterable[Gemm], streams: Iterable[Stream], sheet: Datasheet | None) -> StepResult:
     """Compare the peaks that a backend reached on its device with those that the device's maker states."""
     rates = {one.precision: one.flop_per_s.best for one in gemms}
     memory = max((one.byte_per_s.best for one in streams), default=None)
@@ -414,39 +422,41 @@ def against_datasheet(gemms: Iterable[Gemm], streams: Iterable[Stream], sheet: D
     if sheet is None:
         measured = [f"{name} {rate / TERA:.3g} TFLOP/s" for name, rate in rates.items()]
         text = ", ".join([*measured, *([f"memory {memory / TERA:.3g} TB/s"] if memory else [])])
-        return Found(Outcome.NOT_RUN, f"the data sheet of this device is not known; measured {text}", figures=figures)
+        return StepResult(
+            StepOutcome.NOT_RUN, f"the data sheet of this device is not known; measured {text}", figures=figures
+        )
     shares = {name: (rates[name] / stated, GEMM) for name, stated in sheet.flop_per_s.items() if name in rates}
     if memory:
         shares["memory"] = (memory / sheet.memory_byte_per_s, STREAM)
-    outside = [name for name, (share, limits) in shares.items() if within(share, limits) is Outcome.FAILED]
+    outside = [name for name, (share, limits) in shares.items() if within(share, limits) is StepOutcome.FAILED]
     text = ", ".join(f"{name} {percentage(share)}" for name, (share, _) in shares.items())
-    outcome = Outcome.FAILED if outside or not shares else Outcome.OK
-    return Found(outcome, f"of the data sheet of {sheet.product}: {text}", figures=figures)
+    outcome = StepOutcome.FAILED if outside or not shares else StepOutcome.OK
+    return StepResult(outcome, f"of the data sheet of {sheet.product}: {text}", figures=figures)
 
 
-def clocks_constant(clocks_hz: Sequence[int | None]) -> Found:
+def clocks_constant(clocks_hz: Sequence[int | None]) -> StepResult:
     """Judge the clocks at the ends of the epochs of a cell with locked clocks."""
     known = [clock for clock in clocks_hz if clock is not None]
     if not known:
-        return Found(Outcome.FAILED, "the driver reports no clock")
+        return StepResult(StepOutcome.FAILED, "the driver reports no clock")
     scatter = (max(known) - min(known)) / max(known)
     text = f"{min(known) / 1e6:,.0f} to {max(known) / 1e6:,.0f} MHz at {len(known)} ends of epochs"
-    outcome = Outcome.OK if scatter <= CLOCK_SCATTER else Outcome.FAILED
-    return Found(outcome, text, figures={"clocks_hz": list(clocks_hz)})
+    outcome = StepOutcome.OK if scatter <= CLOCK_SCATTER else StepOutcome.FAILED
+    return StepResult(outcome, text, figures={"clocks_hz": list(clocks_hz)})
 
 
-def energy_agrees(energies_j: Sequence[float | None], times_s: Sequence[float], power_w: float | None) -> Found:
+def energy_agrees(energies_j: Sequence[float | None], times_s: Sequence[float], power_w: float | None) -> StepResult:
     """Compare the counted energy of epochs with the mean of the power sampled in them."""
     known = [(energy, time) for energy, time in zip(energies_j, times_s, strict=False) if energy is not None]
     if not known or power_w is None:
-        return Found(Outcome.FAILED, "the driver reports no energy, or no power")
+        return StepResult(StepOutcome.FAILED, "the driver reports no energy, or no power")
     counted_w = fmean(energy / time for energy, time in known)
     ratio = counted_w / power_w
     text = f"{counted_w:.0f} W by the energy counter, {power_w:.0f} W by sampled power: {ratio:.2f}"
-    return Found(within(ratio, ENERGY), text, figures={"counted_w": counted_w, "sampled_w": power_w})
+    return StepResult(within(ratio, ENERGY), text, figures={"counted_w": counted_w, "sampled_w": power_w})
 
 
-def ended_with(status: str, wanted: str, reason: str | None) -> Found:
+def ended_with(status: str, wanted: str, reason: str | None) -> StepResult:
     """Compare a status with the one that a check provokes."""
-    outcome = Outcome.OK if status == wanted else Outcome.FAILED
-    return Found(outcome, f"{status}: {reason or 'no reason'}", figures={"status": status})
+    outcome = StepOutcome.OK if status == wanted else StepOutcome.FAILED
+    return StepResult(outcome, f"{status}: {reason or 'no reason'}", figures={"status": status})

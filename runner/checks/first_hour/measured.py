@@ -24,7 +24,7 @@ class NotMeasured(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CommandResult:
     """The exit code of a command and its output."""
 
     code: int
@@ -72,7 +72,7 @@ class HourTarget:
             raise NotMeasured(f"the command exited with {ended.code}: {ended.last_line}")
         return MeasuredRun(newest, latest_attempts(newest.load()[0]))
 
-    def command(self, *arguments: str, **changes: str) -> Ended:
+    def command(self, *arguments: str, **changes: str) -> CommandResult:
         """Run a command of `runner` and return how it ended."""
         command = [sys.executable, "-P", "-m", "keras_matrix.runner.cli.main", *arguments]
         with subprocess.Popen(
@@ -91,7 +91,7 @@ class HourTarget:
                 child.terminate()  # it ends its own processes
                 child.wait()
                 raise
-        return Ended(child.returncode, [line for line in printed.splitlines() if line.strip()])
+        return CommandResult(child.returncode, [line for line in printed.splitlines() if line.strip()])
 
     def _matrix(self, cell: Mapping[str, Any]) -> dict[str, Any]:
         defaults = {"device": self.device, "repeats": 1, "epochs": 4}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome
+from keras_matrix.runner.checks.first_hour.steps import Done, StepOutcome, StepResult
 
 VERSION = 1
 
@@ -23,8 +23,8 @@ class Report:
     @property
     def title(self) -> str:
         """A sentence with the number of steps that were as expected."""
-        ran = [one for one in self.done if one.found.outcome is not Outcome.NOT_RUN]
-        good = sum(one.found.outcome is Outcome.OK for one in ran)
+        ran = [one for one in self.done if one.found.outcome is not StepOutcome.NOT_RUN]
+        good = sum(one.found.outcome is StepOutcome.OK for one in ran)
         text = f"A first hour on {self.subject}: {good} of {len(ran)} steps as expected"
         skipped = len(self.done) - len(ran)
         return f"{text}, {skipped} could not run" if skipped else text
@@ -61,7 +61,7 @@ def read(document: Mapping[str, Any]) -> Report:
     done = []
     for step in document["steps"]:
         found = step["found"]
-        typed = Found(**(found | {"outcome": Outcome(found["outcome"]), "details": tuple(found["details"])}))
+        typed = StepResult(**(found | {"outcome": StepOutcome(found["outcome"]), "details": tuple(found["details"])}))
         done.append(Done(**(step | {"found": typed})))
     return Report(str(document["subject"]), dict(document["about"]), done)
 

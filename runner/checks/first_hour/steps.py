@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Outcome(StrEnum):
+class StepOutcome(StrEnum):
     """The outcome of a step."""
 
     OK = "ok"
@@ -17,22 +17,22 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StepResult:
     """The result of a step: a summary line, further lines, and its figures."""
 
-    outcome: Outcome
+    outcome: StepOutcome
     summary: str
     details: tuple[str, ...] = ()
     figures: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CheckStep:
     """A step: its name, the expectation and its function. After a failed `essential` step, the others are skipped."""
 
     name: str
     expected: str
-    run: Callable[[], Found]
+    run: Callable[[], StepResult]
     essential: bool = False
 
 
@@ -42,12 +42,12 @@ class Done:
 
     name: str
     expected: str
-    found: Found
+    found: StepResult
     duration_s: float
     exit_code: int = 1
 
 
 def exit_code(done: Sequence[Done]) -> int:
     """Return 0 if all steps were as expected; 2 or 3 if an essential command exited so; else 1."""
-    failed = [one for one in done if one.found.outcome is Outcome.FAILED]
+    failed = [one for one in done if one.found.outcome is StepOutcome.FAILED]
     return failed[0].exit_code if failed else 0

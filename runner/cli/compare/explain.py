@@ -21,7 +21,7 @@ from keras_matrix.runner.cli.options import add_measuring_options
 from keras_matrix.runner.cli.render import explain_text
 from keras_matrix.runner.measure.request import check_range
 from keras_matrix.runner.service import cells
-from keras_matrix.runner.service.explain import STEPS, Wanted, explanation, problem_of, ratio_of_sides, sides_of
+from keras_matrix.runner.service.explain import STEPS, ExplainRequest, explanation, problem_of, ratio_of_sides, sides_of
 
 MOST_REPEATS = 1000
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     """Find or measure both sides, and explain their difference. Returns the exit code."""
     check_range("--repeats", args.repeats, 1, MOST_REPEATS)
     check_range("--steps", args.steps, 2, MAX_STEPS)
-    wanted = Wanted(compared_sides(args), args.cell, args.run, args.stored, args.repeats, args.steps)
+    wanted = ExplainRequest(compared_sides(args), args.cell, args.run, args.stored, args.repeats, args.steps)
     base, new = sides_of(wanted)
     names = explain_text.names(base.records[0], new.records[0])
     if problem := problem_of(base, new):

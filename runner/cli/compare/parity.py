@@ -21,7 +21,7 @@ from keras_matrix.records.names import PARAMS
 from keras_matrix.records.settings import DATA, DISTRIBUTIONS, MODEL, Scalar
 from keras_matrix.records.text import printable
 from keras_matrix.runner.checks.parity import ParityRequest, compare_all, exit_code
-from keras_matrix.runner.checks.parity_processes import Subject
+from keras_matrix.runner.checks.parity_processes import ParitySubject
 from keras_matrix.runner.cli.options import add_results_option
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
@@ -96,7 +96,7 @@ def _request(args: argparse.Namespace) -> ParityRequest:
     of_keras: dict[str, Scalar] = {"mode": "fc_keras"} if args.devices is not None else {}
     return ParityRequest(
         subjects=[
-            Subject(
+            ParitySubject(
                 name,
                 (of_keras if name == spec.WORKLOAD else {}) | params_of(known, name, assigned),
                 args.batch_size or small_batch(name),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from keras_matrix.analysis.comparison.primary_metric import Figure, figure_of, figure_value
 from keras_matrix.analysis.comparison.ratios import bracketed
-from keras_matrix.analysis.regression.reproduction import NEW, STORED, Reproduction, Verdict
+from keras_matrix.analysis.regression.reproduction import NEW, STORED, Reproduction, ReproductionVerdict
 from keras_matrix.analysis.stats.blocks import geometric
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record, Status
@@ -101,9 +101,11 @@ def _verdict(found: Reproduction) -> str:
         return f"{found.verdict}: there is no interval, which takes two processes on each side that ended ok: {ratio}"
     tolerated = percentage(found.tolerance)
     return {
-        Verdict.REPRODUCED: f"reproduced within {tolerated}: {ratio}",
-        Verdict.DIFFERS: f"differs by more than {tolerated}: {ratio}",
-        Verdict.UNDECIDED: f"undecided, more --repeats narrow the interval: {ratio}; tolerated: {tolerated}",
+        ReproductionVerdict.REPRODUCED: f"reproduced within {tolerated}: {ratio}",
+        ReproductionVerdict.DIFFERS: f"differs by more than {tolerated}: {ratio}",
+        ReproductionVerdict.UNDECIDED: (
+            f"undecided, more --repeats narrow the interval: {ratio}; tolerated: {tolerated}"
+        ),
     }[found.verdict]
 
 

@@ -28,7 +28,7 @@ from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service import cells, exit_codes
 from keras_matrix.runner.service.bisect import text
 from keras_matrix.runner.service.bisect.axes import Cache
-from keras_matrix.runner.service.bisect.search import Search, Span, axis_of, cell_named, search_for
+from keras_matrix.runner.service.bisect.search import SearchRange, VersionSearch, axis_of, cell_named, search_for
 from keras_matrix.runner.service.bisect.suspects import suspects
 
 
@@ -78,13 +78,13 @@ def run(args: argparse.Namespace) -> int:
         print(document(text.plan_values(axis, process_s)) if args.json else "", end="")
         return 0
     machine = differing.machine if differing else ()
-    result = search_for(request, Search(cell, axis, args.out, smallest, process_s, machine), display)
+    result = search_for(request, VersionSearch(cell, axis, args.out, smallest, process_s, machine), display)
     print(document(result.document) if args.json else "\n".join([*result.lines, f"measured in {result.folder}"]))
     return exit_codes.VERDICTS["bisect"][result.outcome]
 
 
-def _span(args: argparse.Namespace) -> Span:
-    return Span(
+def _span(args: argparse.Namespace) -> SearchRange:
+    return SearchRange(
         good=args.good,
         bad=args.bad,
         package=args.package or "",

@@ -15,7 +15,7 @@ from keras_matrix.runner.notify.places import (
     place_of,
     token_of,
 )
-from keras_matrix.runner.service.notify import Request
+from keras_matrix.runner.service.notify import NotifyRequest
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def asked(args: argparse.Namespace, *, alone: bool) -> Request | None:
+def asked(args: argparse.Namespace, *, alone: bool) -> NotifyRequest | None:
     """Return what is asked for, None without `--notify`; `alone` without another use of the command.
 
     Raises `UsageError`.
@@ -58,4 +58,4 @@ def asked(args: argparse.Namespace, *, alone: bool) -> Request | None:
             f"--notify: {place} needs a token that may write issues: set {TOKEN_VARIABLE}, or name a file with "
             "--token-file; --dry-run needs none"
         )
-    return Request(place, token, owners_of(args.owner or ()), args.site, args.dry_run)
+    return NotifyRequest(place, token, owners_of(args.owner or ()), args.site, args.dry_run)

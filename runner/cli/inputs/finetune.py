@@ -14,7 +14,7 @@ from typing import Any
 from keras_matrix.runner.cli.measure.run import conclude
 from keras_matrix.runner.cli.options import add_measuring_options, log_folder, run_request
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, Rule
+from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, ValueRule
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.measure.request import CellChoice, check_backends
 from keras_matrix.runner.progress.display import TerminalDisplay
@@ -84,7 +84,7 @@ def _add(group: argparse._ArgumentGroup, name: str, kind: Callable[[str], Any], 
         group.add_argument(f"--{name}", dest=name, type=kind, help=argparse.SUPPRESS)
 
 
-def _as_help(rule: Rule) -> str:
+def _as_help(rule: ValueRule) -> str:
     meaning = rule.meaning.rstrip(".")
     if meaning[1:2].islower():
         meaning = meaning[:1].lower() + meaning[1:]

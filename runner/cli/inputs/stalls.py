@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Iterable, Iterator, Sequence
 
 from keras_matrix.analysis.comparison.ratios import bracketed, share_text
-from keras_matrix.analysis.stalls.report import Advice, Part, StallReport, Verified
+from keras_matrix.analysis.stalls.report import Advice, StallPart, StallReport, VerifiedAdvice
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.input_use import InputFacts
@@ -37,7 +37,7 @@ from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service import cells
 from keras_matrix.runner.service.stalls import (
     Analysis,
-    Work,
+    StallWork,
     analysed,
     data_folders,
 )
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     _check_flags(args.top, args.run, verify=args.verify, cold=args.cold)
     request = run_request(args)
     tools = request.seams.input_tools or ChildProcesses()
-    work = Work(request, TerminalDisplay(args.json), tools, data_folders(request))
+    work = StallWork(request, TerminalDisplay(args.json), tools, data_folders(request))
     most = (APPLIED if args.top is None else args.top) if args.verify else None
     found, reports, code = analysed(work, Analysis(args.cell, args.run, args.cold is not False, most))
     return max(code, _show(found, reports, as_json=args.json))
@@ -137,7 +137,7 @@ def _split_lines(report: StallReport) -> list[str]:
     return lines
 
 
-def _part_row(part: Part) -> list[str]:
+def _part_row(part: StallPart) -> list[str]:
     if part.share is None or part.time is None:
         return [part.name, NOTHING, NOT_MEASURED, ""]
     if not part.resolved:
@@ -203,7 +203,7 @@ def _advice_row(one: Advice) -> list[str]:
     return [f"{one.change}: {one.text}", bracketed(one.speed_up), seconds(one.step_time_s)]
 
 
-def _verified_lines(found: Sequence[Verified]) -> list[str]:
+def _verified_lines(found: Sequence[VerifiedAdvice]) -> list[str]:
     if not found:
         return []
     rows = [["applied and measured", "predicted", "measured", "verdict"]]

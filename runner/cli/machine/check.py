@@ -16,7 +16,7 @@ from keras_matrix.analysis.surroundings.findings import Check, MachineFinding, R
 from keras_matrix.analysis.surroundings.resolution import resolution, resolution_text
 from keras_matrix.records.codec import dumps, to_json
 from keras_matrix.runner.cli.options import number
-from keras_matrix.runner.machine.surroundings.aa_pairs import Pair
+from keras_matrix.runner.machine.surroundings.aa_pairs import PairResult
 from keras_matrix.runner.service.machine_check import Examined, examined, ratios
 
 SECONDS = 10.0
@@ -65,7 +65,7 @@ def _wrapped(text: str, head: str, indent: int) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
-def _closing(pairs: Sequence[Pair]) -> list[str]:
+def _closing(pairs: Sequence[PairResult]) -> list[str]:
     hit = [str(pair.disturbed) for pair in pairs if pair.disturbed is not None]
     all_ratios, spared = ratios(pairs), ratios(pair for pair in pairs if pair.disturbed is None)
     lines = [resolution_text(resolution(all_ratios), len(all_ratios))]

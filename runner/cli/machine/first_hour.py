@@ -16,7 +16,7 @@ from keras_matrix.runner.checks.first_hour.steps import exit_code
 from keras_matrix.runner.cli.options import add_results_option, check_output
 from keras_matrix.runner.errors import Interrupted, UsageError
 from keras_matrix.runner.executors.process.probe import ProcessProbe
-from keras_matrix.runner.service.first_hour import Wanted, backends_to_check, checked, read_report
+from keras_matrix.runner.service.first_hour import RequestedChecks, backends_to_check, checked, read_report
 
 REPORT = "first-hour.md"
 DEVICES = ("cpu", "gpu", "tpu")
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--merge: takes complete reports; leave out --only and --backend")
         return _write(merged({file.stem: read_report(file) for file in args.merge}), path)
     probe = args.seams.probe or ProcessProbe()
-    wanted = Wanted(backends_to_check(args.backend, probe), args.device or "gpu", args.only, args.results)
+    wanted = RequestedChecks(backends_to_check(args.backend, probe), args.device or "gpu", args.only, args.results)
     report, interrupted = checked(wanted, probe, partial(print, end="", flush=True))
     code = _write(report, path)
     return Interrupted.exit_code if interrupted else code

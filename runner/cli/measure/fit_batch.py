@@ -12,7 +12,7 @@ from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_op
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.largest_search import find
-from keras_matrix.runner.plan.largest_cells import Found
+from keras_matrix.runner.plan.largest_cells import LargestCell
 from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.progress.largest import cell_name, line
 from keras_matrix.runner.service import cells
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     return max(exit_code(one) for _, one in found)
 
 
-def _row(cell: Cell, found: Found) -> dict[str, object]:
+def _row(cell: Cell, found: LargestCell) -> dict[str, object]:
     return {
         "backend": cell.settings.backend,
         "workload": cell.settings.workload,

@@ -92,7 +92,7 @@ class _Display(TerminalDisplay):
         return super().progress(repeats, pending, longer_s)
 
 
-def _beforehand(model: str, cells: Sequence[Cell], expected: quick.Expected) -> str:
+def _beforehand(model: str, cells: Sequence[Cell], expected: quick.ExpectedDuration) -> str:
     """Return what will be measured, and how long that takes."""
     names = ", ".join(cell.settings.backend for cell in cells)
     head = f"{model} on {names}, one process each"

@@ -19,7 +19,7 @@ from keras_matrix.records.schema import Record
 from keras_matrix.records.text import number, percentage, plural, printable, seconds
 from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.request import TRACE_NAME, TraceError
-from keras_matrix.records.traces.table import IdleGap, TraceSummary, TimeShare
+from keras_matrix.records.traces.table import IdleGap, TimeShare, TraceSummary
 from keras_matrix.runner.cli.options import add_measuring_options, check_output, run_request
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import InfrastructureError, UsageError

@@ -9,7 +9,7 @@ from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure
 from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of
 from keras_matrix.analysis.history.change_points import LEAST_FOR_CHANGES, Assessment, Change, VersionChange
 from keras_matrix.analysis.history.searches import searches
-from keras_matrix.analysis.history.sessions import LEAST_SESSIONS, Session, SessionSpread
+from keras_matrix.analysis.history.sessions import LEAST_SESSIONS, CellSession, SessionSpread
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.store import Problem
@@ -114,7 +114,7 @@ def _one(one: Assessment, last: int, name: str) -> list[str]:
     return [*lines, "", *_baseline(one)]
 
 
-def _row(session: Session, figure: Figure) -> list[str]:
+def _row(session: CellSession, figure: Figure) -> list[str]:
     left_out = ", ".join(f"{count} {status}" for status, count in session.left_out.items())
     if session.step_time is None:
         return [session.run_id, NOTHING, NOTHING, "0", left_out]

@@ -8,9 +8,9 @@ from typing import Any
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, primary_value
 from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.comparison.titles import titles
-from keras_matrix.analysis.comparison.versus import ACROSS_UNKNOWN, Comparison, Versus
+from keras_matrix.analysis.comparison.versus import ACROSS_UNKNOWN, CellComparison, Versus
 from keras_matrix.analysis.history.sessions import LEAST_PROCESSES, LEAST_SESSIONS
-from keras_matrix.analysis.regression.gate import Outcome
+from keras_matrix.analysis.regression.gate import GateOutcome
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.suite import SuiteRatio
 from keras_matrix.records.codec import to_json
@@ -79,7 +79,7 @@ def as_json(found: Versus, threshold: float) -> str:
     return document(fields)
 
 
-def _comparison_json(one: Comparison) -> dict[str, Any]:
+def _comparison_json(one: CellComparison) -> dict[str, Any]:
     figure = one.either.figure
     return {
         "cell_id": one.cell_id,
@@ -137,7 +137,7 @@ def _facet_rows(found: Versus, names: Names) -> list[list[str]]:
     return rows
 
 
-def _moved(one: Comparison, name: str) -> str:
+def _moved(one: CellComparison, name: str) -> str:
     """Return how a quantile of the processes' step times moved; it has no verdict."""
     base, new = getattr(one.base, name), getattr(one.new, name)
     return percent_change(new / base) if base and new and one.either.figure == STEP_TIME else "-"
@@ -158,7 +158,7 @@ def _ratio(ratio: Estimate | None) -> list[str]:
     return [percent_change(ratio.centre), percentage_interval(*bounds) if bounds else "none"]
 
 
-def _centre(one: Comparison, side: str) -> float | None:
+def _centre(one: CellComparison, side: str) -> float | None:
     cell = one.base if side == "base" else one.new
     if cell is None:
         return None
@@ -167,7 +167,7 @@ def _centre(one: Comparison, side: str) -> float | None:
 
 def _remarks(found: Versus, names: Names) -> list[str]:
     """Return the verdict, then remarks: findings, failures, changed versions, caveats and notes."""
-    counts = {outcome: sum(one.outcome is outcome for one in found.comparisons) for outcome in Outcome}
+    counts = {outcome: sum(one.outcome is outcome for one in found.comparisons) for outcome in GateOutcome}
     summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
     lines = [f"{found.outcome} ({summary or 'nothing in common'})"]
     cells = [(f"{names[one.cell_id]} on {one.either.settings.backend}", one) for one in found.comparisons]
@@ -194,7 +194,7 @@ def _remarks(found: Versus, names: Names) -> list[str]:
 
 def _advice(found: Versus) -> list[str]:
     """Return what would decide the undecided comparisons across sessions; a paired one says it in its verdict."""
-    undecided = [one for one in found.comparisons if one.outcome is Outcome.UNDECIDED]
+    undecided = [one for one in found.comparisons if one.outcome is GateOutcome.UNDECIDED]
     if not undecided:
         return []
     return [ACROSS_ADVICE if any(one.reason == ACROSS_UNKNOWN for one in undecided) else ACROSS_WIDE]

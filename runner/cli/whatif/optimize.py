@@ -16,9 +16,9 @@ from pathlib import Path
 
 from keras_matrix.analysis.whatif.replay import Replay, explained, step_time_s
 from keras_matrix.analysis.whatif.search import families, memory
-from keras_matrix.analysis.whatif.search.families import Found
+from keras_matrix.analysis.whatif.search.families import FamilyTrajectories
 from keras_matrix.analysis.whatif.search.layer_choice import AMP
-from keras_matrix.analysis.whatif.search.trajectory import EQUALLY_FAST, Strategy, Trajectory, Trial
+from keras_matrix.analysis.whatif.search.trajectory import EQUALLY_FAST, ReplayedTrial, Strategy, Trajectory
 from keras_matrix.analysis.whatif.verify import BASELINE
 from keras_matrix.records import files
 from keras_matrix.records.schema import Record
@@ -35,7 +35,7 @@ from keras_matrix.runner.executors.registry import size_bytes
 from keras_matrix.runner.service import whatif
 from keras_matrix.runner.service.optimize import (
     Gains,
-    Search,
+    StrategySearch,
     by_time,
     families_of,
     inputs_of,
@@ -44,7 +44,7 @@ from keras_matrix.runner.service.optimize import (
     searched,
 )
 from keras_matrix.runner.whatif import measurement, probes, strategy_file
-from keras_matrix.runner.whatif.strategy_file import Choice
+from keras_matrix.runner.whatif.strategy_file import ChosenCell
 
 BEST = 3
 MOST_TRIALS, MOST_STRATEGIES = 12, 12
@@ -134,12 +134,12 @@ def _verify_words(best: Sequence[Strategy]) -> list[str]:
     return [word for one in best[:1] for text in one.what_ifs for word in ("--what-if", text)] + ["--verify"]
 
 
-def _write(path: Path, search: Search, best: Sequence[Strategy], commands: tuple[str, str]) -> None:
+def _write(path: Path, search: StrategySearch, best: Sequence[Strategy], commands: tuple[str, str]) -> None:
     """Write the strategy file; `commands` wrote it, and compare its cells. Raises `InfrastructureError`."""
     base: Settings = whatif.base_settings(search.graph, "--to")
-    choices = [Choice(base, strategy_comment(search.baseline, None))]
+    choices = [ChosenCell(base, strategy_comment(search.baseline, None))]
     choices += [
-        Choice(strategy_file.with_changes(base, one.settings or {}), strategy_comment(search.baseline, one))
+        ChosenCell(strategy_file.with_changes(base, one.settings or {}), strategy_comment(search.baseline, one))
         for one in best[:1]
     ]
     heading = [f"Written by: {commands[0]}", *strategy_heading(commands[1] if best else None)]
@@ -149,7 +149,7 @@ def _write(path: Path, search: Search, best: Sequence[Strategy], commands: tuple
         raise InfrastructureError(f"--to: {path}: cannot be written: {error.strerror or error}") from error
 
 
-def found_lines(baseline: Replay, found: Found, without: Mapping[str, str]) -> list[str]:
+def found_lines(baseline: Replay, found: FamilyTrajectories, without: Mapping[str, str]) -> list[str]:
     """Return the page of a search; `without` says why families were not probed."""
     kinds = ", ".join(f"{one.name} {percentage(one.share)}" for one in baseline.by_kind)
     single = interval(baseline.low_s, baseline.high_s)
@@ -230,12 +230,12 @@ def _the(start: str) -> str:
     return f"the {start}" if start == BASELINE else start
 
 
-def _trial_row(number: int, trial: Trial, start_s: float) -> list[str]:
+def _trial_row(number: int, trial: ReplayedTrial, start_s: float) -> list[str]:
     gain = ratio_text(start_s / trial.step_time_s)
     return [str(number), " ".join(trial.what_ifs), seconds(trial.step_time_s), gain]
 
 
-def _strategy_lines(baseline: Replay, found: Found) -> list[str]:
+def _strategy_lines(baseline: Replay, found: FamilyTrajectories) -> list[str]:
     """Return the best settings and the baseline by their predicted times, and which one is the best to choose."""
     if not found.strategies:
         return ["no setting is predicted to be faster"]
@@ -259,7 +259,7 @@ def _strategy_lines(baseline: Replay, found: Found) -> list[str]:
     return [*lines, _chosen_line(chosen, ordered)]
 
 
-def best_of(found: Found) -> Strategy | None:
+def best_of(found: FamilyTrajectories) -> Strategy | None:
     """Return the best setting that a cell can have; None without one."""
     return next((one for one in found.strategies if one.settings is not None), None)
 

@@ -14,7 +14,7 @@ from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.measure.request import CellChoice, check_range
 from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service import whatif
-from keras_matrix.runner.service.whatif import Work
+from keras_matrix.runner.service.whatif import WhatIfWork
 from keras_matrix.runner.whatif.cost_file import Applied
 from keras_matrix.runner.whatif.source import OPERATIONS, SEGMENTS, TraceFiles
 
@@ -34,11 +34,11 @@ def add_verify_options(parser: argparse.ArgumentParser, what: str) -> None:
     add_measuring_options(parser)
 
 
-def work_of(args: argparse.Namespace) -> Work:
+def work_of(args: argparse.Namespace) -> WhatIfWork:
     """Return how to measure by the flags of `add_verify_options`. Raises `UsageError`."""
     check_range("--repeats", args.repeats, 1, 1000)
     request = run_request(args, CellChoice(MATRIX, Overrides(), args.service))
-    return Work(request, TerminalDisplay(args.json), args.repeats, args.recalibrate)
+    return WhatIfWork(request, TerminalDisplay(args.json), args.repeats, args.recalibrate)
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:

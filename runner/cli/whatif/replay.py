@@ -33,7 +33,7 @@ from keras_matrix.runner.service import whatif
 from keras_matrix.runner.service.whatif import choices_of, replayed, what_if_problem, write_timelines
 from keras_matrix.runner.whatif import picture, stored_graph
 from keras_matrix.runner.whatif.cost_file import Applied
-from keras_matrix.runner.whatif.prediction import Prediction, predictions
+from keras_matrix.runner.whatif.prediction import StrategyPrediction, predictions
 
 TOP, RESAMPLES, MOST_RESAMPLES = 12, 200, 100_000
 
@@ -98,14 +98,14 @@ class Shown:
     baseline: Replay
     model: Applied | None
 
-    def lines(self, found: Sequence[Prediction], top: int) -> list[str]:
+    def lines(self, found: Sequence[StrategyPrediction], top: int) -> list[str]:
         """Return the trace, the replay and the predictions."""
         model = [f"cost model: {self.model.basis}"] if self.model else []
         coverage = explained(self.graph, self.replayed.step_time_s)
         lines = [*trace_lines(self.graph, coverage), *model, "", *replay_lines(self.replayed, self.errors, top)]
         return lines + prediction_lines(self.baseline, found, self.graph.header.caveats)
 
-    def document(self, found: Sequence[Prediction]) -> dict[str, object]:
+    def document(self, found: Sequence[StrategyPrediction]) -> dict[str, object]:
         """Return the same as plain values."""
         what_ifs = [prediction_document(self.baseline.step_time_s, one) for one in found]
         replayed = document_of(self.graph, self.replayed, self.errors)

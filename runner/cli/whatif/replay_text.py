@@ -23,7 +23,7 @@ from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.matrix.scalars import value_text
 from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.whatif.measurement import settings_of
-from keras_matrix.runner.whatif.prediction import Prediction
+from keras_matrix.runner.whatif.prediction import StrategyPrediction
 
 LONGEST_NAME = 60
 LEAST_COVERAGE = 0.9
@@ -81,7 +81,7 @@ def replay_lines(replay: Replay, held_out: Sequence[HeldOut], top: int) -> list[
     return lines
 
 
-def prediction_lines(baseline: Replay, found: Sequence[Prediction], known: Sequence[str]) -> list[str]:
+def prediction_lines(baseline: Replay, found: Sequence[StrategyPrediction], known: Sequence[str]) -> list[str]:
     """Return a line for each what-if: its predicted step, the speed-up, and the settings that realise it.
 
     The baseline is that of the predictions: the traced setting without the profiler, if its time is known. `known` are
@@ -98,7 +98,7 @@ def prediction_lines(baseline: Replay, found: Sequence[Prediction], known: Seque
     return ["", *columns(rows, frozenset((1, 3))), *_caveat_lines(found, known)]
 
 
-def _caveat_lines(found: Sequence[Prediction], known: Sequence[str]) -> list[str]:
+def _caveat_lines(found: Sequence[StrategyPrediction], known: Sequence[str]) -> list[str]:
     """Return each caveat of predictions once: those of all rows, then the others with the rows that have them."""
     rows: dict[str, list[str]] = {}
     for one in found:
@@ -124,7 +124,7 @@ def interval(low_s: float, high_s: float) -> str:
     return interval_text(low_s, high_s, "s")
 
 
-def prediction_document(baseline_s: float, one: Prediction) -> dict[str, Any]:
+def prediction_document(baseline_s: float, one: StrategyPrediction) -> dict[str, Any]:
     """Return a prediction as plain values."""
     own = one.strategy
     return {**to_json(own), "name": one.name, "speed_up": baseline_s / own.step_time_s, "caveats": list(one.caveats)}

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
-from keras_matrix.analysis.whatif.verify import BASELINE, Round, Row, Verification
+from keras_matrix.analysis.whatif.verify import BASELINE, Round, SettingCheck, Verification
 from keras_matrix.records.text import NOTHING, percentage, plural, seconds
 from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.cli.whatif.replay_text import interval
-from keras_matrix.runner.service.whatif import Verified
+from keras_matrix.runner.service.whatif import VerifiedRun
 
 Gains = Mapping[str, Estimate]
 
 
-def verified_lines(result: Verified) -> list[str]:
+def verified_lines(result: VerifiedRun) -> list[str]:
     """Return the table of each round, what follows from it, and what was not measured."""
     found = result.verification
     gains = gains_of(result)
@@ -27,7 +27,7 @@ def verified_lines(result: Verified) -> list[str]:
     return lines + ([result.note] if result.note else [])
 
 
-def gains_of(result: Verified) -> Gains:
+def gains_of(result: VerifiedRun) -> Gains:
     """Return the baseline's step time by that of each other setting, paired by block, by the setting's name."""
     times = {name: one.step_times_s for name, one in result.session.found.items()}
     base = times.get(BASELINE, {})
@@ -35,7 +35,7 @@ def gains_of(result: Verified) -> Gains:
     return {name: one for name, one in found.items() if one is not None}
 
 
-def _title(result: Verified) -> str:
+def _title(result: VerifiedRun) -> str:
     counts = [len(one.step_times_s) for one in result.session.found.values() if one.step_times_s]
     if not counts:
         return "verification"
@@ -99,7 +99,7 @@ def _order_line(one: Round) -> str:
     )
 
 
-def _row(row: Row, gains: Gains) -> list[str]:
+def _row(row: SettingCheck, gains: Gains) -> list[str]:
     own = row.predicted
     error = percentage(row.error, signed=True)
     verdict = f"{row.verdict}" + (" (fitted)" if row.fitted else "")

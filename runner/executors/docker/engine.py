@@ -58,7 +58,7 @@ class Seccomp:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ContainerLimits:
     """Resource limits of a container."""
 
     memory_bytes: int
@@ -82,7 +82,7 @@ class Spec:
     environment: tuple[tuple[str, str], ...]
     mounts: tuple[Mount, ...]
     user: str
-    limits: Limits
+    limits: ContainerLimits
     labels: tuple[tuple[str, str], ...]
     cpus: str | None = None
     gpus: tuple[str, ...] = ()

@@ -49,11 +49,11 @@ from keras_matrix.runner.executors.docker.engine import (
     PREFIX,
     RESULTS_LABEL,
     RUN_LABEL,
+    ContainerLimits,
     ContainerRefused,
     Engine,
     EngineGone,
     Image,
-    Limits,
     Spec,
     Started,
 )
@@ -78,7 +78,7 @@ WAITS_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ContainerPlace:
     """The images of a run's containers, and the results folder and run that they are labelled with.
 
     `found` has the images by name at the beginning of the run, as `looked_up` returned them.
@@ -111,8 +111,8 @@ class DockerExecutor:
     def __init__(
         self,
         engine: Engine,
-        place: Place,
-        limits: Limits,
+        place: ContainerPlace,
+        limits: ContainerLimits,
         *,
         warm: bool = False,
         sleep: Callable[[float], None] = time.sleep,

@@ -11,9 +11,9 @@ from keras_matrix.records.store import Run
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.docker import executor as docker
-from keras_matrix.runner.executors.docker.engine import Engine, Image, Limits, Seccomp, connect
-from keras_matrix.runner.executors.docker.executor import IMAGES, DockerExecutor, Place, image_name, looked_up
-from keras_matrix.runner.executors.registry import Entry, ExecutorRequest, Executors
+from keras_matrix.runner.executors.docker.engine import ContainerLimits, Engine, Image, Seccomp, connect
+from keras_matrix.runner.executors.docker.executor import IMAGES, ContainerPlace, DockerExecutor, image_name, looked_up
+from keras_matrix.runner.executors.registry import ExecutorEntry, ExecutorRequest, Executors
 from keras_matrix.runner.machine import process_tree
 from keras_matrix.runner.matrix.reader import Cell
 
@@ -27,7 +27,7 @@ class InContainers(Executors):
     The engine and each image are looked up once, when first needed, so that all runs of a command use the same.
     """
 
-    def __init__(self, entry: Entry, request: ExecutorRequest) -> None:
+    def __init__(self, entry: ExecutorEntry, request: ExecutorRequest) -> None:
         """Read the options. Raises `UsageError` for a seccomp profile that cannot be read."""
         super().__init__(entry, request)
         self._images: str = request.options["images"] or IMAGES
@@ -53,18 +53,18 @@ class InContainers(Executors):
 
     def executor(self, run: Run, python: str | None) -> Executor:
         """Return the executor for the images that were found, which have their own Python."""
-        place = Place(str(run.folder.parent.resolve()), run.run_id, self._images, self._found)
+        place = ContainerPlace(str(run.folder.parent.resolve()), run.run_id, self._images, self._found)
         return DockerExecutor(self._engine(), place, self._limits(), warm=self.request.start == "warm")
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> ContainerLimits:
         """Return what a container may use, nearly all of the machine's memory by default. Raises `UsageError`."""
         here = usable_memory_bytes()
         memory = self.request.options["memory"] or (round(here * (1 - MACHINES_SHARE)) if here else None)
         if memory is None:
             raise UsageError("--memory: required, since this machine does not report its memory; set a size such as 8g")
-        defaults = Limits(memory)
+        defaults = ContainerLimits(memory)
         shared_memory = self.request.options["shm_size"] or defaults.shared_memory_bytes
-        return Limits(memory, shared_memory, defaults.processes, self._seccomp)
+        return ContainerLimits(memory, shared_memory, defaults.processes, self._seccomp)
 
     def _engine(self) -> Engine:
         """Return the engine. Raises `ExecutorError` if none answers."""

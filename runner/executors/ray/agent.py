@@ -54,7 +54,7 @@ NICENESS_ADVICE = "start the node with RAY_worker_niceness=0, or as root"
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FinishedCell:
     """What a finished cell leaves: its outcome, and archives of its folder and of its output files."""
 
     outcome: Outcome
@@ -190,7 +190,7 @@ class Agent:
             self.start(job, PROVIDED_S, roots)
             self._live[job.nonce].provide()
 
-    def provided(self, nonce: str) -> Ended:
+    def provided(self, nonce: str) -> FinishedCell:
         """Return how a cell's workers here have ended; those that still run after a while are ended."""
         live = self._live[nonce]
         return self._ended(live, live.end_provided(ENDING_S))
@@ -230,10 +230,10 @@ class Agent:
     def _resident_bytes(self, live: _Live) -> int:
         return live.running.resident_bytes()
 
-    def _finish(self, live: _Live) -> Ended:
+    def _finish(self, live: _Live) -> FinishedCell:
         return self._ended(live, live.running.finish())
 
-    def _ended(self, live: _Live, outcome: Outcome) -> Ended:
+    def _ended(self, live: _Live, outcome: Outcome) -> FinishedCell:
         outcome = replace(outcome, warnings=(*live.warnings, *outcome.warnings))
         if outcome.exit_code != 0 and outcome.infrastructure is None:
             try:
@@ -243,13 +243,13 @@ class Agent:
         if outcome.infrastructure is None and outcome.refused is None and outcome.missing_device is None:
             outcome = replace(outcome, machine=self._machine)
         try:
-            return Ended(outcome, *self._archives(live.job))
+            return FinishedCell(outcome, *self._archives(live.job))
         except (OSError, folders.TooLarge) as error:
             # Its figures are complete without the other files.
             warning = f"files_left: {error}; they were not copied from the node"
             result = [path for path in (live.job.result_path,) if path.is_file()]
             without = folders.packed(Path(live.job.folder), result)
-            return Ended(replace(outcome, warnings=(*outcome.warnings, warning)), without)
+            return FinishedCell(replace(outcome, warnings=(*outcome.warnings, warning)), without)
 
     def _archives(self, job: Job) -> tuple[bytes, bytes | None]:
         """Return the archives of a cell's files, without its home and temporary files, and of its outputs."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from keras_matrix.records.host.addresses import without_user
 from keras_matrix.runner.errors import ExecutorError
-from keras_matrix.runner.executors.places import Stopped
+from keras_matrix.runner.executors.places import SessionEnded
 from keras_matrix.runner.executors.ray.agent import Agent, facts
 from keras_matrix.runner.executors.ray.machines import NodeFacts
 
@@ -94,20 +94,20 @@ class Cluster:
     def answer(self, ref: Any, limit_s: float | None = None, others: Sequence[Any] = ()) -> Any:
         """Return the answer of a call, while `others`, which are agents, exist.
 
-        Raises `Lost` or `Stopped`, and TimeoutError after a limit.
+        Raises `Lost` or `SessionEnded`, and TimeoutError after a limit.
         """
         errors = self._ray.exceptions
         begun_s, alive = time.monotonic(), [(other, other.ready.remote(), 0.0) for other in others]
         while True:
             if self._stopping.is_set():
-                raise Stopped
+                raise SessionEnded
             try:
                 if self._ray.wait([ref], timeout=POLL_S)[0]:
                     return self._ray.get(ref)
                 alive = [self._checked(*one) for one in alive]
             except errors.RayError as error:  # of the agent, its node, or the start of either
                 if self._stopping.is_set():
-                    raise Stopped from error
+                    raise SessionEnded from error
                 if isinstance(error, errors.ActorUnavailableError):
                     raise Unavailable(_line(error)) from error
                 memory = isinstance(error, errors.OutOfMemoryError) or "memory monitor" in str(error).lower()
@@ -124,7 +124,7 @@ class Cluster:
         return (agent, agent.ready.remote(), now_s) if now_s - asked_s > ALIVE_S else (agent, ref, asked_s)
 
     def stop(self) -> None:
-        """Let calls that wait raise `Stopped`."""
+        """Let calls that wait raise `SessionEnded`."""
         self._stopping.set()
 
     def dashboard(self) -> str | None:

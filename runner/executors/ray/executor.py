@@ -30,7 +30,7 @@ from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCell
 from keras_matrix.runner.executors.ray import folders
-from keras_matrix.runner.executors.ray.agent import Ended
+from keras_matrix.runner.executors.ray.agent import FinishedCell
 from keras_matrix.runner.executors.ray.cluster import UNAVAILABLE_S, Cluster, Lost, Unavailable
 from keras_matrix.runner.executors.ray.machines import NodeFacts, Offer, identity_of
 from keras_matrix.runner.executors.supervise.watch import Never
@@ -304,7 +304,7 @@ class CellOnNode:
 
     def finish(self) -> Outcome:
         """Let the process run to its end, copy its files here, and return the outcome."""
-        ended: Ended | None = self._call("finish")
+        ended: FinishedCell | None = self._call("finish")
         others = self._provided() if ended is not None else []
         if self._gone is not None or ended is None:
             return self._gone or Outcome(infrastructure="node_lost: the process was not observed")
@@ -332,7 +332,7 @@ class CellOnNode:
         for agent in (self._agent, *self._others):
             agent.forget.remote(self._job.nonce)
 
-    def _provided(self) -> list[Ended]:
+    def _provided(self) -> list[FinishedCell]:
         """Return how the processes that provided workers have ended, those that were not lost."""
         found = []
         for other in self._others if self._gone is None else []:
@@ -365,14 +365,14 @@ class CellOnNode:
             self._gone = Outcome(infrastructure=str(error), wall_time_s=wall_s)
 
 
-def copied(ended: Ended, job: Job) -> None:
+def copied(ended: FinishedCell, job: Job) -> None:
     """Write the files of a process to the job's folders here. Raises OSError and `tarfile.TarError`."""
     folders.unpacked(ended.folder, Path(job.folder))
     if ended.outputs is not None and job.outputs_dir is not None:
         folders.unpacked(ended.outputs, Path(job.outputs_dir))
 
 
-def combined(measured: Outcome, others: Sequence[Ended], job: Job) -> Outcome:
+def combined(measured: Outcome, others: Sequence[FinishedCell], job: Job) -> Outcome:
     """Return the outcome of a cell whose measuring process has left its files here; others' files replace them.
 
     Raises OSError and `tarfile.TarError` if these cannot be written.

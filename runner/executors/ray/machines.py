@@ -14,7 +14,7 @@ from keras_matrix.records.host import cpu_list, gpu_list
 from keras_matrix.records.schema import Machine
 from keras_matrix.records.text import GIB
 from keras_matrix.runner.executors.places import Fitting, gpus_needed_by
-from keras_matrix.runner.matrix.entry import Placement
+from keras_matrix.runner.matrix.entry import PlacementKeys
 from keras_matrix.runner.matrix.reader import Cell
 
 # Between the identities of machines that make up one place, as in `Record.place`.
@@ -73,7 +73,7 @@ class Need:
     pairs: frozenset[tuple[str, str]]
     cpus: int = 1
     gpus: int = 0
-    placement: Placement = field(default_factory=Placement)
+    placement: PlacementKeys = field(default_factory=PlacementKeys)
     nodes: int = 1
 
     def problem(self, offer: Offer) -> str | None:

@@ -19,7 +19,7 @@ from keras_matrix.runner.executors.places import Fitting, Place, Places
 from keras_matrix.runner.executors.ray.cluster import Cluster
 from keras_matrix.runner.executors.ray.executor import Archives, MachinesOnRay
 from keras_matrix.runner.executors.ray.machines import Need, Offer, fitting, groups, identity_of, need_of, offers
-from keras_matrix.runner.executors.registry import Entry, ExecutorRequest, Executors
+from keras_matrix.runner.executors.registry import ExecutorEntry, ExecutorRequest, Executors
 from keras_matrix.runner.matrix.reader import Cell
 
 # A cluster that was just started has its head first.
@@ -29,7 +29,7 @@ WAIT_FOR_NODES_S = 20.0
 class OnRay(Executors):
     """Cells are processes of the nodes of a cluster, started by `fork` or `fresh`."""
 
-    def __init__(self, entry: Entry, request: ExecutorRequest) -> None:
+    def __init__(self, entry: ExecutorEntry, request: ExecutorRequest) -> None:
         """Take the address; the cluster is connected when it is first needed."""
         super().__init__(entry, request)
         self._address = request.options["address"] or os.environ.get("RAY_ADDRESS", "")

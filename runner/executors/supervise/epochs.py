@@ -16,9 +16,9 @@ from typing import Any
 
 from keras_matrix.analysis.surroundings.disturbance import (
     OTHER_CPU_LIMIT,
+    MeasuredStretch,
     OwnUse,
     WaitingUse,
-    Watched,
     other_cpu_share,
     stall_share,
     steal_share,
@@ -36,7 +36,7 @@ from keras_matrix.runner.executors.supervise.visible_gpus import gpus_if_visible
 from keras_matrix.runner.machine import process_tree
 from keras_matrix.runner.machine.gpus.cell import CellGpus
 from keras_matrix.runner.machine.surroundings.counters import Counters, Sampler, moved, since
-from keras_matrix.runner.machine.surroundings.processes import Line, others, processes, read_line
+from keras_matrix.runner.machine.surroundings.processes import ProcessStat, others, processes, read_line
 from keras_matrix.runner.machine.surroundings.self_usage import cpu_now, own_now, own_since
 
 # Reading every process of the machine takes milliseconds: done while all cells rest, and not after each short epoch.
@@ -74,7 +74,7 @@ class Epochs:
         # The readings before an epoch: the last are the CPU times of the waiting cells.
         self._begun: tuple[Alive, Counters, OwnUse, list[float | None]] | None = None
         self._scans = _Scans(self._tree)
-        self.watched: list[Watched] = []
+        self.watched: list[MeasuredStretch] = []
 
     def begin(self, alive: Alive) -> bool:
         """Note that the process continues; return whether with a measured epoch, since one was left."""
@@ -97,7 +97,7 @@ class Epochs:
         stretch, own = since(counters, self._sampler.read()), own_since(own_before, self._own(alive))
         ends_s = zip(alive.resting, waiting_s, self._waiting_s(alive), strict=True)
         waiting = [WaitingUse(cell.name, moved(*ends)) for cell, *ends in ends_s]
-        self.watched.append(Watched(stretch, own, tuple(waiting)))
+        self.watched.append(MeasuredStretch(stretch, own, tuple(waiting)))
         self._scans.end(alive.roots, last=self._left <= 0)
 
     def gpu_figures(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class _Scans:
 
     def __init__(self, tree: ProcTree) -> None:
         self._tree = tree
-        self._first: tuple[float, Mapping[int, Line] | Unread] | None = None
+        self._first: tuple[float, Mapping[int, ProcessStat] | Unread] | None = None
         self._scanned_s = 0.0
         self.others: tuple[Process, ...] = ()
 

@@ -78,7 +78,7 @@ class Spread:
         self.most = max(self.most, value)
 
 
-class Quantity:
+class SampledQuantity:
     """One quantity over a process's life, and over the stretches that count."""
 
     def __init__(self) -> None:
@@ -204,8 +204,8 @@ class Sampling:
     ) -> None:
         """Take the first process of the tree, and its control group if that has no other processes."""
         self._tree, self._gpus, self._group, self._clock = TreeMemory(root), gpus, group, clock
-        self._device_total = Quantity()
-        self._quantities = {name: Quantity() for name in COLUMNS}
+        self._device_total = SampledQuantity()
+        self._quantities = {name: SampledQuantity() for name in COLUMNS}
         self._thinned = Thinned()
         self._in_stretch, self._records = False, True
         self._epochs_s: list[tuple[float, float]] = []

@@ -29,7 +29,7 @@ class NotStarted(Exception):
     """A command cannot be started; the message says why and what to do."""
 
 
-class NoDevice(NotStarted):
+class DeviceMissing(NotStarted):
     """A required device is missing."""
 
 
@@ -127,7 +127,7 @@ def _gpus(job: Job, caller: Mapping[str, str]) -> tuple[str, ...]:
             visible, why = (), f" ({error})"
     if len(visible) < task.gpus or not here:
         there = min(len(visible), len(here))
-        raise (TooFewDevices if there else NoDevice)(
+        raise (TooFewDevices if there else DeviceMissing)(
             f"gpus: must be at most {there}, the number available here{why}, got {task.gpus}; lower gpus (--num-gpus)"
         )
     return visible[: task.gpus]

@@ -30,7 +30,7 @@ from keras_matrix.runner.executors.supervise.output import HEAD_BYTES, TAIL_BYTE
 from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, Parent, ProcessWatch, sampling_of
 from keras_matrix.runner.executors.tasks.metrics.search import Written, metrics_of
 from keras_matrix.runner.executors.tasks.observation import TaskObservation
-from keras_matrix.runner.executors.tasks.start import Command, NoDevice, NotStarted, TooFewDevices, task_of
+from keras_matrix.runner.executors.tasks.start import Command, DeviceMissing, NotStarted, TooFewDevices, task_of
 from keras_matrix.runner.machine import process_tree
 from keras_matrix.runner.machine.gpus.readings import open_gpu, readable
 
@@ -217,7 +217,7 @@ def never(job: Job, why: NotStarted) -> TaskObservation:
     """Return the observation of a command that cannot be started."""
     task = task_of(job)
     run = TaskRun(task.name, words(task), task.primary, [])
-    if isinstance(why, NoDevice):
+    if isinstance(why, DeviceMissing):
         return TaskObservation(run, no_device=str(why))
     few = isinstance(why, TooFewDevices)
     return TaskObservation(run, too_few_devices=str(why)) if few else TaskObservation(run, never=str(why))

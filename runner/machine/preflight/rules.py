@@ -30,7 +30,7 @@ NO_LIBTPU = "the package libtpu is not installed; install keras-matrix[jax-tpu],
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class CellProblem:
     """A problem of a cell by name, with the status that it causes; None for a warning."""
 
     name: str
@@ -41,13 +41,13 @@ class Problem:
         return f"{self.name}: {self.message}"
 
 
-def gpu_problems(facts: GpuFacts, names: Iterable[str], build: Build | CpuBuild | None) -> list[Problem]:
+def gpu_problems(facts: GpuFacts, names: Iterable[str], build: Build | CpuBuild | None) -> list[CellProblem]:
     """Return the problems of a cell with this build on the named GPUs; None for an unknown build."""
     if facts.driver is None:
-        return [] if facts.other_maker else [Problem("gpu_missing", NO_DRIVER, Status.DEVICE_MISMATCH)]
+        return [] if facts.other_maker else [CellProblem("gpu_missing", NO_DRIVER, Status.DEVICE_MISMATCH)]
     if isinstance(build, CpuBuild):
         advice = f"use the service {build.service}, or install keras-matrix[{build.service}] in a separate environment"
-        return [Problem("cpu_build", f"{build} is installed for the CPU only; {advice}", Status.DEVICE_MISMATCH)]
+        return [CellProblem("cpu_build", f"{build} is installed for the CPU only; {advice}", Status.DEVICE_MISMATCH)]
     if isinstance(facts.driver, Unread):
         return [_unread_driver(facts.driver)]
     found = []
@@ -60,19 +60,19 @@ def gpu_problems(facts: GpuFacts, names: Iterable[str], build: Build | CpuBuild 
     return list(dict.fromkeys(found))
 
 
-def tpu_problems(facts: TpuFacts) -> list[Problem]:
+def tpu_problems(facts: TpuFacts) -> list[CellProblem]:
     """Return the problems of a cell on a TPU."""
     if not facts.has_library:
-        return [Problem("tpu_library", NO_LIBTPU, Status.DEVICE_MISMATCH)]
-    return [] if facts.devices else [Problem("tpu_missing", NO_TPU, Status.DEVICE_MISMATCH)]
+        return [CellProblem("tpu_library", NO_LIBTPU, Status.DEVICE_MISMATCH)]
+    return [] if facts.devices else [CellProblem("tpu_missing", NO_TPU, Status.DEVICE_MISMATCH)]
 
 
-def build_problems(driver: Driver, gpu: Gpu, build: Build | None) -> Iterator[Problem]:
+def build_problems(driver: Driver, gpu: Gpu, build: Build | None) -> Iterator[CellProblem]:
     """Yield why a build cannot use a GPU: its driver is too old, or the build has no code for it."""
     if build is None:
         return
     if _too_old(driver, build):
-        yield Problem(
+        yield CellProblem(
             "driver_too_old",
             f"{build} needs NVIDIA driver {build.minimum_driver} or newer for its CUDA {build.cuda_major}, got "
             f"{driver.version}; update the driver, or choose an image from docs/compatibility.md",
@@ -89,17 +89,17 @@ def _too_old(driver: Driver, build: Build) -> bool:
     return isinstance(driver.version, str) and numbers(driver.version) < numbers(build.minimum_driver)
 
 
-def _without_machine_code(driver: Driver, gpu: Gpu, capability: Capability, build: Build) -> Iterator[Problem]:
+def _without_machine_code(driver: Driver, gpu: Gpu, capability: Capability, build: Build) -> Iterator[CellProblem]:
     where = f"{_title(gpu)} has compute capability {text(capability)}"
     services = [one.service for one in BUILDS if one.has_machine_code(capability)]
     if build.ptx is None or build.ptx > capability:  # a driver compiles PTX of the same or a lower capability
         advice = f"use {' or '.join(services)}" if services else "install a version of the backend that has"
         message = f"{build} has no code for this GPU: {where}, the build supports {build.supported()}; {advice}"
-        yield Problem("no_gpu_code", message, Status.UNSUPPORTED)
+        yield CellProblem("no_gpu_code", message, Status.UNSUPPORTED)
         return
     cuda = build.ptx_cuda
     if cuda is not None and isinstance(driver.cuda, tuple) and driver.cuda < cuda:
-        yield Problem(
+        yield CellProblem(
             "driver_too_old",
             f"{where}, for which {build} has only PTX of CUDA {text(cuda)}, and driver {driver.version} compiles PTX "
             f"up to CUDA {text(driver.cuda)}; update the driver to one for CUDA {text(cuda)} or newer",
@@ -108,20 +108,20 @@ def _without_machine_code(driver: Driver, gpu: Gpu, capability: Capability, buil
         return
     if build.reported_failing is not None and capability >= build.reported_failing[0]:
         source = build.reported_failing[1]
-        yield Problem(
+        yield CellProblem(
             "gpu_reported_failing",
             f"{where}: users report that {build.package} fails there with CUDA_ERROR_INVALID_PTX ({source}); if "
             f"it does, use {' or '.join(services)}",
         )
         return
-    yield Problem(
+    yield CellProblem(
         "gpu_ptx",
         f"{where}, for which {build} has only PTX: the driver compiles it in the first epoch, which takes longer; "
         "the compiled code is reused only with a permanent CUDA cache",
     )
 
 
-def _exclusive(gpu: Gpu) -> Iterator[Problem]:
+def _exclusive(gpu: Gpu) -> Iterator[CellProblem]:
     """Yield why no cell can use a GPU: its compute mode, and in exclusive mode another process.
 
     Processes without a name, as in a container, may belong to the sharing service and cause only a warning.
@@ -129,33 +129,33 @@ def _exclusive(gpu: Gpu) -> Iterator[Problem]:
     advice = "nvidia-smi -c DEFAULT"
     if gpu.compute_mode == PROHIBITED:
         message = f"{_title(gpu)} is in compute mode PROHIBITED, in which no process can use it; end it: {advice}"
-        yield Problem("gpu_exclusive", message, Status.INFRA)
+        yield CellProblem("gpu_exclusive", message, Status.INFRA)
     users = gpu.users if isinstance(gpu.users, tuple) else ()
     names = [one.name for one in users if one.name]
     is_shared = any(name.startswith(SHARING_SERVICE) for name in names)
     if gpu.compute_mode == EXCLUSIVE_PROCESS and names and not is_shared:
         listed = ", ".join(process_text(one) for one in users)
         message = f"{_title(gpu)} is in compute mode EXCLUSIVE_PROCESS and in use by {listed}; stop it, or {advice}"
-        yield Problem("gpu_exclusive", message, Status.INFRA)
+        yield CellProblem("gpu_exclusive", message, Status.INFRA)
 
 
-def _conditions(gpu: Gpu) -> Iterator[Problem]:
+def _conditions(gpu: Gpu) -> Iterator[CellProblem]:
     """Yield the warnings about a GPU."""
     title = _title(gpu)
     if gpu.mig is True:
-        yield Problem(
+        yield CellProblem(
             "gpu_mig",
             f"{title} is divided by Multi-Instance GPU: figures are of one slice, but power and clocks of the full "
             "GPU; to measure the full GPU: nvidia-smi -mig 0",
         )
     if gpu.persistence is False:
-        yield Problem(
+        yield CellProblem(
             "gpu_persistence",
             f"{title}: persistence mode is off, so the driver restarts after an idle time and the first run is "
             "slower; turn it on: nvidia-smi -pm 1",
         )
     if isinstance(gpu.ecc_errors, int) and gpu.ecc_errors > 0:
-        yield Problem(
+        yield CellProblem(
             "gpu_ecc",
             f"{title}: {gpu.ecc_errors} uncorrected memory error{'s'[: gpu.ecc_errors != 1]} since the driver was "
             "loaded; reset the GPU (nvidia-smi --gpu-reset), and replace it if they return",
@@ -163,14 +163,14 @@ def _conditions(gpu: Gpu) -> Iterator[Problem]:
     if isinstance(gpu.users, tuple) and gpu.users:
         listed = ", ".join(process_text(one) for one in gpu.users)
         advice = "stop it, or choose another GPU with CUDA_VISIBLE_DEVICES"
-        yield Problem("gpu_busy", f"{title} is in use by {listed}; {advice}")
+        yield CellProblem("gpu_busy", f"{title} is in use by {listed}; {advice}")
 
 
-def _unread_driver(reason: Unread) -> Problem:
+def _unread_driver(reason: Unread) -> CellProblem:
     if reason.absent:
         advice = "load the driver (modprobe nvidia), or restart the machine if the driver was updated"
-        return Problem("driver_not_loaded", f"{reason.why}; {advice}", Status.DEVICE_MISMATCH)
-    return Problem(
+        return CellProblem("driver_not_loaded", f"{reason.why}; {advice}", Status.DEVICE_MISMATCH)
+    return CellProblem(
         "nvml_unavailable",
         f"driver and GPU cannot be checked, and no clocks or power are recorded: {reason.why}; install nvidia-ml-py "
         "and, in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility; without permission, ask for access to "
@@ -178,15 +178,15 @@ def _unread_driver(reason: Unread) -> Problem:
     )
 
 
-def _unread_gpu(name: str, reason: Unread) -> Problem:
+def _unread_gpu(name: str, reason: Unread) -> CellProblem:
     if isinstance(reason, GpuLost):
         advice = "see the Xid in dmesg, and reset the GPU (nvidia-smi --gpu-reset) or restart the machine"
-        return Problem("gpu_lost", f"GPU {name}: {reason.why}; {advice}", Status.INFRA)
+        return CellProblem("gpu_lost", f"GPU {name}: {reason.why}; {advice}", Status.INFRA)
     if reason.absent:
         advice = "set CUDA_VISIBLE_DEVICES to one of those that nvidia-smi -L lists"
         message = f"CUDA_VISIBLE_DEVICES names GPU {name!r}: {reason.why}; {advice}"
-        return Problem("gpu_missing", message, Status.DEVICE_MISMATCH)
-    return Problem("nvml_unavailable", f"GPU {name} cannot be checked: {reason.why}; ask for access to it")
+        return CellProblem("gpu_missing", message, Status.DEVICE_MISMATCH)
+    return CellProblem("nvml_unavailable", f"GPU {name} cannot be checked: {reason.why}; ask for access to it")
 
 
 def _title(gpu: Gpu) -> str:

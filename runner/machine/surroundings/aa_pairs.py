@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from keras_matrix.analysis.surroundings.disturbance import Disturbed, OwnUse, Watched, disturbed
+from keras_matrix.analysis.surroundings.disturbance import Disturbed, MeasuredStretch, OwnUse, disturbed
 from keras_matrix.records.host.inherited_environment import THREAD_VARIABLES
 from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.machine.surroundings.counters import Sampler, since
@@ -33,7 +33,7 @@ ANSWER_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PairResult:
     """The result of a pair: the mean log ratio of adjacent turns, second arm over first, and what disturbed it."""
 
     log_ratio: float
@@ -41,7 +41,7 @@ class Pair:
     disturbed: Disturbed | None
 
 
-class Process:
+class ArmProcess:
     """A running arm."""
 
     def __init__(self, threads: int) -> None:
@@ -83,13 +83,13 @@ class Process:
         self._process.wait()
 
 
-def measure(seconds: float, cpus: Sequence[int], seed: int, report: Callable[[int], None]) -> list[Pair]:
+def measure(seconds: float, cpus: Sequence[int], seed: int, report: Callable[[int], None]) -> list[PairResult]:
     """Measure pairs for these seconds, calling `report` with their number after each. Raises `RunnerError`."""
     if seconds <= 0:
         return []
     ends_s = time.perf_counter() + seconds
     drawn = random.Random(seed)
-    pairs: list[Pair] = []
+    pairs: list[PairResult] = []
     with Sampler(cpus) as sampler:
         steps = calibrate(len(cpus))
         taken_s = 0.0
@@ -110,10 +110,12 @@ def calibrate(threads: int) -> int:
     return max(1, math.ceil(TURN_S * CALIBRATION_STEPS / taken_s))
 
 
-def interleaved(processes: tuple[Process, Process], steps: int, second_first: bool, sampler: Sampler) -> Pair:
+def interleaved(
+    processes: tuple[ArmProcess, ArmProcess], steps: int, second_first: bool, sampler: Sampler
+) -> PairResult:
     """Return the result of two running arms, in the order AB BA AB ... or its mirror image."""
     times_s: tuple[list[float], list[float]] = ([], [])
-    watched: list[Watched] = []
+    watched: list[MeasuredStretch] = []
     for process in processes:
         process.turn(steps)  # the first is a warm-up and does not count
     for turn in range(TURNS):
@@ -123,23 +125,23 @@ def interleaved(processes: tuple[Process, Process], steps: int, second_first: bo
             watched.append(stretch)
     times = tuple(zip(*times_s, strict=True))
     ratio = statistics.fmean(math.log(second_s / first_s) for first_s, second_s in times)
-    return Pair(ratio, times, disturbed(watched))
+    return PairResult(ratio, times, disturbed(watched))
 
 
-def _watched_turn(process: Process, steps: int, sampler: Sampler) -> tuple[float, Watched]:
+def _watched_turn(process: ArmProcess, steps: int, sampler: Sampler) -> tuple[float, MeasuredStretch]:
     """Return a turn's seconds and the machine's activity. The arms use little memory and no storage."""
     before, own_before_s = sampler.read(), time.process_time()
     taken_s, cpu_s = process.turn(steps)
     own_s = time.process_time() - own_before_s
-    return taken_s, Watched(since(before, sampler.read()), OwnUse(cpu_s + own_s, 0.0, 0))
+    return taken_s, MeasuredStretch(since(before, sampler.read()), OwnUse(cpu_s + own_s, 0.0, 0))
 
 
 @contextmanager
-def _started(threads: int) -> Iterator[tuple[Process, Process]]:
+def _started(threads: int) -> Iterator[tuple[ArmProcess, ArmProcess]]:
     with ExitStack() as ends:
         found = []
         for _ in range(2):
-            process = Process(threads)
+            process = ArmProcess(threads)
             ends.callback(process.end)
             found.append(process)
         for process in found:

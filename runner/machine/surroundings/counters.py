@@ -25,7 +25,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from keras_matrix.analysis.surroundings.disturbance import Stretch
+from keras_matrix.analysis.surroundings.disturbance import CounterChanges
 from keras_matrix.records.host.cgroups import quota_folder
 from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.records.host.system import HERE
@@ -47,7 +47,7 @@ PRESSURES = ("cpu", "memory", "io")
 class Counters:
     """A reading of every counter, with a monotonic clock as `wall_s`. Only differences are meaningful."""
 
-    totals: Stretch
+    totals: CounterChanges
     cpus: int
     cpu_idle_s: float | None
 
@@ -85,7 +85,7 @@ class Sampler(contextlib.AbstractContextManager["Sampler"]):
         stat, vmstat = _content(self._stat), _content(self._vmstat)
         total_s, busy_s, idle_s, irq_s, steal_s = _cpu_times(stat, self._labels)
         cpu, memory, io = (_content(self._pressures[name]) for name in PRESSURES)
-        totals = Stretch(
+        totals = CounterChanges(
             wall_s=self._clock(),
             cpu_total_s=total_s,
             cpu_busy_s=busy_s,
@@ -105,17 +105,17 @@ class Sampler(contextlib.AbstractContextManager["Sampler"]):
         return Counters(totals, len(self._labels), idle_s)
 
 
-def since(before: Counters, after: Counters) -> Stretch:
+def since(before: Counters, after: Counters) -> CounterChanges:
     """Return the counters' differences. A counter that is missing at one end or ran backwards is None."""
     counted: dict[str, Any] = {
-        f.name: moved(getattr(before.totals, f.name), getattr(after.totals, f.name)) for f in fields(Stretch)
+        f.name: moved(getattr(before.totals, f.name), getattr(after.totals, f.name)) for f in fields(CounterChanges)
     }
     wall_s = after.totals.wall_s - before.totals.wall_s
-    stretch = Stretch(**(counted | {"wall_s": wall_s}))
+    stretch = CounterChanges(**(counted | {"wall_s": wall_s}))
     return _timed(stretch, wall_s * after.cpus, moved(before.cpu_idle_s, after.cpu_idle_s), after.cpus)
 
 
-def _timed(counted: Stretch, total_s: float, idle_s: float | None, cpus: int) -> Stretch:
+def _timed(counted: CounterChanges, total_s: float, idle_s: float | None, cpus: int) -> CounterChanges:
     """Compute busy time from the clock and the idle time, which the kernel measures, whereas it samples busy ticks.
 
     For a program that uses half of a CPU in short pieces, sampling at 250 Hz blurs a second by 3 %. If the ticks do not

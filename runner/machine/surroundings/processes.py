@@ -21,7 +21,7 @@ SHOWN_SHARE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ProcessStat:
     """The fields used of a process's stat file; times in seconds."""
 
     name: str
@@ -36,7 +36,7 @@ class Line:
         return self.cpu_s + self.ended_children_cpu_s
 
 
-def processes(tree: ProcTree) -> dict[int, Line] | Unread:
+def processes(tree: ProcTree) -> dict[int, ProcessStat] | Unread:
     """Return every visible process."""
     found = {}
     for name in tree.names("/proc", "[0-9]*"):
@@ -47,7 +47,7 @@ def processes(tree: ProcTree) -> dict[int, Line] | Unread:
     return found or Unread("/proc shows no process")
 
 
-def read_line(tree: ProcTree, pid: int) -> Line | None:
+def read_line(tree: ProcTree, pid: int) -> ProcessStat | None:
     """Return a process's stat file: `PID (NAME) STATE PPID ...`, whose name may contain blanks and parentheses."""
     text = tree.text(f"/proc/{pid}/stat")
     if isinstance(text, Unread):
@@ -62,11 +62,14 @@ def read_line(tree: ProcTree, pid: int) -> Line | None:
         return None
     name = " ".join(printable(head.partition("(")[2]).split()) or "?"
     used, ended = (user + system) / TICKS_PER_S, (child_user + child_system) / TICKS_PER_S
-    return Line(name[:20], parent, used, ended, started or 0)
+    return ProcessStat(name[:20], parent, used, ended, started or 0)
 
 
 def others(
-    before: Mapping[int, Line] | Unread, after: Mapping[int, Line] | Unread, own: Collection[int], wall_s: float
+    before: Mapping[int, ProcessStat] | Unread,
+    after: Mapping[int, ProcessStat] | Unread,
+    own: Collection[int],
+    wall_s: float,
 ) -> tuple[Process, ...] | Unread:
     """Return the processes outside the trees of `own` that used most CPU meanwhile, most first.
 
@@ -87,7 +90,7 @@ def others(
     return tuple(process for process in used[:SHOWN] if process.cpu_share >= SHOWN_SHARE)
 
 
-def _counted_before(before: Mapping[int, Line], after: Mapping[int, Line]) -> dict[int, float]:
+def _counted_before(before: Mapping[int, ProcessStat], after: Mapping[int, ProcessStat]) -> dict[int, float]:
     """Return, by process of `after`, how much of its CPU time and that of its ended children was used before.
 
     The CPU time of a process that has ended since belongs to its nearest live ancestor.
@@ -103,7 +106,7 @@ def _counted_before(before: Mapping[int, Line], after: Mapping[int, Line]) -> di
     return found
 
 
-def _same(earlier: Line, later: Line | None) -> bool:
+def _same(earlier: ProcessStat, later: ProcessStat | None) -> bool:
     """Return whether this is still the same process; its pid may have been reused."""
     return later is not None and earlier.started_ticks == later.started_ticks
 
@@ -122,7 +125,7 @@ def missing_rights(tree: ProcTree) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _descends(pid: int, own: Collection[int], lines: Mapping[int, Line]) -> bool:
+def _descends(pid: int, own: Collection[int], lines: Mapping[int, ProcessStat]) -> bool:
     visited: set[int] = set()
     while pid in lines and pid not in visited:
         if pid in own:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse
-from keras_matrix.analysis.surroundings.readings import Limits, Meanwhile, Placement, Readings, Swap
+from keras_matrix.analysis.surroundings.readings import Meanwhile, ProcessPlacement, Readings, ResourceLimits, Swap
 from keras_matrix.records.host.cgroups import memory_limit_bytes, memory_used_bytes, quota_cpus
 from keras_matrix.records.host.procfs import ProcTree, Unread, stated_bytes
 from keras_matrix.records.host.system import MEMORY, container_engine
@@ -31,7 +31,7 @@ def look(tree: ProcTree, cpus: Collection[int], measure: Callable[[], Sequence[f
         clocks=clocks(tree, cpus),
         heat=started,
         limits=_limits(tree, cpus),
-        place=Placement(
+        place=ProcessPlacement(
             hypervisor=hypervisor(tree),
             container=container_engine(tree),
             numa_nodes=numa_nodes(tree, cpus),
@@ -59,10 +59,10 @@ def watch(
     return Meanwhile(stretch, own, others(listed, processes(tree), {os.getpid()}, stretch.wall_s)), ratios
 
 
-def _limits(tree: ProcTree, cpus: Collection[int]) -> Limits:
+def _limits(tree: ProcTree, cpus: Collection[int]) -> ResourceLimits:
     found = online(tree)
     known = found if isinstance(found, Unread) else len(found)
-    return Limits(len(cpus), known, quota_cpus(tree), memory_limit_bytes(tree), memory_used_bytes(tree))
+    return ResourceLimits(len(cpus), known, quota_cpus(tree), memory_limit_bytes(tree), memory_used_bytes(tree))
 
 
 def swap(tree: ProcTree) -> Swap | Unread:

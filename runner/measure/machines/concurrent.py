@@ -19,7 +19,7 @@ from functools import partial
 
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.runner.errors import ExecutorError
-from keras_matrix.runner.executors.places import Fitting, Place, Places, Stopped
+from keras_matrix.runner.executors.places import Fitting, Place, Places, SessionEnded
 from keras_matrix.runner.executors.shared_folders import remove_kernels
 from keras_matrix.runner.interrupts import deferring_interrupts
 from keras_matrix.runner.matrix.reader import Cell
@@ -50,7 +50,7 @@ def measure(
     Raises `Interrupted` on a signal and `ExecutorError` if what is left can run at no place, with no process left
     running, and `StoreFailure` if a record cannot be stored.
     """
-    context = replace(context, observer=Locked(context.observer))
+    context = replace(context, observer=LockedObserver(context.observer))
     runs = {name: arm.run for name, arm in context.arms.items()}
     attempts, wanted = Attempts(runs), list(repeats)
     # What an earlier start has not refused as unsupported fits a machine that is not here now.
@@ -66,7 +66,7 @@ def measure(
             arm.executor.close()
 
 
-class Locked:
+class LockedObserver:
     """An observer that several threads may call."""
 
     def __init__(self, observer: Observer) -> None:
@@ -233,7 +233,7 @@ class _Session:
                     time.sleep(POLL_S)
                 else:
                     self._measure_here(place, queue)
-        except Stopped:
+        except SessionEnded:
             pass
         except ExecutorError as error:
             self.failures[place.identity] += 1

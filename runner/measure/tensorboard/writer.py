@@ -192,7 +192,7 @@ def _fit(name: str) -> str:
     return UNFIT_NODE.sub("_", name)
 
 
-def _nodes(job: Job) -> list[Node]:
+def _nodes(job: Job) -> list[LayerNode]:
     """Return the nodes of the model that the cell described, empty without a description."""
     described = _left(job.model_path)
     try:
@@ -239,7 +239,7 @@ def _left(path: Path) -> bytes | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class LayerNode:
     """A layer: its scoped name, its class, and the names of its input nodes."""
 
     name: str
@@ -247,19 +247,19 @@ class Node:
     inputs: tuple[str, ...]
 
 
-def nodes_of(described: Mapping[str, Any]) -> list[Node]:
+def nodes_of(described: Mapping[str, Any]) -> list[LayerNode]:
     """Return the layers of a model as nodes. Raises `KeyError` or `TypeError` for an invalid description."""
-    found: list[Node] = []
+    found: list[LayerNode] = []
     _expand(described, "", (), found)
     return found
 
 
-def _expand(layer: Mapping[str, Any], scope: str, sources: Sequence[str], found: list[Node]) -> tuple[str, ...]:
+def _expand(layer: Mapping[str, Any], scope: str, sources: Sequence[str], found: list[LayerNode]) -> tuple[str, ...]:
     """Add the nodes of a layer, or of a model's layers; return the names of its output nodes."""
     config = layer["config"]
     name = scope + str(config["name"])
     if "layers" not in config:
-        found.append(Node(name, str(layer["class_name"]), tuple(dict.fromkeys(sources))))
+        found.append(LayerNode(name, str(layer["class_name"]), tuple(dict.fromkeys(sources))))
         return (name,)
     if "output_layers" in config:
         return _functional(config, name + "/", sources, found)
@@ -269,7 +269,9 @@ def _expand(layer: Mapping[str, Any], scope: str, sources: Sequence[str], found:
     return ends
 
 
-def _functional(config: Mapping[str, Any], scope: str, sources: Sequence[str], found: list[Node]) -> tuple[str, ...]:
+def _functional(
+    config: Mapping[str, Any], scope: str, sources: Sequence[str], found: list[LayerNode]
+) -> tuple[str, ...]:
     entrances = list(_references(config["input_layers"]))
     ends: dict[str, tuple[str, ...]] = {}
     for layer in config["layers"]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from keras_matrix.runner.environments import commits, dated, package_versions
-from keras_matrix.runner.environments.layered import Base, Layer, distributions, layered
+from keras_matrix.runner.environments.layered import BaseEnvironment, Layer, distributions, layered
 from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.plan.session import ArmRequest
 
@@ -25,7 +25,7 @@ class Cache:
     say: Callable[[str], None]
 
 
-class Axis(Protocol):
+class VersionAxis(Protocol):
     """A sequence of versions, the good end first and the bad one last. `subject` names what they are versions of."""
 
     @property
@@ -59,7 +59,7 @@ class PackageAxis:
 
     name: str
     labels: Sequence[str]
-    base: Base
+    base: BaseEnvironment
     listing: package_versions.Listing
     cache: Cache
     wheels: Sequence[str] = ()
@@ -97,7 +97,7 @@ class PackageAxis:
 class DateAxis:
     """The different locks between two days."""
 
-    locks: Sequence[dated.Locked]
+    locks: Sequence[dated.DatedLock]
     python: str
     cache: Cache
 
@@ -135,7 +135,7 @@ class CheckoutAxis:
 
     checkout: commits.Checkout
     commits: Sequence[commits.Commit]
-    base: Base
+    base: BaseEnvironment
     cache: Cache
 
     @property

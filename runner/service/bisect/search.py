@@ -22,10 +22,10 @@ from keras_matrix.analysis.regression.bisection import (
     CANDIDATE,
     GOOD,
     TOTAL,
-    Answer,
     Bisection,
-    Outcome,
+    SearchOutcome,
     Trial,
+    TrialAnswer,
     search,
 )
 from keras_matrix.analysis.regression.gate import Rule
@@ -36,7 +36,7 @@ from keras_matrix.records.schema import Status
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.records.text import duration, near
 from keras_matrix.runner.environments import commits, dated, package_versions
-from keras_matrix.runner.environments.layered import Base, base_of
+from keras_matrix.runner.environments.layered import BaseEnvironment, base_of
 from keras_matrix.runner.environments.local_wheels import local_wheels
 from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork, NotNow, pip, with_cuda
 from keras_matrix.runner.errors import InfrastructureError, RunnerError, UsageError
@@ -46,18 +46,18 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Display, Experiment, measured, origin
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.measure.scheduler import utc_now
-from keras_matrix.runner.plan.adaptive import Question, numbers, step_times, weights_of
+from keras_matrix.runner.plan.adaptive import ArmsQuestion, numbers, step_times, weights_of
 from keras_matrix.runner.plan.session import ArmRequest, Session
 from keras_matrix.runner.service import exit_codes
 from keras_matrix.runner.service.bisect import text
-from keras_matrix.runner.service.bisect.axes import Axis, Cache, CheckoutAxis, DateAxis, PackageAxis
-from keras_matrix.runner.service.bisect.state import VERSION, Answered, State, Stored
+from keras_matrix.runner.service.bisect.axes import Cache, CheckoutAxis, DateAxis, PackageAxis, VersionAxis
+from keras_matrix.runner.service.bisect.state import VERSION, Answered, BisectionState, SearchState
 from keras_matrix.runner.service.bisect.text import answer_line, undecided_line
 from keras_matrix.runner.service.named_cells import chosen_cell
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SearchRange:
     """The two ends of a search, and what they are: versions of a package, days, or commits of a checkout.
 
     `requirements` is the file of what is locked on each day; `environment` has the packages that do not change.
@@ -74,14 +74,14 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class VersionSearch:
     """One search: the cell, the versions, where its state is kept, and the slowdown from which on it is one.
 
     `process_s` is how long a process takes, `suspects` what differs of the machine between the stored runs.
     """
 
     cell: Cell
-    axis: Axis
+    axis: VersionAxis
     root: Path
     smallest: float
     process_s: float
@@ -92,13 +92,13 @@ class Search:
 class Result:
     """The end of a search: the outcome, its document, its lines for a terminal, and the folder of its runs."""
 
-    outcome: Outcome
+    outcome: SearchOutcome
     document: Mapping[str, Any]
     lines: list[str]
     folder: Path
 
 
-def search_for(request: RunRequest, wanted: Search, display: Display) -> Result:
+def search_for(request: RunRequest, wanted: VersionSearch, display: Display) -> Result:
     """Measure the trials that the stored state has not answered, and store the result.
 
     Raises `BudgetSpent`, `EndFailed` or `InfrastructureError`; then the same call continues.
@@ -115,20 +115,20 @@ def search_for(request: RunRequest, wanted: Search, display: Display) -> Result:
         axis.close()
 
 
-def _result(bisection: Bisection, wanted: Search, state: State) -> Result:
+def _result(bisection: Bisection, wanted: VersionSearch, state: SearchState) -> Result:
     axis = wanted.axis
-    known = bisection.outcome in (Outcome.FOUND, Outcome.RANGE, Outcome.NOT_CONFIRMED)
+    known = bisection.outcome in (SearchOutcome.FOUND, SearchOutcome.RANGE, SearchOutcome.NOT_CONFIRMED)
     differences = axis.differences(bisection.last_good, bisection.first_bad) if known else []
     values = text.values(bisection, axis, differences, wanted.suspects)
     state.finish(values)
     return Result(bisection.outcome, values, text.result_lines(bisection, axis.labels, differences), state.folder)
 
 
-def _state(request: RunRequest, wanted: Search) -> State:
+def _state(request: RunRequest, wanted: VersionSearch) -> SearchState:
     cell, axis = wanted.cell, wanted.axis
     identity = {**axis.identity, "cell_id": cell.cell_id, "start": request.executors.started}
-    empty = Stored(VERSION, axis.subject, list(axis.labels), cell.settings)
-    return State(wanted.root, identity, empty, new=request.new)
+    empty = BisectionState(VERSION, axis.subject, list(axis.labels), cell.settings)
+    return SearchState(wanted.root, identity, empty, new=request.new)
 
 
 def cell_named(request: RunRequest, name: str) -> Cell:
@@ -137,7 +137,7 @@ def cell_named(request: RunRequest, name: str) -> Cell:
     return replace(cell, repeats=1, precision_target=PRECISION_TARGET)
 
 
-def axis_of(span: Span, cell: Cell, stored: Cache) -> Axis:
+def axis_of(span: SearchRange, cell: Cell, stored: Cache) -> VersionAxis:
     """Return the versions of a span, the good end first. Raises `UsageError`."""
     for flag, given, needed in (("--pre", span.pre, span.package), ("--requirements", span.requirements, span.days)):
         if given and not needed:
@@ -166,7 +166,7 @@ def axis_of(span: Span, cell: Cell, stored: Cache) -> Axis:
     return PackageAxis(name, versions, base, listing, stored, wheels)
 
 
-def _base(folder: Path | None, cell: Cell, *, complete: bool) -> Base:
+def _base(folder: Path | None, cell: Cell, *, complete: bool) -> BaseEnvironment:
     """Return the environment of the packages that do not change. Raises `UsageError` if it lacks one of the cell's."""
     python = interpreter.Interpreter(sys.executable) if folder is None else interpreter.of_environment(folder, "--env")
     absent = [] if complete else python.absent(["keras", "numpy", cell.settings.backend])
@@ -175,7 +175,7 @@ def _base(folder: Path | None, cell: Cell, *, complete: bool) -> Base:
     return base_of(python.python)
 
 
-def _wanted(requirements: Path | None, base: Base, cell: Cell) -> list[str]:
+def _wanted(requirements: Path | None, base: BaseEnvironment, cell: Cell) -> list[str]:
     """Return what is locked: the requirements of a file, or the installed packages of the cell, without versions."""
     if requirements is None:
         hub = [KERAS_HUB] if catalog.needs_keras_hub(cell.settings.workload) else []
@@ -210,8 +210,8 @@ class Trials:
 
     request: RunRequest
     cell: Cell
-    axis: Axis
-    state: State
+    axis: VersionAxis
+    state: SearchState
     display: Display
     smallest: float
     process_s: float
@@ -224,7 +224,7 @@ class Trials:
     def __post_init__(self) -> None:
         self._begun_s = self.clock()
 
-    def measure(self, trial: Trial, rule: Rule) -> Answer:
+    def measure(self, trial: Trial, rule: Rule) -> TrialAnswer:
         """Return the answer of a trial, stored or measured, and print it.
 
         Raises `BudgetSpent`, `EndFailed` or `InfrastructureError`, such as `CannotRebuild`: then it is not answered.
@@ -288,7 +288,7 @@ class Trials:
             seen.add(blocks)
             return answer
 
-        question = Question(trial.contrasts, answered, rule.looks)
+        question = ArmsQuestion(trial.contrasts, answered, rule.looks)
         versions = {name: self.axis.labels[position] for name, position in trial.arms.items()}
         about = {**origin("runner bisect", self.cell.settings), "bisects": self.axis.subject, **versions}
         request = replace(self.request, new=True) if anew else self.request

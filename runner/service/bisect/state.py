@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.analysis.regression.bisection import Answer
+from keras_matrix.analysis.regression.bisection import TrialAnswer
 from keras_matrix.records import files
 from keras_matrix.records.codec import CodecError, canonical, decode
 from keras_matrix.records.settings import Settings
@@ -38,13 +38,13 @@ class Answered:
     wall_s: list[float] = field(default_factory=list)
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> TrialAnswer:
         """The answer, for the search."""
-        return Answer(tuple(map(tuple, self.logs)), self.reason)
+        return TrialAnswer(tuple(map(tuple, self.logs)), self.reason)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class BisectionState:
     """The content of `bisection.json`: what is searched, by its settings and the names of the versions."""
 
     version: int
@@ -54,10 +54,10 @@ class Stored:
     answers: list[Answered] = field(default_factory=list)
 
 
-class State:
+class SearchState:
     """The state of one search, in its folder below `root`."""
 
-    def __init__(self, root: Path, identity: Mapping[str, Any], empty: Stored, *, new: bool) -> None:
+    def __init__(self, root: Path, identity: Mapping[str, Any], empty: BisectionState, *, new: bool) -> None:
         self.folder = root / hashlib.sha256(canonical(dict(identity)).encode(errors="surrogatepass")).hexdigest()[:16]
         found = None if new or (self.folder / RESULT).exists() else self._read()
         self.continued = found is not None
@@ -79,10 +79,10 @@ class State:
         """Store the result. Raises OSError."""
         self._write(RESULT, json.dumps(result, indent=1, allow_nan=False))
 
-    def _read(self) -> Stored | None:
+    def _read(self) -> BisectionState | None:
         """Return the stored state; None if it is missing or damaged."""
         try:
-            found = decode(Stored, files.read_json(self.folder / STATE), "bisection")
+            found = decode(BisectionState, files.read_json(self.folder / STATE), "bisection")
         except (OSError, CodecError):
             return None
         return found if found.version == VERSION else None

@@ -9,12 +9,12 @@ from keras_matrix.analysis.comparison.ratios import bracketed, change_text
 from keras_matrix.analysis.regression.bisection import (
     CANDIDATE,
     LOOKS,
-    Answer,
     Bisection,
-    Outcome,
-    Side,
-    Step,
+    CandidateSide,
+    SearchOutcome,
     Trial,
+    TrialAnswer,
+    TriedCandidate,
     estimate,
     most_steps,
     rule_for,
@@ -25,13 +25,13 @@ from keras_matrix.analysis.regression.gate import Rule
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.text import duration, percentage
-from keras_matrix.runner.service.bisect.axes import Axis
+from keras_matrix.runner.service.bisect.axes import VersionAxis
 
 LISTED = 12
 MORE = "a quieter machine, more epochs, or versions that differ more may decide it; the same command measures anew"
 
 
-def plan_lines(axis: Axis, process_s: float) -> list[str]:
+def plan_lines(axis: VersionAxis, process_s: float) -> list[str]:
     """Return the candidates and what a search costs, before anything is measured."""
     labels = axis.labels
     shown = list(labels) if len(labels) <= LISTED else [*labels[: LISTED // 2], "...", *labels[-LISTED // 2 :]]
@@ -50,7 +50,7 @@ def plan_lines(axis: Axis, process_s: float) -> list[str]:
     ]
 
 
-def plan_values(axis: Axis, process_s: float) -> Mapping[str, Any]:
+def plan_values(axis: VersionAxis, process_s: float) -> Mapping[str, Any]:
     """Return the same as JSON values."""
     steps = most_steps(len(axis.labels))
     return {"subject": axis.subject, "versions": list(axis.labels), "most_steps": steps, "process_s": process_s}
@@ -60,7 +60,7 @@ def result_lines(found: Bisection, labels: Sequence[str], differences: Sequence[
     """Return the result: the steps, the verdict, the size, the confidence, and what else differs."""
     lines = [step_line(number, step, labels) for number, step in enumerate(found.steps, 1)]
     lines += ["", verdict(found, labels)]
-    if found.outcome is Outcome.FOUND and found.share is not None:
+    if found.outcome is SearchOutcome.FOUND and found.share is not None:
         lines.append(f"its share of the complete change, {ratio(found.total)}: {percentage(found.share)}")
     if found.tests:
         lines.append(
@@ -77,12 +77,12 @@ def verdict(found: Bisection, labels: Sequence[str]) -> str:
     reasons = "; ".join(f"{labels[step.position]}: {step.reason or step.side}" for step in between)
     shown = f"slower than {good}: {found.reason or ratio(found.size or found.total)}"
     return {
-        Outcome.FOUND: f"found: {bad} is {shown}",
-        Outcome.RANGE: f"undecided: the first slow one is after {good}, at the latest {bad}; left out: {reasons}",
-        Outcome.NOT_CONFIRMED: f"undecided: the steps lead to {bad}, which is not confirmed to be {shown}",
-        Outcome.NOT_SLOWER: f"--bad: {bad} against {good}: {ratio(found.total)}: {_not_slower(found)}",
-        Outcome.ENDS_UNDECIDED: f"undecided: whether {bad} is {shown} after {blocks_text(found.total)}; {MORE}",
-        Outcome.NOT_MEASURED: f"not measured: {found.reason}",
+        SearchOutcome.FOUND: f"found: {bad} is {shown}",
+        SearchOutcome.RANGE: f"undecided: the first slow one is after {good}, at the latest {bad}; left out: {reasons}",
+        SearchOutcome.NOT_CONFIRMED: f"undecided: the steps lead to {bad}, which is not confirmed to be {shown}",
+        SearchOutcome.NOT_SLOWER: f"--bad: {bad} against {good}: {ratio(found.total)}: {_not_slower(found)}",
+        SearchOutcome.ENDS_UNDECIDED: f"undecided: whether {bad} is {shown} after {blocks_text(found.total)}; {MORE}",
+        SearchOutcome.NOT_MEASURED: f"not measured: {found.reason}",
     }[found.outcome]
 
 
@@ -101,19 +101,19 @@ def blocks_text(estimate: Estimate | None) -> str:
 
 def undecided_line(trial: Trial, logs: Sequence[Sequence[float]], rule: Rule) -> str:
     """Return what a look shows that has not decided its trial."""
-    answer = Answer(tuple(map(tuple, logs)))
+    answer = TrialAnswer(tuple(map(tuple, logs)))
     shown = estimate(answer, trial.contrasts.index(trial.shown), rule)
     following = rule.looks.following(len(logs[0]))
     goes_on = f"continuing to {following}" if following else "no look left"
     return f"  {blocks_text(shown)}: {ratio(shown)}: undecided, {goes_on}"
 
 
-def step_line(number: int, step: Step, labels: Sequence[str]) -> str:
+def step_line(number: int, step: TriedCandidate, labels: Sequence[str]) -> str:
     """Return one step."""
     return f"step {number}: {_side_of(step, labels)}"
 
 
-def answer_line(trial: Trial, answer: Answer, rule: Rule, labels: Sequence[str]) -> str:
+def answer_line(trial: Trial, answer: TrialAnswer, rule: Rule, labels: Sequence[str]) -> str:
     """Return what a trial has found, as soon as it is known."""
     if CANDIDATE in trial.arms:
         return f"  {_side_of(step_of(trial.arms[CANDIDATE], answer, rule), labels)}"
@@ -124,13 +124,15 @@ def answer_line(trial: Trial, answer: Answer, rule: Rule, labels: Sequence[str])
     return f"  {new} against {base}: {ratio(estimate(answer, shown, rule))}, {len(answer.logs[0])} blocks"
 
 
-def _side_of(step: Step, labels: Sequence[str]) -> str:
-    if step.side is Side.UNUSABLE:
+def _side_of(step: TriedCandidate, labels: Sequence[str]) -> str:
+    if step.side is CandidateSide.UNUSABLE:
         return f"{labels[step.position]} cannot be measured: {step.reason}"
     return f"{labels[step.position]} is {step.side}: {ratio(step.ratio)} to {labels[0]}, {step.blocks} blocks"
 
 
-def values(found: Bisection, axis: Axis, differences: Sequence[str], suspects: Sequence[str]) -> Mapping[str, Any]:
+def values(
+    found: Bisection, axis: VersionAxis, differences: Sequence[str], suspects: Sequence[str]
+) -> Mapping[str, Any]:
     """Return the result as JSON values."""
     labels = axis.labels
     steps = [{**to_json(step), "version": labels[step.position]} for step in found.steps]

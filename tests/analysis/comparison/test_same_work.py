@@ -12,7 +12,7 @@ from keras_matrix.analysis.comparison.same_work import differing, loss_path, los
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.comparison.versus import versus
 from keras_matrix.analysis.history.sessions import SessionRatio
-from keras_matrix.analysis.regression.gate import Outcome, Rule
+from keras_matrix.analysis.regression.gate import GateOutcome, Rule
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.schema import Learning, Record, Resolved, Times
 from tests.analysis.comparison.test_table import only_row, records_of
@@ -131,7 +131,7 @@ def test_calibrated_steps_may_differ_between_two_sessions(chosen: int | str, ref
     assert differing({"base": [base], "new": [new]}) == expected
     assert differing({"base": [base], "new": [new]}, apart=True) == (expected if refused else None)
     found = versus([base], [new], Rule(), lambda one, other: KNOWN)
-    assert found.outcome is (Outcome.NOT_MEASURED if refused else Outcome.NO_WORSE)
+    assert found.outcome is (GateOutcome.NOT_MEASURED if refused else GateOutcome.NO_WORSE)
 
 
 def test_rounding_and_missing_counts_are_the_same_work() -> None:

@@ -10,7 +10,7 @@ import pytest
 from keras_matrix.analysis.comparison import tf32
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.comparison.versus import versus
-from keras_matrix.analysis.regression.gate import Outcome, Rule
+from keras_matrix.analysis.regression.gate import GateOutcome, Rule
 from keras_matrix.records.schema import Record, Resolved
 from tests.conftest import make_record, make_settings
 
@@ -102,7 +102,7 @@ def test_in_league_matched_backends_without_tf32_are_compared() -> None:
 def test_two_runs_of_one_backend_that_differ_in_tf32_are_compared_with_a_caveat() -> None:
     found = versus(on("torch", **NONE), on("torch", **CUDNN), Rule())
     (one,) = found.comparisons
-    assert one.outcome is not Outcome.NOT_MEASURED
+    assert one.outcome is not GateOutcome.NOT_MEASURED
     assert one.caveats[0].startswith("TF32: new uses it in convolutions and recurrent layers, base does not; ")
 
 

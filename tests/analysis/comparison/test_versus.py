@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.comparison.versus import Comparison, versus
+from keras_matrix.analysis.comparison.versus import CellComparison, versus
 from keras_matrix.analysis.history.sessions import SessionRatio, SessionSpread, across_sessions
-from keras_matrix.analysis.regression.gate import GATE_LOOKS, Outcome, Rule
+from keras_matrix.analysis.regression.gate import GATE_LOOKS, GateOutcome, Rule
 from keras_matrix.analysis.stats.blocks import of_logs, paired_logs
 from keras_matrix.analysis.stats.sequential import FIXED, LOOKS
 from keras_matrix.records.schema import Learning, Record, Status
@@ -38,7 +38,7 @@ def session(levels: Sequence[float]) -> list[Record]:
     ]
 
 
-def above(comparisons: Sequence[Comparison]) -> set[int]:
+def above(comparisons: Sequence[CellComparison]) -> set[int]:
     """Return the cells whose interval is above 1."""
     return {one.either.settings.batch_size for one in comparisons if one.ratio and (one.ratio.low or 0) > 1}
 
@@ -48,9 +48,9 @@ def test_many_equal_cells_of_two_sessions_do_not_regress_and_a_large_slowdown_do
     levels = [*[1.0] * 39, 1.035, 1.3]
     found = versus(session([1.0] * 41), session(levels), Rule(threshold=0.0, looks=FIXED), across).comparisons
     assert {40, 41} == above(found)
-    assert [one.either.settings.batch_size for one in found if one.outcome is Outcome.REGRESSED] == [41]
+    assert [one.either.settings.batch_size for one in found if one.outcome is GateOutcome.REGRESSED] == [41]
     (by_chance,) = (one for one in found if one.either.settings.batch_size == 40)
-    assert (by_chance.outcome, by_chance.adjusted_p) == (Outcome.UNDECIDED, pytest.approx(0.38, abs=0.1))
+    assert (by_chance.outcome, by_chance.adjusted_p) == (GateOutcome.UNDECIDED, pytest.approx(0.38, abs=0.1))
 
 
 def test_gate_on_equal_cells_of_two_sessions_rarely_alarms() -> None:
@@ -60,7 +60,7 @@ def test_gate_on_equal_cells_of_two_sessions_rarely_alarms() -> None:
     for _ in range(30):
         levels = [[math.exp(noise.gauss(0, 0.01)) for _ in range(30)] for _ in range(2)]
         found = versus(session(levels[0]), session(levels[1]), rule, across).comparisons
-        alarms += any(one.outcome is Outcome.REGRESSED for one in found)
+        alarms += any(one.outcome is GateOutcome.REGRESSED for one in found)
         plain += bool(above(found))
     assert plain > 5
     assert alarms <= 1
@@ -72,7 +72,7 @@ def test_every_repeat_of_two_sessions_counts_for_failures() -> None:
         *(make_record(None, 3 + n, Status.TIMEOUT, settings=make_settings(batch_size=1)) for n in (0, 1)),
     ]
     (one,) = versus(session([1.0]), new, Rule(), across).comparisons
-    assert (one.outcome, one.reason) == (Outcome.NOT_MEASURED, "not measured in new: timeout in 2 of 5 repeats")
+    assert (one.outcome, one.reason) == (GateOutcome.NOT_MEASURED, "not measured in new: timeout in 2 of 5 repeats")
 
 
 def test_unstable_process_of_two_sessions_is_stated_to_be_in_the_time_and_not_in_the_ratio() -> None:
@@ -91,7 +91,7 @@ def test_ratio_at_the_threshold_advises_another_threshold() -> None:
     base = [make_record(0.01 * (1 + 0.01 * (-1) ** repeat), repeat) for repeat in range(6)]
     new = [make_record(0.01 * (1 - 0.01 * (-1) ** repeat), repeat) for repeat in range(6)]
     (one,) = versus(base, new, Rule(threshold=0.0, looks=FIXED)).comparisons
-    assert (one.outcome, one.more_blocks) == (Outcome.UNDECIDED, None)
+    assert (one.outcome, one.more_blocks) == (GateOutcome.UNDECIDED, None)
     assert one.said == "undecided: too near the threshold for 10,000 repeats to decide; set another --threshold"
     nearer = replace(one, more_blocks=1)
     assert nearer.said == "undecided: about 1 more repeat would decide it"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.analysis.explain.alignment import Row, aligned, half_width_s
-from keras_matrix.analysis.explain.parts import Part, PartKey, Place
+from keras_matrix.analysis.explain.alignment import AlignedPart, aligned, half_width_s
+from keras_matrix.analysis.explain.parts import Part, PartKey, TrackPlace
 from tests.analysis.explain.traced import Operation, parts
 
 FORWARD = {"phase": "forward"}
@@ -15,7 +15,7 @@ def layer(name: str, op: str = "dot", us: float = 10) -> Operation:
     return op, us, {"layer": name, **FORWARD}
 
 
-def pairs(rows: tuple[Row, ...]) -> list[tuple[str | None, str | None, bool, bool]]:
+def pairs(rows: tuple[AlignedPart, ...]) -> list[tuple[str | None, str | None, bool, bool]]:
     return [(row.key.layer, row.key.op, row.base is not None, row.new is not None) for row in rows if row.key.op]
 
 
@@ -39,7 +39,7 @@ def test_hash_in_a_name_does_not_distinguish_operations() -> None:
 def test_two_backends_are_paired_by_layer_and_phase_only() -> None:
     base, new = parts(100, layer("a", "dot"), layer("a", "copy")), parts(100, layer("a", "aten::mm"), backend="torch")
     found = [row for row in aligned(base, new, same_backend=False).rows if row.key.layer]
-    assert [(row.key, row.counts) for row in found] == [(PartKey(Place.COMPUTE, "forward", "a"), (2, 1))]
+    assert [(row.key, row.counts) for row in found] == [(PartKey(TrackPlace.COMPUTE, "forward", "a"), (2, 1))]
     assert found[0].base_s == pytest.approx(20e-6)
 
 
@@ -61,11 +61,11 @@ def test_interval_of_a_change_is_welchs() -> None:
     from scipy import stats
 
     base, new = (1.0, 1.2, 1.1, 1.3), (2.0, 2.5, 2.1)
-    row = Row(PartKey(Place.COMPUTE, op="a"), Part(base, 1), Part(new, 1))
+    row = AlignedPart(PartKey(TrackPlace.COMPUTE, op="a"), Part(base, 1), Part(new, 1))
     low, high = stats.ttest_ind(new, base, equal_var=False).confidence_interval()
     assert half_width_s([row]) == pytest.approx((high - low) / 2)
 
 
 def test_single_step_has_no_interval() -> None:
-    row = Row(PartKey(Place.COMPUTE, op="a"), Part((1.0,), 1), Part((2.0,), 1))
+    row = AlignedPart(PartKey(TrackPlace.COMPUTE, op="a"), Part((1.0,), 1), Part((2.0,), 1))
     assert half_width_s([row]) is None

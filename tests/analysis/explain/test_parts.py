@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from keras_matrix.analysis.explain.parts import PartKey, Place, parts_of
-from keras_matrix.records.traces.neutral import Head, TrackKind, Span
+from keras_matrix.analysis.explain.parts import PartKey, TrackPlace, parts_of
+from keras_matrix.records.traces.neutral import Head, Span, TrackKind
 from tests.analysis.explain.traced import steps
 from tests.records.traces.synthetic import span
 
 HEAD = Head("jax", 1, "cpu", 1)
-GAP, INPUT, BETWEEN = (PartKey(place) for place in (Place.GAP, Place.INPUT, Place.BETWEEN))
+GAP, INPUT, BETWEEN = (PartKey(place) for place in (TrackPlace.GAP, TrackPlace.INPUT, TrackPlace.BETWEEN))
 
 
 def us(spans: list[Span], head: Head = HEAD) -> dict[str, float]:
@@ -40,7 +40,9 @@ def test_moment_without_an_operation_is_a_fetch_or_a_gap_or_between_steps() -> N
             span("a", 200, 100, step=2),
         ]
     )
-    assert found == pytest.approx({str(Place.GAP): 20, "a": 80, str(Place.BETWEEN): 35, str(Place.INPUT): 15})
+    assert found == pytest.approx(
+        {str(TrackPlace.GAP): 20, "a": 80, str(TrackPlace.BETWEEN): 35, str(TrackPlace.INPUT): 15}
+    )
 
 
 def test_work_that_begins_within_a_later_step_is_counted_once() -> None:
@@ -56,12 +58,17 @@ def test_operation_counts_for_its_step_even_if_the_program_has_begun_others() ->
     spans = [span(f"step {n}", 10 * n, 10, TrackKind.STEPS, step=n) for n in (1, 2)]
     spans += [span("a", 100 * n, 100, step=n) for n in (1, 2)]
     found = parts_of(HEAD, spans)
-    assert found.parts[PartKey(Place.COMPUTE, op="a")].times_s == pytest.approx((100e-6, 100e-6))
+    assert found.parts[PartKey(TrackPlace.COMPUTE, op="a")].times_s == pytest.approx((100e-6, 100e-6))
 
 
 def test_operation_that_only_calls_others_is_not_counted() -> None:
     """Mutation: `_working` yields every span."""
-    spans = [span("step 1", 0, 100, TrackKind.STEPS, step=1), span("linear", 0, 50), span("mm", 1, 48), span("mm", 50, 50)]
+    spans = [
+        span("step 1", 0, 100, TrackKind.STEPS, step=1),
+        span("linear", 0, 50),
+        span("mm", 1, 48),
+        span("mm", 50, 50),
+    ]
     found = parts_of(HEAD, spans)
     assert {key.op: part.count for key, part in found.parts.items()} == {"linear": 0, "mm": 2}
     assert found.operations == 2
@@ -73,7 +80,7 @@ def test_workers_are_averaged() -> None:
         span("a", 0, 100),
         span("a", 0, 50, worker=1),
     ]
-    assert us(spans, Head("jax", 2, "cpu", 1)) == pytest.approx({"a": 75, str(Place.GAP): 25})
+    assert us(spans, Head("jax", 2, "cpu", 1)) == pytest.approx({"a": 75, str(TrackPlace.GAP): 25})
 
 
 def test_call_of_several_steps_is_divided_by_them() -> None:

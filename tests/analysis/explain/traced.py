@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_matrix.analysis.explain.explanation import Side
 from keras_matrix.analysis.explain.parts import StepParts, parts_of
-from keras_matrix.records.traces.neutral import Head, TrackKind, Span
+from keras_matrix.records.traces.neutral import Head, Span, TrackKind
 from tests.conftest import make_record, make_settings
 from tests.records.traces.synthetic import span
 

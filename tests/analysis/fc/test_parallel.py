@@ -74,7 +74,9 @@ def test_one_worker_of_another_backend_is_not_used() -> None:
 def watched(records: Sequence[Record], *timings: tuple[float, float]) -> list[Record]:
     """Return the records with collectives of this share of this step, one repeat after another."""
     return [
-        replace(r, parallel=replace(r.parallel, communication=Communication(TimingMethod.TIMED, [s], [s * (1 - share)])))
+        replace(
+            r, parallel=replace(r.parallel, communication=Communication(TimingMethod.TIMED, [s], [s * (1 - share)]))
+        )
         for r, (s, share) in zip(records, timings, strict=True)
         if r.parallel
     ]

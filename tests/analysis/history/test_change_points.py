@@ -18,7 +18,7 @@ from keras_matrix.analysis.history.change_points import (
     evidence,
     version_changes,
 )
-from keras_matrix.analysis.history.sessions import History, Session
+from keras_matrix.analysis.history.sessions import CellSession, History
 from keras_matrix.analysis.stats.blocks import geometric
 from tests.sessions import noisy, run_name
 
@@ -31,9 +31,9 @@ def logs(*levels: tuple[float, int], scatter: float = 0.01, seed: int = 1) -> li
     return [math.log(level) + noise.gauss(0, scatter) for level, count in levels for _ in range(count)]
 
 
-def session(number: int, value: float | None, **facts: str) -> Session:
+def session(number: int, value: float | None, **facts: str) -> CellSession:
     step_time = geometric([value] * 3) if value else None
-    return Session(run_name(number), step_time, 0.001, {}, facts)
+    return CellSession(run_name(number), step_time, 0.001, {}, facts)
 
 
 def history(values: list[float], **facts: str) -> History:

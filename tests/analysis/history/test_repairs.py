@@ -7,7 +7,7 @@ import pytest
 from keras_matrix.analysis.comparison.primary_metric import Figure
 from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of, slowdown
 from keras_matrix.analysis.history.change_points import Assessment, Change, Notes, assess
-from keras_matrix.analysis.history.sessions import History, Session
+from keras_matrix.analysis.history.sessions import CellSession, History
 from keras_matrix.analysis.stats.blocks import geometric
 from keras_matrix.records.task import Goal
 from tests.sessions import noisy, run_name
@@ -22,7 +22,7 @@ def assessed(
     """A history of these levels, each given as (value, sessions)."""
     values = [value for seed, (level, count) in enumerate(levels) for value in noisy(level, count, scatter, seed)]
     sessions = tuple(
-        Session(run_name(number), geometric([value] * 3), 0.001, {}, {}) for number, value in enumerate(values)
+        CellSession(run_name(number), geometric([value] * 3), 0.001, {}, {}) for number, value in enumerate(values)
     )
     return assess(History("a" * 16, "0" * 16, None, {}, sessions, Figure("x", "", goal)), notes)
 

@@ -10,7 +10,7 @@ import pytest
 from keras_matrix.analysis.parity import deviations
 from keras_matrix.analysis.parity.explanations import (
     CAUSES,
-    Evidence,
+    DeviationEvidence,
     adam_step_error,
     applying,
     correctable,
@@ -29,7 +29,7 @@ def test_single_figure_beyond_its_limit_is_not_explained(precision: str, figure:
         changes: dict[str, Any] = {figure: factor * limit}
         observed = replace(Deviation(0.0, 0.0, 0.0, None, 0.0, None, 0.0), **changes)
         pair = Pair(["jax", "torch"], {precision: observed}, deviations.findings(precision, observed))
-        return explained(pair, Evidence()).findings
+        return explained(pair, DeviationEvidence()).findings
 
     limit = deviations.LIMITS[precision][figure]
     assert found(1.0) == []
@@ -53,7 +53,7 @@ def pair_of(
 
 
 def is_explained(pair: Pair, facts: Facts) -> bool:
-    return explained(pair, Evidence(facts=dict.fromkeys(pair.backends, facts))).agrees
+    return explained(pair, DeviationEvidence(facts=dict.fromkeys(pair.backends, facts))).agrees
 
 
 def test_rounded_betas_lengthen_or_shorten_adams_step_by_the_float32_error_of_the_bias_correction() -> None:
@@ -65,7 +65,7 @@ def test_rounded_betas_lengthen_or_shorten_adams_step_by_the_float32_error_of_th
 
 @pytest.mark.parametrize("optimizer", ["Adam", "AdamW"])
 def test_adams_rounded_betas_explain_an_update_on_tensorflow_in_any_workload(optimizer: str) -> None:
-    pair = explained(pair_of(6.7e-6), Evidence(facts={"tensorflow": replace(ADAM, optimizer=optimizer)}))
+    pair = explained(pair_of(6.7e-6), DeviationEvidence(facts={"tensorflow": replace(ADAM, optimizer=optimizer)}))
     (finding,) = pair.findings
     assert finding.explanation is not None
     assert "rounds Adam's beta_1 and beta_2 to float32" in finding.explanation
@@ -139,7 +139,7 @@ def test_inexact_operation_explains_figures_only_if_it_ran(
 def test_float32_layers_explain_a_figure_of_any_backends_and_are_corrected_on_both() -> None:
     pair = pair_of(1e-6, "jax", "gradient")
     facts = dict.fromkeys(pair.backends, Facts("RMSprop", operations=[Operation.FLOAT32_LAYERS]))
-    (finding,) = explained(pair, Evidence(facts=facts)).findings
+    (finding,) = explained(pair, DeviationEvidence(facts=facts)).findings
     assert finding.explanation is not None
     assert finding.explanation.count("layers compute in float32") == 1
     assert correctable(pair, facts) == {(name, "float64"): {Operation.FLOAT32_LAYERS} for name in pair.backends}
@@ -156,7 +156,7 @@ def test_repeated_rows_matter_only_to_an_optimizer_that_squares_gradients() -> N
 
 def test_explanation_names_only_the_causes_that_may_be_as_large_as_the_figure() -> None:
     facts = {"tensorflow": replace(ADAM, operations=[Operation.GELU, Operation.REPEATED_ROWS])}
-    (finding,) = explained(pair_of(0.04), Evidence(facts=facts)).findings
+    (finding,) = explained(pair_of(0.04), DeviationEvidence(facts=facts)).findings
     assert finding.explanation is not None
     assert finding.explanation.startswith("Keras on TensorFlow hands an embedding's gradient to the optimizer as rows")
     assert "tf.nn.gelu" not in finding.explanation
@@ -193,7 +193,7 @@ def test_no_cause_names_a_workload() -> None:
 @pytest.mark.parametrize(("own", "is_explained"), [(0.004, True), (0.003, False), (0.0, False)])
 def test_training_loss_is_explained_by_three_times_a_backends_own_deviation(own: float, is_explained: bool) -> None:
     pair = Pair(["jax", "torch"], {}, [ParityFinding("float32", "losses", 0.01, 1e-3)])
-    found = explained(pair, Evidence({"torch": own}))
+    found = explained(pair, DeviationEvidence({"torch": own}))
     assert found.agrees == is_explained
 
 
@@ -215,7 +215,7 @@ def test_float32_gradient_is_explained_only_where_both_backends_round_so_and_a_n
         ["jax", "torch"], {"float64": Deviation(gradient=exact)}, [ParityFinding("float32", "gradient", 0.02, 1e-2)]
     )
     rounding = {"jax": Deviation(gradient=0.02), "torch": Deviation(gradient=torch)}
-    evidence = Evidence({}, rounding, {"torch": Deviation(gradient=nudged)})
+    evidence = DeviationEvidence({}, rounding, {"torch": Deviation(gradient=nudged)})
     assert explained(pair, evidence).agrees == is_explained
 
 
@@ -224,7 +224,7 @@ def test_norm_that_agrees_by_chance_is_judged_by_the_gradients_rounding(gradient
     observed = {"float64": Deviation(gradient_norm=0.0), "float32": Deviation(gradient_norm=9e-4, gradient=gradient)}
     pair = Pair(["jax", "torch"], observed, [ParityFinding("float32", "gradient_norm", 9e-4, 1e-4)])
     rounding = {b: Deviation(gradient_norm=norm, gradient=0.025) for b, norm in (("jax", 1e-9), ("torch", 9e-4))}
-    evidence = Evidence({}, rounding, {"torch": Deviation(gradient_norm=5e-4)})
+    evidence = DeviationEvidence({}, rounding, {"torch": Deviation(gradient_norm=5e-4)})
     assert explained(pair, evidence).agrees == is_explained
 
 
@@ -246,4 +246,4 @@ def test_largest_figure_of_several_nudges_counts() -> None:
 def test_other_deviations_are_not_explained() -> None:
     others = [ParityFinding("float64", "losses", 0.01, 1e-6), ParityFinding("float32", "loss", 0.01, 1e-5)]
     pair = Pair(["jax", "torch"], {}, others)
-    assert explained(pair, Evidence({"torch": 1.0, "jax": 1.0})) == pair
+    assert explained(pair, DeviationEvidence({"torch": 1.0, "jax": 1.0})) == pair

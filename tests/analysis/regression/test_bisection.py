@@ -19,10 +19,10 @@ from keras_matrix.analysis.regression.bisection import (
     LOOKS,
     SPARE_STEPS,
     TOTAL,
-    Answer,
-    Outcome,
-    Side,
+    CandidateSide,
+    SearchOutcome,
     Trial,
+    TrialAnswer,
     answered,
     confirmation,
     expected_blocks,
@@ -48,15 +48,15 @@ class Versions:
     trials: list[Trial] = field(default_factory=list)
     confirms: bool = True
 
-    def measure(self, trial: Trial, rule: Rule) -> Answer:
+    def measure(self, trial: Trial, rule: Rule) -> TrialAnswer:
         self.trials.append(trial)
         if broken := [position for position in trial.arms.values() if position in self.unusable]:
-            return Answer(reason=f"{broken[0]} cannot be imported")
+            return TrialAnswer(reason=f"{broken[0]} cannot be imported")
         signs = [1 if block % 2 else -1 for block in range(LOOKS.blocks[1])]
         noise = 1.0 if any(position in self.noisy for position in trial.arms.values()) else 0.0
         if not self.confirms and FOUND in trial.arms:
             noise = 1.0
-        return Answer(
+        return TrialAnswer(
             tuple(
                 tuple(sum(w * self.logs[trial.arms[arm]] for arm, w in one.items()) + noise * sign for sign in signs)
                 for one in trial.contrasts
@@ -75,7 +75,7 @@ def test_any_position_is_found_within_the_logarithm_of_the_versions(data: st.Dat
     count = data.draw(st.integers(2, 300))
     first_slow = data.draw(st.integers(1, count - 1))
     found = search(count, stepped(count, first_slow).measure)
-    assert (found.outcome, found.last_good, found.first_bad) == (Outcome.FOUND, first_slow - 1, first_slow)
+    assert (found.outcome, found.last_good, found.first_bad) == (SearchOutcome.FOUND, first_slow - 1, first_slow)
     assert len(found.steps) <= math.ceil(math.log2(count - 1))
     assert found.size is not None
     assert found.size.centre == pytest.approx(1.05)
@@ -91,12 +91,12 @@ def test_versions_that_cannot_be_measured_cost_a_step_each_and_limit_the_answer_
     first_slow = data.draw(st.integers(1, count - 1))
     unusable = data.draw(st.sets(st.integers(1, count - 2), max_size=8))
     found = search(count, stepped(count, first_slow, unusable=unusable).measure)
-    skipped = [step for step in found.steps if step.side is Side.UNUSABLE]
+    skipped = [step for step in found.steps if step.side is CandidateSide.UNUSABLE]
     assert found.last_good < first_slow <= found.first_bad
     assert set(range(found.last_good + 1, found.first_bad)) <= unusable
     assert {step.position for step in skipped} <= unusable
     assert len(found.steps) <= math.ceil(math.log2(count - 1)) + len(skipped)
-    assert (found.outcome is Outcome.FOUND) == (found.first_bad - found.last_good == 1)
+    assert (found.outcome is SearchOutcome.FOUND) == (found.first_bad - found.last_good == 1)
     assert all(step.reason == f"{step.position} cannot be imported" for step in skipped)
 
 
@@ -104,12 +104,12 @@ def test_undecided_version_is_skipped_and_the_nearest_one_is_tried() -> None:
     versions = stepped(9, 3, noisy=[4])
     found = search(9, versions.measure)
     assert [(step.position, step.side) for step in found.steps] == [
-        (4, Side.UNDECIDED),
-        (5, Side.SLOW),
-        (2, Side.FAST),
-        (3, Side.SLOW),
+        (4, CandidateSide.UNDECIDED),
+        (5, CandidateSide.SLOW),
+        (2, CandidateSide.FAST),
+        (3, CandidateSide.SLOW),
     ]
-    assert (found.outcome, found.first_bad) == (Outcome.FOUND, 3)
+    assert (found.outcome, found.first_bad) == (SearchOutcome.FOUND, 3)
 
 
 @pytest.mark.parametrize(("count", "most"), [(2, 0), (3, 1), (4, 2), (5, 3), (6, 4), (9, 5), (64, 8)])
@@ -120,7 +120,7 @@ def test_no_more_steps_are_planned_than_there_are_candidates(count: int, most: i
 
 def test_search_ends_with_a_range_after_the_most_steps() -> None:
     found = search(64, stepped(64, 40, noisy=range(1, 63)).measure)
-    assert (found.outcome, found.last_good, found.first_bad) == (Outcome.RANGE, 0, 63)
+    assert (found.outcome, found.last_good, found.first_bad) == (SearchOutcome.RANGE, 0, 63)
     assert len(found.steps) == most_steps(64) == 6 + SPARE_STEPS
 
 
@@ -143,35 +143,35 @@ def test_found_version_and_both_ends_are_measured_again() -> None:
 def test_version_that_is_not_confirmed_is_not_found() -> None:
     """Mutation: _confirmed() always returns FOUND."""
     found = search(9, stepped(9, 5, confirms=False).measure)
-    assert (found.outcome, found.first_bad) == (Outcome.NOT_CONFIRMED, 5)
+    assert (found.outcome, found.first_bad) == (SearchOutcome.NOT_CONFIRMED, 5)
 
 
 @pytest.mark.parametrize("logs", [[0.0, 0.0, 0.0], [0.0, 0.0, -SLOWER]])
 def test_ends_without_a_slowdown_are_not_searched_between(logs: list[float]) -> None:
     versions = Versions(logs)
     found = search(3, versions.measure)
-    assert (found.outcome, len(versions.trials)) == (Outcome.NOT_SLOWER, 1)
+    assert (found.outcome, len(versions.trials)) == (SearchOutcome.NOT_SLOWER, 1)
     assert found.total is not None
 
 
-@pytest.mark.parametrize(("smallest", "outcome"), [(0.1, Outcome.NOT_SLOWER), (0.02, Outcome.FOUND)])
-def test_ends_that_differ_by_less_than_asked_are_not_searched_between(smallest: float, outcome: Outcome) -> None:
+@pytest.mark.parametrize(("smallest", "outcome"), [(0.1, SearchOutcome.NOT_SLOWER), (0.02, SearchOutcome.FOUND)])
+def test_ends_that_differ_by_less_than_asked_are_not_searched_between(smallest: float, outcome: SearchOutcome) -> None:
     """Mutation: search() asks only whether the bad end is slower."""
     versions = stepped(9, 5)
     found = search(9, versions.measure, smallest)
     assert found.outcome is outcome
-    assert (len(versions.trials) == 1) == (outcome is Outcome.NOT_SLOWER)
+    assert (len(versions.trials) == 1) == (outcome is SearchOutcome.NOT_SLOWER)
 
 
 def test_ends_that_stay_undecided_are_neither_slower_nor_not() -> None:
     """Mutation: search() takes whatever is not shown to be slower as not slower."""
     found = search(9, stepped(9, 5, noisy=[8]).measure)
-    assert (found.outcome, found.total is not None) == (Outcome.ENDS_UNDECIDED, True)
+    assert (found.outcome, found.total is not None) == (SearchOutcome.ENDS_UNDECIDED, True)
 
 
 def test_end_that_cannot_be_measured_is_reported_with_its_reason() -> None:
     found = search(3, stepped(3, 1, unusable=[2]).measure)
-    assert (found.outcome, found.reason) == (Outcome.NOT_MEASURED, "2 cannot be imported")
+    assert (found.outcome, found.reason) == (SearchOutcome.NOT_MEASURED, "2 cannot be imported")
 
 
 def test_shared_change_is_found_where_its_half_is_exceeded() -> None:
@@ -184,7 +184,7 @@ def test_shared_change_is_found_where_its_half_is_exceeded() -> None:
 def test_candidate_is_judged_against_the_square_root_of_the_total_ratio() -> None:
     """Mutation: the limit is the good end instead of the mean of both."""
     (contrast,) = trial_of(1, 3).tested
-    for share, expected in ((0.4, Side.FAST), (0.6, Side.SLOW)):
+    for share, expected in ((0.4, CandidateSide.FAST), (0.6, CandidateSide.SLOW)):
         times = {"good": 0.0, "candidate": share * SLOWER, "bad": SLOWER}
         number = sum(weight * times[arm] for arm, weight in contrast.items())
         assert side_of([number] * 9, rule_for(3)) is expected
@@ -192,10 +192,10 @@ def test_candidate_is_judged_against_the_square_root_of_the_total_ratio() -> Non
 
 def test_fewer_blocks_than_the_level_needs_decide_nothing() -> None:
     rule = rule_for(64)
-    assert side_of([0.1] * 7, rule) is Side.UNDECIDED
-    assert side_of([0.1] * 9, rule) is Side.SLOW
-    assert side_of([-0.1] * 9, rule) is Side.FAST
-    assert side_of([0.1] * 8 + [-0.001], rule) is Side.UNDECIDED
+    assert side_of([0.1] * 7, rule) is CandidateSide.UNDECIDED
+    assert side_of([0.1] * 9, rule) is CandidateSide.SLOW
+    assert side_of([-0.1] * 9, rule) is CandidateSide.FAST
+    assert side_of([0.1] * 8 + [-0.001], rule) is CandidateSide.UNDECIDED
 
 
 def test_ends_stop_early_if_the_slowdown_is_too_small_to_search() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.comparison.versus import Comparison, Versus, versus
-from keras_matrix.analysis.regression.gate import Outcome, Rule, sharing
+from keras_matrix.analysis.comparison.versus import CellComparison, Versus, versus
+from keras_matrix.analysis.regression.gate import GateOutcome, Rule, sharing
 from keras_matrix.analysis.regression.regression_kinds import ALSO, TESTED, RegressionKind
 from keras_matrix.analysis.stats.sequential import FIXED
 from keras_matrix.records.instruments.usage import Usage
@@ -78,7 +78,7 @@ def compared(base: list[Record], new: list[Record], rule: Rule = RULE) -> Versus
     return versus(base, new, rule)
 
 
-def only(found: Versus) -> Comparison:
+def only(found: Versus) -> CellComparison:
     (one,) = found.comparisons
     assert one.facets is not None
     return one
@@ -159,7 +159,7 @@ def test_figure_is_worse_only_if_its_interval_is_beyond_the_tolerance() -> None:
     assert facets is not None
     assert facets.first_epoch.adjusted_p is not None
     assert facets.first_epoch.adjusted_p <= 0.01
-    assert (facets.first_epoch.outcome, facets.kinds) == (Outcome.UNDECIDED, ())
+    assert (facets.first_epoch.outcome, facets.kinds) == (GateOutcome.UNDECIDED, ())
 
 
 def test_additional_process_is_not_an_additional_recompile() -> None:
@@ -206,7 +206,7 @@ def test_every_figure_has_the_confidence_of_its_look() -> None:
 def test_few_unstable_processes_are_a_caveat_and_not_a_kind() -> None:
     one = only(compared(side(), unstable(side(seed=1), range(3))))
     assert one.facets is not None
-    assert (one.facets.unstable.outcome, one.facets.kinds) == (Outcome.UNDECIDED, ())
+    assert (one.facets.unstable.outcome, one.facets.kinds) == (GateOutcome.UNDECIDED, ())
     assert one.caveats == ("new: unstable in 3 of 12 processes: still_warming_up: set discard",)
 
 
@@ -265,7 +265,7 @@ def test_two_sessions_compare_only_recompiles() -> None:
     facets = only(found).facets
     assert facets is not None
     assert facets.kinds == (RegressionKind.RECOMPILES,)
-    assert (facets.first_epoch.outcome, facets.first_epoch.estimate) == (Outcome.NOT_MEASURED, None)
+    assert (facets.first_epoch.outcome, facets.first_epoch.estimate) == (GateOutcome.NOT_MEASURED, None)
 
 
 def test_incomparable_cell_has_no_facets() -> None:
@@ -285,8 +285,8 @@ def test_gate_fails_only_on_the_requested_kinds(name: str) -> None:
     }
     base = keeping(0.0, 0, side(within=always(0.01)))
     outcomes = {also: compared(base, sides[name], sharing(RULE, [kind], 1)).outcome for also, kind in ALSO.items()}
-    assert outcomes == {also: Outcome.REGRESSED if also == name else Outcome.NO_WORSE for also in ALSO}
-    assert compared(base, sides[name]).outcome is Outcome.NO_WORSE
+    assert outcomes == {also: GateOutcome.REGRESSED if also == name else GateOutcome.NO_WORSE for also in ALSO}
+    assert compared(base, sides[name]).outcome is GateOutcome.NO_WORSE
 
 
 def test_level_is_shared_by_the_figures_that_can_fail_a_gate() -> None:

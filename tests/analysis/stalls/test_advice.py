@@ -10,7 +10,7 @@ import pytest
 from keras_matrix.analysis.stalls import advice as advising
 from keras_matrix.analysis.stalls.advice import helps
 from keras_matrix.analysis.stalls.analysis import reports
-from keras_matrix.analysis.stalls.report import Advice, StallReport, Verdict
+from keras_matrix.analysis.stalls.report import Advice, SpeedupVerdict, StallReport
 from keras_matrix.analysis.stalls.verify import verdict, verified
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.instruments.input_probe import DecoderCost, InputProbe, StorageLimits
@@ -259,17 +259,17 @@ def test_throughput_by_workers_grows_to_the_cores() -> None:
 @pytest.mark.parametrize(
     ("measured", "expected"),
     [
-        (Estimate(2.0, 1.9, 2.1, 6), Verdict.AS_PREDICTED),
-        (Estimate(1.5, 1.4, 1.6, 6), Verdict.LESS),
-        (Estimate(2.6, 2.5, 2.7, 6), Verdict.MORE),
-        (Estimate(2.0, 1.2, 2.9, 6), Verdict.UNDECIDED),
-        (Estimate(2.0, None, None, 3), Verdict.UNDECIDED),
+        (Estimate(2.0, 1.9, 2.1, 6), SpeedupVerdict.AS_PREDICTED),
+        (Estimate(1.5, 1.4, 1.6, 6), SpeedupVerdict.LESS),
+        (Estimate(2.6, 2.5, 2.7, 6), SpeedupVerdict.MORE),
+        (Estimate(2.0, 1.2, 2.9, 6), SpeedupVerdict.UNDECIDED),
+        (Estimate(2.0, None, None, 3), SpeedupVerdict.UNDECIDED),
     ],
 )
-def test_verdict_needs_an_interval_within_or_beyond_the_tolerance(measured: Estimate, expected: Verdict) -> None:
+def test_verdict_needs_an_interval_within_or_beyond_the_tolerance(measured: Estimate, expected: SpeedupVerdict) -> None:
     found, reason = verdict(measured, Estimate(2.0, 1.95, 2.05, 6))
     assert expected == found
-    assert (reason is not None) == (expected is Verdict.UNDECIDED)
+    assert (reason is not None) == (expected is SpeedupVerdict.UNDECIDED)
 
 
 def test_applied_advice_is_compared_by_block() -> None:
@@ -278,10 +278,10 @@ def test_applied_advice_is_compared_by_block() -> None:
     faster = replace(DECODING, workers=2)
     after = [r for r in records(faster, seed=1) if r.settings.page_cache == "cold" and not r.settings.input_timers]
     found = verified(one, "0" * 16, before, after)
-    assert found.verdict is Verdict.AS_PREDICTED
+    assert found.verdict is SpeedupVerdict.AS_PREDICTED
     failed = [replace(r, status=Status.ERROR, reason="no such decoder") for r in after]
     broken = verified(one, "0" * 16, before, failed)
-    assert (broken.verdict, broken.reason) == (Verdict.UNDECIDED, "error: no such decoder")
+    assert (broken.verdict, broken.reason) == (SpeedupVerdict.UNDECIDED, "error: no such decoder")
 
 
 def test_fewer_threads_wait_less_for_each_other() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from keras_matrix.analysis.stalls.analysis import reports
-from keras_matrix.analysis.stalls.report import Bottleneck, StallReport
+from keras_matrix.analysis.stalls.report import BottleneckKind, StallReport
 from keras_matrix.records.instruments.input_probe import InputProbe, StorageLimits
 from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.schema import Record
@@ -34,51 +34,51 @@ def of(found: list[Record], storage: StorageLimits | None = None) -> StallReport
 @pytest.mark.parametrize(
     ("pipeline", "storage", "expected"),
     [
-        (Pretended(), None, Bottleneck.NONE),
-        (Pretended(compute_s=0.02, copy_s=0.02), None, Bottleneck.COPY),
-        (Pretended(fetch_s=0.004), None, Bottleneck.LATENCY),
-        (replace(STORAGE, storage_bytes=100_000), CAPPED_REQUESTS, Bottleneck.LATENCY),
-        (STORAGE, CAPPED_REQUESTS, Bottleneck.IOPS),
-        (STORAGE, CAPPED_BYTES, Bottleneck.BANDWIDTH),
-        (STORAGE, UNCAPPED, Bottleneck.LATENCY),
+        (Pretended(), None, BottleneckKind.NONE),
+        (Pretended(compute_s=0.02, copy_s=0.02), None, BottleneckKind.COPY),
+        (Pretended(fetch_s=0.004), None, BottleneckKind.LATENCY),
+        (replace(STORAGE, storage_bytes=100_000), CAPPED_REQUESTS, BottleneckKind.LATENCY),
+        (STORAGE, CAPPED_REQUESTS, BottleneckKind.IOPS),
+        (STORAGE, CAPPED_BYTES, BottleneckKind.BANDWIDTH),
+        (STORAGE, UNCAPPED, BottleneckKind.LATENCY),
         # 20 MB/s while preparation takes longer than the fetch: all that storage delivers, or not.
-        (SLOWLY_PREPARED, replace(CAPPED_BYTES, bytes_per_s=21e6), Bottleneck.BANDWIDTH),
-        (SLOWLY_PREPARED, replace(CAPPED_BYTES, bytes_per_s=30e6), Bottleneck.CPU),
-        (SLOWLY_PREPARED, replace(CAPPED_REQUESTS, small_reads_per_s=210.0), Bottleneck.IOPS),
-        (STORAGE, None, Bottleneck.BANDWIDTH),
-        (replace(STORAGE, reads=320), None, Bottleneck.IOPS),
-        (PREPARATION, None, Bottleneck.CPU),
-        (replace(PREPARATION, workers=0), None, Bottleneck.CPU),
-        (replace(PREPARATION, workers=2), None, Bottleneck.CPU),
-        (LOCKED, None, Bottleneck.GIL),
-        (replace(LOCKED, cores=8, workers=8, prepare_s=0.040), None, Bottleneck.GIL),
-        (replace(LOCKED, kind="process"), None, Bottleneck.CPU),
+        (SLOWLY_PREPARED, replace(CAPPED_BYTES, bytes_per_s=21e6), BottleneckKind.BANDWIDTH),
+        (SLOWLY_PREPARED, replace(CAPPED_BYTES, bytes_per_s=30e6), BottleneckKind.CPU),
+        (SLOWLY_PREPARED, replace(CAPPED_REQUESTS, small_reads_per_s=210.0), BottleneckKind.IOPS),
+        (STORAGE, None, BottleneckKind.BANDWIDTH),
+        (replace(STORAGE, reads=320), None, BottleneckKind.IOPS),
+        (PREPARATION, None, BottleneckKind.CPU),
+        (replace(PREPARATION, workers=0), None, BottleneckKind.CPU),
+        (replace(PREPARATION, workers=2), None, BottleneckKind.CPU),
+        (LOCKED, None, BottleneckKind.GIL),
+        (replace(LOCKED, cores=8, workers=8, prepare_s=0.040), None, BottleneckKind.GIL),
+        (replace(LOCKED, kind="process"), None, BottleneckKind.CPU),
         # Four threads on two full cores wait for a CPU, not for the interpreter.
-        (replace(PREPARATION, workers=4, prepare_s=0.010), None, Bottleneck.CPU),
+        (replace(PREPARATION, workers=4, prepare_s=0.010), None, BottleneckKind.CPU),
         # Compute takes the other core.
-        (replace(LOCKED, compute_cpu_s=0.150), None, Bottleneck.CPU),
+        (replace(LOCKED, compute_cpu_s=0.150), None, BottleneckKind.CPU),
     ],
 )
 def test_bottleneck_follows_from_the_measured_costs(
-    pipeline: Pretended, storage: StorageLimits | None, expected: Bottleneck
+    pipeline: Pretended, storage: StorageLimits | None, expected: BottleneckKind
 ) -> None:
     report = of(records(pipeline), storage)
     assert expected == report.bottleneck, report.why
 
 
-@pytest.mark.parametrize(("held", "expected"), [(0.8, Bottleneck.GIL), (0.1, Bottleneck.CPU)])
+@pytest.mark.parametrize(("held", "expected"), [(0.8, BottleneckKind.GIL), (0.1, BottleneckKind.CPU)])
 @pytest.mark.parametrize("compute_cpu_s", [0.001, 0.150])
 def test_probe_decides_whether_threads_wait_for_the_interpreter(
-    held: float, expected: Bottleneck, compute_cpu_s: float
+    held: float, expected: BottleneckKind, compute_cpu_s: float
 ) -> None:
     found = records(replace(LOCKED, compute_cpu_s=compute_cpu_s))
     (report,) = reports(found, {reports(found)[0].cell_id: InputProbe(64, lock_held_share=held)})
     assert expected == report.bottleneck
 
 
-@pytest.mark.parametrize(("cpu_s", "expected"), [(0.16, Bottleneck.CPU), (0.10, Bottleneck.GIL)])
+@pytest.mark.parametrize(("cpu_s", "expected"), [(0.16, BottleneckKind.CPU), (0.10, BottleneckKind.GIL)])
 def test_training_that_waits_for_the_interpreter_although_batches_are_ready_has_the_gil_as_bottleneck(
-    cpu_s: float, expected: Bottleneck
+    cpu_s: float, expected: BottleneckKind
 ) -> None:
     """Two threads need 56 ms of CPU for a batch; a step takes 88 instead of 40 ms, and no batch is waited for.
 
@@ -114,20 +114,20 @@ def without_timers(one: Record) -> Record:
 @pytest.mark.parametrize(
     ("pipeline", "storage", "expected"),
     [
-        (STORAGE, CAPPED_REQUESTS, Bottleneck.IOPS),
-        (STORAGE, CAPPED_BYTES, Bottleneck.BANDWIDTH),
-        (replace(PREPARATION, workers=2), None, Bottleneck.CPU),
-        (LOCKED, None, Bottleneck.GIL),
-        (Pretended(fetch_s=0.004, prepare_s=0.0005, prepare_cpu_s=0.0005), None, Bottleneck.LATENCY),
+        (STORAGE, CAPPED_REQUESTS, BottleneckKind.IOPS),
+        (STORAGE, CAPPED_BYTES, BottleneckKind.BANDWIDTH),
+        (replace(PREPARATION, workers=2), None, BottleneckKind.CPU),
+        (LOCKED, None, BottleneckKind.GIL),
+        (Pretended(fetch_s=0.004, prepare_s=0.0005, prepare_cpu_s=0.0005), None, BottleneckKind.LATENCY),
     ],
 )
 def test_pipeline_whose_stages_cannot_be_timed_is_judged_by_cpu_time_and_storage(
-    pipeline: Pretended, storage: StorageLimits | None, expected: Bottleneck
+    pipeline: Pretended, storage: StorageLimits | None, expected: BottleneckKind
 ) -> None:
     report = of([without_timers(one) for one in records(pipeline)], storage)
     assert expected == report.bottleneck, report.why
     assert any("could not be timed" in text for text in report.caveats)
-    assert ("workers" in {one.change for one in report.advice}) == (expected is Bottleneck.LATENCY)
+    assert ("workers" in {one.change for one in report.advice}) == (expected is BottleneckKind.LATENCY)
 
 
 def test_tiny_copy_is_not_the_bottleneck_where_preparation_interferes_with_compute() -> None:
@@ -137,7 +137,7 @@ def test_tiny_copy_is_not_the_bottleneck_where_preparation_interferes_with_compu
     shares = {one.name: one.share.centre for one in report.parts if one.share and one.resolved}
     assert shares["interference"] > 0.35
     assert 0 < shares["batching and copy"] < 0.02
-    assert report.bottleneck == Bottleneck.CPU, report.why
+    assert report.bottleneck == BottleneckKind.CPU, report.why
 
 
 def uncounted(one: Record) -> Record:
@@ -148,19 +148,19 @@ def uncounted(one: Record) -> Record:
 @pytest.mark.parametrize(
     ("storage", "expected"),
     [
-        (CAPPED_REQUESTS, Bottleneck.IOPS),
+        (CAPPED_REQUESTS, BottleneckKind.IOPS),
         # Each file takes two requests.
-        (StorageLimits(bytes_per_s=42e6, small_reads_per_s=840.0, one_read_s=0.002), Bottleneck.IOPS),
-        (CAPPED_BYTES, Bottleneck.BANDWIDTH),
-        (UNCAPPED, Bottleneck.LATENCY),
+        (StorageLimits(bytes_per_s=42e6, small_reads_per_s=840.0, one_read_s=0.002), BottleneckKind.IOPS),
+        (CAPPED_BYTES, BottleneckKind.BANDWIDTH),
+        (UNCAPPED, BottleneckKind.LATENCY),
     ],
 )
 def test_files_of_a_folder_are_requests_where_the_device_counts_none(
-    storage: StorageLimits, expected: Bottleneck
+    storage: StorageLimits, expected: BottleneckKind
 ) -> None:
     report = of([uncounted(one) for one in records(STORAGE)], storage)
     assert expected == report.bottleneck, report.why
-    assert ("format" in {one.change for one in report.advice}) == (expected is Bottleneck.IOPS)
+    assert ("format" in {one.change for one in report.advice}) == (expected is BottleneckKind.IOPS)
 
 
 def test_analysis_without_a_probe_says_so() -> None:
@@ -173,9 +173,9 @@ def test_no_bottleneck_is_named_without_an_interval(blocks: int) -> None:
     report = of(records(Pretended(compute_s=0.02, copy_s=0.02), blocks=blocks))
     given = "1 block gives" if blocks == 1 else f"{blocks} blocks give"
     why = f"{given} no interval: use --repeats 5 or more"
-    assert (report.bottleneck, report.why, report.caveats[0]) == (Bottleneck.UNDECIDED, why, why)
+    assert (report.bottleneck, report.why, report.caveats[0]) == (BottleneckKind.UNDECIDED, why, why)
     lines = report_lines(report)
     assert lines[1] == f"caveat: {why}"
     assert f"bottleneck: not named. {why}." in lines
     named = of(records(Pretended(compute_s=0.02, copy_s=0.02), blocks=5))
-    assert named.bottleneck is Bottleneck.COPY
+    assert named.bottleneck is BottleneckKind.COPY

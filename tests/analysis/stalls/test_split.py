@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from keras_matrix.analysis.stalls.analysis import reports
-from keras_matrix.analysis.stalls.report import Part, StallReport
+from keras_matrix.analysis.stalls.report import StallPart, StallReport
 from keras_matrix.records.schema import Record, Status
 from tests.analysis.stalls.pretended import Pretended, base_settings, records
 
@@ -17,7 +17,7 @@ def of(found: list[Record]) -> StallReport:
     return report
 
 
-def part(report: StallReport, name: str) -> Part:
+def part(report: StallReport, name: str) -> StallPart:
     return next(one for one in report.parts if one.name == name)
 
 

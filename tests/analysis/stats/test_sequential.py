@@ -8,7 +8,7 @@ import random
 import pytest
 
 from keras_matrix.analysis.stats.blocks import of_logs
-from keras_matrix.analysis.stats.sequential import FIXED, LOOKS, State, Why, allocate, decide
+from keras_matrix.analysis.stats.sequential import FIXED, LOOKS, SequentialState, Why, allocate, decide
 
 
 def blocks(count: int, scatter: float, centre: float = 0.0) -> tuple[float, ...]:
@@ -64,36 +64,44 @@ def test_stopping_is_blind_to_the_side() -> None:
 
 
 def test_all_comparisons_first_reach_their_first_look_interleaved() -> None:
-    states = {"done": State(blocks(5, 0.5), 1.0), "young": State(blocks(3, 0.1), 9.0), "new": State((), 2.0)}
+    states = {
+        "done": SequentialState(blocks(5, 0.5), 1.0),
+        "young": SequentialState(blocks(3, 0.1), 9.0),
+        "new": SequentialState((), 2.0),
+    }
     assert allocate(states, 100.0) == "new"
 
 
 def test_budget_too_small_for_all_takes_one_after_the_other_to_its_first_look() -> None:
-    states = {"begun": State(blocks(3, 0.1), 9.0), "new": State((), 2.0), "dear": State((), 50.0)}
+    states = {
+        "begun": SequentialState(blocks(3, 0.1), 9.0),
+        "new": SequentialState((), 2.0),
+        "dear": SequentialState((), 50.0),
+    }
     assert allocate(states, 100.0) == "begun"
     assert allocate(states, 17.0) == "new"
     assert allocate(states, 9.0) is None
 
 
 def test_noisiest_comparison_gets_the_next_block() -> None:
-    states = {"quiet": State(blocks(8, 0.04), 1.0), "noisy": State(blocks(8, 0.4), 1.0)}
+    states = {"quiet": SequentialState(blocks(8, 0.04), 1.0), "noisy": SequentialState(blocks(8, 0.4), 1.0)}
     assert allocate(states, 100.0) == "noisy"
 
 
 def test_cheaper_block_comes_first() -> None:
-    states = {"dear": State(blocks(8, 0.1), 10.0), "cheap": State(blocks(8, 0.1), 1.0)}
+    states = {"dear": SequentialState(blocks(8, 0.1), 10.0), "cheap": SequentialState(blocks(8, 0.1), 1.0)}
     assert allocate(states, 100.0) == "cheap"
 
 
 def test_ratio_at_stake_outweighs_slightly_more_noise() -> None:
-    clear, open_ = State(blocks(8, 0.11, centre=2.0), 1.0), State(blocks(8, 0.1), 1.0)
+    clear, open_ = SequentialState(blocks(8, 0.11, centre=2.0), 1.0), SequentialState(blocks(8, 0.1), 1.0)
     assert allocate({"clear": clear, "open": open_}, 100.0) == "open"
-    gated = State(clear.logs, 1.0, stakes=(1.0, math.exp(2.0)))
+    gated = SequentialState(clear.logs, 1.0, stakes=(1.0, math.exp(2.0)))
     assert allocate({"clear": gated, "open": open_}, 100.0) == "clear"
 
 
 def test_complete_or_unaffordable_comparison_gets_no_block() -> None:
-    precise, dear = State(blocks(5, 0.001), 1.0), State(blocks(8, 0.5), 60.0)
+    precise, dear = SequentialState(blocks(5, 0.001), 1.0), SequentialState(blocks(8, 0.5), 60.0)
     assert allocate({"precise": precise}, 1e6) is None
     assert allocate({"precise": precise, "dear": dear}, 239.0) is None
     assert allocate({"dear": dear}, 240.0) == "dear"
@@ -102,7 +110,7 @@ def test_complete_or_unaffordable_comparison_gets_no_block() -> None:
 
 def test_choice_does_not_change_between_two_looks() -> None:
     """A started comparison continues to its next look, however noisy the others are."""
-    calm, wild = State((*blocks(8, 0.05), 0.0), 1.0), State(blocks(8, 5.0), 1.0)
+    calm, wild = SequentialState((*blocks(8, 0.05), 0.0), 1.0), SequentialState(blocks(8, 5.0), 1.0)
     assert allocate({"wild": wild, "calm": calm}, 100.0) == "calm"
 
 
@@ -110,7 +118,7 @@ def test_budget_ends_at_looks() -> None:
     generator = random.Random(4)
     logs: dict[str, list[float]] = {"a": [], "b": [], "c": []}
     left_s = 64.0
-    while name := allocate({name: State(tuple(found), 1.0) for name, found in logs.items()}, left_s):
+    while name := allocate({name: SequentialState(tuple(found), 1.0) for name, found in logs.items()}, left_s):
         logs[name].append(generator.gauss(0.0, 0.3))
         left_s -= 1.0
     assert {len(found) for found in logs.values()} <= set(LOOKS.blocks)
@@ -121,7 +129,7 @@ def test_campaign_ends_with_every_comparison_precise() -> None:
     generator = random.Random(2)
     logs: dict[str, list[float]] = {"a": [], "b": [], "c": []}
     for _ in range(200):
-        name = allocate({name: State(tuple(found), 1.0) for name, found in logs.items()}, 100.0)
+        name = allocate({name: SequentialState(tuple(found), 1.0) for name, found in logs.items()}, 100.0)
         if name is None:
             break
         logs[name].append(generator.gauss(0.0, {"a": 0.005, "b": 0.04, "c": 0.2}[name]))
@@ -142,12 +150,12 @@ def test_blocks_that_leave_too_few_degrees_of_freedom_are_not_precise() -> None:
     logs, machines = [0.0, 0.001, 0.0, 0.001, 0.0], ("a", "b", "c", "a", "b")
     assert decide(logs, 0.03).stop
     assert not decide(logs, 0.03, machines=machines).stop
-    precise = State(tuple(logs * 2)[:8], 1.0, machines=("a",) * 8)
-    lacking = State(tuple(logs), 1.0, machines=machines)
+    precise = SequentialState(tuple(logs * 2)[:8], 1.0, machines=("a",) * 8)
+    lacking = SequentialState(tuple(logs), 1.0, machines=machines)
     assert allocate({"lacking": lacking, "precise": precise}, 100.0) == "lacking"
 
 
 def test_gain_over_several_machines_is_that_of_the_scatter_within_them() -> None:
     apart = [0.5 * (n % 2) + 0.05 * log for n, log in enumerate(blocks(8, 1.0))]
-    shifted = State(tuple(apart), 1.0, machines=("a", "b") * 4)
-    assert allocate({"machines": shifted, "noisy": State(blocks(8, 0.15), 1.0)}, 100.0) == "noisy"
+    shifted = SequentialState(tuple(apart), 1.0, machines=("a", "b") * 4)
+    assert allocate({"machines": shifted, "noisy": SequentialState(blocks(8, 0.15), 1.0)}, 100.0) == "noisy"

@@ -17,9 +17,9 @@ from keras_matrix.analysis.surroundings.disturbance import (
     OWN_STORAGE_LIMIT_BYTES_PER_S,
     STEAL_LIMIT,
     Cause,
+    CounterChanges,
+    MeasuredStretch,
     OwnUse,
-    Stretch,
-    Watched,
     disturbed,
     other_cpu_share,
     steal_share,
@@ -27,7 +27,7 @@ from keras_matrix.analysis.surroundings.disturbance import (
 )
 
 # Two CPUs for two seconds, one and a half of them used by the run, and no other activity.
-QUIET = Stretch(
+QUIET = CounterChanges(
     wall_s=2.0,
     cpu_total_s=4.0,
     cpu_busy_s=3.0,
@@ -47,11 +47,11 @@ QUIET = Stretch(
 OWN = OwnUse(cpu_s=3.0, memory_share=0.1, storage_bytes=0)
 
 
-def watched(own: OwnUse = OWN, **changes: Any) -> Watched:
-    return Watched(replace(QUIET, **changes), own)
+def watched(own: OwnUse = OWN, **changes: Any) -> MeasuredStretch:
+    return MeasuredStretch(replace(QUIET, **changes), own)
 
 
-def cause(*block: Watched) -> Cause | None:
+def cause(*block: MeasuredStretch) -> Cause | None:
     found = disturbed(block)
     return None if found is None else found.cause
 
@@ -100,17 +100,21 @@ def test_each_signal_beyond_its_limit_is_named_wherever_it_occurs(changes: dict[
 
 @settings(deadline=None)
 @given(blocks_twice)
-def test_result_does_not_depend_on_the_order_of_stretches(blocks: tuple[list[Watched], list[Watched]]) -> None:
+def test_result_does_not_depend_on_the_order_of_stretches(
+    blocks: tuple[list[MeasuredStretch], list[MeasuredStretch]],
+) -> None:
     block, shuffled = blocks
     assert disturbed(block) == disturbed(shuffled)
 
 
 @settings(deadline=None)
 @given(stretches, stretches, st.sampled_from([0.5, 2.0, 64.0]))
-def test_scaling_every_counter_does_not_change_the_result(first: Watched, second: Watched, factor: float) -> None:
-    def longer(one: Watched) -> Watched:
-        scaled = {f.name: getattr(one.stretch, f.name) * factor for f in fields(Stretch)}
-        return Watched(Stretch(**scaled), OwnUse(3.0 * factor, 0.1, 0))
+def test_scaling_every_counter_does_not_change_the_result(
+    first: MeasuredStretch, second: MeasuredStretch, factor: float
+) -> None:
+    def longer(one: MeasuredStretch) -> MeasuredStretch:
+        scaled = {f.name: getattr(one.stretch, f.name) * factor for f in fields(CounterChanges)}
+        return MeasuredStretch(CounterChanges(**scaled), OwnUse(3.0 * factor, 0.1, 0))
 
     assert disturbed([longer(first), longer(second)]) == disturbed([first, second])
 
@@ -130,9 +134,9 @@ def ratios_of_unequal_arms(judge: Callable[[float, float, float, float], bool]) 
     return float(np.mean(off)), len(off) / blocks
 
 
-def one_cpu(wall_s: float, others_s: float) -> Watched:
-    busy = Stretch(wall_s, cpu_total_s=wall_s, cpu_busy_s=wall_s, cpu_irq_s=0.0, cpu_steal_s=0.0)
-    return Watched(busy, OwnUse(cpu_s=wall_s - others_s))
+def one_cpu(wall_s: float, others_s: float) -> MeasuredStretch:
+    busy = CounterChanges(wall_s, cpu_total_s=wall_s, cpu_busy_s=wall_s, cpu_irq_s=0.0, cpu_steal_s=0.0)
+    return MeasuredStretch(busy, OwnUse(cpu_s=wall_s - others_s))
 
 
 def test_replacing_disturbed_blocks_does_not_bias_the_ratio_of_unequal_arms() -> None:
@@ -204,7 +208,7 @@ def test_share_at_the_limit_is_still_allowed() -> None:
 def test_steal_is_measured_against_the_time_the_cpus_had_work() -> None:
     one_of_64 = replace(QUIET, cpu_total_s=128.0, cpu_busy_s=1.8, cpu_steal_s=0.2)
     assert steal_share(one_of_64) == pytest.approx(0.1)
-    assert cause(Watched(one_of_64, OwnUse(cpu_s=1.8))) == Cause.STEAL
+    assert cause(MeasuredStretch(one_of_64, OwnUse(cpu_s=1.8))) == Cause.STEAL
 
 
 def test_interrupts_are_not_attributed_to_others() -> None:
@@ -212,8 +216,8 @@ def test_interrupts_are_not_attributed_to_others() -> None:
 
 
 def test_block_too_short_for_ticks_is_not_judged_by_cpu_time() -> None:
-    short = Watched(
-        Stretch(wall_s=0.1, cpu_total_s=MIN_CPU_S / 2, cpu_busy_s=0.2, cpu_irq_s=0.0, cpu_steal_s=0.1),
+    short = MeasuredStretch(
+        CounterChanges(wall_s=0.1, cpu_total_s=MIN_CPU_S / 2, cpu_busy_s=0.2, cpu_irq_s=0.0, cpu_steal_s=0.1),
         OwnUse(cpu_s=0.0),
     )
     assert disturbed([short]) is None
@@ -231,13 +235,15 @@ def test_cause_furthest_beyond_its_limit_is_named() -> None:
 
 
 def test_unmeasured_counter_is_never_a_reason() -> None:
-    nothing = Watched(Stretch(wall_s=2.0), OWN)
+    nothing = MeasuredStretch(CounterChanges(wall_s=2.0), OWN)
     assert disturbed([nothing]) is None
     assert disturbed([watched(cpu_busy_s=4.0), nothing]) is None
 
 
 def test_sum_is_none_if_one_part_is_missing() -> None:
-    found = together([watched(), Watched(Stretch(wall_s=1.0, cpu_total_s=2.0), OwnUse(cpu_s=1.0, memory_share=0.2))])
+    found = together(
+        [watched(), MeasuredStretch(CounterChanges(wall_s=1.0, cpu_total_s=2.0), OwnUse(cpu_s=1.0, memory_share=0.2))]
+    )
     assert found is not None
     assert (found.stretch.wall_s, found.stretch.cpu_total_s, found.stretch.cpu_busy_s) == (3.0, 6.0, None)
     assert found.own == OwnUse(cpu_s=4.0, memory_share=0.2, storage_bytes=None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.surroundings.disturbance import OwnUse, Stretch
+from keras_matrix.analysis.surroundings.disturbance import CounterChanges, OwnUse
 from keras_matrix.analysis.surroundings.examination import examine
 from keras_matrix.analysis.surroundings.findings import Check, MachineFinding, Rating, worst
 from keras_matrix.analysis.surroundings.readings import (
@@ -15,18 +15,18 @@ from keras_matrix.analysis.surroundings.readings import (
     Gpu,
     GpuProcess,
     Heat,
-    Limits,
     Meanwhile,
-    Placement,
     Process,
+    ProcessPlacement,
     Readings,
+    ResourceLimits,
     Swap,
     Zone,
 )
 from keras_matrix.records.host.procfs import Unread
 
 GIB = 1 << 30
-STRETCH = Stretch(
+STRETCH = CounterChanges(
     wall_s=10.0,
     cpu_total_s=40.0,
     cpu_busy_s=20.0,
@@ -45,8 +45,8 @@ GPU = Gpu(0, "a GPU", 1_410_000_000, 1_980_000_000, 40, 0, True, (), mig=False, 
 QUIET = Readings(
     clocks=Clocks(("performance",), "acpi-cpufreq", False, "no two of the CPUs share a core", "tsc"),
     heat=Heat(0, (Zone("package", 45.0, 95.0), Zone("board", 60.0, None))),
-    limits=Limits(4, 4, None, None, GIB),
-    place=Placement(None, None, (0,), 2),
+    limits=ResourceLimits(4, 4, None, None, GIB),
+    place=ProcessPlacement(None, None, (0,), 2),
     swap=Swap(0, 0),
     load=0.1,
     meanwhile=Meanwhile(STRETCH, OwnUse(cpu_s=20.0), ()),
@@ -163,8 +163,8 @@ def test_unreadable_values_are_reported_with_their_reason_and_not_rated() -> Non
     blind = Readings(
         clocks=Clocks(GONE, GONE, GONE, GONE, GONE),
         heat=Heat(GONE, GONE),
-        limits=Limits(4, GONE, GONE, GONE, GONE),
-        place=Placement(GONE, None, GONE, GONE),
+        limits=ResourceLimits(4, GONE, GONE, GONE, GONE),
+        place=ProcessPlacement(GONE, None, GONE, GONE),
         swap=GONE,
         load=GONE,
         meanwhile=Meanwhile(GONE, OwnUse(), GONE),
@@ -191,7 +191,7 @@ def test_gpu_process_is_named_with_its_known_details(user: GpuProcess, text: str
 
 
 def test_stretch_without_counters_is_not_rated() -> None:
-    nothing = changed("meanwhile", stretch=Stretch(wall_s=10.0), own=OwnUse())
+    nothing = changed("meanwhile", stretch=CounterChanges(wall_s=10.0), own=OwnUse())
     watched = {Check.OTHER_CPU, Check.STEAL, Check.CPU_PRESSURE, Check.MEMORY_PRESSURE, Check.IO_PRESSURE}
     assert {f.verdict for f in examine(nothing) if f.check in watched} == {Rating.UNREAD}
 
@@ -208,4 +208,4 @@ def test_worst_returns_the_worst_of_several_ratings() -> None:
 
 
 def test_every_counter_of_a_stretch_defaults_to_none() -> None:
-    assert {f.default for f in fields(Stretch) if f.name != "wall_s"} == {None}
+    assert {f.default for f in fields(CounterChanges) if f.name != "wall_s"} == {None}

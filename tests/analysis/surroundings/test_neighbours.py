@@ -8,11 +8,11 @@ import pytest
 
 from keras_matrix.analysis.surroundings.disturbance import (
     Cause,
+    CounterChanges,
     Disturbed,
+    MeasuredStretch,
     OwnUse,
-    Stretch,
     WaitingUse,
-    Watched,
     disturbed,
 )
 from keras_matrix.analysis.surroundings.neighbours import (
@@ -27,13 +27,13 @@ from keras_matrix.analysis.surroundings.neighbours import (
 from keras_matrix.records.schema import Surroundings
 
 # Two CPUs for two seconds, both of them used by the run.
-FULL = Watched(
-    Stretch(wall_s=2.0, cpu_total_s=4.0, cpu_busy_s=4.0, cpu_irq_s=0.0, cpu_steal_s=0.0), OwnUse(4.0, 0.1, 0)
+FULL = MeasuredStretch(
+    CounterChanges(wall_s=2.0, cpu_total_s=4.0, cpu_busy_s=4.0, cpu_irq_s=0.0, cpu_steal_s=0.0), OwnUse(4.0, 0.1, 0)
 )
 OTHERS = Disturbed(Cause.OTHER_CPU, 0.3, 0.03)
 
 
-def waited(*used: tuple[str, float | None]) -> Watched:
+def waited(*used: tuple[str, float | None]) -> MeasuredStretch:
     return replace(FULL, waiting=tuple(WaitingUse(*one) for one in used))
 
 
@@ -50,12 +50,12 @@ def test_block_with_a_busy_neighbour_is_not_disturbed_from_outside() -> None:
 
 def test_unknown_use_is_not_reported_as_zero() -> None:
     assert neighbours([waited(("jax:a", None))]) == ()
-    unknown = replace(FULL, stretch=Stretch(wall_s=2.0), waiting=(WaitingUse("jax:a", 1.0),))
+    unknown = replace(FULL, stretch=CounterChanges(wall_s=2.0), waiting=(WaitingUse("jax:a", 1.0),))
     assert neighbours([unknown]) == ()
 
 
 def test_stretches_too_short_for_the_ticks_name_nobody() -> None:
-    short = Stretch(wall_s=0.4, cpu_total_s=0.8, cpu_busy_s=0.8)
+    short = CounterChanges(wall_s=0.4, cpu_total_s=0.8, cpu_busy_s=0.8)
     assert neighbours([replace(FULL, stretch=short, waiting=(WaitingUse("jax:a", 0.4),))]) == ()
 
 

@@ -9,7 +9,7 @@ import pytest
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.analysis.whatif.recalibration import recalibrated, with_link
 from keras_matrix.analysis.whatif.replay import step_time_s
-from keras_matrix.analysis.whatif.verify import Measurement, Prediction, Verdict, judge, judge_again
+from keras_matrix.analysis.whatif.verify import Measurement, Prediction, PredictionVerdict, judge, judge_again
 from keras_matrix.analysis.whatif.what_ifs import registry
 from tests.analysis.whatif.hand_made import data_parallel, link
 
@@ -55,7 +55,7 @@ def test_a_wrong_alpha_is_refuted_and_verified_after_the_recalibration() -> None
     fitted = [SETTINGS[0], SETTINGS[3]]
     right = with_link(wrong, recalibrated(wrong, [((text,), truth[text]) for text in fitted]))
     again = judge_again(first, predictions(right), measurements, right.header.link.source, fitted)  # type: ignore[union-attr]
-    assert (first.verdict, again.verdict) == (Verdict.REFUTED, Verdict.VERIFIED)
+    assert (first.verdict, again.verdict) == (PredictionVerdict.REFUTED, PredictionVerdict.VERIFIED)
     assert [row.name for row in again.rounds[1].rows if not row.fitted] == list(SETTINGS[1:3])
 
 

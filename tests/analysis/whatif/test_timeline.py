@@ -8,7 +8,7 @@ from keras_matrix.analysis.whatif import timeline
 from keras_matrix.analysis.whatif.engine import simulate
 from keras_matrix.analysis.whatif.graph import NodeKind
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Head, TrackKind, Phase, Track
+from keras_matrix.records.traces.neutral import Head, Phase, Track, TrackKind
 from tests.analysis.whatif.hand_made import LINK, Nodes, data_parallel
 
 

@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_matrix.analysis.whatif import verify
-from keras_matrix.analysis.whatif.verify import BASELINE, Limits, Measurement, Prediction, Verdict, judge, judge_again
+from keras_matrix.analysis.whatif.verify import (
+    BASELINE,
+    ErrorLimits,
+    Measurement,
+    Prediction,
+    PredictionVerdict,
+    judge,
+    judge_again,
+)
 from keras_matrix.records.codec import canonical
 
 
@@ -35,8 +43,8 @@ def compared(**pairs: tuple[float, float]) -> verify.Round:
 
 def test_predictions_within_the_limit_are_verified() -> None:
     found = compared(baseline=(1.0, 1.01), fast=(0.8, 0.82))
-    assert (found.verdict, found.reasons) == (Verdict.VERIFIED, ())
-    assert [row.verdict for row in found.rows] == [Verdict.VERIFIED] * 2
+    assert (found.verdict, found.reasons) == (PredictionVerdict.VERIFIED, ())
+    assert [row.verdict for row in found.rows] == [PredictionVerdict.VERIFIED] * 2
     assert found.rows[1].error == pytest.approx(0.8 / 0.82 - 1)
     assert found.rows[1].error_low is not None
     assert found.rows[1].error_low < found.rows[1].error < (found.rows[1].error_high or 0)
@@ -46,20 +54,20 @@ def test_predictions_within_the_limit_are_verified() -> None:
 
 def test_a_prediction_outside_the_limit_is_refuted() -> None:
     found = compared(baseline=(1.0, 1.0), fast=(0.6, 0.8))
-    assert found.verdict is Verdict.REFUTED
+    assert found.verdict is PredictionVerdict.REFUTED
     assert found.reasons[0].startswith("fast: the error is between -2")
-    assert found.rows[0].verdict is Verdict.VERIFIED
+    assert found.rows[0].verdict is PredictionVerdict.VERIFIED
 
 
 def test_a_noisy_measurement_decides_nothing() -> None:
     found = judge({"a": predicted(1.0)}, {"a": measured(1.05, noise=0.1)}).rounds[0]
-    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.verdict is PredictionVerdict.INCONCLUSIVE
     assert "more processes would decide about 10.0 %" in found.reasons[0]
 
 
 def test_few_processes_give_no_verdict() -> None:
     found = judge({"a": predicted(1.0)}, {"a": measured(1.0, count=4)}).rounds[0]
-    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.verdict is PredictionVerdict.INCONCLUSIVE
     assert found.reasons == ("a: 4 processes give no interval; measure 5 or more",)
     assert (found.rows[0].error_low, found.rows[0].error_high) == (None, None)
 
@@ -78,7 +86,7 @@ def test_a_reason_of_several_settings_is_given_once_with_their_names() -> None:
 def test_a_choice_that_is_clearly_slower_than_the_best_is_refuted() -> None:
     """Each prediction is within 10 %, but the setting predicted to be best is 8 % slower than another."""
     found = compared(a=(0.92, 1.0), b=(0.93, 0.92))
-    assert (found.chosen, found.best, found.verdict) == ("a", "b", Verdict.REFUTED)
+    assert (found.chosen, found.best, found.verdict) == ("a", "b", PredictionVerdict.REFUTED)
     assert found.regret == pytest.approx(1.0 / 0.92 - 1)
     assert found.reasons == ("a was predicted to be best and is 8.7 % slower than b",)
 
@@ -101,14 +109,14 @@ def test_a_wrong_order_lowers_the_correlation() -> None:
 
 def test_an_order_that_is_wrong_refutes_predictions_whose_errors_are_small() -> None:
     found = compared(a=(1.09, 1.0), b=(1.06, 1.03), c=(1.03, 1.06), d=(1.0, 1.09))
-    assert (found.verdict, found.correlation) == (Verdict.REFUTED, pytest.approx(-1))
+    assert (found.verdict, found.correlation) == (PredictionVerdict.REFUTED, pytest.approx(-1))
     assert found.reasons[-1] == "the rank correlation of 4 settings that differ is -1.00"
-    assert all(row.verdict is Verdict.VERIFIED for row in found.rows)
+    assert all(row.verdict is PredictionVerdict.VERIFIED for row in found.rows)
 
 
 def test_an_order_that_is_partly_wrong_leaves_predictions_undecided() -> None:
     found = compared(a=(1.0, 1.0), b=(1.07, 1.03), c=(1.06, 1.06))
-    assert (found.verdict, found.correlation) == (Verdict.INCONCLUSIVE, pytest.approx(0.5))
+    assert (found.verdict, found.correlation) == (PredictionVerdict.INCONCLUSIVE, pytest.approx(0.5))
 
 
 def test_two_settings_have_no_correlation() -> None:
@@ -121,9 +129,9 @@ def test_a_change_of_numerics_needs_the_same_loss() -> None:
         found = {BASELINE: measured(1.0, losses=base), "amp": measured(0.8, losses=losses)}
         return judge(predictions, found).rounds[0]
 
-    assert outcome((2.0,), (2.05,)).verdict is Verdict.VERIFIED
+    assert outcome((2.0,), (2.05,)).verdict is PredictionVerdict.VERIFIED
     assert outcome((2.0,), (2.5,)).reasons == ("amp: it reaches another loss than the baseline",)
-    assert outcome((2.0,), (math.nan,)).verdict is Verdict.REFUTED
+    assert outcome((2.0,), (math.nan,)).verdict is PredictionVerdict.REFUTED
     assert outcome((), ()).reasons == ("amp: its loss has not been compared with the baseline's",)
 
 
@@ -144,7 +152,11 @@ def test_a_recalibration_adds_a_second_round_and_keeps_the_first() -> None:
     first = judge({"a": predicted(1.0), "b": predicted(1.1), "c": predicted(1.2)}, measurements)
     after = {"a": predicted(1.0), "b": predicted(1.5), "c": predicted(1.58)}
     again = judge_again(first, after, measurements, "alpha 3 ms", fitted=["b"])
-    assert (first.verdict, again.verdict, again.recalibration) == (Verdict.REFUTED, Verdict.VERIFIED, "alpha 3 ms")
+    assert (first.verdict, again.verdict, again.recalibration) == (
+        PredictionVerdict.REFUTED,
+        PredictionVerdict.VERIFIED,
+        "alpha 3 ms",
+    )
     assert again.rounds[0] == first.rounds[0]
     assert [row.fitted for row in again.rounds[1].rows] == [False, True, False]
     assert again.rounds[1].largest_error == pytest.approx(0.02 / 1.6)
@@ -156,7 +168,7 @@ def test_a_recalibration_is_not_judged_by_what_it_was_fitted_to() -> None:
     with pytest.raises(ValueError, match="every setting was used for the recalibration"):
         judge_again(first, {"a": predicted(1.0)}, measurements, "fit", fitted=["a"])
     again = judge_again(first, {"a": predicted(1.0)}, {"a": measured(1.001)}, "fit", fitted=["a"])
-    assert again.verdict is Verdict.VERIFIED
+    assert again.verdict is PredictionVerdict.VERIFIED
 
 
 def test_there_is_one_recalibration_at_most() -> None:
@@ -167,8 +179,8 @@ def test_there_is_one_recalibration_at_most() -> None:
 
 
 def test_other_limits_may_be_set() -> None:
-    found = judge({"a": predicted(1.0)}, {"a": measured(1.05)}, Limits(error=0.02))
-    assert found.verdict is Verdict.REFUTED
+    found = judge({"a": predicted(1.0)}, {"a": measured(1.05)}, ErrorLimits(error=0.02))
+    assert found.verdict is PredictionVerdict.REFUTED
 
 
 def test_a_verification_is_stored_as_json() -> None:
@@ -187,7 +199,7 @@ def test_a_change_of_numerics_whose_processes_all_diverged_is_refuted() -> None:
     predictions = {BASELINE: predicted(1.0), "amp": predicted(0.8, numerics=True)}
     found = judge(predictions, {BASELINE: measured(1.0, losses=(2.0,)), "amp": Measurement({}, (math.nan,))}).rounds[0]
     assert [row.name for row in found.rows] == [BASELINE]
-    assert (found.verdict, found.reasons) == (Verdict.REFUTED, ("amp: its loss is not finite",))
+    assert (found.verdict, found.reasons) == (PredictionVerdict.REFUTED, ("amp: its loss is not finite",))
 
 
 def test_a_change_of_numerics_of_which_one_process_diverged_is_refuted() -> None:
@@ -197,4 +209,4 @@ def test_a_change_of_numerics_of_which_one_process_diverged_is_refuted() -> None
         BASELINE: measured(1.0, losses=(2.0,)),
         "amp": measured(0.8, count=4, losses=(2.0, 2.0, 2.0, 2.0, math.nan)),
     }
-    assert judge(predictions, found).rounds[0].verdict is Verdict.REFUTED
+    assert judge(predictions, found).rounds[0].verdict is PredictionVerdict.REFUTED

@@ -9,10 +9,10 @@ import pytest
 
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.stalls.analysis import reports
-from keras_matrix.analysis.stalls.report import Advice, StallReport, Verdict, Verified
+from keras_matrix.analysis.stalls.report import Advice, SpeedupVerdict, StallReport, VerifiedAdvice
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts import input_workers
-from keras_matrix.dashboards.charts.input_workers import Panel, pictures
+from keras_matrix.dashboards.charts.input_workers import BackendPanel, pictures
 from keras_matrix.records.instruments.stall_arms import COLD
 from keras_matrix.records.schema import Record
 from tests.analysis.stalls.pretended import BATCH, PARAMS, Pretended, base_settings, records
@@ -30,7 +30,7 @@ def plain(backend: str = "jax", **changes: Any) -> list[Record]:
     return [one for n, step_s in steps.items() for one in measured(step_s, n, backend=backend, **changes)]
 
 
-def words(panel: Panel) -> list[str]:
+def words(panel: BackendPanel) -> list[str]:
     return [word.text for word in panel.words]
 
 
@@ -119,7 +119,7 @@ def test_applied_advice_is_a_hollow_mark_at_its_number_of_workers() -> None:
     made, report = analysed()
     gain = Estimate(1.8, 1.7, 1.9, 5)
     advice = Advice("workers", "2 threads", gain, 0.07, {"input_workers": 2})
-    applied = Verified("workers", "2 threads", "0" * 16, gain, gain, Verdict.AS_PREDICTED)
+    applied = VerifiedAdvice("workers", "2 threads", "0" * 16, gain, gain, SpeedupVerdict.AS_PREDICTED)
     failed = replace(applied, change="decoder", measured=None)
     report = replace(report, advice=[advice], verified=[applied, failed])
     [panel] = pictures(table(made), [report]).panels

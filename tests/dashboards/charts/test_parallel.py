@@ -12,7 +12,7 @@ from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.fc.parallel import data_versus_model, figures
 from keras_matrix.dashboards.charts import parallel
 from keras_matrix.dashboards.charts.dot_plots import Strip
-from keras_matrix.dashboards.charts.parallel import Grid, Pictures
+from keras_matrix.dashboards.charts.parallel import ParallelGrid, ParallelPictures
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.fc.spec import FcProblem
@@ -22,7 +22,7 @@ from tests.dashboards.report.test_page import ALLOWED_TAGS, Page
 from tests.synthetic_fc import fc_cells, fc_records, made_up_run
 
 
-def pictures(records: list[Record]) -> Pictures:
+def pictures(records: list[Record]) -> ParallelPictures:
     return parallel.pictures(table(records))
 
 
@@ -73,7 +73,7 @@ def test_interval_is_drawn_if_known() -> None:
     assert (len(upright[0]), len(upright[1])) == (6, 0)  # three backends on two and on four workers
 
 
-def synthetic_grid() -> Grid:
+def synthetic_grid() -> ParallelGrid:
     (grid,) = (grid for grid in pictures(made_up_run()).grids if grid.details.startswith("jax, 2 workers"))
     return grid
 

@@ -13,7 +13,7 @@ from keras_matrix.analysis.comparison.table import CellSummary, summarise
 from keras_matrix.analysis.hardware.roofline import Roofline, roofline
 from keras_matrix.dashboards.charts import roofline as pictures
 from keras_matrix.dashboards.charts.label_layout import Box, Spot, place
-from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, Drawing, draw, scenes
+from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, RooflineDrawing, draw, scenes
 from keras_matrix.dashboards.charts.stored_charts import rates, scatter
 from keras_matrix.dashboards.report.roofline_page import Heading, cell_table, own_table, render_page, render_svg
 from keras_matrix.records.backends import BACKENDS
@@ -45,14 +45,14 @@ def found(works: int = 6, name: str = "mnist_mlp", cpus: int = 2) -> Roofline:
     return roofline(cells, {work_key("mnist_mlp", {}): count}, make_peaks())
 
 
-def drawing(one: Roofline, size: pictures.Size = WIDE) -> Drawing:
+def drawing(one: Roofline, size: pictures.PictureSize = WIDE) -> RooflineDrawing:
     (scene,) = scenes(one)
     return draw(scene, size)
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW])
 @pytest.mark.parametrize("works", [1, 6, 12])
-def test_labels_cover_no_label_or_point_and_are_within_the_picture(size: pictures.Size, works: int) -> None:
+def test_labels_cover_no_label_or_point_and_are_within_the_picture(size: pictures.PictureSize, works: int) -> None:
     one = drawing(found(works), size)
     boxes = [label.spot.box(label.text) for label in one.labels if label.kind != "scale"]
     assert [pair for pair in itertools.combinations(boxes, 2) if pair[0].meets(pair[1])] == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from keras_matrix.analysis.stalls.analysis import reports
-from keras_matrix.analysis.stalls.report import Part, StallReport
+from keras_matrix.analysis.stalls.report import StallPart, StallReport
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts import stalls
 from keras_matrix.records.instruments.input_use import InputFacts
@@ -27,7 +27,7 @@ def share(centre: float, low: float | None = None, high: float | None = None) ->
 
 
 def with_parts(*parts: tuple[str, Estimate | None, bool]) -> StallReport:
-    made = [Part(name, found, found, resolved, f"meaning of {name}") for name, found, resolved in parts]
+    made = [StallPart(name, found, found, resolved, f"meaning of {name}") for name, found, resolved in parts]
     return replace(report_of(), parts=made)
 
 

@@ -9,7 +9,7 @@ import pytest
 from keras_matrix.dashboards.charts import trace_timeline
 from keras_matrix.dashboards.charts.trace_timeline import MOST_BARS, MOST_TRACKS, NARROW, WIDE, StepSpans, draw, step_of
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Head, TrackKind, Span
+from keras_matrix.records.traces.neutral import Head, Span, TrackKind
 from tests.records.traces.synthetic import span
 
 
@@ -46,7 +46,7 @@ def test_the_step_in_the_middle_is_drawn_with_what_its_thread_and_its_device_did
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW])
-def test_bars_are_where_their_operations_were(tmp_path: Path, size: trace_timeline.Size) -> None:
+def test_bars_are_where_their_operations_were(tmp_path: Path, size: trace_timeline.TimelineSize) -> None:
     drawing = draw(step_in(tmp_path, three_steps()), size)
     scale = (size.width - size.names - trace_timeline.RIGHT) / 260
     host, compute, _ = drawing.rows

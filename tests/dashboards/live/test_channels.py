@@ -55,7 +55,7 @@ def unfinished(port: int) -> socket.socket:
 
 @pytest.mark.parametrize("source", [LOOPBACK, "127.0.0.2"])
 def test_visitor_is_served_during_unfinished_requests(port: int, source: str) -> None:
-    """Mutation: `Channel` closes no other connection of its address."""
+    """Mutation: `LimitedChannel` closes no other connection of its address."""
     assert answer(port, source) == b"ok"
     with ExitStack() as stack:
         for _ in range(UNFINISHED):

@@ -18,7 +18,7 @@ from keras_matrix.dashboards.live.app import application as served
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.source import Live
 from keras_matrix.dashboards.live.page import Frame, RunCounts
-from keras_matrix.dashboards.live.questions import Choice, questions
+from keras_matrix.dashboards.live.questions import DashboardFilter, questions
 from keras_matrix.dashboards.report import site
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.store import Results, Run
@@ -58,7 +58,7 @@ def warehouse(results: Results) -> LocalWarehouse:
 
 @pytest.fixture(scope="module")
 def page(warehouse: LocalWarehouse) -> str:
-    shown = dashboard.panels_of(warehouse, questions().values(), Choice())
+    shown = dashboard.panels_of(warehouse, questions().values(), DashboardFilter())
     return dashboard.render(shown, Frame("All", "Everything.", lambda cell_id: f"cells/{cell_id}.html"))
 
 
@@ -86,7 +86,9 @@ def test_policy_admits_only_the_hashes_of_style_and_script(page: str) -> None:
 
 
 def test_heat_map_marks_the_fastest_and_shades_the_others(warehouse: LocalWarehouse) -> None:
-    found = panels.panel(questions()["matrix"], dashboard.answer(warehouse, questions()["matrix"], Choice()).dicts())
+    found = panels.panel(
+        questions()["matrix"], dashboard.answer(warehouse, questions()["matrix"], DashboardFilter()).dicts()
+    )
     row = next(row for row in found.heat if row.title.startswith("mnist_mlp"))
     assert found.backends == ["tensorflow", "jax", "torch"]
     assert [cell.shade for cell in row.cells] == [0, 4, 4]
@@ -96,7 +98,7 @@ def test_heat_map_marks_the_fastest_and_shades_the_others(warehouse: LocalWareho
 
 
 def test_panel_of_a_failed_query_shows_the_error() -> None:
-    shown = dashboard.panels_of(FakeWarehouse(), questions().values(), Choice())
+    shown = dashboard.panels_of(FakeWarehouse(), questions().values(), DashboardFilter())
     assert {one.kind for one in shown} == {"problem"}
     page = dashboard.render(shown, Frame("All", "", str))
     assert page.count("the fake warehouse runs no queries") == len(questions())
@@ -105,7 +107,7 @@ def test_panel_of_a_failed_query_shows_the_error() -> None:
 def test_panel_without_rows_has_a_notice_instead_of_a_picture(tmp_path: Path) -> None:
     empty = LocalWarehouse(tmp_path)
     empty.create()
-    shown = dashboard.panels_of(empty, questions().values(), Choice())
+    shown = dashboard.panels_of(empty, questions().values(), DashboardFilter())
     assert {one.count for one in shown} == {0}
     page = dashboard.render(shown, Frame("All", "", str))
     assert page.count("No rows match the selection.") == len(questions())
@@ -138,7 +140,9 @@ def test_questions_that_need_no_findings_are_shown_without_any(tmp_path: Path) -
     results = stored(tmp_path / "results", nights=1)
     (results.runs()[0].folder / "findings.json").unlink()
     warehouse = warehouse_of(results)
-    shown = {one.question.name: one.count for one in dashboard.panels_of(warehouse, questions().values(), Choice())}
+    shown = {
+        one.question.name: one.count for one in dashboard.panels_of(warehouse, questions().values(), DashboardFilter())
+    }
     assert {name for name, count in shown.items() if count} == {"failures", "machines", "runs"}
 
 

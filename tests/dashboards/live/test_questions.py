@@ -17,7 +17,7 @@ from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.source import Live
 from keras_matrix.dashboards.live.page import RunCounts
-from keras_matrix.dashboards.live.questions import Choice, answer, checked, questions
+from keras_matrix.dashboards.live.questions import DashboardFilter, answer, checked, questions
 from keras_matrix.records import findings
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.findings import FindingKind
@@ -135,16 +135,16 @@ def test_a_question_has_its_picture_in_the_documentation(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(questions()))
 def test_a_question_is_answered(warehouse: LocalWarehouse, name: str) -> None:
-    assert answer(warehouse, questions()[name], Choice()).rows
+    assert answer(warehouse, questions()[name], DashboardFilter()).rows
 
 
 @pytest.mark.parametrize("name", list(questions()))
 def test_choice_filters_rows_and_a_hostile_one_finds_none(warehouse: LocalWarehouse, name: str) -> None:
-    everything = answer(warehouse, questions()[name], Choice()).rows
-    hostile = (Choice(workload="x' OR '1'='1"), Choice(backend="'; DROP TABLE cells; --"))
-    for choice in (*hostile, Choice(since="2027-01-01")):
+    everything = answer(warehouse, questions()[name], DashboardFilter()).rows
+    hostile = (DashboardFilter(workload="x' OR '1'='1"), DashboardFilter(backend="'; DROP TABLE cells; --"))
+    for choice in (*hostile, DashboardFilter(since="2027-01-01")):
         assert answer(warehouse, questions()[name], choice).rows == []
-    assert len(answer(warehouse, questions()[name], Choice(backend="jax")).rows) <= len(everything)
+    assert len(answer(warehouse, questions()[name], DashboardFilter(backend="jax")).rows) <= len(everything)
 
 
 def test_matrix_shows_the_findings_of_the_newest_run(warehouse: LocalWarehouse, results: Results) -> None:
@@ -157,7 +157,7 @@ def test_matrix_shows_the_findings_of_the_newest_run(warehouse: LocalWarehouse, 
     }
     shown = {
         (one["cell_id"], one["verdict"]): (one["step_time_s"], one["low"], one["high"])
-        for one in answer(warehouse, questions()["matrix"], Choice()).dicts()
+        for one in answer(warehouse, questions()["matrix"], DashboardFilter()).dicts()
         if one["step_time_s"] is not None
     }
     assert shown == found
@@ -172,7 +172,7 @@ def test_table_of_figures_shows_median_and_p95_from_analysis(warehouse: LocalWar
         if cell.figure is STEP_TIME
         for metric, value in cell_statistics.values(cell).items()
     }
-    dicts = answer(warehouse, questions()["figures"], Choice()).dicts()
+    dicts = answer(warehouse, questions()["figures"], DashboardFilter()).dicts()
     shown = {(one["cell_id"], one["metric"]): one["estimate"] for one in dicts}
     assert expected.items() <= shown.items()
     panel = panels.panel(questions()["figures"], dicts)
@@ -191,7 +191,7 @@ def test_no_backend_is_fastest_if_the_intervals_do_not_separate_them(tmp_path: P
     ratio = replace(slow, kind=FindingKind.RATIO, estimate=1.1, against="jax", verdict="open")
     verdict = replace(quick, kind=FindingKind.VERDICT, cell_id=None, backend=None, verdict="open", said="not separable")
     findings.keep(run, [quick, slow, ratio, verdict])
-    rows = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], Choice()).dicts()
+    rows = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], DashboardFilter()).dicts()
     assert [(row["backend"], row["ratio"], row["fastest"], row["verdict"]) for row in rows] == [
         ("jax", None, None, "not separable"),
         ("torch", 1.1, None, "not separable"),
@@ -253,7 +253,7 @@ def test_matrix_counts_recompiles_in_measured_epochs_of_the_worst_process(tmp_pa
     records = [replace(r, resolved=one) for r, one in zip(processes(0.01, count=3), made, strict=True)]
     run = Run(store_session(tmp_path, run_name(0), records))
     findings.keep(run, [found(records[0].cell_id)])
-    rows = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], Choice()).dicts()
+    rows = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], DashboardFilter()).dicts()
     assert [(row["recompiles"], row["graph_breaks"]) for row in rows] == [(5, 0)]
     [shown] = panels.panel(questions()["matrix"], rows).heat
     assert [cell.hint.partition("; ")[2] for cell in shown.cells] == ["recompiles in the measured epochs: 5"]
@@ -267,7 +267,7 @@ def test_comparison_shows_the_ratios_from_analysis(warehouse: LocalWarehouse, re
         for row in rows
         for ratio in row.ratios
     }
-    shown = answer(warehouse, questions()["comparison"], Choice()).dicts()
+    shown = answer(warehouse, questions()["comparison"], DashboardFilter()).dicts()
     assert {(one["cell_id"], one["ratio"], one["low"], one["p_value"]) for one in shown} == found
     assert {one["same_work"] for one in shown} == {context.same_work(row).text for row in rows if row.ratios}
 
@@ -275,7 +275,7 @@ def test_comparison_shows_the_ratios_from_analysis(warehouse: LocalWarehouse, re
 def test_external_command_shows_primary_metric_and_ratio_to_the_best(
     warehouse: LocalWarehouse,
 ) -> None:
-    rows = {row["backend"]: row for row in answer(warehouse, questions()["commands"], Choice()).dicts()}
+    rows = {row["backend"]: row for row in answer(warehouse, questions()["commands"], DashboardFilter()).dicts()}
     assert list(rows) == sorted(BACKENDS)
     assert {(row["work"], row["metric"], row["unit"], row["status"]) for row in rows.values()} == {
         ("task train", "speed", "images/s", "ok")
@@ -290,7 +290,7 @@ def test_failed_command_shows_its_reason(tmp_path: Path) -> None:
     run = store_run(tmp_path, 0)
     one = replace(found("0" * 16), work_id="w", metric="task.metrics.speed", verdict="crash", said="crash: signal 11")
     findings.keep(run, [one, replace(one, kind=FindingKind.VERDICT, cell_id=None, said="nothing to compare")])
-    [row] = answer(warehouse_of(Results(tmp_path)), questions()["commands"], Choice()).dicts()
+    [row] = answer(warehouse_of(Results(tmp_path)), questions()["commands"], DashboardFilter()).dicts()
     assert (row["metric"], row["status"], row["failures"], row["verdict"]) == (
         "speed",
         "crash",
@@ -300,7 +300,7 @@ def test_failed_command_shows_its_reason(tmp_path: Path) -> None:
 
 
 def test_slowdown_is_a_regression_with_first_run_and_owner(warehouse: LocalWarehouse) -> None:
-    [row] = answer(warehouse, questions()["regressions"], Choice()).dicts()
+    [row] = answer(warehouse, questions()["regressions"], DashboardFilter()).dicts()
     assert (row["cell_id"], row["at_run_id"]) == (cell_of("jax"), run_name(SLOWER_FROM))
     assert row["ratio"] == pytest.approx(1.5, rel=0.01)
     assert row["look"] == "Keras: keras 3.15.0 → 3.16.0"
@@ -308,7 +308,7 @@ def test_slowdown_is_a_regression_with_first_run_and_owner(warehouse: LocalWareh
 
 
 def test_a_trend_has_every_session_and_marks_the_change(warehouse: LocalWarehouse) -> None:
-    rows = answer(warehouse, questions()["trend"], Choice(cell=cell_of("jax"))).dicts()
+    rows = answer(warehouse, questions()["trend"], DashboardFilter(cell=cell_of("jax"))).dicts()
     assert [row["run_id"] for row in rows] == [run_name(night) for night in range(NIGHTS)]
     assert [row["run_id"] for row in rows if row["change_verdict"]] == [run_name(SLOWER_FROM)]
     assert {row["backend_version"] for row in rows} == {"0.12.1"}
@@ -318,7 +318,7 @@ def test_a_trend_has_every_session_and_marks_the_change(warehouse: LocalWarehous
 
 
 def test_the_fc_modes_show_the_efficiency_of_their_workers(warehouse: LocalWarehouse) -> None:
-    rows = answer(warehouse, questions()["fc_scaling"], Choice()).dicts()
+    rows = answer(warehouse, questions()["fc_scaling"], DashboardFilter()).dicts()
     found = {(row["backend"], row["workers"]): row["efficiency"] for row in rows}
     assert {key for key, value in found.items() if value is not None} == {(backend, 2) for backend in BACKENDS}
     assert found["jax", 2] == pytest.approx(1 / 0.62 / 2)
@@ -327,7 +327,7 @@ def test_the_fc_modes_show_the_efficiency_of_their_workers(warehouse: LocalWareh
 def test_several_devices_show_speed_up_efficiency_and_whether_the_step_is_that_of_fit(
     warehouse: LocalWarehouse,
 ) -> None:
-    rows = answer(warehouse, questions()["device_scaling"], Choice()).dicts()
+    rows = answer(warehouse, questions()["device_scaling"], DashboardFilter()).dicts()
     found = {row["backend"]: (row["devices"], row["divided_work"], row["fit"]) for row in rows}
     assert found == {
         "tensorflow": (2, "mnist_cnn", "yes"),
@@ -347,13 +347,15 @@ def test_several_devices_show_speed_up_efficiency_and_whether_the_step_is_that_o
 
 
 def test_verdict_of_a_step_that_is_not_fit_is_marked(warehouse: LocalWarehouse) -> None:
-    shown = panels.panel(questions()["matrix"], answer(warehouse, questions()["matrix"], Choice()).dicts()).heat
+    shown = panels.panel(
+        questions()["matrix"], answer(warehouse, questions()["matrix"], DashboardFilter()).dicts()
+    ).heat
     marked = {row.title: list(row.caveats) for row in shown if row.caveats}
     assert marked == {"mnist_cnn devices=2": ["not fit"]}
 
 
 def test_input_stalls_show_every_night_of_a_cell_and_cheaper_decoding(warehouse: LocalWarehouse) -> None:
-    rows = answer(warehouse, questions()["input_stalls"], Choice(backend="jax")).dicts()
+    rows = answer(warehouse, questions()["input_stalls"], DashboardFilter(backend="jax")).dicts()
     assert [row["run_id"] for row in rows] == [run_name(night) for night in range(NIGHTS)]
     # Two workers make 32 samples of 4 + 0.1 ms, later of 2 + 0.1 ms; a step computes for 40 ms.
     waits = [row["stall_share"] for row in rows]
@@ -373,7 +375,7 @@ def test_part_that_its_interval_does_not_separate_from_zero_is_no_figure(tmp_pat
     part = replace(one, metric="input.fetch_share", estimate=0.01, low=-0.01, high=0.03)
     clear = replace(part, metric="input.preparation_share", low=0.005)
     findings.keep(run, [one, part, clear])
-    [row] = answer(warehouse_of(Results(tmp_path)), questions()["input_stalls"], Choice()).dicts()
+    [row] = answer(warehouse_of(Results(tmp_path)), questions()["input_stalls"], DashboardFilter()).dicts()
     assert (row["fetch_share"], row["preparation_share"], row["bottleneck"]) == (None, 0.01, None)
     [shown] = panels.panel(questions()["input_stalls"], [row]).series
     assert "preparation 1.0" in shown.baseline
@@ -391,7 +393,7 @@ def test_each_figure_belongs_to_its_metric(tmp_path: Path, name: str) -> None:
         [one, *(replace(one, kind=kind, metric=m, estimate=n, low=n - 0.5, high=n + 0.5) for m, n in places.items())],
     )
     offset = {"estimate": 0.0, "low": -0.5, "high": 0.5}
-    [row] = answer(warehouse_of(Results(tmp_path)), questions()[name], Choice()).dicts()
+    [row] = answer(warehouse_of(Results(tmp_path)), questions()[name], DashboardFilter()).dicts()
     assert {column: row[column] for column in columns} == {
         column: places[metric] + offset[which] for column, (metric, which) in columns.items()
     }
@@ -402,7 +404,7 @@ def test_last_revision_of_findings_is_shown(tmp_path: Path) -> None:
     cell = run.load()[0][0].cell_id
     warehouse_of(Results(tmp_path))
     findings.keep(run, [found(cell, 0.5)])
-    [row] = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], Choice()).dicts()
+    [row] = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], DashboardFilter()).dicts()
     assert row["step_time_s"] == 0.5
 
 
@@ -416,9 +418,9 @@ def test_each_device_has_separate_trends_and_regressions(tmp_path: Path) -> None
         kept = [replace(one, kind=FindingKind.SESSION, at_run_id=None), level]
         findings.keep(run, [*kept, slower] if device == "gpu a" else kept)
     warehouse = warehouse_of(Results(tmp_path))
-    [row] = answer(warehouse, questions()["regressions"], Choice()).dicts()
+    [row] = answer(warehouse, questions()["regressions"], DashboardFilter()).dicts()
     assert (row["device"], row["at_run_id"], row["sessions_since"]) == ("gpu a", runs[0].run_id, 3)
-    trend = answer(warehouse, questions()["trend"], Choice()).dicts()
+    trend = answer(warehouse, questions()["trend"], DashboardFilter()).dicts()
     assert [(one["device"], one["change_verdict"]) for one in trend] == [("gpu a", "slower"), ("gpu b", None)]
 
 
@@ -428,7 +430,7 @@ def test_regression_ends_with_the_findings_of_the_newest_session(tmp_path: Path)
     slower = replace(one, kind=FindingKind.CHANGE, estimate=1.5, verdict="slower", at_run_id=first.run_id)
     findings.keep(first, [one, replace(one, device="gpu b"), slower])
     findings.keep(second, [one])
-    assert answer(warehouse_of(Results(tmp_path)), questions()["regressions"], Choice()).rows == []
+    assert answer(warehouse_of(Results(tmp_path)), questions()["regressions"], DashboardFilter()).rows == []
 
 
 def test_regressions_are_the_changes_that_are_not_repaired_with_the_present_step_time(tmp_path: Path) -> None:
@@ -436,12 +438,14 @@ def test_regressions_are_the_changes_that_are_not_repaired_with_the_present_step
     one = replace(found(run.load()[0][0].cell_id), host_id="host", at_run_id=run_name(9))
     level = replace(one, kind=FindingKind.LEVEL, estimate=0.02, count=3)
     changes = {
-        number: replace(one, kind=FindingKind.CHANGE, estimate=1.5, verdict=verdict, at_run_id=run_name(number), count=number)
+        number: replace(
+            one, kind=FindingKind.CHANGE, estimate=1.5, verdict=verdict, at_run_id=run_name(number), count=number
+        )
         for number, verdict in enumerate(("slower", "acknowledged", "repaired", "faster", "intended"), 1)
     }
     changes[2] = replace(changes[2], said="wait for jax 0.13", look="jax")
     findings.keep(run, [replace(one, kind=FindingKind.SESSION), level, *changes.values()])
-    rows = answer(warehouse_of(Results(tmp_path)), questions()["regressions"], Choice()).dicts()
+    rows = answer(warehouse_of(Results(tmp_path)), questions()["regressions"], DashboardFilter()).dicts()
     assert [(row["at_run_id"], row["verdict"], row["step_time_now_s"], row["sessions_since"]) for row in rows] == [
         (run_name(1), "slower", 0.02, 1),
         (run_name(2), "acknowledged", 0.02, 2),
@@ -459,10 +463,10 @@ def test_run_counts_its_ok_and_failed_attempts(tmp_path: Path) -> None:
     store_session(tmp_path, run_name(0), records, matrix_path="matrix.yaml", planned=5)
     store_session(tmp_path, run_name(1), records[:1], matrix_path="matrix.yaml", planned=1)
     warehouse = warehouse_of(Results(tmp_path))
-    rows = answer(warehouse, questions()["runs"], Choice()).dicts()
+    rows = answer(warehouse, questions()["runs"], DashboardFilter()).dicts()
     assert [row["run_id"] for row in rows] == [run_name(1), run_name(0)]
     assert [rows[1][name] for name in ("planned", "attempts", "ok", "failed", "cells")] == [5, 5, 2, 1, 1]
-    found = answer(warehouse, questions()["failures"], Choice()).dicts()
+    found = answer(warehouse, questions()["failures"], DashboardFilter()).dicts()
     assert {(row["status"], row["attempts"]) for row in found} == {("unstable", 1), ("unsupported", 1), ("error", 1)}
 
 
@@ -470,7 +474,7 @@ def test_machine_is_listed_with_its_installed_versions(tmp_path: Path) -> None:
     versions = {"keras": "3.16.0", "jax": "0.11.0", "torch": "2.9.0", "tensorflow": "2.21.0"}
     for night, backend in enumerate(BACKENDS):
         store_run(tmp_path, night, settings=make_settings(backend=backend), versions=versions)
-    rows = answer(warehouse_of(Results(tmp_path)), questions()["machines"], Choice()).dicts()
+    rows = answer(warehouse_of(Results(tmp_path)), questions()["machines"], DashboardFilter()).dicts()
     assert {(row["backend"], row["backend_version"], row["keras_version"]) for row in rows} == {
         (backend, versions[backend], "3.16.0") for backend in BACKENDS
     }
@@ -481,7 +485,7 @@ def test_a_machine_is_shown_with_its_type_on_the_machines_panel(tmp_path: Path) 
     store_run(tmp_path, 0, machine=replace(MACHINE, machine_type="n1-standard-8"))
     store_run(tmp_path, 1)
     question = questions()["machines"]
-    shown = panels.panel(question, answer(warehouse_of(Results(tmp_path)), question, Choice()).dicts())
+    shown = panels.panel(question, answer(warehouse_of(Results(tmp_path)), question, DashboardFilter()).dicts())
     place = shown.columns.index("machine type")
     assert [row.values[place] for row in shown.table] == [NOTHING, "n1-standard-8"]
 
@@ -489,21 +493,23 @@ def test_a_machine_is_shown_with_its_type_on_the_machines_panel(tmp_path: Path) 
 def test_imported_rows_are_in_no_answer(tmp_path: Path) -> None:
     store_run(tmp_path / "results", 0)
     warehouse = warehouse_of(Results(tmp_path / "results"))
-    before = {name: answer(warehouse, question, Choice()).rows for name, question in questions().items()}
+    before = {name: answer(warehouse, question, DashboardFilter()).rows for name, question in questions().items()}
     path = tmp_path / "old.csv"
     path.write_text("w,b,s,t\ntheirs,jax,1.5,2026-01-01\n")
     maps = [f"--map={one}" for one in ("workload=w", "backend=b", "value=s", "started_at=t")]
     command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
     assert uploader([*command, "--results", str(tmp_path / "results")]) == 0
     assert warehouse.query("SELECT COUNT(*) AS n FROM cells WHERE source = 'lab'").rows == [(1,)]
-    assert {name: answer(warehouse, question, Choice()).rows for name, question in questions().items()} == before
+    assert {
+        name: answer(warehouse, question, DashboardFilter()).rows for name, question in questions().items()
+    } == before
     assert dashboard.run_counts(warehouse) == RunCounts(1, 0)
     [page] = Application(Live(warehouse))({"PATH_INFO": "/"}, lambda status, headers: None)
     assert b"theirs" not in page
 
 
 def test_failures_are_counted_by_status(warehouse: LocalWarehouse) -> None:
-    [row] = answer(warehouse, questions()["failures"], Choice()).dicts()
+    [row] = answer(warehouse, questions()["failures"], DashboardFilter()).dicts()
     assert (row["status"], row["backend"], row["attempts"], row["runs"]) == ("timeout", "torch", NIGHTS, NIGHTS)
     assert (row["last_run_id"], row["example"]) == (
         run_name(NIGHTS - 1),
@@ -520,11 +526,13 @@ def test_run_with_an_injected_fault_is_not_in_the_latest_matrix(tmp_path: Path) 
     arms = {"arms": {"slower": {"fault": "slower:0.5"}}, "arm": "slower", "planned": 3}
     run = Run(store_session(tmp_path, run_name(3), processes(9.0), **arms))
     update_findings(run)
-    rows = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], Choice()).dicts()
+    rows = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], DashboardFilter()).dicts()
     assert {row["run_id"] for row in rows} == {run_name(0)}
 
 
 def test_invalid_day_means_all_days() -> None:
-    assert checked(Choice(since="2026-02-30")) == Choice()
-    assert checked(Choice(since="2026-02-03", backend="jax")) == Choice(since="2026-02-03", backend="jax")
-    assert checked(Choice(since="20260203", cell="x")) == Choice(since="2026-02-03", cell="x")
+    assert checked(DashboardFilter(since="2026-02-30")) == DashboardFilter()
+    assert checked(DashboardFilter(since="2026-02-03", backend="jax")) == DashboardFilter(
+        since="2026-02-03", backend="jax"
+    )
+    assert checked(DashboardFilter(since="20260203", cell="x")) == DashboardFilter(since="2026-02-03", cell="x")

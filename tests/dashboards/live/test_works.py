@@ -13,7 +13,7 @@ from keras_matrix.dashboards.charts.figure_table import by_work
 from keras_matrix.dashboards.charts.stored_charts import worker_scalings
 from keras_matrix.dashboards.live.page import panel_of
 from keras_matrix.dashboards.live.panels import Panel
-from keras_matrix.dashboards.live.questions import Choice, questions
+from keras_matrix.dashboards.live.questions import DashboardFilter, questions
 from keras_matrix.dashboards.live.works import with_titles
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run
@@ -35,7 +35,7 @@ def pushed(root: Path, works: Sequence[Settings]) -> LocalWarehouse:
 
 
 def asked(warehouse: LocalWarehouse, name: str) -> Panel:
-    return panel_of(warehouse, questions()[name], Choice())
+    return panel_of(warehouse, questions()[name], DashboardFilter())
 
 
 def test_works_with_one_title_in_their_runs_are_named_by_what_differs(tmp_path: Path) -> None:
@@ -64,14 +64,14 @@ def test_titles_that_differ_stay_and_no_settings_are_read(monkeypatch: pytest.Mo
     warehouse = pushed(tmp_path, [make_settings(workload=name) for name in ("gru", "lstm")])
     rows = [{"work": name, "work_id": name, "cell_id": "0", "workload": name, "backend": "jax"} for name in "ab"]
     monkeypatch.setattr(LocalWarehouse, "query", None)
-    assert with_titles(warehouse, rows, Choice()) is rows
-    assert with_titles(warehouse, [{"run_id": "1"}], Choice()) == [{"run_id": "1"}]
+    assert with_titles(warehouse, rows, DashboardFilter()) is rows
+    assert with_titles(warehouse, [{"run_id": "1"}], DashboardFilter()) == [{"run_id": "1"}]
 
 
 def test_works_whose_settings_are_not_known_are_named_by_their_ids(tmp_path: Path) -> None:
     warehouse = pushed(tmp_path, [make_settings(workload="gru")])
     rows = [{"work": "w", "work_id": name, "cell_id": name, "workload": "w", "backend": "jax"} for name in "ab"]
-    assert [row["work"] for row in with_titles(warehouse, rows, Choice())] == ["w (work a)", "w (work b)"]
+    assert [row["work"] for row in with_titles(warehouse, rows, DashboardFilter())] == ["w (work a)", "w (work b)"]
 
 
 def test_rows_of_a_work_are_found_by_its_id_whatever_its_title_was() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.versus import Versus, versus
 from keras_matrix.analysis.history.sessions import SessionRatio
-from keras_matrix.analysis.regression.gate import Outcome, Rule
+from keras_matrix.analysis.regression.gate import GateOutcome, Rule
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.sequential import FIXED
 from keras_matrix.dashboards.report import comparison_page
@@ -39,9 +39,9 @@ def page(found: Versus) -> str:
 
 
 @pytest.mark.parametrize(
-    ("factor", "outcome"), [(1.0, Outcome.NO_WORSE), (1.2, Outcome.REGRESSED), (1.05, Outcome.UNDECIDED)]
+    ("factor", "outcome"), [(1.0, GateOutcome.NO_WORSE), (1.2, GateOutcome.REGRESSED), (1.05, GateOutcome.UNDECIDED)]
 )
-def test_verdict_is_in_page_text_and_markdown(factor: float, outcome: Outcome) -> None:
+def test_verdict_is_in_page_text_and_markdown(factor: float, outcome: GateOutcome) -> None:
     found = versus(side(1.0, 0), side(factor, 1), RULE)
 
     assert found.outcome is outcome
@@ -95,19 +95,19 @@ def test_cell_of_one_side_only_has_no_listed_changes() -> None:
 def test_incomparable_cell_has_a_reason_and_fails_the_gate(base: list[Record], new: list[Record], reason: str) -> None:
     found = versus(base, new, RULE)
 
-    assert Outcome.NOT_MEASURED is found.outcome
+    assert GateOutcome.NOT_MEASURED is found.outcome
     assert reason in str(found.comparisons[0].reason)
     assert reason.split(" (", maxsplit=1)[0] in page(found)
 
 
 def test_comparison_without_records_is_not_measured() -> None:
-    assert Outcome.NOT_MEASURED is versus([], [], RULE).outcome
+    assert GateOutcome.NOT_MEASURED is versus([], [], RULE).outcome
 
 
 def test_two_sessions_without_a_known_spread_are_undecided_and_have_no_interval() -> None:
     found = versus(side(1.0, 0), side(2.0, 1), RULE, lambda base, new: SessionRatio(Estimate(2.0, None, None, 12)))
 
-    assert (found.outcome, found.paired) == (Outcome.UNDECIDED, False)
+    assert (found.outcome, found.paired) == (GateOutcome.UNDECIDED, False)
     assert "two sessions" in text(found, names(found))
     assert "no interval" in page(found)
 
@@ -133,7 +133,7 @@ def test_partial_failures_are_shown_with_the_ratio() -> None:
     new = [*side(2.0, 1)[:11], make_record(None, 11, Status.CRASH)]
     found = versus(side(1.0, 0), new, RULE)
 
-    assert found.outcome is Outcome.REGRESSED
+    assert found.outcome is GateOutcome.REGRESSED
     assert ": regressed; new: crash in 1 of 12 repeats: a reason" in page(found)
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from keras_matrix.analysis.history.change_points import Assessment, Notes, assess
-from keras_matrix.analysis.history.sessions import History, Session
+from keras_matrix.analysis.history.sessions import CellSession, History
 from keras_matrix.analysis.stats.blocks import geometric
 from keras_matrix.dashboards.charts import time_series
 from keras_matrix.dashboards.report import history_page
@@ -18,9 +18,9 @@ from tests.sessions import noisy, run_name
 HOSTILE = "<img src=x onerror=alert(1)></script>"
 
 
-def session(number: int, value: float | None, count: int = 5) -> Session:
+def session(number: int, value: float | None, count: int = 5) -> CellSession:
     step_time = geometric([value * (1 + 0.001 * i) for i in range(count)]) if value else None
-    return Session(run_name(number), step_time, 0.001, {} if value else {"unstable": 3}, {})
+    return CellSession(run_name(number), step_time, 0.001, {} if value else {"unstable": 3}, {})
 
 
 def assessed(values: list[float | None], notes: dict[str, str] | None = None) -> Assessment:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.stalls.analysis import reports
-from keras_matrix.analysis.stalls.report import Advice, StallReport, Verdict, Verified
+from keras_matrix.analysis.stalls.report import Advice, SpeedupVerdict, StallReport, VerifiedAdvice
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.report import page
 from keras_matrix.dashboards.report.inputs import inputs
@@ -81,7 +81,7 @@ def test_advice_has_predictions_and_once_applied_measurements_with_verdicts() ->
         ("cache the samples (from the second pass on)", ["1.50x [1.40 1.60]", "40.0 ms"])
     ]
     less = Estimate(1.1, 1.05, 1.15, 6)
-    applied = Verified("cache", "cache the samples", "0" * 16, GAIN, less, Verdict.LESS, "a reason")
+    applied = VerifiedAdvice("cache", "cache the samples", "0" * 16, GAIN, less, SpeedupVerdict.LESS, "a reason")
     [sheet] = inputs([], [replace(report, advice=[first, second], verified=[applied])]).sheets
     assert sheet.advice.columns == ["predicted", "measured", "verdict"]
     assert [(row.name, row.values[1:]) for row in sheet.advice.rows] == [

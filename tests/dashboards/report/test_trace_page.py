@@ -8,7 +8,7 @@ from keras_matrix.analysis.traces import read_table
 from keras_matrix.dashboards.charts.trace_timeline import step_of
 from keras_matrix.dashboards.report import trace_page
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Head, TrackKind, Span
+from keras_matrix.records.traces.neutral import Head, Span, TrackKind
 from tests.records.traces.synthetic import span
 
 HOSTILE = "<script>alert(1)</script>"

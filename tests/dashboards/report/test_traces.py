@@ -9,7 +9,7 @@ from keras_matrix.analysis.comparison.table import table
 from keras_matrix.dashboards.report import traces
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.text import NOTHING
-from keras_matrix.records.traces.table import IdleGap, TraceSummary, TimeShare
+from keras_matrix.records.traces.table import IdleGap, TimeShare, TraceSummary
 from tests.conftest import make_record, make_settings
 from tests.records.traces.synthetic import TABLE
 
@@ -20,7 +20,7 @@ SHOWN = replace(
 )
 
 
-def sheet(shown: TraceSummary) -> traces.Sheet:
+def sheet(shown: TraceSummary) -> traces.TraceSheet:
     """The sheet of the traced one of two cells."""
     records = [make_record(settings=make_settings(backend=backend)) for backend in ("torch", "jax")]
     rows, traced = table(records), cell_id(make_settings(backend="jax"))

@@ -23,7 +23,9 @@ def products(problem: FcProblem) -> dict[str, int]:
 if __name__ == "__main__":
     reserve("tensorflow", 2, "cpu")
     found = {
-        mode.name: products(TASK.changed(mode=mode.name)) for mode in MODES.values() if mode.kind is not Parallelism.SINGLE
+        mode.name: products(TASK.changed(mode=mode.name))
+        for mode in MODES.values()
+        if mode.kind is not Parallelism.SINGLE
     }
     mirrored = products(TASK.changed(mode="fc_data", partition="mirrored_strategy"))
     print(json.dumps(found | {"mirrored_strategy": mirrored}))

@@ -179,7 +179,9 @@ def test_workers_in_new_interpreters_compute_the_same_as_forked_ones() -> None:
 def test_each_worker_of_tensorflow_multiplies_on_its_own_device() -> None:
     # Of three layers: three products forward, three for the weights' gradients, two for the inputs'.
     forward, both = 3, 3 + 3 + 2
-    alike = {mode.name: both if mode.trains else forward for mode in MODES.values() if mode.kind is not Parallelism.SINGLE}
+    alike = {
+        mode.name: both if mode.trains else forward for mode in MODES.values() if mode.kind is not Parallelism.SINGLE
+    }
     wanted = {name: {"device:CPU:0": count, "device:CPU:1": count} for name, count in alike.items()}
     # Of four micro-batches: the first stage has one layer, whose input's gradient nobody needs; the last has two.
     wanted["fc_pipeline"] = {"device:CPU:0": 4 * 2, "device:CPU:1": 4 * 6}

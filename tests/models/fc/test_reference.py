@@ -64,7 +64,11 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
 def test_every_mode_except_physics_trains_one_model_on_the_entire_batch() -> None:
     wanted = train(TASK.changed(mode="fc_single_manual"), 0, 5)
-    divided = [mode.name for mode in MODES.values() if mode.trains and mode.kind not in (Parallelism.SINGLE, Parallelism.PHYSICS)]
+    divided = [
+        mode.name
+        for mode in MODES.values()
+        if mode.trains and mode.kind not in (Parallelism.SINGLE, Parallelism.PHYSICS)
+    ]
     assert len(divided) == 8
     for mode in divided:
         found = train(TASK.changed(mode=mode, workers=2), 0, 5)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.records.traces.neutral import TrackKind, Phase, Span, Track
+from keras_matrix.records.traces.neutral import Phase, Span, Track, TrackKind
 from keras_matrix.records.traces.table import TraceSummary
 
 US = 1000

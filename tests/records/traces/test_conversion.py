@@ -36,7 +36,9 @@ def test_binary_files_are_one_trace_in_the_machines_clock_too(tmp_path: Path) ->
     head = conversion.make(conversion.files_in(tmp_path), tmp_path / TRACE_NAME, "jax")
     found = [(one.track.worker, one.track.kind, one.start_ns) for one in neutral.spans(tmp_path / TRACE_NAME)]
     assert (head.workers, head.steps, head.epochs, head.device) == (2, 1, 1, "gpu")
-    assert found == [(worker, kind, at) for worker in (0, 1) for kind, at in ((TrackKind.STEPS, 0), (TrackKind.COMPUTE, 1000))]
+    assert found == [
+        (worker, kind, at) for worker in (0, 1) for kind, at in ((TrackKind.STEPS, 0), (TrackKind.COMPUTE, 1000))
+    ]
 
 
 def test_epochs_of_a_worker_lie_behind_each_other(tmp_path: Path) -> None:

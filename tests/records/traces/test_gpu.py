@@ -8,7 +8,7 @@ import pytest
 
 from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.traces import conversion, neutral
-from keras_matrix.records.traces.neutral import WORKING, TrackKind, Phase, Span
+from keras_matrix.records.traces.neutral import WORKING, Phase, Span, TrackKind
 from keras_matrix.records.traces.request import Names
 from keras_matrix.records.traces.table import TraceSummary
 from keras_matrix.records.traces.xspace import reader, tracks
@@ -250,7 +250,9 @@ def test_kernels_of_nccl_communicate_and_their_overlap_with_compute_is_counted(p
 def test_kernels_that_overlap_on_one_stream_get_tracks_on_which_none_cross(path: Path) -> None:
     """Kernels of a CUDA graph run at the same time and are reported on the graph's stream."""
     stream = [kernel(1, begin, duration) for begin, duration in ((100, 50), (120, 60), (150, 30), (160, 5))]
-    found = [one for one in spans(path, plane("/device:GPU:0", {STREAM: stream})) if one.track.kind is TrackKind.COMPUTE]
+    found = [
+        one for one in spans(path, plane("/device:GPU:0", {STREAM: stream})) if one.track.kind is TrackKind.COMPUTE
+    ]
     assert [(one.start_ns // 1000, one.track.name) for one in found] == [
         (100, "compute"),
         (120, "compute 2"),

@@ -9,7 +9,7 @@ import pytest
 
 from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.traces import conversion, torch
-from keras_matrix.records.traces.neutral import TrackKind, Span
+from keras_matrix.records.traces.neutral import Span, TrackKind
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.records.traces.table import TraceSummary
 from keras_matrix.runner.cli.measure.trace import heading

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Flow, Head, TrackKind, FlowEnd, Track, covered
+from keras_matrix.records.traces.neutral import Flow, FlowEnd, Head, Track, TrackKind, covered
 from keras_matrix.records.traces.request import TraceError
 from tests.records.traces.synthetic import damaged, span
 
@@ -19,7 +19,9 @@ SPANS = [
     span('aten::"mm"\n', 1.5, 2.25, op="aten::mm", phase="forward", layer="block/dense", step=1),
     span("gloo:all_reduce", 50, 1, TrackKind.COMMUNICATION, worker=1, lane=2, phase="communication"),
 ]
-FLOWS = [Flow("launch", FlowEnd(Track(0, TrackKind.COMPUTE), 1500), FlowEnd(Track(1, TrackKind.COMMUNICATION, 2), 50_000))]
+FLOWS = [
+    Flow("launch", FlowEnd(Track(0, TrackKind.COMPUTE), 1500), FlowEnd(Track(1, TrackKind.COMMUNICATION, 2), 50_000))
+]
 
 
 def test_written_text_is_read_back(tmp_path: Path) -> None:
@@ -54,7 +56,9 @@ def test_spans_with_equal_names_are_distinguished_by_other_fields(tmp_path: Path
 def test_more_tracks_of_a_kind_than_there_can_be_end_on_its_last_one(tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
     neutral.write(path, HEAD, [span("a", 0, 1, lane=lane) for lane in (998, 999, 1000, 5000)])
-    assert [one.track for one in neutral.spans(path)] == [Track(0, TrackKind.COMPUTE, at) for at in (998, 999, 999, 999)]
+    assert [one.track for one in neutral.spans(path)] == [
+        Track(0, TrackKind.COMPUTE, at) for at in (998, 999, 999, 999)
+    ]
 
 
 def test_the_file_is_one_chrome_trace_whose_tracks_have_names(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.traces import conversion, torch
-from keras_matrix.records.traces.neutral import WORKING, TrackKind, Phase, Span, covered
+from keras_matrix.records.traces.neutral import WORKING, Phase, Span, TrackKind, covered
 from keras_matrix.records.traces.request import TraceError
 from tests.records.traces.synthetic import chrome, event, flow, mark, step_of_torch
 
@@ -110,7 +110,11 @@ def test_flows_lead_from_a_launch_to_its_kernel(tmp_path: Path) -> None:
         flow("f", 3, 20, pid=0, tid=7, **launch),
     ]
     (found,) = torch.spans(torch.read(chrome(tmp_path / "trace.json", events)), 0)[1]
-    assert (found.name, found.source.track.kind, found.target.track.kind) == ("launch", TrackKind.HOST, TrackKind.COMPUTE)
+    assert (found.name, found.source.track.kind, found.target.track.kind) == (
+        "launch",
+        TrackKind.HOST,
+        TrackKind.COMPUTE,
+    )
 
 
 def test_host_events_of_a_gpu_trace_are_on_host_tracks_and_copies_on_a_track_of_their_kind(tmp_path: Path) -> None:

@@ -20,18 +20,18 @@ from keras_matrix.records.instruments.first_hour import ProbeAnswer
 from keras_matrix.records.instruments.peaks import Gemm, Stream, Timed
 from keras_matrix.records.schema import DeviceProof, Times
 from keras_matrix.records.traces.names import copy_of
-from keras_matrix.records.traces.neutral import TrackKind, Span, Track
+from keras_matrix.records.traces.neutral import Span, Track, TrackKind
 from keras_matrix.runner.checks.first_hour import checks, report
 from keras_matrix.runner.checks.first_hour.checks import copies_to_device, share_in_steps
 from keras_matrix.runner.checks.first_hour.measured import MeasuredRun
-from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome, Step
+from keras_matrix.runner.checks.first_hour.steps import CheckStep, Done, StepOutcome, StepResult
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.service.first_hour import run_all as run_checks
 from tests.conftest import make_record, make_settings
 
-OK, FAILED, NOT_RUN = Outcome.OK, Outcome.FAILED, Outcome.NOT_RUN
+OK, FAILED, NOT_RUN = StepOutcome.OK, StepOutcome.FAILED, StepOutcome.NOT_RUN
 ANSWER = ProbeAnswer(
     DeviceProof("gpu", "gpu:0", 1), {}, called_s=0.01, waited_s=0.5, read_s=0.001,
     errors={"matmul": 3e-4, "convolution": 3e-4, "rnn": 4e-7},
@@ -86,7 +86,9 @@ def stream(rate: float) -> Stream:
         (lambda: checks.ended_with("crash", "oom_device", "killed"), FAILED),
     ],
 )
-def test_correct_figures_are_accepted_and_wrong_ones_fail(judged: Callable[[], Found], expected: Outcome) -> None:
+def test_correct_figures_are_accepted_and_wrong_ones_fail(
+    judged: Callable[[], StepResult], expected: StepOutcome
+) -> None:
     assert judged().outcome is expected, judged().summary
 
 
@@ -100,7 +102,9 @@ def test_correct_figures_are_accepted_and_wrong_ones_fail(judged: Callable[[], F
         ([], [], FAILED),
     ],
 )
-def test_peaks_are_judged_against_the_data_sheet(gemms: list[Gemm], streams: list[Stream], expected: Outcome) -> None:
+def test_peaks_are_judged_against_the_data_sheet(
+    gemms: list[Gemm], streams: list[Stream], expected: StepOutcome
+) -> None:
     sheet = datasheet("NVIDIA A100-SXM4-40GB")
     assert sheet is not None
     assert checks.against_datasheet(gemms, streams, sheet).outcome is expected
@@ -164,7 +168,7 @@ class FakeTarget:
         return MeasuredRun(SimpleNamespace(), records)  # type: ignore[arg-type]
 
 
-def twice_the_steps(*pairs_s: tuple[float, float]) -> tuple[Found, int]:
+def twice_the_steps(*pairs_s: tuple[float, float]) -> tuple[StepResult, int]:
     """Run the check; return its result, and how often it measured."""
     target: Any = FakeTarget(*pairs_s)
     found = {one.name: one for one in checks.steps(checks.Hour(target, SimpleNamespace()))}  # type: ignore[arg-type]
@@ -212,23 +216,23 @@ def test_repeated_barrier_asks_the_probe_anew() -> None:
 SHOW = partial(print, end="")
 
 
-def step(outcome: Outcome, *, essential: bool = False) -> Step:
-    return Step(str(outcome), "something", lambda: Found(outcome, "found"), essential)
+def step(outcome: StepOutcome, *, essential: bool = False) -> CheckStep:
+    return CheckStep(str(outcome), "something", lambda: StepResult(outcome, "found"), essential)
 
 
-def run_all(*steps: Step) -> list[Done]:
+def run_all(*steps: CheckStep) -> list[Done]:
     done: list[Done] = []
     run_checks(iter(steps), done, SHOW)
     return done
 
 
 def test_interruption_retains_the_completed_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted() -> Found:
+    def interrupted() -> StepResult:
         raise Interrupted("stopped by SIGINT")
 
     done: list[Done] = []
     with pytest.raises(Interrupted):
-        run_checks(iter([step(OK), Step("two", "something", interrupted), step(OK)]), done, SHOW)
+        run_checks(iter([step(OK), CheckStep("two", "something", interrupted), step(OK)]), done, SHOW)
     assert [one.found.outcome for one in done] == [OK]
     assert "two ... interrupted" in capsys.readouterr().out
 
@@ -246,16 +250,18 @@ def test_no_step_follows_an_essential_one_that_failed(capsys: pytest.CaptureFixt
 
 
 def test_step_that_raises_fails_and_the_next_one_runs() -> None:
-    def broken() -> Found:
+    def broken() -> StepResult:
         raise ZeroDivisionError("x")
 
-    done = run_all(Step("one", "something", broken), step(OK))
+    done = run_all(CheckStep("one", "something", broken), step(OK))
     assert [one.found.outcome for one in done] == [FAILED, OK]
     assert done[0].found.summary == "ZeroDivisionError: x"
 
 
-def made(name: str, outcome: Outcome, **about: str) -> report.Report:
-    return report.Report("a GPU", about, [Done(name, "something", Found(outcome, "a | b", ("more",), {"x": 1}), 1.5)])
+def made(name: str, outcome: StepOutcome, **about: str) -> report.Report:
+    return report.Report(
+        "a GPU", about, [Done(name, "something", StepResult(outcome, "a | b", ("more",), {"x": 1}), 1.5)]
+    )
 
 
 def test_reports_of_several_backends_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

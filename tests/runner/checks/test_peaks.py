@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.surroundings.disturbance import Stretch
+from keras_matrix.analysis.surroundings.disturbance import CounterChanges
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.peaks import Gemm, PeakAnswer, PeakOrder, Stream, Timed
@@ -28,14 +28,14 @@ from keras_matrix.runner.cell.peaks.stretches import (
     plan_arrays,
 )
 from keras_matrix.runner.checks import peaks
-from keras_matrix.runner.checks.peaks import Effort, Subject, measure
+from keras_matrix.runner.checks.peaks import Effort, PeaksSubject, measure
 from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.executors.probe import ProbeFailed, probe_settings
 from keras_matrix.runner.machine.gpus.identity import GpuIdentity
 from keras_matrix.runner.machine.surroundings.counters import Counters
 from tests.conftest import MACHINE
 
-SUBJECT = Subject(MACHINE, {"jax": "1"}, (1, 2), datetime(2026, 1, 1, tzinfo=UTC))
+SUBJECT = PeaksSubject(MACHINE, {"jax": "1"}, (1, 2), datetime(2026, 1, 1, tzinfo=UTC))
 ORDER = PeakOrder(probe_settings("jax"), ["float32"], ["copy", "triad"], [], None, 5, 0.3, 0)
 
 
@@ -314,7 +314,7 @@ def test_cpu_time_of_the_measurement_is_not_that_of_others(monkeypatch: pytest.M
 
 def _counters(wall_s: float, busy_s: float) -> Counters:
     idle_s = 2 * wall_s - busy_s
-    return Counters(Stretch(wall_s, 2 * wall_s, busy_s, cpu_irq_s=0.0, cpu_steal_s=0.0), 2, idle_s)
+    return Counters(CounterChanges(wall_s, 2 * wall_s, busy_s, cpu_irq_s=0.0, cpu_steal_s=0.0), 2, idle_s)
 
 
 def test_notes_on_gpu_figures_are_stored() -> None:

@@ -20,7 +20,7 @@ import pytest
 from keras_matrix.dashboards.live.app import serve
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.hosts import ListenAddress
-from keras_matrix.dashboards.live.app.source import Source
+from keras_matrix.dashboards.live.app.source import PageSource
 from keras_matrix.records import findings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.main import main
@@ -210,7 +210,7 @@ def test_the_dashboard_of_an_empty_folder_says_that_nothing_has_been_measured(
     (folder / "results").mkdir()
     pages: list[str] = []
 
-    def looked_at(source: Source, place: ListenAddress) -> None:
+    def looked_at(source: PageSource, place: ListenAddress) -> None:
         [body] = Application(source)({"PATH_INFO": "/"}, lambda status, headers: pages.append(status))
         pages.append(body.decode())
 

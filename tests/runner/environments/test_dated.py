@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.runner.environments import dated
-from keras_matrix.runner.environments.dated import Locked, changed, day, lock_on, locked_environment, locks_between
+from keras_matrix.runner.environments.dated import DatedLock, changed, day, lock_on, locked_environment, locks_between
 from keras_matrix.runner.environments.rebuilt import CannotRebuild
 from keras_matrix.runner.errors import UsageError
 
@@ -29,7 +29,7 @@ def test_each_different_lock_is_found_with_its_first_day_and_few_resolutions() -
         return lock(on)
 
     found = locks_between(MAY, MAY + timedelta(days=150), counted)
-    assert found == [Locked(release, text) for release, text in RELEASES.items()]
+    assert found == [DatedLock(release, text) for release, text in RELEASES.items()]
     assert len(asked) < 30
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.runner.environments.layered import Base, Layer, base_of, distributions, layered
+from keras_matrix.runner.environments.layered import BaseEnvironment, Layer, base_of, distributions, layered
 from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_versions
 from tests.small_wheels import write_wheel
 
-HERE = Base(sys.executable, {"keras": "3.15.0"})
+HERE = BaseEnvironment(sys.executable, {"keras": "3.15.0"})
 
 
 def test_name_of_a_layer_depends_on_its_packages_and_on_those_of_the_base() -> None:
@@ -21,8 +21,8 @@ def test_name_of_a_layer_depends_on_its_packages_and_on_those_of_the_base() -> N
         Layer(("keras==1",), (), HERE).name,
         Layer(("keras==2",), (), HERE).name,
         Layer(("keras==1",), ("/there",), HERE).name,
-        Layer(("keras==1",), (), Base(sys.executable, {"keras": "3.15.1"})).name,
-        Layer(("keras==1",), (), Base("/other/python", HERE.versions)).name,
+        Layer(("keras==1",), (), BaseEnvironment(sys.executable, {"keras": "3.15.1"})).name,
+        Layer(("keras==1",), (), BaseEnvironment("/other/python", HERE.versions)).name,
     }
     assert len(names) == 5
     assert Layer(("keras==1",), (), HERE).name in names

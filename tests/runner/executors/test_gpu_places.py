@@ -20,11 +20,11 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome, Running
 from keras_matrix.runner.executors.gpu_places import GpuMachine, GpuPlaces
-from keras_matrix.runner.executors.places import Stopped
+from keras_matrix.runner.executors.places import SessionEnded
 from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, gpus_of, without_gpus
 from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.machine.gpus.present import PresentGpus
-from keras_matrix.runner.matrix.entry import Placement
+from keras_matrix.runner.matrix.entry import PlacementKeys
 from keras_matrix.runner.matrix.grammar import DEFAULTS
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.machines import concurrent
@@ -219,7 +219,7 @@ class _Endless(FakeRunning):
 
 def test_a_process_that_starts_while_the_session_ends_is_killed(tmp_path: Path) -> None:
     settings = make_settings(device="gpu")
-    cell = Cell(settings, cell_id(settings), 1, 60.0, None, placement=Placement(parallel_devices=True))
+    cell = Cell(settings, cell_id(settings), 1, 60.0, None, placement=PlacementKeys(parallel_devices=True))
     executor = StoppedMeanwhile()
     machine = GpuMachine("h" * 16, {}, PresentGpus(("GPU-aa-1",), (A100,)))
     places = GpuPlaces(machine, lambda run: executor, [cell])
@@ -228,7 +228,7 @@ def test_a_process_that_starts_while_the_session_ends_is_killed(tmp_path: Path) 
     job = Job("n", cell.cell_id, 0, 0, settings, 4, str(tmp_path), [], None, None)
     running = place.executor(Run(tmp_path)).start(job, 10.0)
     assert executor.killed == [job]
-    with pytest.raises(Stopped):
+    with pytest.raises(SessionEnded):
         running.finish()
 
 

@@ -13,13 +13,13 @@ import pytest
 from keras_matrix.records.host.gpu_list import GpuChoice
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome, WaitingCell, others_busy
-from keras_matrix.runner.executors.others_busy import Device, OthersBusy, half_of_cpus, other_devices
+from keras_matrix.runner.executors.others_busy import NeighbourDevice, OthersBusy, half_of_cpus, other_devices
 from keras_matrix.runner.machine.gpus.present import PresentGpus
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor, FakeRunning
 
 FOUR = PresentGpus(("GPU-a", "GPU-b", "GPU-c", "GPU-d"), ("NVIDIA A100",) * 4)
-ONLY_B, ONLY_C, ONLY_D = (Device("all", GpuChoice(name)) for name in "123")
+ONLY_B, ONLY_C, ONLY_D = (NeighbourDevice("all", GpuChoice(name)) for name in "123")
 
 
 def fc(workers: int) -> object:
@@ -32,12 +32,12 @@ def fc(workers: int) -> object:
         (make_settings(device="gpu"), GpuChoice(), [ONLY_B, ONLY_C, ONLY_D]),
         (make_settings(device="gpu"), GpuChoice("3,1"), [ONLY_B]),
         (make_settings(device="gpu"), GpuChoice(model="H100"), []),
-        (fc(2), GpuChoice(), [Device("all", GpuChoice("2,3"))]),
+        (fc(2), GpuChoice(), [NeighbourDevice("all", GpuChoice("2,3"))]),
         (fc(3), GpuChoice(), []),
     ],
 )
 def test_other_gpus_are_those_that_the_cell_may_use_but_does_not(
-    settings: object, choice: GpuChoice, expected: list[Device], monkeypatch: pytest.MonkeyPatch
+    settings: object, choice: GpuChoice, expected: list[NeighbourDevice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert other_devices(settings, choice, FOUR) == expected  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def test_on_a_cpu_other_devices_are_sets_of_as_many_cpus(
     cpus: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
-    assert other_devices(make_settings(cpus=cpus)) == [Device(one, GpuChoice()) for one in expected]
+    assert other_devices(make_settings(cpus=cpus)) == [NeighbourDevice(one, GpuChoice()) for one in expected]
     assert half_of_cpus() == "0-2"
 
 
@@ -114,7 +114,7 @@ def job_in(folder: Path) -> Job:
 
 @pytest.fixture
 def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[OthersBusy, Cell, Job]:
-    monkeypatch.setattr(others_busy, "other_devices", lambda *arguments: [Device("1-1", GpuChoice())])
+    monkeypatch.setattr(others_busy, "other_devices", lambda *arguments: [NeighbourDevice("1-1", GpuChoice())])
     (tmp_path / "cell").mkdir()
     cell = Cell()
     return OthersBusy(cell, lambda: cell.companion), cell, job_in(tmp_path)

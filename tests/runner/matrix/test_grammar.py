@@ -15,7 +15,7 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.records.text import near
 from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.matrix import catalog, json_schema
-from keras_matrix.runner.matrix.grammar import DEFAULTS, NAME, SETTINGS, Rule, workload_name_problem
+from keras_matrix.runner.matrix.grammar import DEFAULTS, NAME, SETTINGS, ValueRule, workload_name_problem
 
 ROOT = Path(__file__).parents[3]
 FIXTURE = catalog.load(Path(__file__).parents[1] / "catalog.json")
@@ -95,7 +95,7 @@ def test_valid_value_is_accepted(key: str, value: Any) -> None:
 
 
 def test_integer_for_a_float_key_becomes_a_float() -> None:
-    rule = Rule("float", -1, 1)
+    rule = ValueRule("float", -1, 1)
 
     assert [repr(rule.normal(value)) for value in (1, 0, -0.0)] == ["1.0", "0.0", "0.0"]
 
@@ -109,7 +109,7 @@ def test_cpu_list_has_one_normal_form_and_is_not_a_count(value: Any, expected: A
 
 
 def test_text_must_be_printable_and_short() -> None:
-    rule = Rule("str")
+    rule = ValueRule("str")
 
     assert [rule.accepts(text) for text in ("a" * 200, "a" * 201, "a\x1b")] == [True, False, False]
 

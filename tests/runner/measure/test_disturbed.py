@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis.surroundings.disturbance import OwnUse, Stretch, WaitingUse, Watched
+from keras_matrix.analysis.surroundings.disturbance import CounterChanges, MeasuredStretch, OwnUse, WaitingUse
 from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Status
@@ -35,8 +35,8 @@ defaults: {repeats: 5, steps_per_epoch: 5}
 cells:
   - workload: gru
 """
-CALM = Watched(
-    Stretch(wall_s=2.0, cpu_total_s=4.0, cpu_busy_s=3.0, cpu_irq_s=0.0, cpu_steal_s=0.0), OwnUse(3.0, 0.1, 0)
+CALM = MeasuredStretch(
+    CounterChanges(wall_s=2.0, cpu_total_s=4.0, cpu_busy_s=3.0, cpu_irq_s=0.0, cpu_steal_s=0.0), OwnUse(3.0, 0.1, 0)
 )
 STOLEN = replace(CALM, stretch=replace(CALM.stretch, cpu_steal_s=1.0))
 # 3.8 % of the time that its CPUs had work; of a block of two such stretches 2 %.
@@ -48,14 +48,18 @@ DEVICE = pytest.mark.parametrize("device", ["cpu", "gpu"])
 class Watching(FakeExecutor):
     """Reports what `sees` says of each job's kept epochs."""
 
-    sees: Callable[[Job], Watched]
+    sees: Callable[[Job], MeasuredStretch]
 
     def succeed(self, job: Job) -> Outcome:
         return replace(super().succeed(job), watched=(self.sees(job),) * (job.settings.epochs - job.settings.discard))
 
 
 def run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, sees: Callable[[Job], Watched], device: str = "cpu", repeats: int = 5
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sees: Callable[[Job], MeasuredStretch],
+    device: str = "cpu",
+    repeats: int = 5,
 ) -> Counter[tuple[str, int, int]]:
     monkeypatch.chdir(folder)
     (folder / "matrix.yaml").write_text(MATRIX.replace("repeats: 5", f"repeats: {repeats}"))
@@ -91,7 +95,7 @@ def test_no_block_is_repeated_on_an_idle_machine(tmp_path: Path, monkeypatch: py
 def test_all_arms_of_a_disturbed_block_are_measured_again_whichever_was_hit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
-    def sees(job: Job) -> Watched:
+    def sees(job: Job) -> MeasuredStretch:
         hit = (job.settings.backend, job.repeat, job.attempt) == ("torch", 3, 0)
         return STOLEN if hit else CALM
 

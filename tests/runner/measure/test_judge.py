@@ -522,7 +522,10 @@ def test_results_are_plain_json() -> None:
 
 def watched(*wall_times_s: float) -> Outcome:
     unused = disturbance.OwnUse()
-    return replace(ENDED_WELL, watched=tuple(disturbance.Watched(disturbance.Stretch(s), unused) for s in wall_times_s))
+    return replace(
+        ENDED_WELL,
+        watched=tuple(disturbance.MeasuredStretch(disturbance.CounterChanges(s), unused) for s in wall_times_s),
+    )
 
 
 @pytest.mark.fault("F16", mutation="judge() believes the clock of the cell")

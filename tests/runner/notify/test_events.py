@@ -7,7 +7,7 @@ import random
 import pytest
 
 from keras_matrix.analysis.history.change_points import Assessment, Notes, assess
-from keras_matrix.analysis.history.sessions import History, Session
+from keras_matrix.analysis.history.sessions import CellSession, History
 from keras_matrix.analysis.stats.blocks import geometric
 from keras_matrix.runner.notify.events import CLOSING, Event, Thread, due, history_key
 from tests.sessions import noisy, run_name
@@ -17,7 +17,7 @@ STEADY = noisy(0.010, 20)
 
 def history(values: list[float], host: str = "0" * 16) -> History:
     sessions = tuple(
-        Session(run_name(number), geometric([value] * 3), 0.001, {}, {}) for number, value in enumerate(values)
+        CellSession(run_name(number), geometric([value] * 3), 0.001, {}, {}) for number, value in enumerate(values)
     )
     return History("a" * 16, host, ("cpu", "cpu:0"), {"workload": "x", "backend": "jax"}, sessions)
 

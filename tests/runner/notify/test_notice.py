@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pytest
 
 from keras_matrix.analysis.history.change_points import assess
-from keras_matrix.analysis.history.sessions import History, Session
+from keras_matrix.analysis.history.sessions import CellSession, History
 from keras_matrix.analysis.stats.blocks import geometric
 from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.notify.events import due
@@ -24,7 +24,7 @@ def notice(before: Versions, after: Versions, workload: str = "gpt2") -> Notice:
     """The notification of a slowdown after twenty sessions with some versions, under others."""
     sides = (*((value, before) for value in noisy(0.010, 20)), *((value, after) for value in noisy(0.011, 10, seed=5)))
     sessions = [
-        Session(run_name(number), geometric([value] * 3), 0.001, {}, facts)
+        CellSession(run_name(number), geometric([value] * 3), 0.001, {}, facts)
         for number, (value, facts) in enumerate(sides)
     ]
     settings = {"workload": workload, "backend": "jax"}

@@ -30,7 +30,7 @@ from keras_matrix.runner.matrix.reader import Cell, expand, load
 from keras_matrix.runner.measure.experiment import Experiment, measured
 from keras_matrix.runner.measure.request import CellChoice, RunRequest
 from keras_matrix.runner.measure.seams import Seams
-from keras_matrix.runner.plan.adaptive import Adaptive, Goal, Question, numbers, series, step_times, widest
+from keras_matrix.runner.plan.adaptive import Adaptive, ArmsQuestion, SessionGoal, numbers, series, step_times, widest
 from keras_matrix.runner.plan.plan import order
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.progress.display import TerminalDisplay
@@ -177,7 +177,7 @@ def test_end_of_the_budget_is_spent_on_the_undecided_comparison(folder: Path, ru
                 changes = {"settings": cell.settings, "harness": Harness(wall_time_s=1.0)}
                 made[arm].append(make_record(0.01 * factor, repeat, **changes))
     session = SimpleNamespace(runs=made, seed=0, records=made.__getitem__)
-    pays_for_one = Goal(4 * 8 + 2 * (12 - 8) + 1.0, rule)
+    pays_for_one = SessionGoal(4 * 8 + 2 * (12 - 8) + 1.0, rule)
     adaptive = Adaptive(session, cells, pays_for_one, lambda: 0.0)  # type: ignore[arg-type]
     assert {planned.cell.settings.workload for planned in adaptive.more()} == {workload}
 
@@ -221,7 +221,7 @@ def test_comparison_at_several_machines_is_precise_within_each(
             changes = {"machine": replace(MACHINE, host_id=host * 16), "harness": Harness(wall_time_s=1.0)}
             made.append(make_record(0.01 * ratio, repeat, settings=cell.settings, **changes))
     session = SimpleNamespace(runs={"": made}, seed=0, records=lambda arm: made)
-    adaptive = Adaptive(session, [jax, torch], Goal(), lambda: 0.0)  # type: ignore[arg-type]
+    adaptive = Adaptive(session, [jax, torch], SessionGoal(), lambda: 0.0)  # type: ignore[arg-type]
     assert bool(adaptive.more()) == goes_on
     assert (set(adaptive.why().values()) == {"precise enough"}) != goes_on
 
@@ -236,7 +236,7 @@ def test_budget_includes_elapsed_time_besides_processes(folder: Path, later_s: f
         for repeat in range(5)
     ]
     session = SimpleNamespace(runs={"": None}, seed=0, records=lambda arm: made)
-    adaptive = Adaptive(session, cells, Goal(budget_s=50.0), lambda: next(times_s))  # type: ignore[arg-type]
+    adaptive = Adaptive(session, cells, SessionGoal(budget_s=50.0), lambda: next(times_s))  # type: ignore[arg-type]
     assert bool(adaptive.more()) is goes_on
 
 
@@ -469,7 +469,7 @@ def asked(
     )
     request = replace(request, seams=Seams(executor=executor))
     arms = {name: ArmRequest(name, None, {"arm": name}) for name in "abc"}
-    question = Question(tuple(contrasts), answered, looks)
+    question = ArmsQuestion(tuple(contrasts), answered, looks)
     experiment = Experiment([cell], {"matrix_path": "", "matrix_text": ""}, arms, question=question)
     session = measured(request, experiment, TerminalDisplay(quiet=True))
     return {arm: len(latest_attempts(session.records(arm))) for arm in arms}, seen

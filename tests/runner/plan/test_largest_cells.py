@@ -17,7 +17,7 @@ from keras_matrix.runner.errors import Interrupted, MatrixError
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from keras_matrix.runner.measure.seams import Seams
-from keras_matrix.runner.plan.largest_cells import FULL_PASS, Found, about, stored_results
+from keras_matrix.runner.plan.largest_cells import FULL_PASS, LargestCell, about, stored_results
 from tests.fakes.executor import FakeExecutor
 from tests.runner.cli.measure.test_fit_batch import device_of
 
@@ -206,11 +206,11 @@ def test_fc_workload_requires_a_number() -> None:
         cells_of(MATRIX.replace("mnist_mlp", "fc"))
 
 
-def found(planned: str, **other: Any) -> Found:
-    return Found(planned=planned, **{**dict.fromkeys(("largest", "batch_size", "tries"), 8), **other})
+def found(planned: str, **other: Any) -> LargestCell:
+    return LargestCell(planned=planned, **{**dict.fromkeys(("largest", "batch_size", "tries"), 8), **other})
 
 
-def run_json(*found: Found, memory_bytes: int | None = None) -> dict[str, Any]:
+def run_json(*found: LargestCell, memory_bytes: int | None = None) -> dict[str, Any]:
     from keras_matrix.records.codec import loads
 
     document = loads(json.dumps({"largest_batch": about(found, memory_bytes)}).encode())

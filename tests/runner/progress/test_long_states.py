@@ -11,7 +11,7 @@ from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.plan.plan import order
 from keras_matrix.runner.progress import lines
 from keras_matrix.runner.progress.attempt_text import CellNames, OutcomeText
-from keras_matrix.runner.progress.lines import FIRST_S, Lines, LongStates, printing
+from keras_matrix.runner.progress.lines import FIRST_S, AttemptLines, LongStates, printing
 from keras_matrix.runner.progress.time_left import TimeLeft
 from tests.conftest import make_record
 
@@ -59,7 +59,7 @@ def test_short_states_and_none_print_nothing() -> None:
 def test_every_state_of_an_attempt_has_its_text_until_it_ends() -> None:
     cells = expand(parse(Path("matrix.yaml"), MATRIX))
     repeats = order(cells, 0)
-    view = Lines(2, 0, TimeLeft({}, repeats), OutcomeText(()), CellNames(repeats))
+    view = AttemptLines(2, 0, TimeLeft({}, repeats), OutcomeText(()), CellNames(repeats))
     clock = Clock()
     view.states = LongStates(clock)
     found = []

@@ -23,7 +23,7 @@ def codes_of(command: str) -> set[int]:
 
 @pytest.mark.parametrize(
     ("command", "verdicts"),
-    [("gate", gate.Outcome), ("reproduce", reproduction.Verdict), ("bisect", bisection.Outcome)],
+    [("gate", gate.GateOutcome), ("reproduce", reproduction.ReproductionVerdict), ("bisect", bisection.SearchOutcome)],
 )
 def test_every_verdict_has_a_code_of_its_command(command: str, verdicts: type[StrEnum]) -> None:
     assert set(VERDICTS[command]) == {verdict.value for verdict in verdicts}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keras_matrix.analysis.whatif.graph import Graph, NodeKind
-from keras_matrix.runner.whatif.probes import Probe, ratios, share_of
+from keras_matrix.runner.whatif.probes import LayerProbe, ratios, share_of
 from tests.analysis.whatif.hand_made import Nodes
 from tests.conftest import make_settings
 
@@ -27,7 +27,7 @@ def step(sleep: int = 0) -> Graph:
 
 def probed(change: dict[int, float]) -> dict[str, float]:
     """A block of 400 in a step of 600."""
-    probe = Probe("amp", "0", make_settings())
+    probe = LayerProbe("amp", "0", make_settings())
     return ratios(step(), [probe], BASE, {probe.name: change})["amp"]
 
 

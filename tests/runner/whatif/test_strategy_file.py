@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis.whatif.search.families import Found
-from keras_matrix.analysis.whatif.search.trajectory import Strategy as Searched
+from keras_matrix.analysis.whatif.search.families import FamilyTrajectories
+from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import expand, parse
-from keras_matrix.runner.whatif.strategy_file import Choice, possible, problem_of, with_changes, written
+from keras_matrix.runner.whatif.strategy_file import ChosenCell, possible, problem_of, with_changes, written
 
 FC = """\
 version: 1
@@ -36,7 +36,7 @@ def cells(text: str) -> list[Settings]:
 def test_base_and_changed_cell_are_the_cells_of_the_file() -> None:
     (base,) = cells(FC)
     best = with_changes(base, {"buckets": "3,5,5", "batch_size": 256})
-    strategy = written([Choice(base, ("baseline",)), Choice(best, ("best",))], ["Written by a test."])
+    strategy = written([ChosenCell(base, ("baseline",)), ChosenCell(best, ("best",))], ["Written by a test."])
     assert [cell_id(base), cell_id(best)] == [cell.cell_id for cell in strategy.cells]
     assert [base, best] == [cell.settings for cell in strategy.cells]
     assert [base, best] == cells(strategy.text)
@@ -47,7 +47,7 @@ def test_base_and_changed_cell_are_the_cells_of_the_file() -> None:
 
 def test_any_cell_can_be_written() -> None:
     wanted = cells(MIXED)
-    strategy = written([Choice(one, ()) for one in wanted])
+    strategy = written([ChosenCell(one, ()) for one in wanted])
     assert wanted == [cell.settings for cell in strategy.cells]
     assert '      name: "on"\n' in strategy.text  # other readers of YAML take on for true
 
@@ -78,10 +78,10 @@ def test_settings_that_no_cell_may_have_are_not_proposed() -> None:
         'version: 1\nbackends: [torch]\ncells: [{workload: fc, mode: fc_data, workers: 2, level: 3, overlap: "off"}]'
     )
     strategies = tuple(
-        Searched((f"tensor_fusion={name}",), changes, 1.0, 1.0, 1.0)
+        Strategy((f"tensor_fusion={name}",), changes, 1.0, 1.0, 1.0)
         for name, changes in (("2,2", {"buckets": "2,2"}), ("4,", {"buckets": "4", "overlap": "on"}), ("no", None))
     )
-    first, second, third = possible(Found((), strategies), base).strategies
+    first, second, third = possible(FamilyTrajectories((), strategies), base).strategies
     assert first.settings is None
     assert "with overlap off" in first.reason
     assert (second, third) == strategies[1:]

@@ -17,7 +17,7 @@ from keras_matrix.uploader.push import push
 from keras_matrix.uploader.schema import BY_NAME, FINDINGS
 from keras_matrix.uploader.sql import EVERY_DAY, since, to_duckdb, views
 from keras_matrix.uploader.verify import verify
-from keras_matrix.uploader.warehouse import Answer, Scalar
+from keras_matrix.uploader.warehouse import QueryResult, Scalar
 from tests.uploader.stored import results_with
 
 FINDINGS_ONCE = "PARTITION BY day, run_id, revision, finding_id ORDER BY row_hash"
@@ -172,7 +172,7 @@ class Recording(LocalWarehouse):
         super().__init__(folder)
         self.statements: list[str] = []
 
-    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> QueryResult:
         """Record and run a statement."""
         self.statements.append(sql)
         return super().query(sql, parameters)

@@ -6,7 +6,7 @@ import pytest
 
 from keras_matrix.uploader.bigquery.schema_check import difference, differences, refuse
 from keras_matrix.uploader.errors import SchemaMismatch
-from keras_matrix.uploader.schema import CELLS, RUNS, TABLES, Mode, Table
+from keras_matrix.uploader.schema import CELLS, RUNS, TABLES, ColumnMode, Table
 from tests.fakes.warehouse import FakeWarehouse
 
 
@@ -25,12 +25,12 @@ def test_cells_of_version_1_lack_only_what_migrate_adds() -> None:
     later = ("usage_", "tensorboard_")
     found = difference(CELLS, {name: column for name, column in as_defined().items() if not name.startswith(later)})
     assert [(one.name, one.mode) for one in found.missing] == [
-        ("usage_host_source", Mode.NULLABLE),
-        ("usage_course", Mode.NULLABLE),
-        ("usage_device_power_source", Mode.NULLABLE),
-        ("tensorboard_log_dir", Mode.NULLABLE),
-        ("tensorboard_written", Mode.REPEATED),
-        ("tensorboard_problem", Mode.NULLABLE),
+        ("usage_host_source", ColumnMode.NULLABLE),
+        ("usage_course", ColumnMode.NULLABLE),
+        ("usage_device_power_source", ColumnMode.NULLABLE),
+        ("tensorboard_log_dir", ColumnMode.NULLABLE),
+        ("tensorboard_written", ColumnMode.REPEATED),
+        ("tensorboard_problem", ColumnMode.NULLABLE),
     ]
     assert found.wrong == ()
 
@@ -39,7 +39,7 @@ def test_cells_of_version_1_lack_only_what_migrate_adds() -> None:
 def test_tables_made_before_the_machine_type_lack_only_a_column_that_migrate_adds(table: Table) -> None:
     actual = {one.name: (str(one.type), str(one.mode)) for one in table.columns if one.name != "machine_machine_type"}
     found = difference(table, actual)
-    assert [(one.name, one.mode) for one in found.missing] == [("machine_machine_type", Mode.NULLABLE)]
+    assert [(one.name, one.mode) for one in found.missing] == [("machine_machine_type", ColumnMode.NULLABLE)]
     assert found.wrong == ()
 
 

@@ -28,7 +28,7 @@ from keras_matrix.uploader.cli.main import main
 from keras_matrix.uploader.errors import NotAllowed, QuotaExceeded, SchemaMismatch, Unreachable, WarehouseFailure
 from keras_matrix.uploader.outbox import Batch, Outbox
 from keras_matrix.uploader.push import PushSummary, push, send
-from keras_matrix.uploader.rows import Row, of_record
+from keras_matrix.uploader.rows import WarehouseRow, of_record
 from keras_matrix.uploader.schema import CELLS, MEASUREMENTS
 from keras_matrix.uploader.verify import verify
 from keras_matrix.uploader.warehouse import BIGQUERY, Options
@@ -280,7 +280,7 @@ def test_one_invalid_row_is_set_aside_and_the_others_are_sent(results: Results, 
     assert letter.reason
 
 
-def _rows(record: Record) -> list[Row]:
+def _rows(record: Record) -> list[WarehouseRow]:
     return list(of_record(record))
 
 

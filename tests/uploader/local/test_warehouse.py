@@ -24,7 +24,7 @@ from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.outbox import Batch, Outbox
 from keras_matrix.uploader.push import push
 from keras_matrix.uploader.rows import of_record
-from keras_matrix.uploader.schema import CELLS, LONGEST_ROW_BYTES, MEASUREMENTS, Column, Mode, Type
+from keras_matrix.uploader.schema import CELLS, LONGEST_ROW_BYTES, MEASUREMENTS, ColumnMode, TableColumn, Type
 from keras_matrix.uploader.verify import verify
 from tests.conftest import make_settings
 from tests.uploader.stored import Killed, dying_at, full_at, results_with, store_run
@@ -199,7 +199,9 @@ def test_a_column_that_no_file_has_yet_shows_null(
 ) -> None:
     results = results_with(tmp_path / "results", runs=1)
     pushed(results, warehouse)
-    newer = replace(CELLS, columns=(*CELLS.columns, Column("added", Type.STRING, Mode.NULLABLE, "a new one")))
+    newer = replace(
+        CELLS, columns=(*CELLS.columns, TableColumn("added", Type.STRING, ColumnMode.NULLABLE, "a new one"))
+    )
     monkeypatch.setattr(local, "TABLES", (newer, *(table for table in local.TABLES if table is not CELLS)))
     found = LocalWarehouse(warehouse.folder).query("SELECT added, COUNT(*) AS n FROM cells GROUP BY added")
     assert found.rows == [(None, 3)]

@@ -14,9 +14,16 @@ from math import prod
 
 from keras_matrix.analysis.whatif.graph import NodeKind
 from keras_matrix.analysis.whatif.reconstruct.kineto.host import ACCUMULATE, Launch
-from keras_matrix.analysis.whatif.reconstruct.kineto.reading import GLOO, NO_NUMBER, Event, Message, Place, Recording
+from keras_matrix.analysis.whatif.reconstruct.kineto.reading import (
+    GLOO,
+    NO_NUMBER,
+    Message,
+    Place,
+    RankEvent,
+    RankRecording,
+)
 from keras_matrix.analysis.whatif.reconstruct.kineto.shapes import dtype_of
-from keras_matrix.analysis.whatif.reconstruct.pieces import Call, Piece
+from keras_matrix.analysis.whatif.reconstruct.pieces import CollectiveCall, Piece
 from keras_matrix.records.dtypes import ELEMENT_BYTES
 from keras_matrix.records.traces.neutral import Phase
 from keras_matrix.records.traces.torch import BACKWARD
@@ -50,17 +57,17 @@ def sort_of(name: str) -> str | None:
     return next((key for key in OPERATIONS if key in plain), None)
 
 
-def is_transfer(event: Event) -> bool:
+def is_transfer(event: RankEvent) -> bool:
     """Return whether this is gloo's event of a transfer between two ranks."""
     return event.name.removeprefix(GLOO) in TRANSFERS
 
 
-def launches_of(recording: Recording, lanes: Mapping[Place, str]) -> dict[int, Launch]:
+def launches_of(recording: RankRecording, lanes: Mapping[Place, str]) -> dict[int, Launch]:
     """Return the start of each collective of gloo, by the identity of the event that starts it.
 
     `lanes` are the threads of the program. A collective belongs to the first call of its sort before it that has none.
     """
-    waiting: dict[str, deque[Event]] = defaultdict(deque)
+    waiting: dict[str, deque[RankEvent]] = defaultdict(deque)
     running = sorted((event for events in recording.gloo.values() for event in events), key=lambda one: one.start_ns)
     for event in running:
         if (sort := sort_of(event.name)) is not None:
@@ -79,7 +86,7 @@ def launches_of(recording: Recording, lanes: Mapping[Place, str]) -> dict[int, L
     return found
 
 
-def _starters(recording: Recording, lanes: Mapping[Place, str]) -> Iterator[tuple[Event, Place]]:
+def _starters(recording: RankRecording, lanes: Mapping[Place, str]) -> Iterator[tuple[RankEvent, Place]]:
     """Yield the outermost operators that start collectives, and their threads."""
     for place in lanes:
         end_ns = 0
@@ -89,7 +96,7 @@ def _starters(recording: Recording, lanes: Mapping[Place, str]) -> Iterator[tupl
                 yield event, place
 
 
-def _gradient_around(events: Sequence[Event], event: Event) -> Event | None:
+def _gradient_around(events: Sequence[RankEvent], event: RankEvent) -> RankEvent | None:
     """Return the addition of a gradient that surrounds an event of a thread, None if there is none."""
     at = bisect_left(events, event.start_ns, key=lambda one: one.start_ns)
     while at > 0:
@@ -100,7 +107,7 @@ def _gradient_around(events: Sequence[Event], event: Event) -> Event | None:
     return None
 
 
-def joined(recording: Recording, event: Event, starter: Event) -> Piece:
+def joined(recording: RankRecording, event: RankEvent, starter: RankEvent) -> Piece:
     """Return the piece of a collective of gloo. Bytes are those of the complete array."""
     sort = sort_of(event.name) or ""
     operation = OPERATIONS[sort]
@@ -115,7 +122,7 @@ def joined(recording: Recording, event: Event, starter: Event) -> Piece:
         own, other = recording.rank or 0, peer if peer != NO_NUMBER else 1 - (recording.rank or 0)
         source, target = (own, other) if sort == "send" else (other, own)
         group, ranks = f"{source} to {target}", (source, target)
-    call = Call(operation, group, ranks, size, event.operands.dtype, peer)
+    call = CollectiveCall(operation, group, ranks, size, event.operands.dtype, peer)
     lane = "gloo transfers" if operation == "send" else "gloo"
     return Piece(
         *(lane, event.name, NodeKind.COMMUNICATION, event.start_ns, event.end_ns),
@@ -129,7 +136,7 @@ def joined(recording: Recording, event: Event, starter: Event) -> Piece:
     )
 
 
-def _only_group(recording: Recording) -> tuple[str, tuple[int, ...]]:
+def _only_group(recording: RankRecording) -> tuple[str, tuple[int, ...]]:
     """Return the group of collectives whose event names none: that of all ranks, if it is the only one, else ""."""
     everyone = tuple(range(recording.world_size or 1))
     own = {name: ranks for name, ranks in recording.groups.items() if len(ranks) > 1}
@@ -138,17 +145,19 @@ def _only_group(recording: Recording) -> tuple[str, tuple[int, ...]]:
     return next(iter(own.items()), ("0", everyone))
 
 
-def call_of(message: Message | None, name: str, recording: Recording) -> Call:
+def call_of(message: Message | None, name: str, recording: RankRecording) -> CollectiveCall:
     """Return the collective of a kernel of NCCL, from what its event or the operator that started it says."""
     sort = sort_of(message.operation if message else name.partition("Kernel")[2]) or "allreduce"
     operation = OPERATIONS[sort]
     if message is None:
         group, ranks = _only_group(recording)
-        return Call(operation, group or "0", ranks, 0)
+        return CollectiveCall(operation, group or "0", ranks, 0)
     dtype = dtype_of(message.dtype)
     elements = max(message.elements_in, message.elements_out)
     ranks = message.ranks or recording.groups.get(message.group) or tuple(range(recording.world_size or 1))
-    return Call(operation, message.group or "0", ranks, elements * (ELEMENT_BYTES[dtype] if dtype else 1), dtype)
+    return CollectiveCall(
+        operation, message.group or "0", ranks, elements * (ELEMENT_BYTES[dtype] if dtype else 1), dtype
+    )
 
 
 def number(steps: Sequence[Sequence[Piece]]) -> None:

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 
 from keras_matrix.analysis.whatif.graph import GraphError, NodeKind
 from keras_matrix.analysis.whatif.reconstruct.kineto.collectives import COMMUNICATION, call_of
-from keras_matrix.analysis.whatif.reconstruct.kineto.host import HostWork, Issue, StreamWait, Sync
+from keras_matrix.analysis.whatif.reconstruct.kineto.host import HostWork, IssuingCall, StreamWait, Sync
 from keras_matrix.analysis.whatif.reconstruct.kineto.reading import (
     NO_NUMBER,
     RUNTIME,
     SYNC,
-    Event,
     Place,
-    Recording,
+    RankEvent,
+    RankRecording,
     Wait,
 )
 from keras_matrix.analysis.whatif.reconstruct.kineto.shapes import NOTHING
@@ -33,10 +33,10 @@ LONG_WAIT_NS = 100_000
 MOST_LEAD_NS = 1_000_000
 
 
-class Device:
+class DevicePieces:
     """The pieces of a rank's streams. `lanes` has those of each stream, in their order."""
 
-    def __init__(self, recording: Recording, work: HostWork) -> None:
+    def __init__(self, recording: RankRecording, work: HostWork) -> None:
         self._recording, self._work = recording, work
         self.lanes: dict[str, list[Piece]] = {}
         self.caveats: list[str] = []
@@ -52,7 +52,7 @@ class Device:
         if self._foreign:
             self.caveats.append(_outside(self._foreign))
 
-    def _take(self, place: Place, events: list[Event], several: bool) -> None:
+    def _take(self, place: Place, events: list[RankEvent], several: bool) -> None:
         name = f"device {place[0]} stream {place[1]}" if several else f"stream {place[1]}"
         reached: list[int] = []
         for event in sorted(events, key=lambda one: (one.start_ns, one.end_ns)):
@@ -76,7 +76,7 @@ class Device:
         for pieces in self._by_stream.values():
             pieces.sort(key=lambda piece: piece.issued_ns)
 
-    def _step_of(self, event: Event) -> int | None:
+    def _step_of(self, event: RankEvent) -> int | None:
         """Return the step of work whose call belongs to no operator: of the call or, in a file without calls, its own.
 
         None if calls are in the file, and its own is not: it was launched before the recording began.
@@ -86,7 +86,7 @@ class Device:
         at_ns = self._calls.get(event.correlation)
         return None if at_ns is None else self._work.step_at(at_ns)
 
-    def _piece(self, lane: str, event: Event, issue: Issue | None, step: int) -> Piece:
+    def _piece(self, lane: str, event: RankEvent, issue: IssuingCall | None, step: int) -> Piece:
         piece = Piece(lane, _short(event.name), NodeKind.COMPUTE, event.start_ns, event.end_ns, step=step, cores=0.0)
         piece.issued_ns = event.start_ns
         piece.bytes = event.operands.bytes
@@ -230,7 +230,7 @@ class Device:
         return max(own, key=lambda stream: own[stream], default=None)
 
 
-def _calls(recording: Recording) -> dict[int, int]:
+def _calls(recording: RankRecording) -> dict[int, int]:
     """Return when each call of the device's library began, by its number."""
     return {
         event.correlation: event.start_ns

@@ -10,11 +10,11 @@ from pathlib import Path
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, checked
 from keras_matrix.analysis.whatif.reconstruct import clocks, groups, nodes
 from keras_matrix.analysis.whatif.reconstruct.coverage import Coverage, coverage_of
-from keras_matrix.analysis.whatif.reconstruct.facts import Facts
+from keras_matrix.analysis.whatif.reconstruct.facts import HeaderFacts
 from keras_matrix.analysis.whatif.reconstruct.kineto import collectives
 from keras_matrix.analysis.whatif.reconstruct.kineto.host import BETWEEN
 from keras_matrix.analysis.whatif.reconstruct.kineto.rank import trace_of
-from keras_matrix.analysis.whatif.reconstruct.kineto.reading import Recording, read
+from keras_matrix.analysis.whatif.reconstruct.kineto.reading import RankRecording, read
 from keras_matrix.analysis.whatif.reconstruct.matching import unusual
 from keras_matrix.analysis.whatif.reconstruct.periods import set_periods
 from keras_matrix.analysis.whatif.reconstruct.pieces import RankTrace
@@ -25,7 +25,7 @@ from keras_matrix.records.traces.neutral import MOST_WORKERS
 from keras_matrix.records.traces.request import TraceError
 
 
-def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
+def graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
     """Return the graph of these files, one for each rank. Raises `TraceError` or `GraphError`."""
     with _without_garbage_collection():
         return _graph_of(paths, facts)
@@ -46,8 +46,8 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
-    recordings: dict[int, Recording] = {}
+def _graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
+    recordings: dict[int, RankRecording] = {}
     by_rank: dict[int, RankTrace] = {}
     for position, path in enumerate(paths):
         recording = read(path)
@@ -93,7 +93,7 @@ def _graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
     return checked(Graph(header, tuple(made.nodes)))
 
 
-def _trace_of(recording: Recording, rank: int) -> RankTrace:
+def _trace_of(recording: RankRecording, rank: int) -> RankTrace:
     try:
         return trace_of(recording, rank)
     except GraphError:
@@ -102,7 +102,7 @@ def _trace_of(recording: Recording, rank: int) -> RankTrace:
         raise TraceError(f"{recording.path}: contains an invalid mark: {error}; record it again") from error
 
 
-def _rank_of(recording: Recording, position: int) -> int:
+def _rank_of(recording: RankRecording, position: int) -> int:
     """Return the rank that a file names, that of its name, or its position."""
     if isinstance(recording.rank, int):
         return recording.rank
@@ -110,7 +110,7 @@ def _rank_of(recording: Recording, position: int) -> int:
     return position if worker is None else worker
 
 
-def _machine(recordings: Sequence[Recording]) -> dict[str, object]:
+def _machine(recordings: Sequence[RankRecording]) -> dict[str, object]:
     hosts = [one.host for one in recordings]
     found: dict[str, object] = {}
     if len(set(hosts)) > 1:
@@ -168,7 +168,9 @@ def _keep(trace: RankTrace, steps: Sequence[int]) -> None:
                 piece.step = at
 
 
-def _assign_groups(traces: Sequence[RankTrace], recordings: Sequence[Recording], alignment: clocks.Alignment) -> None:
+def _assign_groups(
+    traces: Sequence[RankTrace], recordings: Sequence[RankRecording], alignment: clocks.Alignment
+) -> None:
     unknown = any(piece.call and not piece.call.group for trace in traces for piece in trace.pieces(0))
     if not unknown:
         return

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from keras_matrix.analysis.whatif.graph import NodeKind
-from keras_matrix.analysis.whatif.reconstruct.kineto.reading import RUNTIME, Event, Message
+from keras_matrix.analysis.whatif.reconstruct.kineto.reading import RUNTIME, Message, RankEvent
 from keras_matrix.analysis.whatif.reconstruct.kineto.shapes import NOTHING, Operands
 from keras_matrix.analysis.whatif.reconstruct.pieces import Piece, Window
 from keras_matrix.records.traces.neutral import Phase
@@ -52,7 +52,7 @@ SYNCHRONISES = ("StreamSynchronize", "DeviceSynchronize", "CtxSynchronize", "Eve
 
 
 @dataclass(slots=True)
-class Issue:
+class IssuingCall:
     """A call that issues a device's work: when, in which context, and the piece that must have ended before."""
 
     at_ns: int
@@ -70,7 +70,7 @@ class Sync:
     """A call that waits for a device: the piece at which the wait ends, and the call."""
 
     piece: Piece
-    event: Event
+    event: RankEvent
     lane: str
     of_copy: bool = False
 
@@ -92,10 +92,10 @@ class Launch:
     waits for the collective, and continues then.
     """
 
-    event: Event
+    event: RankEvent
     lane: str
     joined: Piece
-    gradient: Event | None
+    gradient: RankEvent | None
     resumes_ns: int | None = None
 
 
@@ -108,11 +108,11 @@ class HostWork:
 
     windows: Sequence[Window]
     making: Making
-    device: Mapping[int, Event]
+    device: Mapping[int, RankEvent]
     launches: Mapping[int, Launch]
     orphans: Collection[int] = ()
-    issues: dict[int, Issue] = field(default_factory=dict)
-    by_external: dict[int, Issue] = field(default_factory=dict)
+    issues: dict[int, IssuingCall] = field(default_factory=dict)
+    by_external: dict[int, IssuingCall] = field(default_factory=dict)
     records: dict[int, int] = field(default_factory=dict)
     stream_waits: list[StreamWait] = field(default_factory=list)
     syncs: list[Sync] = field(default_factory=list)
@@ -149,7 +149,7 @@ class _Unit:
     first: Operands = NOTHING
     products: list[Operands] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
-    issue: Issue | None = None
+    issue: IssuingCall | None = None
 
 
 class Sweep:
@@ -163,12 +163,12 @@ class Sweep:
         self._unit: _Unit | None = None
         self._step: int | None = None
         self._last: Piece | None = None
-        self._pending: list[Issue] = []
+        self._pending: list[IssuingCall] = []
         self._after: list[Piece] = []
         self._layer: str | None = None
         self.pieces: list[Piece] = []
 
-    def run(self, events: Sequence[Event]) -> list[Piece]:
+    def run(self, events: Sequence[RankEvent]) -> list[Piece]:
         """Return the pieces within steps."""
         stack, layers = self._stack, self._work.making.layers
         for event in events:
@@ -196,7 +196,7 @@ class Sweep:
         self._close(OUTSIDE.end_ns - 1)
         return self.pieces
 
-    def _enter(self, event: Event, context: Context) -> _Unit | None:
+    def _enter(self, event: RankEvent, context: Context) -> _Unit | None:
         """Handle an event outside of all operators; return the unit if it is one."""
         self._own(event.start_ns)
         self._step = self._work.step_at(event.start_ns)
@@ -223,7 +223,7 @@ class Sweep:
             self._add(label + BETWEEN, kind, until_ns, context)
         self._free_ns = max(self._free_ns, until_ns)
 
-    def _begin(self, event: Event, context: Context) -> None:
+    def _begin(self, event: RankEvent, context: Context) -> None:
         name = event.name.removeprefix(BACKWARD).removeprefix(": ")
         gradient = name.endswith(ACCUMULATE)
         if event.name.startswith(BACKWARD) and not gradient:
@@ -246,7 +246,7 @@ class Sweep:
         _describe(unit)
         self._unit = None
 
-    def _inside(self, unit: _Unit, event: Event) -> None:
+    def _inside(self, unit: _Unit, event: RankEvent) -> None:
         """Handle an event within a unit, or the unit itself."""
         if event.category in RUNTIME:
             self._call(unit, event)
@@ -260,7 +260,7 @@ class Sweep:
             self._launch(unit, launch)
         if event.external in self._work.orphans:
             frame, step = self._stack[-1], self._step if self._step is not None else -1
-            issue = Issue(event.start_ns, step, self._lane, frame.context, event.operands, frame.message)
+            issue = IssuingCall(event.start_ns, step, self._lane, frame.context, event.operands, frame.message)
             self._pending.append(issue)
             self._work.by_external[event.external] = issue
 
@@ -278,14 +278,14 @@ class Sweep:
             self._free_ns = max(self._free_ns, launch.resumes_ns)
             self._after.append(joined)
 
-    def _call(self, unit: _Unit, event: Event) -> None:
+    def _call(self, unit: _Unit, event: RankEvent) -> None:
         """Handle a call of the device's library."""
         work, frame = self._work, self._stack[-1]
         if (on_device := work.device.get(event.correlation)) is not None:
             self._cut(unit, event.start_ns)
             step = self._step if self._step is not None else -1
             context = frame.context._replace(layer=frame.context.layer or unit.context.layer)
-            issue = Issue(event.start_ns, step, self._lane, context, frame.operands, frame.message)
+            issue = IssuingCall(event.start_ns, step, self._lane, context, frame.operands, frame.message)
             if self._last is not None and self._last.end_ns == event.start_ns:
                 issue.piece = self._last
             else:
@@ -302,7 +302,7 @@ class Sweep:
         elif "EventRecord" in event.name:
             work.records[event.correlation] = event.start_ns
 
-    def _wait(self, unit: _Unit, event: Event, of_copy: bool) -> None:
+    def _wait(self, unit: _Unit, event: RankEvent, of_copy: bool) -> None:
         self._cut(unit, event.start_ns)
         self._free_ns = event.end_ns
         self._add(event.name, NodeKind.WAIT, event.end_ns, unit.context)
@@ -333,7 +333,7 @@ class Sweep:
         self.pieces.append(piece)
 
 
-def _context(making: Making, event: Event, outer: Context, end_ns: int) -> Context:
+def _context(making: Making, event: RankEvent, outer: Context, end_ns: int) -> Context:
     context = within(making, event, outer, end_ns)
     if event.category in ANNOTATIONS and context.phase is outer.phase and not event.name.startswith(MARK):
         if (phase := PHASES.get(event.name.strip("# ").lower())) is not None:
@@ -352,13 +352,13 @@ def _label(name: str) -> str | None:
     return None
 
 
-def _kind(work: HostWork, event: Event, context: Context, started: bool) -> NodeKind:
+def _kind(work: HostWork, event: RankEvent, context: Context, started: bool) -> NodeKind:
     if context.phase is Phase.INPUT:
         return NodeKind.INPUT
     return NodeKind.HOST if work.making.gpu or started or event.category not in OPERATORS else NodeKind.COMPUTE
 
 
-def _blocks(event: Event, on_device: Event) -> bool:
+def _blocks(event: RankEvent, on_device: RankEvent) -> bool:
     """Return whether a copy's call returns after the copy has ended."""
     if "emcpy" not in event.name:
         return False

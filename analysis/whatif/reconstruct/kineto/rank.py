@@ -16,9 +16,9 @@ from itertools import pairwise
 from keras_matrix.analysis.whatif.graph import GraphError, NodeKind
 from keras_matrix.analysis.whatif.reconstruct.kineto import collectives
 from keras_matrix.analysis.whatif.reconstruct.kineto.collectives import cut_by_size, size_of
-from keras_matrix.analysis.whatif.reconstruct.kineto.device import Device
+from keras_matrix.analysis.whatif.reconstruct.kineto.device import DevicePieces
 from keras_matrix.analysis.whatif.reconstruct.kineto.host import ACCUMULATE, REDUCER, HostWork, Launch, Sweep
-from keras_matrix.analysis.whatif.reconstruct.kineto.reading import RUNTIME, Event, Place, Recording
+from keras_matrix.analysis.whatif.reconstruct.kineto.reading import RUNTIME, Place, RankEvent, RankRecording
 from keras_matrix.analysis.whatif.reconstruct.pieces import TOLERANCE_NS, Lane, Piece, RankTrace, Window, by_step
 from keras_matrix.records.traces.categories import unread
 from keras_matrix.records.traces.neutral import Phase
@@ -36,7 +36,7 @@ LEAST_WAIT_NS = 50_000
 LEAST_HOOK_WAIT_NS = 1_000_000
 
 
-def trace_of(recording: Recording, rank: int) -> RankTrace:
+def trace_of(recording: RankRecording, rank: int) -> RankTrace:
     """Return the pieces of a rank's file. Raises `GraphError`."""
     for events in recording.threads.values():
         events.sort(key=lambda event: (event.start_ns, -event.end_ns))
@@ -60,7 +60,7 @@ def trace_of(recording: Recording, rank: int) -> RankTrace:
     for place, lane in lanes.items():
         phase = Phase.BACKWARD if lane.startswith(AUTOGRAD) else None
         trace.lanes[lane] = by_step(Sweep(work, lane, phase).run(recording.threads[place]), len(windows))
-    device = Device(recording, work)
+    device = DevicePieces(recording, work)
     device.connect()
     for lane, pieces in device.lanes.items():
         trace.lanes[lane] = by_step(pieces, len(windows))
@@ -73,7 +73,7 @@ def trace_of(recording: Recording, rank: int) -> RankTrace:
     return trace
 
 
-def _unfinished(trace: RankTrace, work: HostWork, recording: Recording) -> str | None:
+def _unfinished(trace: RankTrace, work: HostWork, recording: RankRecording) -> str | None:
     """Return why the last step is unfinished, None if it is not."""
     names = [[piece.name for piece in pieces] for pieces in trace.lanes[trace.main]]
     launched = [0] * len(names)
@@ -108,9 +108,9 @@ def _tie_to_steps(trace: RankTrace) -> None:
             trace.lanes[trace.main][step].insert(0, mark)
 
 
-def _steps(recording: Recording) -> tuple[list[Window], Place]:
+def _steps(recording: RankRecording) -> tuple[list[Window], Place]:
     """Return the marked steps and their thread, the one with the most; this project's own marks are preferred."""
-    found: list[tuple[bool, int, Place, list[Event]]] = []
+    found: list[tuple[bool, int, Place, list[RankEvent]]] = []
     for place, marks in recording.steps.items():
         own = [event for event in marks if event.name.startswith(STEP)]
         found.append((bool(own), len(own or marks), place, own or marks))
@@ -125,7 +125,7 @@ def _steps(recording: Recording) -> tuple[list[Window], Place]:
     return [Window(event.start_ns, event.end_ns) for event in marks if event.end_ns > event.start_ns], place
 
 
-def _whole(recording: Recording) -> tuple[list[Window], Place]:
+def _whole(recording: RankRecording) -> tuple[list[Window], Place]:
     """Return the time of all operators as one step, and the thread with the most of them."""
     counts = {
         place: sum(event.category in OPERATORS for event in events) for place, events in recording.threads.items()
@@ -140,7 +140,7 @@ def _whole(recording: Recording) -> tuple[list[Window], Place]:
     return [Window(begin_ns, max(*(event.end_ns for event in events), begin_ns + 1))], place
 
 
-def _lanes(recording: Recording, main: Place) -> dict[Place, str]:
+def _lanes(recording: RankRecording, main: Place) -> dict[Place, str]:
     """Return the names of the program's threads, the main one first.
 
     Left out are threads of libraries: those of gloo, and those that only ask a device for its state.
@@ -156,12 +156,12 @@ def _lanes(recording: Recording, main: Place) -> dict[Place, str]:
     return found
 
 
-def _has_collectives(recording: Recording, place: Place) -> bool:
+def _has_collectives(recording: RankRecording, place: Place) -> bool:
     """Return whether a thread runs collectives of gloo."""
     return any(not collectives.is_transfer(event) for event in recording.gloo.get(place, ()))
 
 
-def _issued(recording: Recording) -> dict[int, Event]:
+def _issued(recording: RankRecording) -> dict[int, RankEvent]:
     """Return a device's work by the number of the call that issued it."""
     return {
         event.correlation: event
@@ -171,7 +171,7 @@ def _issued(recording: Recording) -> dict[int, Event]:
     }
 
 
-def _orphans(recording: Recording) -> frozenset[int]:
+def _orphans(recording: RankRecording) -> frozenset[int]:
     """Return the external ids of a device's work whose call is not in the file."""
     calls = {
         event.correlation for events in recording.threads.values() for event in events if event.category in RUNTIME
@@ -184,7 +184,7 @@ def _orphans(recording: Recording) -> frozenset[int]:
     )
 
 
-def _add_collectives(recording: Recording, work: HostWork, trace: RankTrace) -> None:
+def _add_collectives(recording: RankRecording, work: HostWork, trace: RankTrace) -> None:
     """Add the collectives of gloo as lanes, number all, and add the gradients in them and what waits for them."""
     steps = len(trace.windows)
     joined = sorted(work.launches.values(), key=lambda launch: launch.event.start_ns)
@@ -210,7 +210,7 @@ def _add_collectives(recording: Recording, work: HostWork, trace: RankTrace) -> 
     wait_for_others(trace, unknown)
 
 
-def _without_start(recording: Recording, work: HostWork, trace: RankTrace) -> list[Piece]:
+def _without_start(recording: RankRecording, work: HostWork, trace: RankTrace) -> list[Piece]:
     """Return the collectives within steps of which no call is known that started them."""
     known = {(launch.joined.start_ns, launch.joined.name) for launch in work.launches.values()}
     found = []
@@ -226,7 +226,7 @@ def _without_start(recording: Recording, work: HostWork, trace: RankTrace) -> li
     return sorted(found, key=lambda piece: piece.start_ns)
 
 
-def _threads(recording: Recording) -> int:
+def _threads(recording: RankRecording) -> int:
     """Return how many collectives of gloo run at a time."""
     seen = sum(_has_collectives(recording, place) for place in recording.gloo)
     return max(collectives.THREADS, seen)
@@ -252,7 +252,7 @@ def _copies(trace: RankTrace, step: int) -> list[Piece]:
     return sorted(found, key=lambda piece: piece.issued_ns)
 
 
-def find_returns(work: HostWork, threads: Mapping[Place, Sequence[Event]], lanes: Mapping[Place, str]) -> None:
+def find_returns(work: HostWork, threads: Mapping[Place, Sequence[RankEvent]], lanes: Mapping[Place, str]) -> None:
     """Note when each call that waits for its collective returns.
 
     A call is judged by all steps: its thread does nothing until the collective has ended in most of them. In a few, the

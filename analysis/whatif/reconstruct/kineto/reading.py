@@ -48,7 +48,7 @@ class Wait(NamedTuple):
     record: int
 
 
-class Event(NamedTuple):
+class RankEvent(NamedTuple):
     """An event. Times in nanoseconds; sequence number, correlation and external id are -1 if missing."""
 
     start_ns: int
@@ -65,7 +65,7 @@ class Event(NamedTuple):
 
 
 @dataclass(slots=True)
-class Recording:
+class RankRecording:
     """The content of a file: events by thread and by stream, and separately gloo's collectives and marks of steps.
 
     `gone_back` are the sequence numbers of backward operators, `backward` their threads, `marked` those with marks of
@@ -74,10 +74,10 @@ class Recording:
     """
 
     path: Path
-    threads: dict[Place, list[Event]] = field(default_factory=dict)
-    streams: dict[Place, list[Event]] = field(default_factory=dict)
-    gloo: dict[Place, list[Event]] = field(default_factory=dict)
-    steps: dict[Place, list[Event]] = field(default_factory=dict)
+    threads: dict[Place, list[RankEvent]] = field(default_factory=dict)
+    streams: dict[Place, list[RankEvent]] = field(default_factory=dict)
+    gloo: dict[Place, list[RankEvent]] = field(default_factory=dict)
+    steps: dict[Place, list[RankEvent]] = field(default_factory=dict)
     clocks: list[tuple[int, int]] = field(default_factory=list)
     gone_back: set[int] = field(default_factory=set)
     backward: set[Place] = field(default_factory=set)
@@ -100,9 +100,9 @@ class Recording:
         self.gone_back.clear()
 
 
-def read(path: Path) -> Recording:
+def read(path: Path) -> RankRecording:
     """Read a file. Raises `TraceError`."""
-    found = Recording(path)
+    found = RankRecording(path)
     taking = _Taking(found)
     last = None
     try:
@@ -136,7 +136,7 @@ def _problem(error: Exception) -> str:
     return f"has no {error}" if isinstance(error, KeyError) else str(error)
 
 
-def _take_member(found: Recording, member: str, value: Any) -> None:
+def _take_member(found: RankRecording, member: str, value: Any) -> None:
     if member == "baseTimeNanoseconds":
         found.base_ns = int(value)
     elif member == "host_name":
@@ -160,7 +160,7 @@ def _count(path: Path, member: Mapping[str, Any], name: str) -> int | None:
 class _Taking:
     """Adds events to a recording."""
 
-    def __init__(self, found: Recording) -> None:
+    def __init__(self, found: RankRecording) -> None:
         self._found = found
         self._names: dict[str, str] = {}
         self._operands: dict[tuple[str, str], Operands] = {}
@@ -187,11 +187,11 @@ class _Taking:
             raise ValueError("its sequence number, external id or correlation is not an integer")
         place = event["pid"], event["tid"]
         if category in RUNTIME:
-            made = Event(start_ns, end_ns, name, category, sequence, correlation, external, NOTHING)
+            made = RankEvent(start_ns, end_ns, name, category, sequence, correlation, external, NOTHING)
             self._list(self._found.threads, place).append(made)
             return
         details = self._details(name, category, args)
-        made = Event(start_ns, end_ns, name, category, sequence, correlation, external, *details)
+        made = RankEvent(start_ns, end_ns, name, category, sequence, correlation, external, *details)
         if category in ANNOTATIONS:
             self._annotation(place, made)
         elif category in ON_DEVICE:
@@ -202,7 +202,7 @@ class _Taking:
                 self._found.backward.add(place)
             self._list(self._found.threads, place).append(made)
 
-    def _annotation(self, place: Place, event: Event) -> None:
+    def _annotation(self, place: Place, event: RankEvent) -> None:
         found = self._found
         if event.name.startswith(CLOCK):
             found.clocks.append((event.start_ns, int(event.name.removeprefix(CLOCK))))
@@ -216,7 +216,7 @@ class _Taking:
             found.marked.add(place)
 
     @staticmethod
-    def _list(places: dict[Place, list[Event]], place: Place) -> list[Event]:
+    def _list(places: dict[Place, list[RankEvent]], place: Place) -> list[RankEvent]:
         found = places.get(place)
         if found is None:
             places[place] = found = []

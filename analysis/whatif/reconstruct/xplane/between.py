@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from keras_matrix.analysis.whatif.graph import Node
 from keras_matrix.analysis.whatif.reconstruct.pieces import Piece
-from keras_matrix.analysis.whatif.reconstruct.xplane.inferred import Link, Place, between_ranks
+from keras_matrix.analysis.whatif.reconstruct.xplane.inferred import Link, NodePlace, between_ranks
 from keras_matrix.analysis.whatif.reconstruct.xplane.rank import Rank
 
 
@@ -39,13 +39,13 @@ def _last(rank: Rank) -> list[Piece]:
     return [lane[-1] for lane in lanes if lane]
 
 
-def _place(rank: Rank, piece: Piece) -> Place:
-    return Place(rank.number, piece.lane, piece.name)
+def _place(rank: Rank, piece: Piece) -> NodePlace:
+    return NodePlace(rank.number, piece.lane, piece.name)
 
 
 def connected(nodes: Sequence[Node], found: Sequence[Link]) -> list[Node]:
     """Return the nodes with these dependencies, and gaps without the time in which they waited for them."""
-    numbers = {Place(node.rank, node.lane, node.name): node.number for node in nodes}
+    numbers = {NodePlace(node.rank, node.lane, node.name): node.number for node in nodes}
     changed = list(nodes)
     for link in found:
         waiting, before = numbers.get(link.waiting), numbers.get(link.before)

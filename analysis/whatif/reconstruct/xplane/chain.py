@@ -19,7 +19,7 @@ from keras_matrix.analysis.whatif.graph import NodeKind
 from keras_matrix.analysis.whatif.reconstruct.pieces import TOLERANCE_NS, Lane, Piece, Window
 from keras_matrix.analysis.whatif.reconstruct.xplane.rank import Rank, wait
 from keras_matrix.analysis.whatif.reconstruct.xplane.reading import Interval, Profile, union
-from keras_matrix.analysis.whatif.reconstruct.xplane.rows import STREAM, Row
+from keras_matrix.analysis.whatif.reconstruct.xplane.rows import STREAM, OperationRow
 from keras_matrix.analysis.whatif.reconstruct.xplane.serial import covered_ns, idle, served_ns
 
 INPUT, LAUNCH, RETURN = "input", "launch", "return"
@@ -39,13 +39,13 @@ def lay_out(rank: Rank) -> None:
             rank.windows = windows
 
 
-def _blocking(rank: Rank, lane: str) -> dict[int, list[Row]]:
+def _blocking(rank: Rank, lane: str) -> dict[int, list[OperationRow]]:
     """Return the collectives that the operations of a lane wait for, by the identity of the row that does.
 
     Those that run on the threads of the operations become operations of the lane.
     """
-    taken: dict[int, list[Row]] = {}
-    waiting: dict[int, list[Row]] = {}
+    taken: dict[int, list[OperationRow]] = {}
+    waiting: dict[int, list[OperationRow]] = {}
     by_row = blocked(rank, lane)
     for row in rank.rows.lanes[lane]:
         for collective in by_row.get(id(row), ()):
@@ -62,7 +62,7 @@ class _Chain:
     """A lane in the steps of one file."""
 
     def __init__(
-        self, rank: Rank, profile: Profile, lane: str, steps: range, collectives: Mapping[int, Sequence[Row]]
+        self, rank: Rank, profile: Profile, lane: str, steps: range, collectives: Mapping[int, Sequence[OperationRow]]
     ) -> None:
         """`collectives` block the lane, by the identity of the row that waits for them."""
         self._rank, self._profile, self._steps, self._lane = rank, profile, steps, lane
@@ -155,11 +155,11 @@ class _Chain:
         return Piece(self._lane, name, kind, end_ns - duration_ns, end_ns, cores=0.0, step=step)
 
 
-def blocked(rank: Rank, lane: str) -> dict[int, list[Row]]:
+def blocked(rank: Rank, lane: str) -> dict[int, list[OperationRow]]:
     """Return the collectives that block a lane by the identity of the row that begins after them, in order."""
     busy = _busy(rank, lane)
     rows = rank.rows.lanes[lane]
-    found: dict[int, list[Row]] = {}
+    found: dict[int, list[OperationRow]] = {}
     for row in sorted(_collectives(rank, lane), key=lambda one: one.position):
         idle = sum(_is_idle(own, piece.end_ns) for piece, own in zip(rank.pieces[id(row)], busy, strict=True))
         after = next((one for one in rows if one.position > row.position), None)
@@ -168,13 +168,13 @@ def blocked(rank: Rank, lane: str) -> dict[int, list[Row]]:
     return found
 
 
-def take(rank: Rank, lane: str, collectives: Mapping[int, Sequence[Row]]) -> None:
+def take(rank: Rank, lane: str, collectives: Mapping[int, Sequence[OperationRow]]) -> None:
     """Move collectives into this lane, before the row by whose identity they are found.
 
     There each has the time in which the device does nothing else: another thread may work on during the first part.
     """
     busy = _busy(rank, lane)
-    rows: list[Row] = []
+    rows: list[OperationRow] = []
     for row in rank.rows.lanes[lane]:
         rows += [*collectives.get(id(row), ()), row]
     rank.rows.lanes[lane] = rows
@@ -188,7 +188,7 @@ def take(rank: Rank, lane: str, collectives: Mapping[int, Sequence[Row]]) -> Non
         collective.lane = lane
 
 
-def _collectives(rank: Rank, lane: str) -> list[Row]:
+def _collectives(rank: Rank, lane: str) -> list[OperationRow]:
     return [row for other, rows in rank.rows.lanes.items() if other != lane for row in rows if row.is_collective]
 
 

@@ -22,16 +22,16 @@ from typing import Any, TypeVar
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, NodeKind, checked
 from keras_matrix.analysis.whatif.reconstruct import clocks, nodes
 from keras_matrix.analysis.whatif.reconstruct.coverage import coverage_of
-from keras_matrix.analysis.whatif.reconstruct.facts import Facts
+from keras_matrix.analysis.whatif.reconstruct.facts import HeaderFacts
 from keras_matrix.analysis.whatif.reconstruct.matching import LEAST_SHARED
 from keras_matrix.analysis.whatif.reconstruct.pieces import Lane, Piece, RankTrace
 from keras_matrix.analysis.whatif.reconstruct.ranks import same_rank
 from keras_matrix.analysis.whatif.reconstruct.xplane import between, inferred, packs
 from keras_matrix.analysis.whatif.reconstruct.xplane.chain import lay_out
-from keras_matrix.analysis.whatif.reconstruct.xplane.inferred import Link, Place
+from keras_matrix.analysis.whatif.reconstruct.xplane.inferred import Link, NodePlace
 from keras_matrix.analysis.whatif.reconstruct.xplane.rank import Rank, fill, mark_gradients
 from keras_matrix.analysis.whatif.reconstruct.xplane.reading import Profile, read
-from keras_matrix.analysis.whatif.reconstruct.xplane.rows import Row
+from keras_matrix.analysis.whatif.reconstruct.xplane.rows import OperationRow
 from keras_matrix.records.fc import spec
 from keras_matrix.records.traces.steps import is_part
 
@@ -45,7 +45,7 @@ Name = tuple[str, str, str, int]  # group, program, operation and occurrence: eq
 Number = TypeVar("Number", int, float)
 
 
-def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
+def graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
     """Return the graph of these files, one for each worker and traced epoch. Raises `TraceError` or `GraphError`.
 
     A file of several devices has as many ranks, beginning with its worker. At the level "segments" a node is a run of
@@ -91,7 +91,7 @@ def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
     return replace(graph, header=replace(header, coverage=min(_share(trace, made) for trace in traces)))
 
 
-def _header(paths: Sequence[Path], ranks: Sequence[Rank], facts: Facts) -> Header:
+def _header(paths: Sequence[Path], ranks: Sequence[Rank], facts: HeaderFacts) -> Header:
     """Return what is known before the nodes are made."""
     return Header(
         source=", ".join(map(str, paths[:3])) + (", ..." if len(paths) > 3 else ""),
@@ -109,7 +109,7 @@ def _header(paths: Sequence[Path], ranks: Sequence[Rank], facts: Facts) -> Heade
     )
 
 
-def _ranks(workers: Mapping[int, list[Profile]], facts: Facts) -> list[Rank]:
+def _ranks(workers: Mapping[int, list[Profile]], facts: HeaderFacts) -> list[Rank]:
     """Return the ranks: the devices of each worker's files. Raises `GraphError` if two files have the same one."""
     devices: dict[int, tuple[list[Profile], int]] = {}
     for worker in sorted(workers):
@@ -166,7 +166,7 @@ def _caveats(ranks: Sequence[Rank]) -> list[str]:
 
 def number(ranks: Sequence[Rank]) -> None:
     """Number the collectives of each group in the order of their ends. Raises `GraphError` if a rank lacks one."""
-    members: dict[Name, dict[int, Row]] = defaultdict(dict)
+    members: dict[Name, dict[int, OperationRow]] = defaultdict(dict)
     for rank in ranks:
         for row, pieces in _collectives(rank):
             call = pieces[0].call
@@ -190,11 +190,11 @@ def number(ranks: Sequence[Rank]) -> None:
         _sort(rank, places)
 
 
-def _collectives(rank: Rank) -> list[tuple[Row, list[Piece]]]:
+def _collectives(rank: Rank) -> list[tuple[OperationRow, list[Piece]]]:
     return [(row, rank.pieces[id(row)]) for rows in rank.rows.lanes.values() for row in rows if row.is_collective]
 
 
-def _check(ranks: Sequence[Rank], members: dict[Name, dict[int, Row]]) -> None:
+def _check(ranks: Sequence[Rank], members: dict[Name, dict[int, OperationRow]]) -> None:
     present = {rank.number: rank for rank in ranks}
     for (group, _, name, _), rows in members.items():
         first = next(iter(rows))
@@ -327,7 +327,7 @@ def merge(traces: Sequence[RankTrace], links: Sequence[Link]) -> list[Link]:
     """Merge the operations of each rank's main lane; return the links between the segments."""
     waiting = {link.waiting for link in links}
     awaited = {link.before for link in links}
-    renamed: dict[Place, Place] = {}
+    renamed: dict[NodePlace, NodePlace] = {}
     for trace in traces:
         cuts = _Cuts(trace, waiting, awaited)
         runs = _runs(trace.lanes[trace.main][0], cuts)
@@ -339,7 +339,7 @@ def merge(traces: Sequence[RankTrace], links: Sequence[Link]) -> list[Link]:
                 merged |= {id(lane[at]): piece for at in run}
                 if step == 0:
                     renamed |= {
-                        Place(trace.rank, trace.main, lane[at].name): Place(trace.rank, trace.main, piece.name)
+                        NodePlace(trace.rank, trace.main, lane[at].name): NodePlace(trace.rank, trace.main, piece.name)
                         for at in run
                     }
             trace.lanes[trace.main][step] = pieces
@@ -352,7 +352,7 @@ def merge(traces: Sequence[RankTrace], links: Sequence[Link]) -> list[Link]:
 class _Cuts:
     """Where a segment has to begin or to end."""
 
-    def __init__(self, trace: RankTrace, waiting: set[Place], awaited: set[Place]) -> None:
+    def __init__(self, trace: RankTrace, waiting: set[NodePlace], awaited: set[NodePlace]) -> None:
         self._trace, self._waiting, self._awaited = trace, waiting, awaited
         self._targets = {
             id(before)
@@ -370,8 +370,8 @@ class _Cuts:
         is_awaited = id(piece) in self._targets or self._place(piece) in self._awaited
         return is_awaited or piece.kind is not NodeKind.COMPUTE
 
-    def _place(self, piece: Piece) -> Place:
-        return Place(self._trace.rank, piece.lane, piece.name)
+    def _place(self, piece: Piece) -> NodePlace:
+        return NodePlace(self._trace.rank, piece.lane, piece.name)
 
 
 def _runs(lane: Lane, cuts: _Cuts) -> list[list[int]]:

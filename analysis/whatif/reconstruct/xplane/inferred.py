@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_matrix.analysis.whatif.reconstruct.xplane.rank import Rank, wait
-from keras_matrix.analysis.whatif.reconstruct.xplane.rows import Row
-from keras_matrix.records.traces.neutral import TrackKind, Phase
+from keras_matrix.analysis.whatif.reconstruct.xplane.rows import OperationRow
+from keras_matrix.records.traces.neutral import Phase, TrackKind
 
 Times = NDArray[np.int64]
 # Of the steps, in which something must have ended before.
@@ -27,7 +27,7 @@ NEARLY_ALL = 0.9
 JOINS = re.compile(r"^(Concat|Pack)")
 
 
-class Place(NamedTuple):
+class NodePlace(NamedTuple):
     """A node by its rank, its lane and its name."""
 
     rank: int
@@ -38,8 +38,8 @@ class Place(NamedTuple):
 class Link(NamedTuple):
     """A node that waits for one of another rank in the same step."""
 
-    waiting: Place
-    before: Place
+    waiting: NodePlace
+    before: NodePlace
 
 
 class _Chain:
@@ -51,12 +51,12 @@ class _Chain:
         self.rows = [row for row in rows if phase is None or row.identity.phase is phase] or rows
         self._starts, self._ends = _starts(rank, self.rows), _ends(rank, self.rows)
 
-    def last_before(self, starts: Times) -> Row | None:
+    def last_before(self, starts: Times) -> OperationRow | None:
         """Return the last operation that ends before these times of the steps."""
         found = np.flatnonzero(_mostly(self._ends <= starts))
         return self.rows[int(found[-1])] if found.size else None
 
-    def first_after(self, ends: Times) -> Row | None:
+    def first_after(self, ends: Times) -> OperationRow | None:
         """Return the first operation that begins after these times of the steps."""
         found = np.flatnonzero(_mostly(self._starts >= ends))
         return self.rows[int(found[0])] if found.size else None
@@ -67,11 +67,11 @@ def _mostly(holds: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray(holds.mean(axis=1) >= NEARLY_ALL)
 
 
-def _starts(rank: Rank, rows: Sequence[Row]) -> Times:
+def _starts(rank: Rank, rows: Sequence[OperationRow]) -> Times:
     return _array([[piece.start_ns for piece in rank.pieces[id(row)]] for row in rows])
 
 
-def _ends(rank: Rank, rows: Sequence[Row]) -> Times:
+def _ends(rank: Rank, rows: Sequence[OperationRow]) -> Times:
     return _array([[piece.end_ns for piece in rank.pieces[id(row)]] for row in rows])
 
 
@@ -121,7 +121,7 @@ def between_ranks(ranks: Sequence[Rank]) -> list[Link]:
     return found
 
 
-def _updates(rank: Rank, sums: Sequence[Row], other: Rank) -> list[Link]:
+def _updates(rank: Rank, sums: Sequence[OperationRow], other: Rank) -> list[Link]:
     """Return which sums of a rank the updates of another one wait for; each waits for what the one before did, too."""
     found = []
     reached = -1
@@ -135,5 +135,5 @@ def _updates(rank: Rank, sums: Sequence[Row], other: Rank) -> list[Link]:
     return found
 
 
-def _place(rank: Rank, row: Row) -> Place:
-    return Place(rank.number, row.lane, row.name)
+def _place(rank: Rank, row: OperationRow) -> NodePlace:
+    return NodePlace(rank.number, row.lane, row.name)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from keras_matrix.analysis.whatif.reconstruct.xplane.rank import Rank
-from keras_matrix.analysis.whatif.reconstruct.xplane.rows import Row
+from keras_matrix.analysis.whatif.reconstruct.xplane.rows import OperationRow
 from keras_matrix.records.traces.neutral import Phase
 
 
@@ -37,14 +37,14 @@ def add_sizes(ranks: Sequence[Rank], sizes_bytes: Mapping[str, int]) -> list[str
     return []
 
 
-def _collectives(rank: Rank) -> list[Row]:
+def _collectives(rank: Rank) -> list[OperationRow]:
     """Return the collectives without a program, in the order of their numbers."""
     described = {name for profile in rank.profiles for name in profile.programs}
     rows = [row for own in rank.rows.lanes.values() for row in own if row.is_collective]
     return sorted((row for row in rows if row.identity.program not in described), key=lambda row: row.position)
 
 
-def _counts(rank: Rank, collectives: Sequence[Row]) -> list[int]:
+def _counts(rank: Rank, collectives: Sequence[OperationRow]) -> list[int]:
     """Return how many variables are updated after each collective, and before the end of the next one."""
     updates = [
         row.position
@@ -57,7 +57,9 @@ def _counts(rank: Rank, collectives: Sequence[Row]) -> list[int]:
     return [int((places == at).sum()) for at in range(len(ends))]
 
 
-def _set(rank: Rank, collectives: Sequence[Row], counts: Sequence[int], sizes_bytes: Mapping[str, int]) -> None:
+def _set(
+    rank: Rank, collectives: Sequence[OperationRow], counts: Sequence[int], sizes_bytes: Mapping[str, int]
+) -> None:
     gradients = list(sizes_bytes.items())[::-1]
     for row, count in zip(collectives, counts, strict=True):
         own, gradients = gradients[:count], gradients[count:]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from keras_matrix.analysis.whatif.reconstruct.pieces import Call
+from keras_matrix.analysis.whatif.reconstruct.pieces import CollectiveCall
 from keras_matrix.analysis.whatif.reconstruct.xplane.reading import Identity
 from keras_matrix.records.traces.neutral import Phase
 from keras_matrix.records.traces.xspace.hlo_program import HloOperation, HloProgram
@@ -36,7 +36,7 @@ class Costs:
 UNKNOWN = Costs()
 
 
-class Part(NamedTuple):
+class CollectiveInput(NamedTuple):
     """An array that a collective takes, its layer, and the traced operation that makes it; None is not known."""
 
     bytes: int
@@ -77,7 +77,7 @@ class TracedProgram:
                 waiting += operand.operands
         return list(found)
 
-    def call(self, name: str, op: str, ranks: Sequence[int]) -> Call:
+    def call(self, name: str, op: str, ranks: Sequence[int]) -> CollectiveCall:
         """Return a rank's part of the collective with this name; `ranks` are all."""
         operation = self._program.operations.get(name)
         if operation is None:
@@ -87,12 +87,12 @@ class TracedProgram:
         # The complete array: what all ranks have after they gathered, or before they scatter.
         size = operation.shape.bytes if kind == "all-gather" else sum(part.bytes for part in parts)
         dtype = operation.shape.arrays[0].dtype
-        call = Call(OPERATIONS.get(kind, kind), ALL, tuple(ranks), size, dtype)
+        call = CollectiveCall(OPERATIONS.get(kind, kind), ALL, tuple(ranks), size, dtype)
         call.tensors = tuple(part.bytes for part in parts)
         call.tensor_layers = tuple(part.layer or "" for part in parts)
         return call
 
-    def parts(self, name: str) -> list[Part]:
+    def parts(self, name: str) -> list[CollectiveInput]:
         """Return the arrays that a collective takes: its operands, or what an operand joins."""
         operation = self._program.operations.get(name)
         return [part for operand in operation.operands for part in self._parts(operand)] if operation else []
@@ -102,7 +102,7 @@ class TracedProgram:
         operation = self._program.operations.get(name)
         return operation.groups if operation else ()
 
-    def _parts(self, name: str) -> list[Part]:
+    def _parts(self, name: str) -> list[CollectiveInput]:
         operation = self._program.operations.get(name)
         if operation is None:
             return []
@@ -117,22 +117,22 @@ class TracedProgram:
         inner = [one for name in operation.called for one in self._program.computations.get(name, ())]
         return any(one.opcode == "concatenate" for one in (operation, *inner))
 
-    def _part(self, operation: HloOperation) -> Part:
+    def _part(self, operation: HloOperation) -> CollectiveInput:
         """Return an array with its layer, or that of the backward pass from which it takes its value."""
         size, own = operation.shape.bytes, self._traced.get(operation.name)
         if own and own.layer:
-            return Part(size, own.layer, own.name)
+            return CollectiveInput(size, own.layer, own.name)
         before = [self._traced[name] for name in self.before(operation.name)]
         sources = [one for one in before if one.phase is Phase.BACKWARD and one.layer]
         layers = {one.layer for one in sources}
         source = own or (sources[0] if len(sources) == 1 else None)
-        return Part(size, layers.pop() if len(layers) == 1 else None, source.name if source else None)
+        return CollectiveInput(size, layers.pop() if len(layers) == 1 else None, source.name if source else None)
 
 
-def unknown_call(op: str, ranks: Sequence[int]) -> Call:
+def unknown_call(op: str, ranks: Sequence[int]) -> CollectiveCall:
     """Return a rank's part of a collective of which no program is known, such as TensorFlow's."""
     kind = op.removeprefix("Collective").removeprefix("Nccl").lower()
     known = {"reduce": "all_reduce", "allreduce": "all_reduce", "gather": "all_gather", "allgather": "all_gather"}
     known |= {"reducescatter": "reduce_scatter", "bcastsend": "broadcast", "bcastrecv": "broadcast"}
     name = kind.removesuffix("v2").removesuffix("v3")
-    return Call(known.get(name, OPERATIONS.get(name, name)), ALL, tuple(ranks), 0)
+    return CollectiveCall(known.get(name, OPERATIONS.get(name, name)), ALL, tuple(ranks), 0)

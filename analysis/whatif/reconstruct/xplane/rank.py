@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from keras_matrix.analysis.whatif.graph import NodeKind
-from keras_matrix.analysis.whatif.reconstruct.pieces import Call, Lane, Piece, RankTrace, Window
+from keras_matrix.analysis.whatif.reconstruct.pieces import CollectiveCall, Lane, Piece, RankTrace, Window
 from keras_matrix.analysis.whatif.reconstruct.xplane.programs import UNKNOWN, TracedProgram, unknown_call
 from keras_matrix.analysis.whatif.reconstruct.xplane.reading import Identity, Profile
 from keras_matrix.analysis.whatif.reconstruct.xplane.rows import (
-    Row,
+    OperationRow,
     Rows,
     end_before_use,
     end_before_work,
@@ -21,7 +21,7 @@ from keras_matrix.analysis.whatif.reconstruct.xplane.rows import (
     rows_of,
 )
 from keras_matrix.records.traces.names import TO_DEVICE
-from keras_matrix.records.traces.neutral import TrackKind, Phase
+from keras_matrix.records.traces.neutral import Phase, TrackKind
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ def _programs(rank: Rank) -> dict[str, TracedProgram]:
     return {name: TracedProgram(known[name], own) for name, own in traced.items() if name in known}
 
 
-def _pieces(rank: Rank, row: Row, program: TracedProgram | None) -> list[Piece]:
+def _pieces(rank: Rank, row: OperationRow, program: TracedProgram | None) -> list[Piece]:
     """Return the pieces of a row, one for each step; that of a step without it begins and ends at its usual place."""
     identity = row.identity
     costs = program.costs(identity.name) if program else UNKNOWN
@@ -114,7 +114,7 @@ def _pieces(rank: Rank, row: Row, program: TracedProgram | None) -> list[Piece]:
     return found
 
 
-def _call(rank: Rank, row: Row, program: TracedProgram | None) -> Call:
+def _call(rank: Rank, row: OperationRow, program: TracedProgram | None) -> CollectiveCall:
     """Return the part of this rank in a collective."""
     if program is None:
         return unknown_call(row.identity.op, rank.ranks)
@@ -125,7 +125,7 @@ def _call(rank: Rank, row: Row, program: TracedProgram | None) -> Call:
     return call
 
 
-def _kind(row: Row) -> NodeKind:
+def _kind(row: OperationRow) -> NodeKind:
     if row.identity.kind is TrackKind.COMMUNICATION:
         return NodeKind.COMMUNICATION
     if row.identity.phase is Phase.INPUT or row.identity.op == TO_DEVICE:
@@ -133,7 +133,7 @@ def _kind(row: Row) -> NodeKind:
     return NodeKind.COMPUTE
 
 
-def _befores(rows: Rows, programs: Mapping[str, TracedProgram]) -> Iterator[tuple[Row, Row]]:
+def _befores(rows: Rows, programs: Mapping[str, TracedProgram]) -> Iterator[tuple[OperationRow, OperationRow]]:
     """Yield each operation of a program with one that it depends on directly."""
     known = _known(rows)
     for (name, _), row in known.items():
@@ -141,7 +141,7 @@ def _befores(rows: Rows, programs: Mapping[str, TracedProgram]) -> Iterator[tupl
             yield from ((row, known[name, before]) for before in program.before(row.identity.name))
 
 
-def _known(rows: Rows) -> dict[tuple[str, str], Row]:
+def _known(rows: Rows) -> dict[tuple[str, str], OperationRow]:
     """Return the operations by their program and name; of those that run several times in a step the first."""
     return {
         (row.identity.program, row.identity.name): row
@@ -151,7 +151,7 @@ def _known(rows: Rows) -> dict[tuple[str, str], Row]:
     }
 
 
-def wait(rank: Rank, row: Row, other: Row) -> None:
+def wait(rank: Rank, row: OperationRow, other: OperationRow) -> None:
     """Let an operation wait for another one of its rank in each step."""
     for piece, before in zip(rank.pieces[id(row)], rank.pieces[id(other)], strict=True):
         piece.after.append(before)
@@ -163,7 +163,7 @@ def mark_gradients(rank: Rank) -> None:
     It is what a collective takes the gradient of that layer from or, where the program does not say that, the layer's
     last operation of the backward pass.
     """
-    found: dict[str, Row] = {}
+    found: dict[str, OperationRow] = {}
     for rows in rank.rows.lanes.values():
         for row in rows:
             layer = row.identity.layer
@@ -176,11 +176,11 @@ def mark_gradients(rank: Rank) -> None:
             piece.gradient_of = layer
 
 
-def _collected(rank: Rank) -> dict[str, Row]:
+def _collected(rank: Rank) -> dict[str, OperationRow]:
     """Return by layer the operations from which collectives take the gradient."""
     programs = _programs(rank)
     known = _known(rank.rows)
-    found: dict[str, Row] = {}
+    found: dict[str, OperationRow] = {}
     for (program, name), row in known.items():
         if row.is_collective and program in programs:
             for part in programs[program].parts(name):

@@ -20,7 +20,7 @@ from keras_matrix.analysis.whatif.reconstruct.pieces import TOLERANCE_NS, Window
 from keras_matrix.records.codec import decode
 from keras_matrix.records.files import read_json
 from keras_matrix.records.traces.conversion import worker_of
-from keras_matrix.records.traces.neutral import WORKING, TrackKind, Phase, Span
+from keras_matrix.records.traces.neutral import WORKING, Phase, Span, TrackKind
 from keras_matrix.records.traces.request import MARK, NAMES_NAME, Names, TraceError
 from keras_matrix.records.traces.xspace import hlo_program, reader, tracks
 from keras_matrix.records.traces.xspace.hlo_program import HloProgram
@@ -42,7 +42,7 @@ class Identity(NamedTuple):
     stream: int | None
 
 
-class Run(NamedTuple):
+class OperationRun(NamedTuple):
     """One execution: the operation, how often it ran before in this step, and its time."""
 
     identity: Identity
@@ -63,7 +63,7 @@ class Profile:
     worker: int
     device: str
     windows: list[Window]
-    runs: dict[int, list[list[Run]]]
+    runs: dict[int, list[list[OperationRun]]]
     host: list[Interval]
     inputs: list[Interval]
     programs: dict[str, HloProgram] = field(default_factory=dict)
@@ -124,7 +124,9 @@ def _names(path: Path) -> Names:
         raise TraceError(f"{stored}: is damaged ({error}); record the trace again") from error
 
 
-def _programs(path: Path, stored: Mapping[str, bytes], devices: Iterable[list[list[Run]]]) -> dict[str, HloProgram]:
+def _programs(
+    path: Path, stored: Mapping[str, bytes], devices: Iterable[list[list[OperationRun]]]
+) -> dict[str, HloProgram]:
     """Read the programs that the steps have run. Raises `TraceError`."""
     used = {run.identity.program for steps in devices for runs in steps for run in runs}
     try:
@@ -155,14 +157,14 @@ def _check_steps(path: Path, marks: Sequence[Span]) -> None:
 
 def _runs(
     path: Path, marks: list[Span], work: Sequence[Span], programs: Sequence[str]
-) -> tuple[dict[int, list[list[Run]]], list[str]]:
+) -> tuple[dict[int, list[list[OperationRun]]], list[str]]:
     """Return the runs of each device in each step, and caveats. Raises `GraphError` if a step has no work.
 
     A last step without work, in which the profiler stopped, is removed from the marks.
     """
     places = {mark.step: at for at, mark in enumerate(marks)}
     counts: Counter[tuple[int, int, Identity]] = Counter()
-    runs: dict[int, list[list[Run]]] = defaultdict(lambda: [[] for _ in places])
+    runs: dict[int, list[list[OperationRun]]] = defaultdict(lambda: [[] for _ in places])
     outside: Counter[str] = Counter()
     for span, program in zip(work, programs, strict=True):
         if span.track.kind is TrackKind.OUTSIDE and marks[0].start_ns <= span.start_ns <= marks[-1].end_ns:
@@ -179,7 +181,7 @@ def _runs(
         identity = Identity(*(span.name, span.op, span.track.kind, span.phase, span.layer, program, span.stream))
         occurrence = counts[span.track.worker, at, identity]
         counts[span.track.worker, at, identity] += 1
-        runs[span.track.worker][at].append(Run(identity, occurrence, span.start_ns, span.end_ns))
+        runs[span.track.worker][at].append(OperationRun(identity, occurrence, span.start_ns, span.end_ns))
     caveats = []
     for at, mark in enumerate([*marks]):
         own = [run for steps in runs.values() for run in steps[at]]
@@ -219,7 +221,7 @@ def _outside(path: Path, outside: Counter[str], steps: int) -> list[str]:
     ]
 
 
-def _windows(marks: Sequence[Span], devices: Iterable[list[list[Run]]]) -> list[Window]:
+def _windows(marks: Sequence[Span], devices: Iterable[list[list[OperationRun]]]) -> list[Window]:
     ends = [mark.end_ns for mark in marks]
     for steps in devices:
         for at, runs in enumerate(steps):

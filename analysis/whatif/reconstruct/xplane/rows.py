@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from keras_matrix.analysis.whatif.reconstruct.pieces import Window
-from keras_matrix.analysis.whatif.reconstruct.xplane.reading import Identity, Interval, Profile, Run, union
+from keras_matrix.analysis.whatif.reconstruct.xplane.reading import Identity, Interval, OperationRun, Profile, union
 from keras_matrix.records.traces.names import is_collective
 from keras_matrix.records.traces.neutral import TrackKind
 from keras_matrix.records.traces.xspace.tracks import COLLECTIVE
@@ -28,7 +28,7 @@ Key = tuple[Identity, int]
 
 
 @dataclass(slots=True)
-class Row:
+class OperationRow:
     """An operation of a rank: its lane, a name that no other has there, and its runs, None in a step without it.
 
     `position` is the median of its ends, from the beginning of the step.
@@ -37,7 +37,7 @@ class Row:
     identity: Identity
     occurrence: int
     lane: str
-    runs: list[Run | None]
+    runs: list[OperationRun | None]
     position: float = 0.0
     name: str = ""
 
@@ -51,7 +51,7 @@ class Row:
 class Rows:
     """The rows of a rank by their lane, in order, and the time of operations that few steps have."""
 
-    lanes: dict[str, list[Row]] = field(default_factory=dict)
+    lanes: dict[str, list[OperationRow]] = field(default_factory=dict)
     rare_ns: Counter[str] = field(default_factory=Counter)
 
 
@@ -60,7 +60,9 @@ def is_symmetric(identity: Identity) -> bool:
 
     TensorFlow's workers in one process have not: one of them sums the parts of all.
     """
-    return identity.kind is TrackKind.COMMUNICATION and bool(COLLECTIVE.match(identity.op) or is_collective(identity.name))
+    return identity.kind is TrackKind.COMMUNICATION and bool(
+        COLLECTIVE.match(identity.op) or is_collective(identity.name)
+    )
 
 
 def lane_of(identity: Identity) -> str:
@@ -70,9 +72,9 @@ def lane_of(identity: Identity) -> str:
     return LINK if is_symmetric(identity) else COMPUTE
 
 
-def rows_of(steps: Sequence[Sequence[Run]]) -> Rows:
+def rows_of(steps: Sequence[Sequence[OperationRun]]) -> Rows:
     """Return the rows of a rank, of the operations that at least half of its steps have, in no order yet."""
-    runs: dict[Key, dict[int, Run]] = defaultdict(dict)
+    runs: dict[Key, dict[int, OperationRun]] = defaultdict(dict)
     for step, own in enumerate(steps):
         for run in own:
             runs[run.identity, run.occurrence][step] = run
@@ -81,7 +83,7 @@ def rows_of(steps: Sequence[Sequence[Run]]) -> Rows:
         if 2 * len(by_step) < len(steps):
             found.rare_ns[identity.name] += sum(run.end_ns - run.start_ns for run in by_step.values())
             continue
-        row = Row(identity, occurrence, lane_of(identity), [by_step.get(step) for step in range(len(steps))])
+        row = OperationRow(identity, occurrence, lane_of(identity), [by_step.get(step) for step in range(len(steps))])
         found.lanes.setdefault(row.lane, []).append(row)
     return found
 
@@ -100,7 +102,7 @@ def put_in_order(rows: Rows, windows: Sequence[Window]) -> None:
             row.name = row.identity.name if number == 1 else f"{row.identity.name} #{number}"
 
 
-def end_before_use(befores: Iterable[tuple[Row, Row]]) -> None:
+def end_before_use(befores: Iterable[tuple[OperationRow, OperationRow]]) -> None:
     """Let an operation end before what depends on it begins; `befores` are pairs of an operation and an earlier one."""
     for row, other in befores:
         for step, (run, before) in enumerate(zip(row.runs, other.runs, strict=True)):

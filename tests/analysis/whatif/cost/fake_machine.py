@@ -17,7 +17,7 @@ from keras_matrix.analysis.whatif.cost.model import CostModel, TrainingData
 from keras_matrix.analysis.whatif.cost.operations import FEATURES, samples_of
 from keras_matrix.analysis.whatif.cost.roofline import DevicePeaks
 from keras_matrix.analysis.whatif.cost.training import LEARNING_RATE, Regressor, train
-from keras_matrix.analysis.whatif.cost.trees import Tree
+from keras_matrix.analysis.whatif.cost.trees import DecisionTree
 from keras_matrix.analysis.whatif.graph import Graph, Node, NodeKind
 from tests.analysis.whatif.hand_made import Nodes
 
@@ -65,18 +65,18 @@ def graph(peaks: DevicePeaks = PEAKS, sides: Sequence[int] = SIDES, noise: Itera
     return nodes.graph(machine={"cpu_model": peaks.product}, cores=peaks.cores)
 
 
-def stump(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[Tree]:
+def stump(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[DecisionTree]:
     """Return one split between matrices and batches of them, with the median of each part."""
     column, edge = FEATURES.index("sides"), 2.5
     sides = [(row[column] <= edge, target) for row, target in zip(rows, targets, strict=True)]
     parts = [[target for is_below, target in sides if is_below is below] for below in (True, False)]
     values = [median(part) / LEARNING_RATE if part else 0.0 for part in parts]
-    return [Tree([column, 0, 0], [edge, 0.0, 0.0], [1, -1, -1], [2, -1, -1], [0.0, *values])]
+    return [DecisionTree([column, 0, 0], [edge, 0.0, 0.0], [1, -1, -1], [2, -1, -1], [0.0, *values])]
 
 
-def wrong(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[Tree]:
+def wrong(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[DecisionTree]:
     """Return a tree that says twice the roofline's time, whatever the operation."""
-    return [Tree([0], [0.0], [-1], [-1], [0.7 / LEARNING_RATE])]
+    return [DecisionTree([0], [0.0], [-1], [-1], [0.7 / LEARNING_RATE])]
 
 
 def trained(*graphs: tuple[Graph, DevicePeaks], learn: Any = stump) -> CostModel:

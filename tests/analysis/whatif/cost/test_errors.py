@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.analysis.whatif.cost.errors import HeldOutError, Prediction, Predictor, choose, held_out_error
+from keras_matrix.analysis.whatif.cost.errors import (
+    HeldOutError,
+    OperationPrediction,
+    Predictor,
+    choose,
+    held_out_error,
+)
 
 
 def error(median: float, of_time: float) -> HeldOutError:
@@ -12,7 +18,9 @@ def error(median: float, of_time: float) -> HeldOutError:
 
 
 def test_errors_are_relative_and_large_operations_count_more_in_the_share_of_time() -> None:
-    found = held_out_error([Prediction(1.1, 1.0, 10), Prediction(50.0, 100.0, 1), Prediction(0.8, 1.0, 10)])
+    found = held_out_error(
+        [OperationPrediction(1.1, 1.0, 10), OperationPrediction(50.0, 100.0, 1), OperationPrediction(0.8, 1.0, 10)]
+    )
     assert found is not None
     assert [pytest.approx(one) for one in (found.median, found.p90, found.of_time)] == [0.2, 0.44, (1 + 50 + 2) / 120]
 

@@ -15,7 +15,7 @@ from keras_matrix.analysis.whatif.cost.model import CostModel, CostModelError, k
 from keras_matrix.analysis.whatif.cost.operations import samples_of
 from keras_matrix.analysis.whatif.cost.roofline import OBSERVED
 from keras_matrix.analysis.whatif.cost.training import FOLDS, fold_of
-from keras_matrix.analysis.whatif.cost.trees import Tree
+from keras_matrix.analysis.whatif.cost.trees import DecisionTree
 from keras_matrix.analysis.whatif.graph import Collective, Node, NodeKind
 from keras_matrix.records.codec import dumps, to_json
 from tests.analysis.whatif.cost.fake_machine import (
@@ -86,7 +86,7 @@ def test_a_new_operation_is_predicted_also_outside_the_range_of_the_samples(shap
 def test_operations_of_the_same_work_are_never_learned_from_while_they_are_held_out() -> None:
     seen: list[set[float]] = []
 
-    def spy(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[Tree]:
+    def spy(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[DecisionTree]:
         seen.append({(round(2 ** row[0]), round(2 ** row[1])) for row in rows})  # FLOPs and bytes
         return stump(rows, targets)
 

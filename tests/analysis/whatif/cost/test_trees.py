@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.whatif.cost.trees import MOST_FACTOR, Tree, factor, predicted
+from keras_matrix.analysis.whatif.cost.trees import MOST_FACTOR, DecisionTree, factor, predicted
 
-TREE = Tree(feature=[1, 0, 0, 0, 0], threshold=[2.0, 5.0, 0, 0, 0], left=[1, 3, -1, -1, -1], right=[2, 4, -1, -1, -1],
-            value=[0.0, 0.0, 3.0, 4.0, 5.0])  # fmt: skip
+TREE = DecisionTree(
+    feature=[1, 0, 0, 0, 0],
+    threshold=[2.0, 5.0, 0, 0, 0],
+    left=[1, 3, -1, -1, -1],
+    right=[2, 4, -1, -1, -1],
+    value=[0.0, 0.0, 3.0, 4.0, 5.0],
+)
 
 
 @pytest.mark.parametrize(("row", "value"), [([0, 3], 3.0), ([5, 2], 4.0), ([6, 2], 5.0)])

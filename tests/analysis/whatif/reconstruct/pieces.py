@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from keras_matrix.analysis.whatif.graph import NodeKind
-from keras_matrix.analysis.whatif.reconstruct.pieces import Call, Lane, Piece, RankTrace, Window
+from keras_matrix.analysis.whatif.reconstruct.pieces import CollectiveCall, Lane, Piece, RankTrace, Window
 
 US = 1000
 
@@ -18,15 +18,15 @@ def wait(name: str, at: float, step: int = 0) -> Piece:
     return Piece("host", name, NodeKind.WAIT, round(at * US), round(at * US), step=step)
 
 
-def together(name: str, start: float, end: float, call: Call, step: int = 0) -> Piece:
+def together(name: str, start: float, end: float, call: CollectiveCall, step: int = 0) -> Piece:
     """A collective on a lane of its own."""
     piece = Piece("link", name, NodeKind.COMMUNICATION, round(start * US), round(end * US), step=step, cores=0.0)
     piece.call = call
     return piece
 
 
-def all_reduce(size: int, ordinal: int = 0, group: str = "0", ranks: tuple[int, ...] = (0, 1)) -> Call:
-    return Call("all_reduce", group, ranks, size, ordinal=ordinal)
+def all_reduce(size: int, ordinal: int = 0, group: str = "0", ranks: tuple[int, ...] = (0, 1)) -> CollectiveCall:
+    return CollectiveCall("all_reduce", group, ranks, size, ordinal=ordinal)
 
 
 def after(piece: Piece, *others: Piece) -> Piece:

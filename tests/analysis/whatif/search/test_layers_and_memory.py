@@ -8,12 +8,12 @@ import pytest
 
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.analysis.whatif.search import families, layer_choice, memory
-from keras_matrix.analysis.whatif.search.families import Families, Inputs
-from keras_matrix.analysis.whatif.search.memory import MemoryUse
+from keras_matrix.analysis.whatif.search.families import Families, SearchInputs
+from keras_matrix.analysis.whatif.search.memory import WorkerMemory
 from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIfError
 from tests.analysis.whatif.hand_made import Nodes, data_parallel, fc_cell, link
 
-USE = MemoryUse(1400, {f"layer_{at}": 100 for at in range(4)})
+USE = WorkerMemory(1400, {f"layer_{at}": 100 for at in range(4)})
 
 
 def with_cores(graph: Graph) -> Graph:
@@ -139,7 +139,7 @@ def test_other_families_are_refused(text: str, message: str) -> None:
 
 def test_each_family_begins_with_the_best_setting_of_those_before() -> None:
     graph = with_cores(fc_cell())
-    inputs = Inputs({"2-3": 0.5}, {"0-1": 0.5}, USE, 1300)
+    inputs = SearchInputs({"2-3": 0.5}, {"0-1": 0.5}, USE, 1300)
     found = families.search(graph, families.parse("all"), inputs)
     assert [one.family for one in found.trajectories] == ["memory", "op_fusion", "amp", "tensor_fusion"]
     best = found.strategies[0]
@@ -152,7 +152,7 @@ def test_each_family_begins_with_the_best_setting_of_those_before() -> None:
 
 
 def test_a_family_without_its_inputs_is_skipped_with_the_reason() -> None:
-    found = families.search(compute_bound(), families.parse("memory,op_fusion"), Inputs())
+    found = families.search(compute_bound(), families.parse("memory,op_fusion"), SearchInputs())
     assert [one.skipped for one in found.trajectories] == [
         "the peak memory of the trace, or its budget, is not known",
         "no gain has been probed",
@@ -161,7 +161,7 @@ def test_a_family_without_its_inputs_is_skipped_with_the_reason() -> None:
 
 
 def test_a_family_that_does_not_fit_the_graph_is_skipped_and_the_others_are_searched() -> None:
-    ratios = Inputs(fusion_ratios={"no_such_layer": 0.5}, amp_ratios={"2-3": 0.5})
+    ratios = SearchInputs(fusion_ratios={"no_such_layer": 0.5}, amp_ratios={"2-3": 0.5})
     found = families.search(compute_bound(), families.parse("op_fusion,amp"), ratios)
     fusion, amp = found.trajectories
     assert "no_such_layer" in fusion.skipped
@@ -171,7 +171,7 @@ def test_a_family_that_does_not_fit_the_graph_is_skipped_and_the_others_are_sear
 
 def test_buckets_follow_fused_blocks_if_that_is_chosen() -> None:
     graph = with_cores(fc_cell())
-    inputs = Inputs({"1-3": 0.9})
+    inputs = SearchInputs({"1-3": 0.9})
     with_blocks, without = (
         families.search(graph, Families(("op_fusion", "tensor_fusion"), derived), inputs) for derived in (True, False)
     )

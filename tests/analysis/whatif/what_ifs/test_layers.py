@@ -12,7 +12,7 @@ from keras_matrix.analysis.whatif.what_ifs import layers
 from keras_matrix.analysis.whatif.what_ifs.op_fusion import OP_FUSION
 from keras_matrix.analysis.whatif.what_ifs.precision import PRECISION
 from keras_matrix.analysis.whatif.what_ifs.recomputation import RECOMPUTATION
-from keras_matrix.analysis.whatif.what_ifs.time_ratios import Part
+from keras_matrix.analysis.whatif.what_ifs.time_ratios import LayerRatio
 from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIf, WhatIfError
 from tests.analysis.whatif.hand_made import Nodes, chain, fc_cell
 
@@ -88,8 +88,8 @@ def test_a_fused_block_has_its_ratio_of_work_and_gaps_and_sleeps_as_long() -> No
 
 
 def test_one_ratio_holds_for_all_parts_before_it() -> None:
-    assert OP_FUSION.parse("0-1,2-3:0.5") == (Part("0-1", 0.5), Part("2-3", 0.5))
-    assert OP_FUSION.parse("0:0.9,1,2:0.5") == (Part("0", 0.9), Part("1", 0.5), Part("2", 0.5))
+    assert OP_FUSION.parse("0-1,2-3:0.5") == (LayerRatio("0-1", 0.5), LayerRatio("2-3", 0.5))
+    assert OP_FUSION.parse("0:0.9,1,2:0.5") == (LayerRatio("0", 0.9), LayerRatio("1", 0.5), LayerRatio("2", 0.5))
 
 
 @pytest.mark.parametrize("text", ["0-1:", "0:-1", "0:x", ":0.5", "0,,1:0.5", "0:nan"])

@@ -139,7 +139,8 @@ def test_workers_with_networks_are_processes_on_every_backend(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("backend", "method"), [("torch", TimingMethod.TIMED), ("jax", TimingMethod.PROFILED), ("tensorflow", TimingMethod.PROFILED)]
+    ("backend", "method"),
+    [("torch", TimingMethod.TIMED), ("jax", TimingMethod.PROFILED), ("tensorflow", TimingMethod.PROFILED)],
 )
 def test_time_of_collectives_is_the_mean_of_the_worker_processes(backend: str, method: TimingMethod) -> None:
     answers = {"traffic": [Traffic(8, calls=1)] * 2, "watched": [[(4.0, 1.0), (6.0, 2.0)], [(6.0, 3.0), (8.0, 4.0)]]}

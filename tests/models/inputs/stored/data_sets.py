@@ -33,7 +33,8 @@ def class_folder(root: Path, counts: Sequence[int] = (3, 2, 4)) -> Path:
 def named(count: int) -> list[NamedSample]:
     """Return samples to write, classes in turn."""
     return [
-        NamedSample(Sample(contents(number), number % 3), CLASSES[number % 3], f"{number}.jpg") for number in range(count)
+        NamedSample(Sample(contents(number), number % 3), CLASSES[number % 3], f"{number}.jpg")
+        for number in range(count)
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keras_matrix.records.traces.xspace import hlo_program
-from keras_matrix.records.traces.xspace.hlo_program import HloOperation, HloProgram, ArrayShape
+from keras_matrix.records.traces.xspace.hlo_program import ArrayShape, HloOperation, HloProgram
 from tests.records.traces.synthetic import hlo, hlo_array, hlo_instruction, message, varint
 
 F32, BF16 = 11, 16

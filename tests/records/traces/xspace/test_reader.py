@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.traces import conversion
-from keras_matrix.records.traces.neutral import TrackKind, Phase, Span
+from keras_matrix.records.traces.neutral import Phase, Span, TrackKind
 from keras_matrix.records.traces.request import Names, TraceError
 from keras_matrix.records.traces.xspace import reader, tracks
 from tests.records.traces.synthetic import STATS, Made, message, plane

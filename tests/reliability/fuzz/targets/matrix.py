@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from keras_matrix.runner.errors import MatrixError
 from keras_matrix.runner.matrix import catalog
-from keras_matrix.runner.matrix.catalog import Workload
-from keras_matrix.runner.matrix.grammar import FILE_RULES, LIMITS, SETTINGS, Rule
+from keras_matrix.runner.matrix.catalog import CatalogWorkload
+from keras_matrix.runner.matrix.grammar import FILE_RULES, LIMITS, SETTINGS, ValueRule
 from keras_matrix.runner.matrix.reader import expand, parse
 from tests.reliability.fuzz import documents
 from tests.reliability.fuzz.target import Check, Target
@@ -79,7 +79,7 @@ HOSTILE = (
 
 
 @cache  # a strategy takes longer to make than its values
-def values_of(rule: Rule) -> st.SearchStrategy[Any]:
+def values_of(rule: ValueRule) -> st.SearchStrategy[Any]:
     """Return values that follow a rule."""
     found: list[st.SearchStrategy[Any]] = [st.sampled_from(rule.choices)] if rule.choices else []
     low, high = int(rule.minimum or 0), int(min(rule.maximum or 64, 64))
@@ -99,14 +99,14 @@ def values_of(rule: Rule) -> st.SearchStrategy[Any]:
 
 
 @cache
-def axis(rule: Rule) -> st.SearchStrategy[Any]:
+def axis(rule: ValueRule) -> st.SearchStrategy[Any]:
     """Return a value, or a list of different values."""
     one = values_of(rule)
     return one if rule.kind == "gpus" else one | st.lists(one, min_size=1, max_size=LONGEST_AXIS, unique_by=repr)
 
 
 @st.composite
-def some_of(draw: st.DrawFn, rules: dict[str, Rule], most: int = 3) -> dict[str, Any]:
+def some_of(draw: st.DrawFn, rules: dict[str, ValueRule], most: int = 3) -> dict[str, Any]:
     """Return values of up to three of the rules, or an empty mapping if there are none."""
     names = draw(st.lists(st.sampled_from(sorted(rules)), max_size=most, unique=True)) if rules else []
     return {name: draw(axis(rules[name])) for name in names}
@@ -138,9 +138,9 @@ def entries(draw: st.DrawFn) -> dict[str, Any]:
     return entry
 
 
-def params_of(workload: Workload | None) -> dict[str, Rule]:
+def params_of(workload: CatalogWorkload | None) -> dict[str, ValueRule]:
     """Return the rules of a workload's parameters; of a user's own, some names."""
-    return {"width": Rule("any"), "depth": Rule("any")} if workload is None else dict(workload.params)
+    return {"width": ValueRule("any"), "depth": ValueRule("any")} if workload is None else dict(workload.params)
 
 
 @st.composite

@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Flow, Head, TrackKind, FlowEnd, Track
+from keras_matrix.records.traces.neutral import Flow, FlowEnd, Head, Track, TrackKind
 from tests.records.traces.synthetic import span
 from tests.reliability.fuzz import documents, traces
 from tests.reliability.fuzz.target import Check, Target

@@ -16,7 +16,7 @@ from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import Results
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import TrackKind, Phase, Span
+from keras_matrix.records.traces.neutral import Phase, Span, TrackKind
 from keras_matrix.records.traces.request import BEGUN, NATIVE_NAME, TRACE_NAME, Trace
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.process.executor import ProcessExecutor

@@ -19,7 +19,7 @@ from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 from keras_matrix.runner.cell.work.counter import (
     Counting,
     Ledger,
-    Weights,
+    WeightChecksums,
     _skipped,
     own_methods,
     platforms_of,
@@ -107,16 +107,16 @@ inner = keras.optimizers.SGD(0.1, momentum=0.9)
 model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), keras.layers.BatchNormalization()])
 model.optimizer = keras.optimizers.LossScaleOptimizer(inner)
 inner.build(model.trainable_variables)
-before = Weights.of(model)
+before = WeightChecksums.of(model)
 assert (len(before.trainable), len(before.optimizer)) == (4, 5)  # the learning rate, and a momentum a weight
 inner._iterations.assign_add(1)
 model.layers[-1].moving_mean.assign([5.0])
-assert Weights.of(model) == before
+assert WeightChecksums.of(model) == before
 model.trainable_variables[0].assign_add([[1.0], [0.0]])
 
 def done(**changes):
     stretches = [predicted("first_step", 1, [8]), made.stretch()]
-    return Ledger(**({"stretches": stretches, "before": before, "after": Weights.of(model)} | changes)).work_done(
+    return Ledger(**({"stretches": stretches, "before": before, "after": WeightChecksums.of(model)} | changes)).work_done(
         model, ["fit"], ({"gpu", "cpu"}, {"cpu"})
     )
 

@@ -13,7 +13,7 @@ import pytest
 
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.traces.request import TABLE_NAME, TRACE_NAME, Traced
-from keras_matrix.records.traces.table import TraceSummary, TimeShare
+from keras_matrix.records.traces.table import TimeShare, TraceSummary
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.notify import github_issues
 from tests.runner.notify.github_api import REPOSITORY, TOKEN, GitHubApi, Serving
@@ -90,4 +90,6 @@ def traced(notified: Notified, night: int, level_s: float, mm_s: float) -> None:
     (run / folder).mkdir(parents=True)
     (run / folder / TRACE_NAME).touch()
     shares = [TimeShare("mm|`x`", 10, mm_s, 1.0)]
-    (run / folder / TABLE_NAME).write_text(dumps(TraceSummary("jax", "cpu", 1, 10, 1.0, 1.0, mm_s, by_operation=shares)))
+    (run / folder / TABLE_NAME).write_text(
+        dumps(TraceSummary("jax", "cpu", 1, 10, 1.0, 1.0, mm_s, by_operation=shares))
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from keras_matrix.analysis.stalls.analysis import reports
-from keras_matrix.analysis.stalls.report import StallReport, Verdict, Verified
+from keras_matrix.analysis.stalls.report import SpeedupVerdict, StallReport, VerifiedAdvice
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.runner.cli.inputs.stalls import report_lines
 from tests.analysis.stalls.pretended import Pretended, records
@@ -56,7 +56,7 @@ def test_failed_processes_are_caveats_of_their_arm() -> None:
 
 def test_advice_that_was_not_applied_has_its_reason_and_no_figure() -> None:
     gain = Estimate(1.5, 1.4, 1.6, 6)
-    found = Verified("format", "TFRecord", "", gain, None, Verdict.UNDECIDED, "not applied: disk full")
+    found = VerifiedAdvice("format", "TFRecord", "", gain, None, SpeedupVerdict.UNDECIDED, "not applied: disk full")
     lines = report_lines(replace(report_of(), verified=[found]))
     (row,) = [line for line in lines if line.startswith("format: TFRecord ") and line.endswith("undecided")]
     assert row.split()[2:-1] == ["1.50x", "[1.40", "1.60]", "-"]

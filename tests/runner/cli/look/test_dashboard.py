@@ -12,7 +12,7 @@ import yaml
 from keras_matrix.dashboards.live.app import hosts, serve
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.hosts import ListenAddress
-from keras_matrix.dashboards.live.app.source import Source
+from keras_matrix.dashboards.live.app.source import PageSource
 from keras_matrix.dashboards.live.page import EMPTY, empty_notice
 from keras_matrix.dashboards.report import site
 from keras_matrix.runner.cli.main import main, parser
@@ -58,7 +58,7 @@ def test_emptied_warehouse_is_reported_with_the_repair_command(tmp_path: Path, m
     shutil.rmtree(results.root / "warehouse")
     pages: list[str] = []
 
-    def look(source: Source, place: ListenAddress) -> None:
+    def look(source: PageSource, place: ListenAddress) -> None:
         [body] = Application(source)({"PATH_INFO": "/"}, lambda status, headers: pages.append(status))
         pages.append(body.decode())
 

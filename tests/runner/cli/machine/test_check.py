@@ -17,7 +17,7 @@ from keras_matrix.analysis.surroundings.readings import Driver, Gpu, Process, Re
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import preflight as cells
 from keras_matrix.runner.machine.surroundings import aa_pairs, snapshot
-from keras_matrix.runner.machine.surroundings.aa_pairs import Pair
+from keras_matrix.runner.machine.surroundings.aa_pairs import PairResult
 from tests.analysis.surroundings.test_examination import QUIET, STRETCH
 
 BUSY = replace(
@@ -35,7 +35,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Replace the machine's readings and pairs by synthetic ones."""
 
     def put(readings: Readings, pairs: int = 10, disturbed: Disturbed | None = None) -> None:
-        made = [Pair(0.01 * (-1) ** n, ((1.0, 1.0),), disturbed) for n in range(pairs)]
+        made = [PairResult(0.01 * (-1) ** n, ((1.0, 1.0),), disturbed) for n in range(pairs)]
         monkeypatch.setattr(aa_pairs, "measure", lambda seconds, cpus, seed, report: made)
 
         def seen(tree: object, cpus: object, measure: Any) -> Readings:

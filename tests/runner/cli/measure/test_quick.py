@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.comparison.table import table
-from keras_matrix.analysis.surroundings.disturbance import OwnUse, Stretch, Watched
+from keras_matrix.analysis.surroundings.disturbance import CounterChanges, MeasuredStretch, OwnUse
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results
@@ -37,8 +37,8 @@ FIGURES = [
     "difference is more than chance.",
     "Whether they do the same work was checked at other versions only: runner parity cifar10_cnn",
 ]
-STOLEN = Watched(
-    Stretch(wall_s=2.0, cpu_total_s=4.0, cpu_busy_s=3.0, cpu_irq_s=0.0, cpu_steal_s=1.0), OwnUse(3.0, 0.1, 0)
+STOLEN = MeasuredStretch(
+    CounterChanges(wall_s=2.0, cpu_total_s=4.0, cpu_busy_s=3.0, cpu_irq_s=0.0, cpu_steal_s=1.0), OwnUse(3.0, 0.1, 0)
 )
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.whatif.replay import replay
-from keras_matrix.analysis.whatif.search.families import Found
-from keras_matrix.analysis.whatif.search.trajectory import Strategy, Trajectory, Trial
+from keras_matrix.analysis.whatif.search.families import FamilyTrajectories
+from keras_matrix.analysis.whatif.search.trajectory import ReplayedTrial, Strategy, Trajectory
 from keras_matrix.records.names import named
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.whatif.optimize import found_lines
@@ -84,7 +84,7 @@ def test_every_setting_of_the_trajectory_is_among_the_best_by_time_with_the_base
 
 def searched(*trials: tuple[str, float], before: tuple[str, ...] = ()) -> Trajectory:
     """The trajectory of settings of tensor_fusion with their screened times, from a start of 10 ms."""
-    made = tuple(Trial((f"tensor_fusion={name}",), step_s, is_better=True) for name, step_s in trials)
+    made = tuple(ReplayedTrial((f"tensor_fusion={name}",), step_s, is_better=True) for name, step_s in trials)
     return Trajectory("tensor_fusion", 9e-3, made, before=before, screened_s=10e-3)
 
 
@@ -93,7 +93,7 @@ def strategy(name: str, step_s: float, *, possible: bool = True) -> Strategy:
 
 
 def test_a_later_family_says_what_it_starts_from() -> None:
-    found = Found((searched(("4,", 8e-3), before=("op_fusion=0-1:0.7",)),), (strategy("4,", 8e-3),))
+    found = FamilyTrajectories((searched(("4,", 8e-3), before=("op_fusion=0-1:0.7",)),), (strategy("4,", 8e-3),))
     lines = found_lines(replay(data_parallel(LINK)), found, {})
     title = "tensor_fusion, added to op_fusion=0-1:0.7: 1 setting replayed; these were better than all before:"
     first = lines.index(title)
@@ -120,21 +120,21 @@ def test_a_later_family_says_what_it_starts_from() -> None:
 def test_the_best_setting_is_named_with_the_reason_if_another_one_is_above_it(
     strategies: tuple[Strategy, ...], line: str
 ) -> None:
-    assert found_lines(replay(data_parallel(LINK)), Found((), strategies), {})[-1] == line
+    assert found_lines(replay(data_parallel(LINK)), FamilyTrajectories((), strategies), {})[-1] == line
 
 
 def test_more_settings_than_are_shown_are_counted() -> None:
     many = tuple(strategy(f"{number},", number * 1e-3) for number in range(1, 21))
-    lines = found_lines(replay(data_parallel(LINK)), Found((), many), {})
+    lines = found_lines(replay(data_parallel(LINK)), FamilyTrajectories((), many), {})
     assert "and 8 slower settings" in lines
     assert len(rows_below(lines, "best settings")) == 13
 
 
 def test_a_baseline_above_the_memory_budget_says_so() -> None:
     memory = Trajectory(
-        "memory", 9e-3, (Trial(("recomputation=all",), 12e-3, is_better=True),), (strategy("4,", 12e-3),)
+        "memory", 9e-3, (ReplayedTrial(("recomputation=all",), 12e-3, is_better=True),), (strategy("4,", 12e-3),)
     )
-    lines = found_lines(replay(data_parallel(LINK)), Found((memory,), memory.strategies), {})
+    lines = found_lines(replay(data_parallel(LINK)), FamilyTrajectories((memory,), memory.strategies), {})
     found = "memory: 1 setting that fit --memory-budget replayed, none better than the baseline; the best is"
     assert any(line.startswith(found) for line in lines)
     assert any(line.startswith("baseline") and line.endswith("as traced; above --memory-budget") for line in lines)
@@ -142,9 +142,10 @@ def test_a_baseline_above_the_memory_budget_says_so() -> None:
 
 def test_a_search_that_finds_nothing_better_says_so() -> None:
     trials = tuple(
-        Trial((f"tensor_fusion={name}",), step_s, step_s < 3e-3) for name, step_s in (("4,", 2e-3), ("2,2", 3e-3))
+        ReplayedTrial((f"tensor_fusion={name}",), step_s, step_s < 3e-3)
+        for name, step_s in (("4,", 2e-3), ("2,2", 3e-3))
     )
-    found = Found((Trajectory("tensor_fusion", 1e-3, trials),), ())
+    found = FamilyTrajectories((Trajectory("tensor_fusion", 1e-3, trials),), ())
     lines = found_lines(replay(data_parallel(LINK)), found, {})
     best = "none better than the baseline; the best is tensor_fusion=4,, 2.00 ms"
     assert f"tensor_fusion: 2 settings replayed, {best}" in lines

@@ -13,7 +13,7 @@ import pytest
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Head, TrackKind, Span, Track
+from keras_matrix.records.traces.neutral import Head, Span, Track, TrackKind
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.whatif import stored_graph
 from tests.analysis.whatif.cost import fake_machine

@@ -13,7 +13,7 @@ from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.records.fc import calibration
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.neutral import Head, TrackKind, Span, Track
+from keras_matrix.records.traces.neutral import Head, Span, Track, TrackKind
 from keras_matrix.records.traces.request import NATIVE_NAME, TRACE_NAME, Traced
 from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.cli.main import main

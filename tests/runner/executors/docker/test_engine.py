@@ -12,7 +12,7 @@ from docker import APIClient
 from docker.errors import ImageNotFound
 
 from keras_matrix.runner.executors.docker.container_paths import Mount
-from keras_matrix.runner.executors.docker.engine import DockerEngine, Limits, Seccomp, Spec, configuration
+from keras_matrix.runner.executors.docker.engine import ContainerLimits, DockerEngine, Seccomp, Spec, configuration
 
 GIB = 1 << 30
 SPEC = Spec(
@@ -23,7 +23,7 @@ SPEC = Spec(
     environment=(("KERAS_BACKEND", "jax"),),
     mounts=(Mount("/r/work/x", "/cell/work/x", writable=True), Mount("/home/user/data", "/cell/datasets")),
     user="1000:1000",
-    limits=Limits(3 * GIB, shared_memory_bytes=64 << 20, processes=512),
+    limits=ContainerLimits(3 * GIB, shared_memory_bytes=64 << 20, processes=512),
     labels=(("keras-benchmark.results", "/r"),),
     cpus="2-3",
 )
@@ -51,7 +51,7 @@ def test_memory_and_swap_are_limited_together_and_so_are_processes_and_cpus(clie
 
 
 def test_a_container_may_have_4096_processes_unless_its_limits_name_another_number(client: APIClient) -> None:
-    assert host(client, replace(SPEC, limits=Limits(3 * GIB)))["PidsLimit"] == 4096
+    assert host(client, replace(SPEC, limits=ContainerLimits(3 * GIB)))["PidsLimit"] == 4096
 
 
 def test_missing_image_is_not_pulled(client: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,15 +34,15 @@ from keras_matrix.runner.executors.docker.engine import (
     CELL_LABEL,
     NO_GPU,
     RESULTS_LABEL,
+    ContainerLimits,
     ContainerRefused,
     Image,
-    Limits,
     Spec,
     Started,
     foreign_users,
     refusal,
 )
-from keras_matrix.runner.executors.docker.executor import DockerExecutor, Place, end_leftovers, user_of
+from keras_matrix.runner.executors.docker.executor import ContainerPlace, DockerExecutor, end_leftovers, user_of
 from keras_matrix.runner.executors.supervise import visible_gpus
 from keras_matrix.runner.interrupts import interruptible
 from keras_matrix.runner.measure.judge import judge
@@ -81,7 +81,9 @@ def make_job(tmp_path: Path, **changes: Any) -> Job:
 
 
 def executor(engine: FakeEngine, **options: Any) -> DockerExecutor:
-    return DockerExecutor(engine, Place("/results", "run"), Limits(GIB), sleep=lambda seconds: None, **options)
+    return DockerExecutor(
+        engine, ContainerPlace("/results", "run"), ContainerLimits(GIB), sleep=lambda seconds: None, **options
+    )
 
 
 def specs_of(engine: FakeEngine, backend: str) -> list[Spec]:

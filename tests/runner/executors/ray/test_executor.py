@@ -16,7 +16,7 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.ray import agent as agents
 from keras_matrix.runner.executors.ray import executor as executors
-from keras_matrix.runner.executors.ray.agent import Agent, Ended
+from keras_matrix.runner.executors.ray.agent import Agent, FinishedCell
 from keras_matrix.runner.executors.ray.cluster import Lost, Unavailable
 from keras_matrix.runner.executors.ray.executor import Archives, CellOnNode, ExecutorOnMachine, MachinesOnRay
 from keras_matrix.runner.executors.ray.folders import packed
@@ -141,8 +141,8 @@ def test_files_of_the_cell_arrive_and_a_failure_names_the_node(job: Job, tmp_pat
     there.mkdir()
     (there / "result.json").write_text("{}")
     ended = [
-        Ended(Outcome(exit_code=0, machine=MACHINE), packed(there)),
-        Ended(Outcome(infrastructure="scratch: /tmp/x: full"), packed(there)),
+        FinishedCell(Outcome(exit_code=0, machine=MACHINE), packed(there)),
+        FinishedCell(Outcome(infrastructure="scratch: /tmp/x: full"), packed(there)),
     ]
     place, cluster = machine(lambda ref: ended.pop(0) if "finish" in ref else True)
     assert CellOnNode(place, [cluster.handle], job, 60.0).finish() == Outcome(exit_code=0, machine=MACHINE)

@@ -11,7 +11,7 @@ from keras_matrix.records.host.gpu_list import GpuChoice
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Machine
 from keras_matrix.runner.executors.ray.machines import GIB, NodeFacts, fitting, need_of, offers
-from keras_matrix.runner.matrix.entry import ANYWHERE, Placement
+from keras_matrix.runner.matrix.entry import ANYWHERE, PlacementKeys
 from keras_matrix.runner.matrix.reader import Cell
 from tests.conftest import MACHINE, make_settings
 
@@ -36,7 +36,7 @@ def node(node_id: str, machine: Machine, *backends: str, slot: bool = True) -> N
     return NodeFacts(node_id, f"node-{node_id}", machine, {}, missing, slot=slot)
 
 
-def cell(placement: Placement = ANYWHERE, **settings: Any) -> Cell:
+def cell(placement: PlacementKeys = ANYWHERE, **settings: Any) -> Cell:
     made = make_settings(**settings)
     return Cell(made, cell_id(made), 1, 60.0, None, placement=placement)
 
@@ -67,10 +67,10 @@ def test_the_node_of_a_backend_runs_its_cells() -> None:
         ([cell(backend="jax", device="gpu")], {"large"}),
         ([cell(backend="jax", cpus=8)], {"large"}),
         ([cell(backend="jax", cpus="0,60")], {"large"}),
-        ([cell(Placement(machine="n1-standard-4"), backend="jax")], {"small"}),
-        ([cell(Placement(machine="node-2"), backend="jax")], {"large"}),
-        ([cell(Placement(gpus=GpuChoice(model="h100")), backend="jax")], {"large"}),
-        ([cell(Placement(memory_gib=100), backend="jax")], {"large"}),
+        ([cell(PlacementKeys(machine="n1-standard-4"), backend="jax")], {"small"}),
+        ([cell(PlacementKeys(machine="node-2"), backend="jax")], {"large"}),
+        ([cell(PlacementKeys(gpus=GpuChoice(model="h100")), backend="jax")], {"large"}),
+        ([cell(PlacementKeys(memory_gib=100), backend="jax")], {"large"}),
     ],
 )
 def test_a_comparison_goes_where_all_of_its_cells_fit(cells: list[Cell], where: set[str]) -> None:
@@ -83,12 +83,12 @@ def test_a_comparison_goes_where_all_of_its_cells_fit(cells: list[Cell], where: 
     ("cells", "lacks"),
     [
         ([cell(backend="tensorflow")], "backend tensorflow"),
-        ([cell(Placement(machine="n1-standard-4"), backend="jax", device="gpu")], "device gpu"),
+        ([cell(PlacementKeys(machine="n1-standard-4"), backend="jax", device="gpu")], "device gpu"),
         ([cell(backend="jax", cpus=65)], "65 CPUs"),
-        ([cell(Placement(machine="n2"), backend="jax")], "machine: n2"),
-        ([cell(Placement(gpus=GpuChoice(model="A100")), backend="jax")], "gpu_model: A100"),
-        ([cell(Placement(gpus=GpuChoice(model="H10")), backend="jax")], "gpu_model: H10"),
-        ([cell(Placement(memory_gib=1000), backend="jax")], "memory_gib: 1000"),
+        ([cell(PlacementKeys(machine="n2"), backend="jax")], "machine: n2"),
+        ([cell(PlacementKeys(gpus=GpuChoice(model="A100")), backend="jax")], "gpu_model: A100"),
+        ([cell(PlacementKeys(gpus=GpuChoice(model="H10")), backend="jax")], "gpu_model: H10"),
+        ([cell(PlacementKeys(memory_gib=1000), backend="jax")], "memory_gib: 1000"),
     ],
 )
 def test_what_no_machine_offers_is_named(cells: list[Cell], lacks: str) -> None:
@@ -105,8 +105,8 @@ def test_the_gpus_are_those_of_the_node_with_the_backend() -> None:
     cpu_image = replace(LARGE, gpus=[], memory_bytes=8 * GIB)
     mixed = offers([node("1", cpu_image, "torch"), node("2", LARGE, "jax")])
     assert fitting(need_of([cell(backend="jax", device="gpu")]), mixed).places == {"large"}
-    assert fitting(need_of([cell(Placement(memory_gib=100), backend="jax")]), mixed).places == {"large"}
-    assert fitting(need_of([cell(Placement(memory_gib=100), backend="torch")]), mixed).places == frozenset()
+    assert fitting(need_of([cell(PlacementKeys(memory_gib=100), backend="jax")]), mixed).places == {"large"}
+    assert fitting(need_of([cell(PlacementKeys(memory_gib=100), backend="torch")]), mixed).places == frozenset()
 
 
 def test_a_cluster_without_a_slot_offers_nothing() -> None:

@@ -18,7 +18,7 @@ from keras_matrix.records.traces.request import Trace
 from keras_matrix.runner.cell.job import Job, read_job, result_of, write_job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.ray import agent as agents
-from keras_matrix.runner.executors.ray.agent import Agent, Ended
+from keras_matrix.runner.executors.ray.agent import Agent, FinishedCell
 from keras_matrix.runner.executors.ray.cluster import Lost
 from keras_matrix.runner.executors.ray.executor import Archives, ExecutorOnMachine, MachinesOnRay
 from keras_matrix.runner.executors.ray.folders import packed
@@ -26,7 +26,7 @@ from keras_matrix.runner.executors.ray.machines import GIB, Offer, fitting, grou
 from keras_matrix.runner.executors.supervise.visible_gpus import gpus_of
 from keras_matrix.runner.executors.supervise.watch import Watch
 from keras_matrix.runner.machine.gpus.present import PresentGpus
-from keras_matrix.runner.matrix.entry import Placement
+from keras_matrix.runner.matrix.entry import PlacementKeys
 from tests.conftest import make_settings
 from tests.runner.executors.ray.test_executor import PretendedAgent, PretendedCluster
 from tests.runner.executors.ray.test_machines import LARGE, SMALL, cell, node
@@ -66,7 +66,7 @@ def test_too_few_equal_machines_are_the_reason() -> None:
 
 
 def test_blocks_across_nodes_are_on_equal_machines_those_of_which_there_are_most() -> None:
-    across = cell(Placement(across_nodes=True), backend="jax")
+    across = cell(PlacementKeys(across_nodes=True), backend="jax")
     machines = cluster_of(LARGE, small("b"), small("a"))
     assert fitting(need_of([across]), machines).places == {"a", "b"}
     assert fitting(need_of([cell(backend="jax")]), machines).places == {"a", "b", "large"}
@@ -135,10 +135,10 @@ def test_where_they_meet_is_in_the_file_of_the_job(job: Job) -> None:
     assert read_job(found.path) == found
 
 
-def ended(folder: Path, text: str, **outcome: Any) -> Ended:
+def ended(folder: Path, text: str, **outcome: Any) -> FinishedCell:
     folder.mkdir()
     (folder / "result.json").write_text(text)
-    return Ended(Outcome(**outcome), packed(folder))
+    return FinishedCell(Outcome(**outcome), packed(folder))
 
 
 def result(job: Job, **fields: Any) -> str:

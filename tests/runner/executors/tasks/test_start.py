@@ -16,7 +16,7 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.tasks.start import (
     Command,
-    NoDevice,
+    DeviceMissing,
     NotStarted,
     TooFewDevices,
     command_of,
@@ -147,7 +147,7 @@ def test_more_gpus_than_available_are_refused(
     job: Job, two_gpus: None, gpus: int, visible: str | None, there: int
 ) -> None:
     caller = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    kind = TooFewDevices if there else NoDevice
+    kind = TooFewDevices if there else DeviceMissing
     with pytest.raises(kind, match=f"must be at most {there}, the number available here.*got {gpus}"):
         started(job, caller, gpus=gpus)
 
@@ -164,13 +164,15 @@ def test_command_is_not_started_where_the_driver_lists_no_gpu(
     job: Job, two_gpus: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("keras_matrix.runner.executors.tasks.start.present_gpus", lambda: PresentGpus(()))
-    with pytest.raises(NoDevice, match=r"must be at most 0, the number available here .device: gpu was requested"):
+    with pytest.raises(DeviceMissing, match=r"must be at most 0, the number available here .device: gpu was requested"):
         started(job, gpus=1)
 
 
 @pytest.mark.parametrize("visible", ["-1", "NoDevFiles", "0;1"])
 def test_command_is_not_given_a_gpu_that_is_not_visible(job: Job, two_gpus: None, visible: str) -> None:
-    with pytest.raises(NoDevice, match=f"at most 0, the number available here .CUDA_VISIBLE_DEVICES is '{visible}'"):
+    with pytest.raises(
+        DeviceMissing, match=f"at most 0, the number available here .CUDA_VISIBLE_DEVICES is '{visible}'"
+    ):
         started(job, {"CUDA_VISIBLE_DEVICES": visible}, gpus=1)
 
 

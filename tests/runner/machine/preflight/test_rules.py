@@ -14,7 +14,7 @@ from keras_matrix.records.schema import Status
 from keras_matrix.runner.machine.gpus.state import DRIVER_FILES
 from keras_matrix.runner.machine.preflight.builds import BUILDS, Build, CpuBuild, build_of, numbers
 from keras_matrix.runner.machine.preflight.facts import GpuFacts, TpuFacts, read_gpus, read_tpus
-from keras_matrix.runner.machine.preflight.rules import Problem, gpu_problems, tpu_problems
+from keras_matrix.runner.machine.preflight.rules import CellProblem, gpu_problems, tpu_problems
 from tests.fakes.machine import write
 from tests.fakes.pynvml import DRIVER_NOT_LOADED, LOST, MISMATCH, NO_PERMISSION, RESET, FakeGpu, FakePynvml, used_by
 
@@ -30,11 +30,11 @@ def facts(tmp_path: Path, library: FakePynvml, *names: str) -> GpuFacts:
     return read_gpus(names or ("0",), ProcTree(tmp_path), library)
 
 
-def problems(tmp_path: Path, library: FakePynvml, build: Build | CpuBuild | None = TENSORFLOW) -> list[Problem]:
+def problems(tmp_path: Path, library: FakePynvml, build: Build | CpuBuild | None = TENSORFLOW) -> list[CellProblem]:
     return gpu_problems(facts(tmp_path, library), ["0"], build)
 
 
-def only(found: list[Problem]) -> tuple[str, Status | None, str]:
+def only(found: list[CellProblem]) -> tuple[str, Status | None, str]:
     [problem] = found
     return problem.name, problem.status, problem.message
 

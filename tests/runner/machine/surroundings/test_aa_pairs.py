@@ -11,7 +11,14 @@ import pytest
 
 from keras_matrix.analysis.surroundings.disturbance import Cause, Disturbed
 from keras_matrix.runner.errors import InfrastructureError
-from keras_matrix.runner.machine.surroundings.aa_pairs import TURNS, Pair, Process, calibrate, interleaved, measure
+from keras_matrix.runner.machine.surroundings.aa_pairs import (
+    TURNS,
+    ArmProcess,
+    PairResult,
+    calibrate,
+    interleaved,
+    measure,
+)
 from keras_matrix.runner.machine.surroundings.counters import Sampler
 from tests.fakes.machine import STAT, machine, write
 
@@ -48,11 +55,13 @@ class FakeArm:
         return taken_s, taken_s * self.own
 
 
-def pair(world: World, seconds: tuple[list[float], list[float]], own: float = 1.0, second_first: bool = False) -> Pair:
+def pair(
+    world: World, seconds: tuple[list[float], list[float]], own: float = 1.0, second_first: bool = False
+) -> PairResult:
     machine(world.root)
     arms = (FakeArm("A", world, seconds[0], own), FakeArm("B", world, seconds[1], own))
     with Sampler([0], world.root, world.clock) as sampler:
-        return interleaved(cast(tuple[Process, Process], arms), 3, second_first, sampler)
+        return interleaved(cast(tuple[ArmProcess, ArmProcess], arms), 3, second_first, sampler)
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis.surroundings.disturbance import Stretch
+from keras_matrix.analysis.surroundings.disturbance import CounterChanges
 from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.runner.machine.surroundings.counters import PAGE_BYTES, THROTTLE_FILES, TICKS_PER_S, Sampler, since
 from keras_matrix.runner.machine.surroundings.self_usage import own_now
 from tests.fakes.machine import CGROUP, CPU, PRESSURE, STAT, machine, write
 
-COUNTED = [field.name for field in fields(Stretch) if field.name != "wall_s"]
+COUNTED = [field.name for field in fields(CounterChanges) if field.name != "wall_s"]
 
 
 def clock(times_s: list[float]) -> Callable[[], float]:
     return iter(times_s).__next__
 
 
-def totals(root: Path, cpus: tuple[int, ...] = (0, 1, 2, 3)) -> Stretch:
+def totals(root: Path, cpus: tuple[int, ...] = (0, 1, 2, 3)) -> CounterChanges:
     with Sampler(cpus, root) as sampler:
         return sampler.read().totals
 

@@ -21,7 +21,7 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors import Executor, Outcome, Running
-from keras_matrix.runner.executors.places import Fitting, Place, Stopped
+from keras_matrix.runner.executors.places import Fitting, Place, SessionEnded
 from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.machines import concurrent
@@ -379,7 +379,7 @@ def test_an_error_at_one_place_ends_all_of_them(monkeypatch: pytest.MonkeyPatch)
 
     def wait(job: Job) -> Outcome:
         assert released.wait(10)
-        raise Stopped
+        raise SessionEnded
 
     broken.own.behaviours = dict.fromkeys(("mnist_mlp", "gru"), fail)
     blocked.own.behaviours = dict.fromkeys(("mnist_mlp", "gru"), wait)

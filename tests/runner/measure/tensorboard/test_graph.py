@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.runner.measure.tensorboard.writer import Node, nodes_of
+from keras_matrix.runner.measure.tensorboard.writer import LayerNode, nodes_of
 
 
 def layer(name: str, kind: str = "Dense", *sources: Any, **config: Any) -> dict[str, Any]:
@@ -28,16 +28,16 @@ def sequential(name: str, layers: list[Any], *sources: Any) -> dict[str, Any]:
     return layer(name, "Sequential", *sources, layers=layers)
 
 
-def edges(nodes: list[Node]) -> dict[str, tuple[str, ...]]:
+def edges(nodes: list[LayerNode]) -> dict[str, tuple[str, ...]]:
     return {node.name: node.inputs for node in nodes}
 
 
 def test_sequential_model_is_a_chain() -> None:
     model = sequential("s", [layer("in", "InputLayer"), layer("a"), layer("b", "Dropout")])
     assert nodes_of(model) == [
-        Node("s/in", "InputLayer", ()),
-        Node("s/a", "Dense", ("s/in",)),
-        Node("s/b", "Dropout", ("s/a",)),
+        LayerNode("s/in", "InputLayer", ()),
+        LayerNode("s/a", "Dense", ("s/in",)),
+        LayerNode("s/b", "Dropout", ("s/a",)),
     ]
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.runner.environments.commits import Checkout, Commit
-from keras_matrix.runner.environments.dated import Locked
-from keras_matrix.runner.environments.layered import Base, Layer
+from keras_matrix.runner.environments.dated import DatedLock
+from keras_matrix.runner.environments.layered import BaseEnvironment, Layer
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.service.bisect import axes
 from keras_matrix.runner.service.bisect.axes import Cache, CheckoutAxis, DateAxis
 
 CACHE = Cache(Path("/cache"), print)
-LOCKS = (Locked(date(2026, 5, 1), "a==1\nb==1\n"), Locked(date(2026, 5, 9), "a==1\nb==2\n"))
+LOCKS = (DatedLock(date(2026, 5, 1), "a==1\nb==1\n"), DatedLock(date(2026, 5, 9), "a==1\nb==2\n"))
 
 
 def test_days_are_named_by_date_and_differ_in_the_packages_of_their_locks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,9 @@ def test_commit_is_imported_from_its_worktree_and_the_folder_src_there(
     monkeypatch.setattr(Checkout, "worktree", lambda self, commit, cache: tmp_path)
     monkeypatch.setattr(axes, "layered", layered)
     monkeypatch.setattr(axes, "arm_of", lambda folder: ArmRequest(str(folder)))
-    axis = CheckoutAxis(Checkout(Path("/mine")), [Commit("a" * 40, "Add it")], Base("python", {"keras": "3"}), CACHE)
+    axis = CheckoutAxis(
+        Checkout(Path("/mine")), [Commit("a" * 40, "Add it")], BaseEnvironment("python", {"keras": "3"}), CACHE
+    )
     assert axis.arm(0).worktree == ("/mine", str(tmp_path))
     assert made == [Layer((), [str(tmp_path / "src"), str(tmp_path)], axis.base)]
     assert axis.identity == {"checkout": "/mine", "commits": ["a" * 40], "base": {"keras": "3"}}

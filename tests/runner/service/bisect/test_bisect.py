@@ -213,7 +213,7 @@ def test_result_is_one_document_and_is_stored(
 def test_same_command_continues_after_an_interruption(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    """Mutation: State() ignores the stored answers."""
+    """Mutation: SearchState() ignores the stored answers."""
     first, second, once = Interrupts(after=after), FakeExecutor(), FakeExecutor()
     assert bisected(monkeypatch, FakeAxis(), executor=first) == 130
     assert bisected(monkeypatch, FakeAxis(), executor=second) == 0
@@ -382,7 +382,7 @@ def test_failure_of_the_machine_is_no_answer(
 def test_version_that_is_not_confirmed_ends_with_5_and_says_so(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Mutation: the exit code of `Outcome.NOT_CONFIRMED` is 0."""
+    """Mutation: the exit code of `SearchOutcome.NOT_CONFIRMED` is 0."""
     confirming = 2 * 9 + 3 * 3 * 9
     executor = FailsAt(numbers=range(confirming + 1, confirming + 1000))
     assert bisected(monkeypatch, FakeAxis(), executor=executor) == 5
