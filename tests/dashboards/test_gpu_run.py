@@ -8,6 +8,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.dashboards.charts import pictures
+from keras_matrix.dashboards.charts.figure_table import FigureRow
 from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.questions import DashboardFilter, answer, questions
 from keras_matrix.dashboards.report import results
@@ -107,7 +108,7 @@ def test_no_row_of_the_report_is_not_comparable(stored: tuple[Run, Findings]) ->
     assert [row.title for row in found.rows if row.verdict.startswith("not comparable")] == []
 
 
-def line_of(found: Findings, title: str, name: str) -> results.Line:
+def line_of(found: Findings, title: str, name: str) -> FigureRow:
     (block,) = [one for one in results.table(found.rows, found.run_context) if one.title == title]
     return next(line for line in block.lines if line.name == name)
 
