@@ -116,7 +116,8 @@ model.trainable_variables[0].assign_add([[1.0], [0.0]])
 
 def done(**changes):
     stretches = [predicted("first_step", 1, [8]), made.stretch()]
-    return Ledger(**({"stretches": stretches, "before": before, "after": WeightChecksums.of(model)} | changes)).work_done(
+    after = WeightChecksums.of(model)
+    return Ledger(**({"stretches": stretches, "before": before, "after": after} | changes)).work_done(
         model, ["fit"], ({"gpu", "cpu"}, {"cpu"})
     )
 
