@@ -20,6 +20,7 @@ from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.records.schema import CellResult, Resolved, Times
 from keras_matrix.records.settings import PIPELINE, Settings
+from keras_matrix.records.text import plural
 from keras_matrix.runner.measure.work_judge import samples_proven
 
 # Sums of the same times in another order differ by less than this.
@@ -110,12 +111,10 @@ def _steps(result: CellResult, settings: Settings) -> Iterator[str]:
     """Yield how the epochs' counts disagree: each of the measured call's epochs has the steps that it reports."""
     assert result.resolved is not None
     steps, losses = result.resolved.steps_per_epoch, len(result.learning.loss)
-    if steps < 1:
-        yield f"resolved.steps_per_epoch is {steps}"
     if losses not in (0, settings.epochs):
-        yield f"it has the losses of {losses} epochs, not of {settings.epochs}"
-    if settings.discard != len(result.times.discarded_epoch_times_s):
-        yield f"it has {len(result.times.discarded_epoch_times_s)} discarded epochs, not {settings.discard}"
+        yield f"it has the losses of {plural(losses, 'epoch')}, not of {settings.epochs}"
+    if settings.discard != (discarded := len(result.times.discarded_epoch_times_s)):
+        yield f"it has {plural(discarded, 'discarded epoch')}, not {settings.discard}"
     measured = _measured(result.work)
     if measured is None or result.resolved.feed == PIPELINE:
         return  # steps before the clock starts are counted with those of an epoch of an input pipeline

@@ -25,8 +25,9 @@ from keras_matrix.records.host.memory_errors import says_out_of_memory
 from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.replicas import facts as replica_facts
-from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, GpuEpochs, Status, Surroundings
-from keras_matrix.records.text import percentage, printable_values
+from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, GpuEpochs, Resolved, Status, Surroundings
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.text import percentage, plural, printable_values
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.derived_figures import derived
@@ -55,6 +56,10 @@ STATUS_OF_EXCEPTION |= {"DeviceMismatch": Status.DEVICE_MISMATCH, "WorkMismatch"
 DEVICE_OOM_TYPES = ("ResourceExhaustedError", "OutOfMemoryError")
 _SHM = "usually /dev/shm is too small for its workers; enlarge it with --shm-size, or shm_size in compose.yaml"
 _ADVICE: dict[int, str] = {signal.SIGBUS: f": {_SHM}"}
+
+
+# Of the resolved settings: figures are divided by some of them.
+COUNTS = ("steps_per_epoch", "seed_steps_per_epoch", "steps_per_execution", "samples", "batch_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +302,16 @@ def _work_problem(work: WorkDone | None, job: Job) -> str | None:
     return malformed(work)
 
 
+def _resolved_problem(resolved: Resolved, settings: Settings) -> str | None:
+    for name in COUNTS:
+        if (count := getattr(resolved, name)) is not None and count < 1:
+            return f"resolved.{name} is {count}"
+    cpus, affinity = settings.cpus, resolved.affinity
+    if cpus not in ("all", len(cpu_list.parse(affinity or "") or ()) if isinstance(cpus, int) else affinity):
+        return f"it ran on CPUs {affinity}, though cpus is {cpus}"
+    return None
+
+
 def _implausible(result: CellResult, job: Job) -> str | None:
     """Return what is wrong with a completed result: missing parts, or impossible durations."""
     if result.exception is not None:
@@ -307,11 +322,10 @@ def _implausible(result: CellResult, job: Job) -> str | None:
         return f"it was measured on {result.device.platform}, not on {job.settings.device}"
     if result.resolved is None:
         return "it does not contain the resolved settings"
-    wanted, affinity = job.settings.cpus, result.resolved.affinity
-    if wanted not in ("all", len(cpu_list.parse(affinity or "") or ()) if isinstance(wanted, int) else affinity):
-        return f"it ran on CPUs {affinity}, though cpus is {wanted}"
+    if problem := _resolved_problem(result.resolved, job.settings):
+        return problem
     if len(result.times.epoch_times_s) != (count := job.settings.epochs - job.settings.discard):
-        return f"it has {len(result.times.epoch_times_s)} measured epochs, not {count}"
+        return f"it has {plural(len(result.times.epoch_times_s), 'measured epoch')}, not {count}"
     if any(seconds <= 0 for seconds in result.times.epoch_times_s):
         return "an epoch has no duration"
     if problem := _work_problem(result.work, job):

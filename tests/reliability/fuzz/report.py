@@ -21,7 +21,6 @@ from tests.reliability.fuzz import engine
 from tests.reliability.fuzz.target import ROOT, load
 
 COVERED = 0.1
-LEAST_ACCEPTED = 0.5
 PRODUCT = [f"{ROOT}/{folder}/*" for folder in ("records", "runner", "analysis", "uploader", "dashboards", "models")]
 COLUMNS = "{:<16} {:>8} {:>9} {:>11} {:>11} {:>10}"
 
@@ -119,13 +118,13 @@ def problems(found: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a run, from its figures: each line names a target, the value and what was expected."""
     lines = []
     for name, one in found["targets"].items():
-        limit_ms = load(name).limit_ms
+        target = load(name)
         if one["tracebacks"]:
             lines.append(f"{name}: {one['tracebacks']} tracebacks")
-        if one["accepted_share"] <= LEAST_ACCEPTED:
+        if one["accepted_share"] <= target.least_accepted:
             lines.append(f"{name}: {one['accepted_share']:.0%} of the inputs were accepted: make more of them valid")
-        if limit_ms is not None and one["slowest_ms"] > limit_ms:
-            lines.append(f"{name}: an input took {one['slowest_ms']:.0f} ms, more than {limit_ms:g} ms")
+        if target.limit_ms is not None and one["slowest_ms"] > target.limit_ms:
+            lines.append(f"{name}: an input took {one['slowest_ms']:.0f} ms, more than {target.limit_ms:g} ms")
     return lines
 
 

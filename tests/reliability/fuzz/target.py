@@ -30,6 +30,7 @@ class Target:
     one input and returns whether the parser accepted it; an exception, a failed assertion included, is a defect.
     `share` is the number of its inputs in a thousand of all targets. `modules` are patterns of the files, relative to
     the root, of which the branch coverage is reported. `limit_ms` is how long any input may take, if that is promised.
+    At least `least_accepted` of the inputs must be accepted, as a share.
     """
 
     inputs: SearchStrategy[bytes]
@@ -37,6 +38,7 @@ class Target:
     share: int
     modules: tuple[str, ...]
     limit_ms: float | None = None
+    least_accepted: float = 0.5
 
     def files(self) -> list[Path]:
         """Return the files of `modules`."""

@@ -149,7 +149,7 @@ def test_steps_of_an_epoch_are_those_that_were_counted() -> None:
 
 def test_losses_are_those_of_every_epoch() -> None:
     fewer = replace(GOOD, learning=replace(GOOD.learning, loss=[1.0]))
-    assert "it has the losses of 1 epochs, not of 4" in refusal(fewer, SETTINGS)
+    assert "it has the losses of 1 epoch, not of 4" in refusal(fewer, SETTINGS)
 
 
 def test_tokens_per_second_follow_from_the_samples() -> None:

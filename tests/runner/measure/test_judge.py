@@ -43,6 +43,11 @@ def result_with(*times_s: float) -> CellResult:
     return replace(GOOD, times=replace(GOOD.times, epoch_times_s=list(times_s), epoch_time_median_s=sorted(times_s)[1]))
 
 
+def resolved_with(**changes: int) -> CellResult:
+    assert GOOD.resolved is not None
+    return replace(GOOD, resolved=replace(GOOD.resolved, **changes))
+
+
 def counted(**changes: Any) -> CellResult:
     """Return the result with changed counts of its last call."""
     assert GOOD.work is not None
@@ -135,6 +140,9 @@ def test_clean_end_without_a_result_is_an_error() -> None:
         (dumps(replace(GOOD, device=None)).encode(), "does not prove its device"),
         (dumps(replace(GOOD, device=DeviceProof("gpu", "x", 1))).encode(), "measured on gpu, not on cpu"),
         (dumps(replace(GOOD, resolved=None)).encode(), "does not contain the resolved settings"),
+        (dumps(resolved_with(steps_per_epoch=0)).encode(), "resolved.steps_per_epoch is 0"),
+        (dumps(resolved_with(batch_size=-1)).encode(), "resolved.batch_size is -1"),
+        (dumps(resolved_with(samples=0)).encode(), "resolved.samples is 0"),
         (dumps(result_with(0.1, 0.2, 0.0)).encode(), "an epoch has no duration"),
         (dumps(result_with(0.1, -0.2, 0.1)).encode(), "an epoch has no duration"),
         (dumps(result_with(0.1, 0.2)).encode(), "has 2 measured epochs, not 3"),
