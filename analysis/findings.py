@@ -11,20 +11,20 @@ from dataclasses import replace
 from typing import Any
 
 from keras_matrix.analysis.comparison import primary_metric
-from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
 from keras_matrix.analysis.comparison.ratios import BackendRatio
 from keras_matrix.analysis.comparison.table import CellSummary, Row, work_id
-from keras_matrix.analysis.fc import parallel
+from keras_matrix.analysis.fc.parallel import FcFigure
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of
 from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
 from keras_matrix.analysis.history.sessions import CellSession
-from keras_matrix.analysis.keras_cost import keras_costs
-from keras_matrix.analysis.scaling.devices import device_scalings
+from keras_matrix.analysis.keras_cost import KerasCost
+from keras_matrix.analysis.scaling.devices import DeviceScaling
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NAME, values
-from keras_matrix.analysis.stats.league_means import suite
-from keras_matrix.analysis.warm_caches import warm_caches
+from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NAME
+from keras_matrix.analysis.stats.league_means import Suite
+from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
+from keras_matrix.analysis.warm_caches import WarmCache
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc import rules
 from keras_matrix.records.findings import Finding, FindingKind
@@ -61,18 +61,12 @@ HOST_FACTS = frozenset({"kernel", "os", "cpu_model", "logical_cpus", "memory_byt
 MACHINE_FACTS = HOST_FACTS | {"gpu_driver", "gpus", "cpus", "affinity"}
 
 
-def run_findings(
-    rows: Sequence[Row], run_context: RunContext = NO_CONTEXT, assessed: Iterable[Assessment] = (), run_id: str = ""
-) -> list[Finding]:
-    """Return all findings of a run: from its table, its context, and its histories up to this run."""
+def run_findings(table: ResultTable, assessed: Iterable[Assessment] = (), run_id: str = "") -> list[Finding]:
+    """Return all findings of a run: from its table with its context, and from its histories up to this run."""
     found = [
-        *(one for row in rows for one in _row(row, run_context)),
-        *_suites(rows),
-        *_workers(rows, run_context),
-        *_devices(rows),
-        *_warm_caches(rows),
-        *_keras_costs(rows),
-        *_inputs(rows, run_context),
+        *(one for work in table.works for one in _work(work)),
+        *_suites(table.suites),
+        *_inputs(table),
         *(one for history in assessed for one in _history(history, run_id)),
     ]
     return sorted(found, key=lambda one: (one.kind, one.metric, one.work, one.backend or "", one.finding_id))
@@ -97,13 +91,17 @@ def _group(name: str) -> str:
     return next((b for b in BACKENDS if name.startswith(b[:3])), "the author of the settings or packages")
 
 
-def _row(row: Row, run_context: RunContext) -> Iterator[Finding]:
-    for cell in row.cells.values():
-        base = _of_cell(row, cell)
-        yield from _figures(base, cell)
-        yield from _peak(base, run_context.shares.get(cell.cell_id))
-    yield _verdict(row, run_context)
-    yield from (_ratio(row, ratio) for ratio in row.ratios)
+def _work(work: WorkView) -> Iterator[Finding]:
+    for view in work.cells:
+        base = _of_cell(work.row, view.cell)
+        yield from _figures(base, view)
+        yield from _peak(base, view.share)
+        yield from _workers(base, work.row, view.parallel) if view.parallel else ()
+        yield from _devices(base, view.scaling) if view.scaling else ()
+        yield from _warm_cache(base, view.warm_cache) if view.warm_cache else ()
+        yield from _keras_cost(base, view.keras_cost) if view.keras_cost else ()
+    yield _verdict(work)
+    yield from (_ratio(work.row, ratio) for ratio in work.row.ratios)
 
 
 def _of_cell(row: Row, cell: CellSummary) -> Finding:
@@ -123,7 +121,8 @@ def _metric(cell: CellSummary) -> str:
     return STEP_TIME if cell.figure is primary_metric.STEP_TIME else f"{TASK_METRICS}.{cell.figure.name}"
 
 
-def _figures(base: Finding, cell: CellSummary) -> Iterator[Finding]:
+def _figures(base: Finding, view: CellView) -> Iterator[Finding]:
+    cell, count = view.cell, view.processes
     statuses = sorted({record.status.value for record in cell.records if record.status not in MEASURED})
     yield _made(
         base,
@@ -137,9 +136,8 @@ def _figures(base: Finding, cell: CellSummary) -> Iterator[Finding]:
         said="; ".join(f"{status}: {reason}" for status, reason in cell.failures) or None,
         facts=_facts(cell),
     )
-    measured, count = values(cell), len(cell.measured)
     for one in STATISTICS:
-        if (value := measured.get(one.metric)) is not None:
+        if (value := view.statistics.get(one.metric)) is not None:
             over = {"estimate": value, "count": count, **_interval(one.interval(cell))}
             yield _made(base, FindingKind.FIGURE, one.metric, one.method, unit=one.unit, **over)
 
@@ -181,7 +179,8 @@ def _peak(base: Finding, share: PeakShare | None) -> Iterator[Finding]:
             yield _made(base, FindingKind.PEAK, metric, method, estimate=value, unit=unit)
 
 
-def _verdict(row: Row, run_context: RunContext) -> Finding:
+def _verdict(work: WorkView) -> Finding:
+    row = work.row
     first = next(iter(row.cells.values()))
     base = replace(_of_cell(row, first), cell_id=None, backend=row.fastest)
     word = "fastest" if row.fastest else "not comparable" if row.verdict.startswith("not comparable") else "open"
@@ -194,7 +193,7 @@ def _verdict(row: Row, run_context: RunContext) -> Finding:
         p_value=row.adjusted_p,
         verdict=word if len(row.cells) > 1 else "nothing to compare",
         said=row.verdict,
-        facts={"same work": run_context.same_work(row).text, **caveats, **_over(len(row.machines))},
+        facts={"same work": work.same_work.text, **caveats, **_over(len(row.machines))},
     )
 
 
@@ -217,85 +216,72 @@ def _ratio(row: Row, ratio: BackendRatio) -> Finding:
     )
 
 
-def _suites(rows: Sequence[Row]) -> Iterator[Finding]:
+def _suites(suites: Sequence[Suite]) -> Iterator[Finding]:
     method = "geometric mean over works"
-    for one in suite(rows):
+    for one in suites:
         for backend, ratio in one.ratios.items():
             base = Finding(FindingKind.SUITE, STEP_TIME, "all works", method, VERSIONS[method], backend=backend)
             facts = {"left out": one.left_out} if one.left_out else {}
             yield replace(base, league=one.league, against=one.against, facts=facts, **_interval(ratio.estimate))
 
 
-def _workers(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
-    cells = {cell.cell_id: (row, cell) for row in rows for cell in row.cells.values()}
-    for figure in parallel.figures((cell for _, cell in cells.values()), run_context.shares):
-        row, cell = cells[figure.cell_id]
-        facts = {"mode": figure.task.mode, "workers": str(figure.task.workers), "kind": str(figure.task.kind)}
-        facts["divided work"] = str(row.labels.without("workers")) if row.labels else row.title
-        facts["divided work id"] = work_id(rules.one_worker(cell.settings))
-        base = replace(_of_cell(row, cell), facts=facts)
-        one_worker = "throughput over one worker's"
-        yield _made(
-            base, FindingKind.WORKERS, "samples_per_s", one_worker, estimate=figure.samples_per_s, unit="samples/s"
-        )
-        if figure.efficiency is not None:
-            yield _made(base, FindingKind.WORKERS, "efficiency", one_worker, **_interval(figure.efficiency))
-        if figure.communication_share is not None:
-            watched = "collectives watched apart"
-            yield _made(base, FindingKind.WORKERS, "communication_share", watched, estimate=figure.communication_share)
+def _workers(cell: Finding, row: Row, figure: FcFigure) -> Iterator[Finding]:
+    facts = {"mode": figure.task.mode, "workers": str(figure.task.workers), "kind": str(figure.task.kind)}
+    facts["divided work"] = str(row.labels.without("workers")) if row.labels else row.title
+    facts["divided work id"] = work_id(rules.one_worker(figure.settings))
+    base, one_worker = replace(cell, facts=facts), "throughput over one worker's"
+    yield _made(base, FindingKind.WORKERS, "samples_per_s", one_worker, estimate=figure.samples_per_s, unit="samples/s")
+    if figure.efficiency is not None:
+        yield _made(base, FindingKind.WORKERS, "efficiency", one_worker, **_interval(figure.efficiency))
+    if figure.communication_share is not None:
+        watched = "collectives watched apart"
+        yield _made(base, FindingKind.WORKERS, "communication_share", watched, estimate=figure.communication_share)
 
 
-def _devices(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Return what each cell on several devices gains, and without a known gain why."""
-    cells = {cell.cell_id: (row, cell) for row in rows for cell in row.cells.values()}
-    for one in device_scalings(rows):
-        row, cell = cells[one.cell_id]
-        facts = {
-            "devices": str(one.devices),
-            "distribution": one.settings.distribution,
-            "divided work": one.work,
-            "divided work id": one.work_id,
-            "method": one.replicas.method,
-            "fit": "yes" if one.replicas.is_fit else "no",
-            "gradient bytes": str(one.replicas.gradient_bytes),
-            **{f"meaning {number}": sentence for number, sentence in enumerate(one.replicas.semantics, 1)},
-        }
-        base, to_one = replace(_of_cell(row, cell), facts=facts), "log ratio to one device, paired by block"
-        said = {"verdict": one.verdict, "said": one.text}
-        yield _made(base, FindingKind.DEVICES, "speed_up", to_one, **_interval(one.speed_up), **said)
-        if one.efficiency is not None:
-            yield _made(base, FindingKind.DEVICES, "efficiency", to_one, **_interval(one.efficiency))
-        if one.spent is not None:
-            watched = "collectives watched apart"
-            how = replace(base, facts={**facts, "communication method": str(one.spent.method)})
-            yield _made(how, FindingKind.DEVICES, "communication_share", watched, estimate=one.spent.share)
+def _devices(cell: Finding, scaling: DeviceScaling) -> Iterator[Finding]:
+    """Return what a cell on several devices gains, and without a known gain why."""
+    facts = {
+        "devices": str(scaling.devices),
+        "distribution": scaling.settings.distribution,
+        "divided work": scaling.work,
+        "divided work id": scaling.work_id,
+        "method": scaling.replicas.method,
+        "fit": "yes" if scaling.replicas.is_fit else "no",
+        "gradient bytes": str(scaling.replicas.gradient_bytes),
+        **{f"meaning {number}": sentence for number, sentence in enumerate(scaling.replicas.semantics, 1)},
+    }
+    base, to_one = replace(cell, facts=facts), "log ratio to one device, paired by block"
+    said = {"verdict": scaling.verdict, "said": scaling.text}
+    yield _made(base, FindingKind.DEVICES, "speed_up", to_one, **_interval(scaling.speed_up), **said)
+    if scaling.efficiency is not None:
+        yield _made(base, FindingKind.DEVICES, "efficiency", to_one, **_interval(scaling.efficiency))
+    if scaling.spent is not None:
+        watched = "collectives watched apart"
+        how = replace(base, facts={**facts, "communication method": str(scaling.spent.method)})
+        yield _made(how, FindingKind.DEVICES, "communication_share", watched, estimate=scaling.spent.share)
 
 
-def _warm_caches(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Return how much longer the first epoch of each cell with a warm compile cache is with a cold one."""
-    cells = {cell.cell_id: (row, cell) for row in rows for cell in row.cells.values()}
-    for one in warm_caches(rows):
-        base, method = _of_cell(*cells[one.cell_id]), "log ratio of first epochs, paired by repeat"
-        yield _made(
-            base, FindingKind.FIGURE, "cold_over_warm_first_epoch", method, **_interval(one.estimate), said=one.text
-        )
+def _warm_cache(cell: Finding, cache: WarmCache) -> Iterator[Finding]:
+    """Return how much longer the first epoch of a cell with a warm compile cache is with a cold one."""
+    method = "log ratio of first epochs, paired by repeat"
+    yield _made(
+        cell, FindingKind.FIGURE, "cold_over_warm_first_epoch", method, **_interval(cache.estimate), said=cache.text
+    )
 
 
-def _keras_costs(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Return what Keras costs over native code in each cell of Keras, and the share of each of its parts."""
-    cells = {cell.cell_id: (row, cell) for row in rows for cell in row.cells.values()}
-    for one in keras_costs(rows):
-        base, method = _of_cell(*cells[one.cell_id]), "log ratio to native code, paired by block"
-        yield _made(base, FindingKind.FIGURE, "keras_over_native", method, **_interval(one.estimate), said=one.text)
-        for part in one.parts:
-            metric, apart = f"keras_cost.{part.name.replace(' ', '_')}", "differences of implementations over blocks"
-            yield _made(base, FindingKind.FIGURE, metric, apart, **_interval(part.share))
+def _keras_cost(cell: Finding, cost: KerasCost) -> Iterator[Finding]:
+    """Return what Keras costs over native code in a cell of Keras, and the share of each of its parts."""
+    method = "log ratio to native code, paired by block"
+    yield _made(cell, FindingKind.FIGURE, "keras_over_native", method, **_interval(cost.estimate), said=cost.text)
+    for part in cost.parts:
+        metric, apart = f"keras_cost.{part.name.replace(' ', '_')}", "differences of implementations over blocks"
+        yield _made(cell, FindingKind.FIGURE, metric, apart, **_interval(part.share))
 
 
-def _inputs(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
+def _inputs(table: ResultTable) -> Iterator[Finding]:
     """Return the share of each part of a step, of input in all, and the bottleneck, for the observed cell."""
-    cells = {cell.cell_id: (row, cell) for row in rows for cell in row.cells.values()}
-    for report in run_context.stalls:
+    cells = {view.cell.cell_id: (work.row, view.cell) for work in table.works for view in work.cells}
+    for report in table.run_context.stalls:
         observed = next(arm.cell_id for arm in report.arms if arm.arm is report.observed)
         if observed not in cells or report.bottleneck is None:
             continue

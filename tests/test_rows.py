@@ -27,6 +27,7 @@ from keras_matrix.analysis.comparison.versus import versus
 from keras_matrix.analysis.regression.gate import Rule
 from keras_matrix.analysis.regression.reproduction import judge
 from keras_matrix.analysis.stalls.analysis import reports
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.live.page import panel_of
 from keras_matrix.dashboards.live.questions import DashboardFilter, questions
 from keras_matrix.dashboards.report import page
@@ -201,7 +202,7 @@ def test_titles_of_two_works_alone_differ() -> None:
 def test_terminal_shows_each_cell_its_own_figure() -> None:
     for one, rows in tables():
         known, shown, title = {row.title for row in rows}, dict[str, dict[str, str]](), ""
-        for line in (line.text for line in table_lines(rows, NO_CONTEXT)):
+        for line in (line.text for line in table_lines(result_table(rows))):
             if line in known:
                 title = line
             elif found := re.match(r"[* ] (jax|torch) +(\d+ ms) ", line):
@@ -226,7 +227,7 @@ def test_json_has_each_cell_with_its_own_figure() -> None:
 
 def test_report_shows_each_cell_its_own_figure() -> None:
     for one, rows in tables():
-        text = page.render(one.records, rows, {})
+        text = page.render(one.records, result_table(rows), {})
         sheets = re.findall(r'<div class="sheet" id="work-\d+">(.*?)</table>', text, re.DOTALL)
         shown = {}
         for sheet in sheets:
@@ -243,7 +244,7 @@ def test_report_shows_each_cell_its_own_figure() -> None:
 
 def test_python_values_and_columns_belong_to_their_cells() -> None:
     for one, rows in tables():
-        cells = cells_of(rows, NO_CONTEXT)
+        cells = cells_of(result_table(rows))
         assert len({cell.name for cell in cells}) == len(one.cells)
         found = columns(cells)
         by_name = dict(zip(found["name"], found["step_time_s"], strict=True))

@@ -14,7 +14,7 @@ from keras_matrix.analysis.comparison.primary_metric import STEP_TIME
 from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.comparison.table import Row, in_order
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.analysis.stats.league_means import suite
+from keras_matrix.analysis.stats.league_means import Suite
 from keras_matrix.records.text import seconds
 
 MOST_NAMED = 3  # workloads in a title
@@ -50,8 +50,8 @@ class Answer:
     means: tuple[MeanRatio, ...]
 
 
-def answer(rows: Sequence[Row]) -> Answer:
-    """Return the answer of a table; of a table without rows it says that nothing was measured."""
+def answer(rows: Sequence[Row], suites: Sequence[Suite]) -> Answer:
+    """Return the answer of a table with these means; of one without rows it says that nothing was measured."""
     undecided = [row for row in rows if row.fastest is None and row.lowest is not None]
     not_comparable = sum(row.verdict.startswith("not comparable") for row in rows)
     fastest = _counted([row.fastest for row in rows if row.fastest])
@@ -63,7 +63,7 @@ def answer(rows: Sequence[Row]) -> Answer:
         not_comparable=not_comparable,
         nothing_to_compare=len(rows) - sum(fastest.values()) - len(undecided) - not_comparable,
         lowest=_counted([row.lowest for row in undecided if row.lowest]),
-        means=_means(rows),
+        means=_means(suites),
     )
     return replace(counts, text=_text(rows, counts))
 
@@ -77,10 +77,10 @@ def subject(rows: Sequence[Row]) -> str:
     return f"{named} on {_listed(in_order(name for row in rows for name in row.cells))}"
 
 
-def _means(rows: Sequence[Row]) -> tuple[MeanRatio, ...]:
+def _means(suites: Sequence[Suite]) -> tuple[MeanRatio, ...]:
     return tuple(
         MeanRatio(league.league, league.against, backend, _inverse(ratio.estimate), len(ratio.workloads))
-        for league in suite(rows)
+        for league in suites
         for backend, ratio in league.ratios.items()
         if len(ratio.workloads) > 1
     )

@@ -15,7 +15,7 @@ from keras_matrix.analysis.comparison.machines import noun
 from keras_matrix.analysis.comparison.ratios import bracketed, takes
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.stats.blocks import blocks_needed
-from keras_matrix.analysis.stats.league_means import suite
+from keras_matrix.analysis.stats.league_means import Suite
 from keras_matrix.analysis.stats.sequential import LOOKS
 from keras_matrix.analysis.stats.suite import SuiteRatio
 from keras_matrix.records.schema import Status
@@ -33,10 +33,10 @@ class Fraction:
     of: int
 
 
-def lines(rows: Sequence[Row]) -> list[str]:
-    """Return the summary of a run as lines; empty if nothing is compared."""
+def lines(rows: Sequence[Row], suites: Sequence[Suite]) -> list[str]:
+    """Return the summary of a run with these means as lines; empty if nothing is compared."""
     text = []
-    for one in suite(rows):
+    for one in suites:
         (first, ratio), *others = one.ratios.items()
         means = [takes(first, bracketed(ratio.estimate), against=one.against) + _note(ratio)]
         means += [f"{name} {bracketed(ratio.estimate)}{_note(ratio)}" for name, ratio in others]

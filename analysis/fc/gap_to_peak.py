@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.ratios import bracketed
-from keras_matrix.analysis.comparison.table import CellSummary, Row
-from keras_matrix.analysis.fc.parallel import FcFigure, figures, ratio_of, with_mode
-from keras_matrix.analysis.hardware.roofline import PeakShare
+from keras_matrix.analysis.comparison.table import CellSummary
+from keras_matrix.analysis.fc.parallel import FcFigure, ratio_of, with_mode
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.text import percentage
 
@@ -51,10 +50,8 @@ def gaps(found: Sequence[FcFigure], cells: Mapping[str, CellSummary]) -> list[Ga
     return compared
 
 
-def lines(rows: Sequence[Row], shares: Mapping[str, PeakShare]) -> list[str]:
-    """Return the gaps as lines; empty if there is no known gap. `shares` are by cell_id."""
-    cells = {cell.cell_id: cell for row in rows for cell in row.cells.values()}
-    found = figures(cells.values(), shares)
+def lines(found: Sequence[FcFigure], cells: Mapping[str, CellSummary]) -> list[str]:
+    """Return the gaps as lines; empty if there is no known gap. `cells` are by cell_id."""
     return [*(_gap_line(gap) for gap in gaps(found, cells) if gap.notable), *_library_lines(found)]
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from keras_matrix.analysis.comparison.context import RunContext, SameWork, cell_caveats
+from keras_matrix.analysis.comparison import run_summary
+from keras_matrix.analysis.comparison.answer import Answer, answer
+from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, SameWork, cell_caveats
 from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
     MetricSummary,
@@ -21,11 +24,14 @@ from keras_matrix.analysis.comparison.primary_metric import (
 )
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.comparison.undecided import undecided
+from keras_matrix.analysis.fc import gap_to_peak
+from keras_matrix.analysis.fc.parallel import FcFigure, figures
 from keras_matrix.analysis.keras_cost import KerasCost, keras_costs
 from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
 from keras_matrix.analysis.stats import cell_statistics
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import Hidden
+from keras_matrix.analysis.stats.league_means import Suite, suite
 from keras_matrix.analysis.warm_caches import WarmCache, warm_caches
 from keras_matrix.records.schema import Status
 
@@ -40,9 +46,11 @@ class CellView:
     `value` is the time per step, or the primary metric of a command in the unit of `cell.figure`; `low` and `high` are
     the ends of its 95 % interval between processes. A value that is not `compared` has no ratio: it is not above zero
     in a process. `ratio` is that to the lowest cell of the work. `smallest_difference` is the relative one that the
-    comparison would probably have shown.
+    comparison would probably have shown. `statistics` and what noise `hidden` are by metric, `parallel` are the figures
+    of an FC mode.
     """
 
+    name: str
     backend: str
     cell: CellSummary
     value: float | None
@@ -58,6 +66,9 @@ class CellView:
     scaling: DeviceScaling | None
     warm_cache: WarmCache | None
     keras_cost: KerasCost | None
+    parallel: FcFigure | None
+    statistics: Mapping[str, float]
+    hidden: Mapping[str, Hidden]
     caveats: tuple[str, ...]
 
     @property
@@ -71,16 +82,6 @@ class CellView:
         return self.share.share_of_peak if self.share else None
 
     @property
-    def statistics(self) -> dict[str, float]:
-        """The values of the statistics that the cell has, by metric."""
-        return cell_statistics.values(self.cell)
-
-    @property
-    def hidden(self) -> Mapping[str, Hidden]:
-        """What was measured, but is not known because of noise, by metric."""
-        return cell_statistics.hidden(self.cell)
-
-    @property
     def metrics(self) -> list[MetricSummary]:
         """All metrics of a command over its processes; none for a workload."""
         return metrics_over(completed(self.cell.records))
@@ -89,6 +90,11 @@ class CellView:
     def endings(self) -> Counter[Status]:
         """How many processes ended with each status."""
         return Counter(record.status for record in self.cell.records)
+
+    @property
+    def failed_with(self) -> str:
+        """The statuses of its failures."""
+        return ", ".join(sorted({status.value for status, _ in self.cell.failures}))
 
     @property
     def processes(self) -> int:
@@ -121,17 +127,54 @@ class WorkView:
         return self.run_context.same_work(self.row, backend)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ResultTable:
-    """The works of a run in their order; `has_peaks` is whether any cell can be compared with a measured peak."""
+    """The works of a run in their order, and what Keras costs in them; means and sentences are made on demand."""
 
     works: tuple[WorkView, ...]
-    has_peaks: bool
+    run_context: RunContext
+    keras_costs: tuple[KerasCost, ...]
 
-    @property
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The rows of the works."""
+        return [work.row for work in self.works]
+
+    @cached_property
     def cells(self) -> list[CellView]:
         """The cells of all works."""
         return [cell for work in self.works for cell in work.cells]
+
+    @cached_property
+    def by_id(self) -> dict[str, CellView]:
+        """The cells of all works by cell_id."""
+        return {view.cell.cell_id: view for view in self.cells}
+
+    @property
+    def parallel(self) -> list[FcFigure]:
+        """The figures of the cells of the FC modes."""
+        return [view.parallel for view in self.cells if view.parallel]
+
+    @property
+    def scalings(self) -> list[DeviceScaling]:
+        """What the cells on several devices gain."""
+        return [view.scaling for view in self.cells if view.scaling]
+
+    @cached_property
+    def suites(self) -> list[Suite]:
+        """The geometric means over the works, by league."""
+        return suite(self.rows)
+
+    @cached_property
+    def answer(self) -> Answer:
+        """What the run shows, in one sentence and as values."""
+        return answer(self.rows, self.suites)
+
+    @cached_property
+    def summary(self) -> list[str]:
+        """The summary of the run and the gaps of its FC modes, as lines."""
+        cells = {cell_id: view.cell for cell_id, view in self.by_id.items()}
+        return [*run_summary.lines(self.rows, self.suites), *gap_to_peak.lines(self.parallel, cells)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +184,7 @@ class _Gains:
     scalings: Mapping[str, DeviceScaling]
     warm_caches: Mapping[str, WarmCache]
     keras_costs: Mapping[str, KerasCost]
+    parallel: Mapping[str, FcFigure]
 
     def notes(self, row: Row) -> tuple[str, ...]:
         """Return a line for each gain or cost of a row's cells, by kind."""
@@ -155,12 +199,14 @@ class _Gains:
         )
 
 
-def result_table(rows: Sequence[Row], run_context: RunContext) -> ResultTable:
+def result_table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> ResultTable:
     """Return the table of these rows, in their context."""
+    cells = [cell for row in rows for cell in row.cells.values()]
     gains = _Gains(
         {scaling.cell_id: scaling for scaling in device_scalings(rows)},
         {cache.cell_id: cache for cache in warm_caches(rows)},
         {cost.cell_id: cost for cost in keras_costs(rows)},
+        {figure.cell_id: figure for figure in figures(cells, run_context.shares)},
     )
     advice = {key: how.text(run_context.command) for key, how in undecided(rows).items()}
     works = [
@@ -175,13 +221,14 @@ def result_table(rows: Sequence[Row], run_context: RunContext) -> ResultTable:
         )
         for row in rows
     ]
-    return ResultTable(tuple(works), run_context.has_peaks)
+    return ResultTable(tuple(works), run_context, tuple(gains.keras_costs.values()))
 
 
 def _cell(row: Row, backend: str, run_context: RunContext, gains: _Gains) -> CellView:
     cell = row.cells[backend]
     estimate = cell.step_time
     return CellView(
+        name=f"{row.title} on {backend}",
         backend=backend,
         cell=cell,
         value=estimate.centre if estimate else primary_value(cell.measured),
@@ -197,6 +244,9 @@ def _cell(row: Row, backend: str, run_context: RunContext, gains: _Gains) -> Cel
         scaling=gains.scalings.get(cell.cell_id),
         warm_cache=gains.warm_caches.get(cell.cell_id),
         keras_cost=gains.keras_costs.get(cell.cell_id),
+        parallel=gains.parallel.get(cell.cell_id),
+        statistics=cell_statistics.values(cell),
+        hidden=cell_statistics.hidden(cell),
         caveats=cell_caveats(cell, run_context),
     )
 

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
-from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.comparison.titles import differences
-from keras_matrix.analysis.fc.parallel import DataVersusModel, FcFigure, data_versus_model, figures
+from keras_matrix.analysis.fc.parallel import DataVersusModel, FcFigure, data_versus_model
+from keras_matrix.analysis.views.result_table import ResultTable
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import Band, Strip, StripPicture, Stroke, Word, slot_of
@@ -78,10 +77,10 @@ class ParallelPictures:
         return bool(self.scaling or self.grids or self.steps)
 
 
-def pictures(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> ParallelPictures:
+def pictures(table: ResultTable) -> ParallelPictures:
     """Return the pictures of a run's table; empty without cells of the FC modes."""
-    cells = {cell.cell_id: cell for row in rows for cell in row.cells.values()}
-    found = sorted(figures(cells.values(), run_context.shares), key=_order)
+    cells = {view.cell.cell_id: view.cell for view in table.cells}
+    found = sorted(table.parallel, key=_order)
     spent, left_out = [figure for figure in found if figure.spent], list[str]()
     return ParallelPictures(
         most(_panels(_gaining(found)), "scaling", left_out),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, cell_caveats
 from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.analysis.views.result_table import ResultTable
 from keras_matrix.dashboards.charts.dot_plots import slot_of
 from keras_matrix.dashboards.report.results import caveat_anchor
 from keras_matrix.records.schema import MEASURED, Evidence, Record, Status
@@ -59,13 +59,19 @@ def warnings(records: Sequence[Record], rows: Sequence[Row]) -> list[FailureEntr
     return sorted(found, key=lambda entry: entry.label)
 
 
-def caveats(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[FailureEntry]:
+def caveats(table: ResultTable) -> list[FailureEntry]:
     """Return the cells whose figures have caveats, in the order of the table."""
     return [
-        FailureEntry(row.title, backend, "caveats" if len(found) > 1 else "caveat", found, anchor=caveat_anchor(cell))
-        for row in rows
-        for backend, cell in row.cells.items()
-        if (found := cell_caveats(cell, run_context))
+        FailureEntry(
+            work.row.title,
+            view.backend,
+            "caveats" if len(view.caveats) > 1 else "caveat",
+            view.caveats,
+            anchor=caveat_anchor(view.cell),
+        )
+        for work in table.works
+        for view in work.cells
+        if view.caveats
     ]
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.comparison.answer import answer
-from keras_matrix.analysis.comparison.context import RunContext
-from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.analysis.views.result_table import ResultTable, WorkView
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.report import environment, results
 from keras_matrix.dashboards.report.page import rendered, stylesheet
@@ -33,23 +31,23 @@ class NotebookLine:
     caveats: tuple[str, ...]
 
 
-def render(records: Sequence[Record], rows: Sequence[Row], run_context: RunContext, pending: int) -> str:
+def render(records: Sequence[Record], table: ResultTable, pending: int) -> str:
     """Return the HTML of a run: how its processes ended, and at most `SHOWN` comparisons."""
-    shown = rows[:SHOWN]
-    plots, axis = results.findings(shown, run_context.command)
+    shown = table.works[:SHOWN]
+    plots, axis = results.findings(shown)
     # Links to sections of the report have no target here.
     plots = [replace(one, anchor="", caveats={}) for one in plots]
     style = stylesheet("notebook") + (axes.rules(".findings > .finding > .plot", axis, strong=1.0) if axis else "")
     return rendered(
         "notebook.html",
         scoped(style),
-        answer=answer(rows).text,
+        answer=table.answer.text,
         machine_line=environment.machine_line(records),
         tallies=results.tallies(records, pending),
         findings=plots,
         ratio_axis=axis,
-        verdicts=[_verdict(row, run_context) for row in shown],
-        more=len(rows) - len(shown),
+        verdicts=[_verdict(work) for work in shown],
+        more=len(table.works) - len(shown),
     )
 
 
@@ -58,9 +56,10 @@ def scoped(style: str) -> str:
     return f"{SCOPE} {{{style.replace(':root', '&').replace('body {', '& {')}}}"
 
 
-def _verdict(row: Row, run_context: RunContext) -> NotebookLine:
+def _verdict(work: WorkView) -> NotebookLine:
+    row = work.row
     ratios = tuple(_ratio(one.backend, one.estimate.centre, one.estimate.low, one.estimate.high) for one in row.ratios)
-    return NotebookLine(row.title, row.verdict, ratios, run_context.same_work(row).text, row.caveats)
+    return NotebookLine(row.title, row.verdict, ratios, work.same_work.text, row.caveats)
 
 
 def _ratio(backend: str, centre: float, low: float | None, high: float | None) -> str:

@@ -14,11 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.analysis.comparison import run_summary
-from keras_matrix.analysis.comparison.answer import answer, subject
-from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
+from keras_matrix.analysis.comparison.answer import subject
+from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import Row
-from keras_matrix.analysis.fc import gap_to_peak
+from keras_matrix.analysis.views.result_table import ResultTable
 from keras_matrix.dashboards.charts import axes, figure_table, parallel, pictures, usage
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import StripPicture, slot_of
@@ -39,27 +38,22 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[KMGT]iB|B|W|[kMGTP]?(?:FLOP|B)/s|samples/[sJ])(?!\w))")
 
 
-def render(
-    records: Sequence[Record],
-    rows: Sequence[Row],
-    about: Mapping[str, object],
-    pending: int = 0,
-    run_context: RunContext = NO_CONTEXT,
-) -> str:
+def render(records: Sequence[Record], table: ResultTable, about: Mapping[str, object], pending: int = 0) -> str:
     """Return the page of a run.
 
-    `rows` is the table of these records, `about` the content of the run's `run.json` (any key may be missing),
-    `pending` the number of planned repeats without a record, `run_context` the results of other measurements.
+    `table` is that of these records, `about` the content of the run's `run.json` (any key may be missing), `pending`
+    the number of planned repeats without a record.
     """
-    found, ratio_axis = results.findings(rows, run_context.command)
+    rows, run_context = table.rows, table.run_context
+    found, ratio_axis = results.findings(table.works)
     drawn = _drawn(rows, run_context)
-    blocks, fc_pictures = results.table(rows, run_context), parallel.pictures(rows, run_context)
+    blocks, fc_pictures = results.blocks(table), parallel.pictures(table)
     read = inputs(rows, run_context.stalls)
     return rendered(
         "report.html",
         stylesheet("inputs") + _rules(drawn, ratio_axis, fc_pictures.steps) + _input_rules(read),
         heading=_heading(rows, about, run_context),
-        answer=answer(rows).text,
+        answer=table.answer.text,
         when=_when(about, run_context),
         merge=run_context.merge,
         moment=moment,
@@ -69,7 +63,7 @@ def render(
         left_out=left_out.read(about),
         unread=run_context.unread,
         findings=found,
-        suites=[*run_summary.lines(rows), *gap_to_peak.lines(rows, run_context.shares)],
+        suites=table.summary,
         ratio_axis=ratio_axis,
         backends=results.backends(rows),
         blocks=blocks,
@@ -77,8 +71,8 @@ def render(
         drawn=drawn,
         usages_left_out=usage.left_out(rows, run_context.usage_series),
         parallel=fc_pictures,
-        devices=devices.pictures(rows),
-        keras_costs=keras_cost.tables(rows),
+        devices=devices.pictures(table),
+        keras_costs=keras_cost.tables(table.keras_costs),
         inputs=read,
         tf32=any("TF32" in one.caveats for one in found),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
@@ -86,7 +80,7 @@ def render(
         predictions=_predictions(run_context),
         failures=failures.failures(records, rows),
         warnings=failures.warnings(records, rows),
-        caveats=failures.caveats(rows, run_context),
+        caveats=failures.caveats(table),
         comparison_caveats=sum(bool(row.caveats) for row in rows),
         peak_notes=run_context.notes if rows and not run_context.has_peaks else (),
         machine_line=environment.machine_line(records),

@@ -8,27 +8,16 @@ states.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.comparison.context import (
-    NO_CONTEXT,
-    RunContext,
-    WorkStatus,
-    named_caveats,
-)
+from keras_matrix.analysis.comparison.context import WorkStatus, named_caveats
 from keras_matrix.analysis.comparison.machines import noun
-from keras_matrix.analysis.comparison.primary_metric import (
-    STEP_TIME,
-    MetricSummary,
-)
+from keras_matrix.analysis.comparison.primary_metric import MetricSummary
 from keras_matrix.analysis.comparison.table import CellSummary, Row, in_order
-from keras_matrix.analysis.comparison.undecided import undecided
-from keras_matrix.analysis.fc.parallel import FcFigure, figures
 from keras_matrix.analysis.hardware.roofline import PeakShare
-from keras_matrix.analysis.scaling.devices import DeviceScaling
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS
-from keras_matrix.analysis.views.result_table import CellView, WorkView, result_table
+from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import RatioPlot, Word, interval_marks, slot_of
@@ -74,27 +63,19 @@ def backends(rows: Sequence[Row]) -> list[str]:
     return in_order(backend for row in rows for backend in row.cells)
 
 
-def findings(rows: Sequence[Row], command: str | None = None) -> tuple[list[RatioPlot], Axis | None]:
-    """Return a verdict per row, and the common axis of their ratios, None if no row has ratios.
-
-    `command` measures the cells of the run again, for the commands that would decide open verdicts.
-    """
-    ends = [e for row in rows for r in row.ratios for e in (r.estimate.low, r.estimate.centre, r.estimate.high) if e]
-    timed = all(cell.figure == STEP_TIME for row in rows for cell in row.cells.values())
+def findings(works: Sequence[WorkView]) -> tuple[list[RatioPlot], Axis | None]:
+    """Return a verdict per work, and the common axis of their ratios, None if no work has ratios."""
+    ratios = [ratio.estimate for work in works for ratio in work.row.ratios]
+    ends = [end for ratio in ratios for end in (ratio.low, ratio.centre, ratio.high) if end]
+    timed = all(view.is_step for work in works for view in work.cells)
     what = "time per step relative to the lowest" if timed else "cost relative to the best: a time, or similar"
     axis = axes.logarithmic([1.0, *ends], f"{what}, x (logarithmic)", RATIO) if ends else None
-    advice = {key: one.text(command) for key, one in undecided(rows).items()}
-    return [_finding(index, row, axis, advice.get(row.key, "")) for index, row in enumerate(rows)], axis
+    return [_finding(index, work, axis) for index, work in enumerate(works)], axis
 
 
-def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[WorkFigures]:
-    """Return the table: a block per piece of work, a line per figure, a value per backend."""
-    columns, unit, shown = backends(rows), device_unit(rows), result_table(rows, run_context)
-    parallel = figures((view.cell for view in shown.cells), run_context.shares)
-    scaled: dict[str, list[FcFigure | DeviceScaling]] = {}
-    gains: list[FcFigure | DeviceScaling] = [*parallel, *(view.scaling for view in shown.cells if view.scaling)]
-    for gain in gains:
-        scaled.setdefault(gain.cell_id, []).append(gain)
+def blocks(table: ResultTable) -> list[WorkFigures]:
+    """Return the table of figures: a block per piece of work, a line per figure, a value per backend."""
+    columns, unit = backends(table.rows), device_unit(table.rows)
     return [
         WorkFigures(
             work.row.title,
@@ -102,11 +83,11 @@ def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[Wor
             work_details(work.row),
             work.row.verdict,
             slot_of(work.row.fastest) if work.row.fastest else None,
-            _lines(work, columns, run_context, scaled, unit),
+            _lines(work, columns, unit),
             work.same_work,
             work.row.caveats,
         )
-        for index, work in enumerate(shown.works)
+        for index, work in enumerate(table.works)
     ]
 
 
@@ -114,7 +95,8 @@ def _anchor(index: int) -> str:
     return f"work-{index + 1}"
 
 
-def _finding(index: int, row: Row, axis: Axis | None, advice: str) -> RatioPlot:
+def _finding(index: int, work: WorkView, axis: Axis | None) -> RatioPlot:
+    row = work.row
     finding = RatioPlot(
         row.title,
         row.verdict,
@@ -123,7 +105,7 @@ def _finding(index: int, row: Row, axis: Axis | None, advice: str) -> RatioPlot:
         FOREST_LINE * (len(row.ratios) + 1) if row.ratios else 0,
         anchor=_anchor(index),
         caveats=named_caveats(row.caveats),
-        advice=advice,
+        advice=work.advice,
     )
     if axis is None or not row.ratios:
         return finding
@@ -149,13 +131,7 @@ def _label(backend: str, y: float, ends: tuple[float, float]) -> Word:
     return Word(f"{right:.2f}%", y, backend, dx=9)
 
 
-Scaled = Mapping[str, Sequence[FcFigure | DeviceScaling]]
-"""What several workers or devices gain, by cell_id."""
-
-
-def _lines(
-    work: WorkView, columns: Sequence[str], run_context: RunContext, scaled: Scaled, memory: Unit
-) -> list[FigureRow]:
+def _lines(work: WorkView, columns: Sequence[str], memory: Unit) -> list[FigureRow]:
     views = [work.on(backend) for backend in columns]
     if any(not view.is_step for view in work.cells):
         return _task_lines(views)
@@ -178,7 +154,7 @@ def _lines(
             else []
         ),
         FigureRow("peak device memory", memory.name, device_memory_values(cells, memory)),
-        *scaling_lines([scaled.get(cell.cell_id, ()) if cell else () for cell in cells]),
+        *scaling_lines(views),
         FigureRow("smallest difference", "%", [_difference_value(view) for view in views]),
         FigureRow("same work", "", [_same_work_value(work, view) for view in views]),
         FigureRow("processes", "", [_endings_value(view) for view in views]),

@@ -5,13 +5,11 @@ Every figure is one that `analysis` computed for the report; here it only gets a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from keras_matrix.analysis.comparison.context import RunContext
-from keras_matrix.analysis.comparison.table import Row
-from keras_matrix.analysis.views.result_table import CellView, WorkView, result_table
+from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import DEFINITION
@@ -97,21 +95,21 @@ class Comparison:
     caveats: tuple[str, ...]
 
 
-def cells_of(rows: Sequence[Row], run_context: RunContext) -> list[Cell]:
+def cells_of(table: ResultTable) -> list[Cell]:
     """Return the cells of a table, in its order."""
-    return [_cell(work, view) for work in result_table(rows, run_context).works for view in work.cells]
+    return [_cell(work, view) for work in table.works for view in work.cells]
 
 
-def comparisons_of(rows: Sequence[Row], run_context: RunContext) -> list[Comparison]:
-    """Return the comparisons of a table: its rows with more than one backend."""
-    return [_comparison(work) for work in result_table(rows, run_context).works if len(work.cells) > 1]
+def comparisons_of(table: ResultTable) -> list[Comparison]:
+    """Return the comparisons of a table: its works with more than one backend."""
+    return [_comparison(work) for work in table.works if len(work.cells) > 1]
 
 
 def _cell(work: WorkView, view: CellView) -> Cell:
     cell, settings = view.cell, view.cell.settings
     return Cell(
         run_id=cell.records[0].run_id,
-        name=f"{work.row.title} on {view.backend}",
+        name=view.name,
         work=work.row.title,
         workload=settings.workload,
         backend=view.backend,
@@ -145,7 +143,8 @@ def _compared_by(view: CellView) -> dict[str, Any]:
 
 
 def _statistics(view: CellView) -> dict[str, float]:
-    return view.statistics | {metric.name: metric.value for metric in view.metrics if metric.value is not None}
+    metrics = {metric.name: metric.value for metric in view.metrics if metric.value is not None}
+    return {**view.statistics, **metrics}
 
 
 def _comparison(work: WorkView) -> Comparison:

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.analysis.comparison.answer import Answer, answer
+from keras_matrix.analysis.comparison.answer import Answer
 from keras_matrix.records.names import PARAMS, value_as_text
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import latest_attempts
@@ -77,17 +77,17 @@ class Run:
     @cached_property
     def cells(self) -> list[Cell]:
         """The cells, in the order of the report."""
-        return cells_of(self._found.rows, self._found.run_context)
+        return cells_of(self._found.table)
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
         """A comparison for each work that was planned on several backends, in the order of the report."""
-        return comparisons_of(self._found.rows, self._found.run_context)
+        return comparisons_of(self._found.table)
 
     @cached_property
     def answer(self) -> Answer:
         """What the run shows, as values and as the sentence `answer.text`, which also begins the report."""
-        return answer(self._found.rows)
+        return self._found.table.answer
 
     @cached_property
     def statuses(self) -> dict[str, int]:
@@ -138,7 +138,7 @@ class Run:
         """Return what a notebook shows: the picture of the comparisons, and the verdicts as a table."""
         from keras_matrix.dashboards.report import notebook  # imports Jinja
 
-        return notebook.render(self._found.records, self._found.rows, self._found.run_context, self.pending)
+        return notebook.render(self._found.records, self._found.table, self.pending)
 
 
 def frame(cells: Sequence[Cell], library: str | None) -> Any:

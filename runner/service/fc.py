@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.analysis.fc.cells import proof_problem
-from keras_matrix.analysis.fc.parallel import FcFigure, figures
+from keras_matrix.analysis.fc.parallel import FcFigure
 from keras_matrix.analysis.fc.proofs import Origin, proved_modes
 from keras_matrix.analysis.fc.sweep import as_csv, backends_of
 from keras_matrix.records.backends import BACKENDS
@@ -166,8 +166,7 @@ def measured_modes(request: RunRequest, flags: FcFlags, display: Display) -> Fin
 
 def figures_of(found: Findings) -> dict[str, FcFigure]:
     """Return the figures of the FC cells of a run, by cell_id."""
-    cells = [cell for row in found.rows for cell in row.cells.values()]
-    return {figure.cell_id: figure for figure in figures(cells, found.run_context.shares)}
+    return {figure.cell_id: figure for figure in found.table.parallel}
 
 
 @dataclass(frozen=True, slots=True)

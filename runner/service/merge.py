@@ -203,7 +203,7 @@ def write(merged: MergedTable) -> StoreError | None:
     about = reader.abouts[merged.merge.reference]
     pending = pending_of_all(merged)
     shown: dict[str, object] = {key: about[key] for key in ("matrix_path", "matrix_text") if key in about}
-    html = report.render(found.records, found.rows, shown, pending, found.run_context)
+    html = report.render(found.records, found.table, shown, pending)
     try:
         page.parent.mkdir(exist_ok=True)
         report.write(page, html)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from keras_matrix.analysis.comparison.context import RunContext, UnreadFile
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.findings import run_findings
+from keras_matrix.analysis.views.result_table import ResultTable, result_table
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records import findings, history_reader, left_out, run_files
 from keras_matrix.records.left_out import LeftOut
@@ -80,15 +82,23 @@ PARTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Findings:
-    """The findings of a run: its table, its records and their context, and its `run.json`, empty for a merged table."""
+    """The findings of a run: its rows, its records and their context, and its `run.json`, empty for a merged table.
+
+    Its table is made when it is first shown.
+    """
 
     rows: list[Row]
     records: list[Record]
     run_context: RunContext
     left_out: tuple[LeftOut, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def table(self) -> ResultTable:
+        """The table of the rows, which every output renders."""
+        return result_table(self.rows, self.run_context)
 
 
 def newest_runs(there: Collection[str]) -> str:
@@ -207,7 +217,7 @@ def update_findings(run: Run) -> Findings:
     for part in PARTS:
         if part.stored_by and (content := getattr(shown.run_context, part.name)):
             resolve_name(part.stored_by)(run, content)
-    findings.keep(run, run_findings(shown.rows, shown.run_context, assessed(known, [root]), run.run_id))
+    findings.keep(run, run_findings(shown.table, assessed(known, [root]), run.run_id))
     return shown
 
 
@@ -225,8 +235,7 @@ def write_page(found: Findings, page: Path) -> None:
 
 def page_of(found: Findings) -> str:
     """Return the page of a run's table."""
-    pending = pending_of(found.about, found.records)
-    return report.render(found.records, found.rows, found.about, pending, found.run_context)
+    return report.render(found.records, found.table, found.about, pending_of(found.about, found.records))
 
 
 def pending_of(about: Mapping[str, object], records: Sequence[Record]) -> int:

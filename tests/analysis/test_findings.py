@@ -13,6 +13,7 @@ from keras_matrix.analysis.history.change_points import Notes, VersionChange, as
 from keras_matrix.analysis.history.sessions import histories
 from keras_matrix.analysis.scaling.devices import device_scalings
 from keras_matrix.analysis.stats.league_means import suite
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.findings import Finding, FindingKind
 from keras_matrix.records.history_reader import read
 from keras_matrix.records.schema import Record, Status
@@ -44,7 +45,7 @@ def of(found: list[Finding], kind: FindingKind, metric: str = findings.STEP_TIME
 def test_figure_is_the_estimate_of_its_cell(rows: list[Row]) -> None:
     figures = {
         (one.cell_id, one.estimate, one.low, one.high, one.count)
-        for one in of(findings.run_findings(rows), FindingKind.FIGURE)
+        for one in of(findings.run_findings(result_table(rows)), FindingKind.FIGURE)
     }
     cells = [cell for row in rows for cell in row.cells.values()]
     assert figures == {
@@ -55,7 +56,7 @@ def test_figure_is_the_estimate_of_its_cell(rows: list[Row]) -> None:
 
 
 def test_ratio_is_that_of_the_row_and_names_the_denominator(rows: list[Row]) -> None:
-    found = {one.backend: one for one in of(findings.run_findings(rows), FindingKind.RATIO)}
+    found = {one.backend: one for one in of(findings.run_findings(result_table(rows)), FindingKind.RATIO)}
     [row] = rows
     assert {name: (one.estimate, one.low, one.against, one.verdict) for name, one in found.items()} == {
         ratio.backend: (ratio.estimate.centre, ratio.estimate.low, "tensorflow", "slower") for ratio in row.ratios
@@ -69,12 +70,12 @@ def test_ratio_is_against_the_lowest_though_another_has_no_repeat_in_common() ->
         for backend, base in step_times_s.items()
         for repeat in range(5)
     ]
-    (found,) = of(findings.run_findings(table(made)), FindingKind.RATIO)
+    (found,) = of(findings.run_findings(result_table(table(made))), FindingKind.RATIO)
     assert (found.backend, found.against, found.estimate) == ("tensorflow", "torch", pytest.approx(2.0))
 
 
 def test_verdict_and_the_suite_are_those_of_the_comparison(rows: list[Row]) -> None:
-    found = findings.run_findings(rows)
+    found = findings.run_findings(result_table(rows))
     [verdict] = of(found, FindingKind.VERDICT)
     assert (verdict.backend, verdict.verdict, verdict.said) == ("tensorflow", "fastest", rows[0].verdict)
     assert verdict.facts == {"same work": "same work not checked"}
@@ -86,18 +87,18 @@ def test_verdict_and_the_suite_are_those_of_the_comparison(rows: list[Row]) -> N
 
 def test_unmeasured_cell_has_no_estimate_and_a_reason() -> None:
     failed = make_record(None, status=Status.TIMEOUT)
-    [figure] = of(findings.run_findings(table([failed])), FindingKind.FIGURE)
+    [figure] = of(findings.run_findings(result_table(table([failed]))), FindingKind.FIGURE)
     assert (figure.estimate, figure.low, figure.verdict, figure.said) == (None, None, "timeout", "timeout: a reason")
 
 
 def test_every_finding_has_a_versioned_method_and_a_unique_id(rows: list[Row]) -> None:
-    found = findings.run_findings(rows)
+    found = findings.run_findings(result_table(rows))
     assert {(one.method, one.method_version) for one in found} <= set(findings.VERSIONS.items())
     assert len({one.finding_id for one in found}) == len(found)
 
 
 def test_too_few_repeats_give_no_interval() -> None:
-    found = of(findings.run_findings(table(records(3))), FindingKind.RATIO)
+    found = of(findings.run_findings(result_table(table(records(3)))), FindingKind.RATIO)
     assert {(one.low, one.high, one.verdict) for one in found} == {(None, None, "open")}
 
 
@@ -106,7 +107,7 @@ def test_history_gives_its_session_its_level_and_its_changes(tmp_path: Path) -> 
     nights(tmp_path, [0.01] * 6, versions=versions)
     nights(tmp_path, [0.015] * 5, first=6, versions={**versions, "jax": "0.11.0"})
     assessed = [assess(one) for one in histories(read([tmp_path]))]
-    found = findings.run_findings([], assessed=assessed, run_id=run_name(10))
+    found = findings.run_findings(result_table([]), assessed=assessed, run_id=run_name(10))
     [session], [level], [change] = (
         of(found, kind) for kind in (FindingKind.SESSION, FindingKind.LEVEL, FindingKind.CHANGE)
     )
@@ -115,7 +116,7 @@ def test_history_gives_its_session_its_level_and_its_changes(tmp_path: Path) -> 
     assert (change.at_run_id, change.verdict, change.look) == (run_name(6), "slower", "jax: jax 0.10.0 → 0.11.0")
     assert change.estimate == pytest.approx(1.5)
     assert change.count == 5
-    assert findings.run_findings([], assessed=assessed, run_id=run_name(99)) == []
+    assert findings.run_findings(result_table([]), assessed=assessed, run_id=run_name(99)) == []
 
 
 def test_a_repaired_and_an_acknowledged_change_say_so(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_repaired_and_an_acknowledged_change_say_so(tmp_path: Path) -> None:
         nights(tmp_path, [value] * 6, first=first)
     notes = Notes({}, {run_name(18): "wait for jax 0.13"})
     [one] = [assess(one, notes) for one in histories(read([tmp_path]))]
-    changes = of(findings.run_findings([], assessed=[one], run_id=run_name(23)), FindingKind.CHANGE)
+    changes = of(findings.run_findings(result_table([]), assessed=[one], run_id=run_name(23)), FindingKind.CHANGE)
     assert sorted((change.at_run_id, change.verdict, change.said) for change in changes) == [
         (run_name(6), "repaired", f"no longer worse since {run_name(12)}"),
         (run_name(12), "faster", None),
@@ -156,7 +157,9 @@ def test_no_change_names_no_owner() -> None:
 def test_not_comparable_row_says_so() -> None:
     one, other = records()[0], records()[5]
     resolved = replace(other.resolved, parameters=2000) if other.resolved else None
-    [verdict] = of(findings.run_findings(table([one, replace(other, resolved=resolved)])), FindingKind.VERDICT)
+    [verdict] = of(
+        findings.run_findings(result_table(table([one, replace(other, resolved=resolved)]))), FindingKind.VERDICT
+    )
     assert (verdict.verdict, verdict.backend) == ("not comparable", None)
 
 
@@ -171,7 +174,7 @@ def test_external_command_has_its_primary_metric_and_no_history() -> None:
         for axis, speed in (("jax", 4.0), ("torch", 2.0))
         for repeat in range(5)
     ]
-    found = findings.run_findings(table(made))
+    found = findings.run_findings(result_table(table(made)))
     assert {(one.kind, one.metric, one.unit) for one in found if one.kind is not FindingKind.SUITE} == {
         (FindingKind.FIGURE, "task.metrics.speed", "x/s"),
         (FindingKind.RATIO, "task.metrics.speed", "1"),
@@ -182,7 +185,7 @@ def test_external_command_has_its_primary_metric_and_no_history() -> None:
 
 def test_several_devices_have_findings_with_speed_up_efficiency_communication_and_meaning() -> None:
     rows = table(scaled_run(counts=(1, 2)))
-    found = [one for one in findings.run_findings(rows) if one.kind is FindingKind.DEVICES]
+    found = [one for one in findings.run_findings(result_table(rows)) if one.kind is FindingKind.DEVICES]
     scalings = {one.cell_id: one for one in device_scalings(rows)}
     assert len(found) == 3 * len(scalings) == 9
     for one in of(found, FindingKind.DEVICES, "speed_up"):
@@ -204,13 +207,15 @@ def test_several_devices_have_findings_with_speed_up_efficiency_communication_an
     shares = {one.backend: one.facts for one in of(found, FindingKind.DEVICES, "communication_share")}
     methods = {backend: own["communication method"] for backend, own in shares.items()}
     assert methods == {"tensorflow": "profiled", "jax": "profiled", "torch": "timed"}
-    [verdict] = [one for one in of(findings.run_findings(rows), FindingKind.VERDICT) if "devices=2" in one.work]
+    [verdict] = [
+        one for one in of(findings.run_findings(result_table(rows)), FindingKind.VERDICT) if "devices=2" in one.work
+    ]
     assert "not fit: torch: " in verdict.facts["caveats"]
 
 
 def test_speed_up_that_is_not_known_has_its_reason_as_a_finding() -> None:
     rows = table(device_records(2, [0.1]))
-    [one] = of(findings.run_findings(rows), FindingKind.DEVICES, "speed_up")
+    [one] = of(findings.run_findings(result_table(rows)), FindingKind.DEVICES, "speed_up")
     assert (one.estimate, one.verdict) == (None, "not known")
     assert (one.said or "").startswith("jax on 2 devices: one device not measured: set devices: [1, 2]")
-    assert of(findings.run_findings(rows), FindingKind.DEVICES, "efficiency") == []
+    assert of(findings.run_findings(result_table(rows)), FindingKind.DEVICES, "efficiency") == []

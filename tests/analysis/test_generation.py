@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
+from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import summarise, table
 from keras_matrix.analysis.findings import FindingKind, run_findings
 from keras_matrix.analysis.generation import (
@@ -18,6 +18,7 @@ from keras_matrix.analysis.generation import (
 )
 from keras_matrix.analysis.hardware.roofline import roofline
 from keras_matrix.analysis.stats.cell_statistics import values
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report import results
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import Record, Resolved
@@ -84,9 +85,9 @@ def test_rate_of_reading_is_compared_with_the_triad_of_the_machine_in_the_findin
     assert share.read_byte_per_s == pytest.approx(300 * MEBI / 0.06)
     assert share.share_of_bandwidth == pytest.approx(300 * MEBI / 0.06 / (20 * GIGA))
     context = RunContext(shares={share.cell_id: share})
-    [found] = [one for one in run_findings(rows, context) if one.kind is FindingKind.PEAK]
+    [found] = [one for one in run_findings(result_table(rows, context)) if one.kind is FindingKind.PEAK]
     assert (found.metric, found.estimate) == ("generation.own_share_of_bandwidth", share.share_of_bandwidth)
-    [block] = results.table(rows, context)
+    [block] = results.blocks(result_table(rows, context))
     [line] = [one for one in block.lines if one.name == "own loop: memory bandwidth"]
     assert (line.unit, [(one.text, one.aside) for one in line.values]) == ("%", [("26.2", "5.24 GB/s")])
 
@@ -120,7 +121,7 @@ def test_label_is_a_caveat_of_the_row_that_the_terminal_prints() -> None:
     rows = table(records(replace(LARGE, weight_bytes=128 * MEBI)))
     label = "overhead-bound: jax: the weights (128 MiB) are not above 4 times the last-level caches (32.0 MiB)"
     assert [row.caveats for row in rows] == [(label,)]
-    assert f"  caveat: {label}" in [line.text for line in table_lines(rows, NO_CONTEXT)]
+    assert f"  caveat: {label}" in [line.text for line in table_lines(result_table(rows))]
     assert [row.caveats for row in table(records())] == [()]
 
 

@@ -13,6 +13,7 @@ from keras_matrix.analysis.comparison.context import NO_CONTEXT
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.findings import run_findings
 from keras_matrix.analysis.keras_cost import PARTS, KerasCost, keras_costs
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report.page import render
 from keras_matrix.dashboards.report.tables.keras_cost import tables
 from keras_matrix.records.schema import Learning, Record, Resolved, Status
@@ -90,7 +91,7 @@ def test_generation_has_one_part() -> None:
         == "jax takes 1.33x [1.33 1.33] as long as native code; of a step: sampling and layers 25.0 % [25.0 25.0]"
     )
     assert {"keras_over_native", "keras_cost.sampling_and_layers"} <= {
-        one.metric for one in run_findings(table(records))
+        one.metric for one in run_findings(result_table(table(records)))
     }
 
 
@@ -149,14 +150,13 @@ def halves() -> list[Record]:
 
 
 def test_findings_have_the_ratio_and_each_share() -> None:
-    found = {one.metric: one.estimate for one in run_findings(table(halves()))}
+    found = {one.metric: one.estimate for one in run_findings(result_table(table(halves())))}
     assert found["keras_over_native"] == pytest.approx(2.0)
     assert found["keras_cost.callbacks_and_input"] == pytest.approx(0.25)
 
 
 def test_the_report_has_a_table_for_each_work_and_no_section_without_one() -> None:
-    rows = table(halves())
-    [shown] = tables(rows)
+    [shown] = tables(result_table(table(halves())).keras_costs)
     assert (shown.title, shown.columns) == (
         "mnist_mlp",
         ["Keras over native", "callbacks and input", "metrics + optimizer + layers and loss"],
@@ -165,13 +165,13 @@ def test_the_report_has_a_table_for_each_work_and_no_section_without_one() -> No
         ("jax", ["2.00x [2.00 2.00]", "25.0 % [25.0 25.0]", "25.0 % [25.0 25.0]"])
     ]
     without = cell("keras", 0.02)
-    pages = [render(records, table(records), {}) for records in (halves(), without)]
+    pages = [render(records, result_table(table(records)), {}) for records in (halves(), without)]
     assert ["What Keras costs" in page for page in pages] == [True, False]
 
 
 def test_the_terminal_and_the_document_have_the_cost_at_the_cell_of_fit() -> None:
     records = halves()
-    lines = [line.text for line in table_lines(table(records), NO_CONTEXT)]
+    lines = [line.text for line in table_lines(result_table(table(records)))]
     [text] = [line for line in lines if "cost of Keras" in line]
     assert text.startswith(
         "  cost of Keras: jax takes 2.00x [2.00 2.00] as long as native code; of a step: callbacks and input "

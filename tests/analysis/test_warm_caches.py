@@ -11,6 +11,7 @@ import pytest
 from keras_matrix.analysis.comparison.context import NO_CONTEXT
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.findings import run_findings
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.analysis.warm_caches import WarmCache, warm_caches
 from keras_matrix.records.schema import Record, Resolved, Times
 from keras_matrix.runner.cli.render.findings import as_document, table_lines
@@ -88,13 +89,13 @@ def test_findings_the_terminal_and_the_document_have_the_comparison_at_the_cell_
     records = [*cell("cold", [2.0] * 6), *cell("warm", [9.0, *[1.0] * 5])]
     rows = table(records)
     comparison = compared(records)
-    [finding] = [one for one in run_findings(rows) if one.metric == "cold_over_warm_first_epoch"]
+    [finding] = [one for one in run_findings(result_table(rows)) if one.metric == "cold_over_warm_first_epoch"]
     assert (finding.cell_id, finding.estimate, finding.said) == (
         comparison.cell_id,
         pytest.approx(2.0),
         comparison.text,
     )
-    lines = [line.text for line in table_lines(rows, NO_CONTEXT)]
+    lines = [line.text for line in table_lines(result_table(rows))]
     [text] = [line for line in lines if "warm compile cache" in line]
     assert text == f"  warm compile cache: {comparison.text}"
     assert lines.index(text) > lines.index("mnist_mlp compile_cache=warm")

@@ -15,6 +15,7 @@ import pytest
 from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.hardware.roofline import roofline
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.identity import cell_id
@@ -294,7 +295,7 @@ def synthetic() -> SyntheticRun:
     records = synthetic_records()
     rows = table(records)
     run_context = synthetic_context(rows)
-    return SyntheticRun(records, rows, report.render(records, rows, ABOUT, 2, run_context), run_context)
+    return SyntheticRun(records, rows, report.render(records, result_table(rows, run_context), ABOUT, 2), run_context)
 
 
 @pytest.fixture(scope="session")
@@ -312,7 +313,7 @@ def render_of() -> Callable[..., str]:
     """Return a function from records to a page."""
 
     def page(records: list[Record], **about: Any) -> str:
-        return report.render(records, table(records), about)
+        return report.render(records, result_table(table(records)), about)
 
     return page
 
@@ -322,4 +323,4 @@ if __name__ == "__main__":
 
     everything = synthetic_records()
     found = table(everything)
-    report.write(Path(sys.argv[1]), report.render(everything, found, ABOUT, 2, synthetic_context(found)))
+    report.write(Path(sys.argv[1]), report.render(everything, result_table(found, synthetic_context(found)), ABOUT, 2))

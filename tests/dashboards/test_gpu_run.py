@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.comparison.table import Row, table
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.charts import pictures
 from keras_matrix.dashboards.charts.figure_table import FigureRow
 from keras_matrix.dashboards.live import panels
@@ -109,13 +110,13 @@ def test_no_row_of_the_report_is_not_comparable(stored: tuple[Run, Findings]) ->
 
 
 def line_of(found: Findings, title: str, name: str) -> FigureRow:
-    (block,) = [one for one in results.table(found.rows, found.run_context) if one.title == title]
+    (block,) = [one for one in results.blocks(result_table(found.rows, found.run_context)) if one.title == title]
     return next(line for line in block.lines if line.name == name)
 
 
 def test_the_table_of_figures_has_the_allocators_peak_and_the_mean_power(stored: tuple[Run, Findings]) -> None:
     _, found = stored
-    blocks = {block.title: block for block in results.table(found.rows, found.run_context)}
+    blocks = {block.title: block for block in results.blocks(result_table(found.rows, found.run_context))}
     lines = {line.name: line for line in blocks["lstm device=gpu"].lines}
     assert [value.text for value in lines["peak device memory"].values] == ["5.00", "4.00", "3.00"]
     powers = [float(value.text) for value in lines["device power"].values]
@@ -172,7 +173,7 @@ def test_the_report_explains_the_figures_of_gpus(page: str, term: str) -> None:
 
 def test_results_mark_the_rows_with_a_tf32_caveat(stored: tuple[Run, Findings], page: str) -> None:
     _, found = stored
-    marked = [one.title for one in results.findings(found.rows)[0] if one.caveats]
+    marked = [one.title for one in results.findings(result_table(found.rows).works)[0] if one.caveats]
     assert marked == [row.title for row in found.rows if row.caveats]
     assert page.count(f'title="{CAVEAT}">TF32</a>') == len(marked) == 6
 

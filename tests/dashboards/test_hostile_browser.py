@@ -18,6 +18,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.comparison.versus import versus
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.guard import Guard
 from keras_matrix.dashboards.live.app.hosts import listen_address
@@ -70,7 +71,7 @@ def report() -> str:
     evidence = Evidence(signal=9, exception=ATTACK, result_problem=ATTACK, output_tail=ATTACK)
     bad = replace(good, repeat=1, status=Status.ERROR, reason=ATTACK, evidence=evidence)
     about = {"matrix_text": ATTACK, "command": [ATTACK], "matrix_path": ATTACK, "versions": {ATTACK: ATTACK}}
-    return page.render([good, bad], table([good, bad]), about)
+    return page.render([good, bad], result_table(table([good, bad])), about)
 
 
 def written(folder: Path, results: Results) -> dict[str, Path]:
@@ -83,7 +84,7 @@ def written(folder: Path, results: Results) -> dict[str, Path]:
         "comparison": comparison_page.page(compared, names(compared), RULE.threshold),
         "history": history_page.render([assessed([0.01, 0.02] * 9)], [ATTACK], [ATTACK]),
         "roofline": roofline_page.render_page(found(name=ATTACK), heading),
-        "notebook": notebook.render(records, table(records), page.NO_CONTEXT, 0),
+        "notebook": notebook.render(records, result_table(table(records)), 0),
     }
     paths = {name: folder / f"{name}.html" for name in texts}
     for name, text in texts.items():

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.analysis.views.result_table import result_table
 from tests.dashboards.chromium import serious_faults, smallest_letters
 from tests.dashboards.test_browser import _luminance, look
 from tests.dashboards.test_parallel_browser import OUTSIDE, TOUCHING, _channels
@@ -59,7 +60,7 @@ def inputs_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     failed = replace(found[0], bottleneck=None, parts=[], queue_sizes=[], reason="cold arm: crash: signal 11")
     made += [record for name in pipelines for record in plain(name, batch_size=64)]
     path = tmp_path_factory.mktemp("inputs") / "report.html"
-    page.write(path, page.render(made, table(made), {}, run_context=RunContext(stalls=(*found, failed))))
+    page.write(path, page.render(made, result_table(table(made), RunContext(stalls=(*found, failed))), {}))
     return path
 
 

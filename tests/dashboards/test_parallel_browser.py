@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.analysis.views.result_table import result_table
 from tests.dashboards.test_browser import _luminance, look
 
 pytestmark = pytest.mark.browser
@@ -47,7 +48,7 @@ def parallel_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     divided = scaled_run() + device_records(2, [0.1] * 5, "jax", distribution="model")
     records = made_up_run() + wide + divided
-    page.write(path, page.render(records, table(records), {}))
+    page.write(path, page.render(records, result_table(table(records)), {}))
     return path
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 from keras_matrix.analysis.comparison.table import table
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import Evidence, Record, Status
@@ -36,4 +37,4 @@ def page() -> str:
     """Return the report."""
     found = records()
     rows = table(found)
-    return report.render(found, rows, ABOUT, 0, synthetic_context(rows))
+    return report.render(found, result_table(rows, synthetic_context(rows)), ABOUT)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.comparison.table import Row
-from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings, on_one_device
+from keras_matrix.analysis.scaling.devices import DeviceScaling, on_one_device
+from keras_matrix.analysis.views.result_table import ResultTable
 from keras_matrix.dashboards.charts.dot_plots import slot_of
 from keras_matrix.dashboards.charts.scaling.gain import NO_GAIN, GainPanel, Gains, most, panel
 from keras_matrix.records.codec import canonical
@@ -25,16 +25,15 @@ class DevicePictures:
     left_out: list[str]
 
 
-def pictures(rows: Sequence[Row]) -> DevicePictures:
+def pictures(table: ResultTable) -> DevicePictures:
     """Return the pictures of a run's table; empty without cells on several devices."""
-    found = device_scalings(rows)
     groups: dict[str, list[DeviceScaling]] = {}
-    for one in found:
-        if one.speed_up is not None:
-            groups.setdefault(_work(one), []).append(one)
-    left_out, texts = list[str](), {one.cell_id: one.text for one in found}
-    by_row = [(row.title, [texts[c.cell_id] for c in row.cells.values() if c.cell_id in texts]) for row in rows]
-    lines = [(title, own) for title, own in by_row if own]
+    for scaling in table.scalings:
+        if scaling.speed_up is not None:
+            groups.setdefault(_work(scaling), []).append(scaling)
+    left_out = list[str]()
+    by_work = [(work.row.title, [view.scaling.text for view in work.cells if view.scaling]) for work in table.works]
+    lines = [(title, texts) for title, texts in by_work if texts]
     panels = most([_panel(group) for group in groups.values()], "devices", left_out)
     return DevicePictures(panels, lines, left_out)
 

@@ -12,6 +12,7 @@ from keras_matrix.analysis.fc.parallel import FcFigure
 from keras_matrix.analysis.scaling.devices import DeviceScaling
 from keras_matrix.analysis.scaling.step_breakdown import StepBreakdown
 from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.analysis.views.result_table import CellView
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, FigureRow, Value
 from keras_matrix.records.fc.communication import TimingMethod
 from keras_matrix.records.text import MIB, NOTHING, PERCENT, interval, number
@@ -28,11 +29,10 @@ Figure = TypeVar("Figure")
 Rows = tuple[tuple[str, str, Callable[[Figure], Value | None]], ...]
 
 
-def scaling_lines(columns: Sequence[Sequence[FcFigure | DeviceScaling]]) -> list[FigureRow]:
-    """Return the rows of a piece of work; a column has what is known of a cell's workers and of its devices."""
-    workers = [next((one for one in own if isinstance(one, FcFigure)), None) for own in columns]
-    devices = [next((one for one in own if isinstance(one, DeviceScaling)), None) for own in columns]
-    return [*_worker_lines(workers), *_device_lines(devices)]
+def scaling_lines(views: Sequence[CellView | None]) -> list[FigureRow]:
+    """Return the rows of a piece of work: what is known of each cell's workers and of its devices."""
+    workers = _worker_lines([view.parallel if view else None for view in views])
+    return [*workers, *_device_lines([view.scaling if view else None for view in views])]
 
 
 def _worker_lines(columns: Sequence[FcFigure | None]) -> list[FigureRow]:

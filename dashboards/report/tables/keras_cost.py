@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keras_matrix.analysis.comparison.ratios import share_text
-from keras_matrix.analysis.comparison.table import Row
-from keras_matrix.analysis.keras_cost import KerasCost, keras_costs
+from keras_matrix.analysis.keras_cost import KerasCost
 from keras_matrix.dashboards.charts import grid
 from keras_matrix.dashboards.charts.grid import Grid
 from keras_matrix.records.text import NOTHING
 
 
-def tables(rows: Sequence[Row]) -> list[Grid]:
+def tables(keras_costs: Sequence[KerasCost]) -> list[Grid]:
     """Return the tables of a run; empty without cells of other implementations."""
     works: dict[str, list[KerasCost]] = {}
-    for one in keras_costs(rows):
+    for one in keras_costs:
         works.setdefault(one.key, []).append(one)
     return [_table(costs) for costs in works.values()]
 

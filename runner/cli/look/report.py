@@ -10,7 +10,6 @@ files for GitHub Pages or any folder."""
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 from keras_matrix.records.text import plural, printable
@@ -59,13 +58,12 @@ def run(args: argparse.Namespace) -> int:
     store = chosen_run(args.results, args.run)
     page = args.output or store.folder / "report.html"
     found = write_report(store, page)
-    unread = (*found.run_context.unread, *unread_runs(args.results, args.run))
-    found = replace(found, run_context=replace(found.run_context, unread=unread))
-    code = 1 if unread else 0
+    stray = unread_runs(args.results, args.run)
+    code = 1 if found.run_context.unread or stray else 0
     if args.json:
-        print(as_json(store, found, code))
+        print(as_json(store, found, code, stray))
     else:
-        print_table(found)
+        print_table(found, stray=stray)
         print(f"\nreport: {page}")
     return code
 

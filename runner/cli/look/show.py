@@ -40,10 +40,10 @@ def run(args: argparse.Namespace) -> int:
         return 1 if unread else 0
     name = cells.one_of(args.cell, there, f"run {store.run_id}")
     found = findings_of(store)
-    shown = [(cell, row) for row in found.rows for cell in row.cells.values() if cell.cell_id == name]
+    [shown] = [(work, view) for work in found.table.works for view in work.cells if view.cell.cell_id == name]
     if store.run_id != newest.run_id:
         missing = "no such cell that can be read" if passed else "no such cell"
         print(f"the newest run, {newest.run_id}, has {missing}; this is of the newest that has it, {store.run_id}")
     unread = [*found.run_context.unread, *stray]
-    print("\n".join([*cell_lines(*shown[0], found.run_context), *unread_lines(unread)]))
+    print("\n".join([*cell_lines(*shown), *unread_lines(unread)]))
     return 1 if unread else 0

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from keras_matrix.analysis.comparison.context import WorkStatus
-from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.analysis.views.result_table import WorkView
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.records.text import amount, duration, number, printable
 from keras_matrix.runner.cli.options import add_results_option, workload_choice
@@ -106,9 +106,9 @@ def _print(found: Findings, display: TerminalDisplay) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    for row in found.rows:
-        if any(cell.measured for cell in row.cells.values()):
-            console.print("\n".join(["", *row_lines(row)]), markup=False, soft_wrap=True)
+    for work in found.table.works:
+        if any(view.cell.measured for view in work.cells):
+            console.print("\n".join(["", *work_lines(work)]), markup=False, soft_wrap=True)
     console.print()
     for line in undecided_lines(found):
         console.print(line, markup=False, soft_wrap=True)
@@ -123,39 +123,35 @@ def next_lines(found: Findings, decided_by: str, again_s: float) -> list[str]:
     return ["", f"{purpose}, in five processes each (about {duration(again_s)}):", f"  {decided_by}"]
 
 
-def row_lines(row: Row) -> list[str]:
-    """Return the times of a row, each with its ratio to the lowest one."""
-    ratios = {ratio.backend: f"{number(ratio.estimate.centre)}x" for ratio in row.ratios}
-    if row.lowest is not None:
-        ratios[row.lowest] = "1.00x"
+def work_lines(work: WorkView) -> list[str]:
+    """Return the times of a work, each with its ratio to the lowest one."""
     lines = [
         [
-            f"  {name}",
-            amount(cell.step_time.centre if cell.step_time else None, cell.figure.unit),
-            ratios.get(name, ""),
-            "one process" if cell.measured else ", ".join(sorted({status.value for status, _ in cell.failures})),
+            f"  {view.backend}",
+            amount(view.value, view.cell.figure.unit),
+            "1.00x" if view.is_lowest else f"{number(view.ratio.centre)}x" if view.ratio else "",
+            "one process" if view.cell.measured else view.failed_with,
         ]
-        for name, cell in row.cells.items()
+        for view in work.cells
     ]
-    what = "call" if any(cell.settings.phase != "fit" for cell in row.cells.values()) else "step"
-    head = f"{printable(row.title)}: time of a {what}, and its ratio to the lowest"
-    return [head, *columns(lines, frozenset({1, 2})), *(f"  caveat: {printable(caveat)}" for caveat in row.caveats)]
+    what = "call" if any(view.cell.settings.phase != "fit" for view in work.cells) else "step"
+    head = f"{printable(work.row.title)}: time of a {what}, and its ratio to the lowest"
+    caveats = (f"  caveat: {printable(caveat)}" for caveat in work.row.caveats)
+    return [head, *columns(lines, frozenset({1, 2})), *caveats]
 
 
 def undecided_lines(found: Findings) -> list[str]:
     """Return what these figures do not say."""
-    rows = [row for row in found.rows if row.ratios]
-    if not rows:
+    if not any(row.ratios for row in found.rows):
         measured = [row for row in found.rows if any(cell.measured for cell in row.cells.values())]
         return [printable(f"{row.title}: {row.verdict}") for row in measured]
     lines = [
         "One process each: this does not say which backend is fastest, nor whether a",
         "difference is more than chance.",
     ]
-    for row in rows:
-        status, workload = found.run_context.same_work(row).status, next(iter(row.cells.values())).settings.workload
-        if status in UNPROVED:
-            lines.append(f"{UNPROVED[status]}: runner parity {workload}")
+    for work in found.table.works:
+        if work.row.ratios and work.same_work.status in UNPROVED:
+            lines.append(f"{UNPROVED[work.same_work.status]}: runner parity {work.cells[0].cell.settings.workload}")
     if any(record.surroundings.disturbed for record in found.records):
         lines.append("Other programs used this machine meanwhile: the figures may be far off.")
     return lines

@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keras_matrix.analysis.comparison import run_summary, starts
-from keras_matrix.analysis.comparison.answer import answer
-from keras_matrix.analysis.comparison.context import RunContext, cell_caveats
+from keras_matrix.analysis.comparison import starts
+from keras_matrix.analysis.comparison.context import UnreadFile
 from keras_matrix.analysis.comparison.machines import noun
 from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
@@ -24,12 +23,11 @@ from keras_matrix.analysis.comparison.primary_metric import (
 )
 from keras_matrix.analysis.comparison.ratios import bracketed, repeats_for_intervals
 from keras_matrix.analysis.comparison.table import CellSummary, Row
-from keras_matrix.analysis.fc import gap_to_peak
 from keras_matrix.analysis.keras_cost import KerasCost
 from keras_matrix.analysis.scaling.devices import DeviceScaling
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic, hidden, values
-from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView, result_table
+from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic
+from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.names import PARAMS
@@ -66,40 +64,42 @@ LOWEST = "1.00x"
 BACKEND = "  backend"
 
 
-def print_table(found: Findings, printed: Collection[str] = ()) -> None:
+def print_table(found: Findings, printed: Collection[str] = (), stray: Sequence[UnreadFile] = ()) -> None:
     """Print the answer and the table of verdicts; then the summary of the run, failures, warnings and caveats.
 
-    `printed` are reasons that were already printed in full: of these only the name is repeated.
+    `printed` are reasons that were already printed in full: of these only the name is repeated. `stray` are further
+    files that cannot be read.
     """
     from rich.console import Console
 
-    rows, run_context = found.rows, found.run_context
-    console = Console(highlight=False)
+    table, console = found.table, Console(highlight=False)
     console.print()
-    console.print(answer(rows).text, style="bold", markup=False, soft_wrap=True)
+    console.print(table.answer.text, style="bold", markup=False, soft_wrap=True)
     console.print()
-    for shown in table_lines(rows, run_context, console.width if console.is_terminal else None):
+    for shown in table_lines(table, console.width if console.is_terminal else None):
         console.print(shown.text, style=shown.style or None, markup=False, soft_wrap=True)
     console.print()
-    for line in (*run_summary.lines(rows), *gap_to_peak.lines(rows, run_context.shares)):
+    for line in table.summary:
         console.print(_plain(line))
-    if advice := few_repeats(rows, run_context.command):
+    if advice := few_repeats(found.rows, found.run_context.command):
         console.print(advice, style="bold", markup=False, soft_wrap=True)
-    print_problems(console, found, printed)
+    print_problems(console, found, printed, stray)
     for line in left_out.lines(found.left_out):
         console.print(_plain(line), soft_wrap=True)
 
 
-def print_problems(console: Any, found: Findings, printed: Collection[str] = ()) -> None:
+def print_problems(
+    console: Any, found: Findings, printed: Collection[str] = (), stray: Sequence[UnreadFile] = ()
+) -> None:
     """Print what to know beside the figures: failures, warnings and caveats; of reasons `printed` before the name."""
-    _print_failures(console, found.rows, printed)
-    names = {cell.cell_id: f"{row.title} on {backend}" for row in found.rows for backend, cell in row.cells.items()}
+    _print_failures(console, found.table.cells, printed)
+    names = {view.cell.cell_id: view.name for view in found.table.cells}
     if lines := warning_lines(found.records, names):
         console.print()
     for line in lines:
         console.print(f"[yellow]warning[/] {_plain(line)}")
-    _print_caveats(console, found)
-    for line in unread_lines(found.run_context.unread):
+    _print_caveats(console, found.table.cells)
+    for line in unread_lines((*found.run_context.unread, *stray)):
         console.print(_plain(line), style="bold", soft_wrap=True)
 
 
@@ -118,17 +118,15 @@ def few_repeats(rows: Sequence[Row], command: str | None = None) -> str | None:
     return f"{head}:\n  {command} --repeats {max(wanted)}"
 
 
-def _print_failures(console: Any, rows: Sequence[Row], printed: Collection[str]) -> None:
-    known = Counter[tuple[Status, str, str]]()
-    for row in rows:
-        for backend, cell in row.cells.items():
-            for status, reason in cell.failures:
-                if reason in printed:
-                    known[status, backend, reason.partition(":")[0]] += 1
-                else:
-                    where = f"{_plain(row.title)} on {_plain(backend)} ({cell.cell_id})"
-                    console.print(f"[red]{status}[/] {where}: {_plain(reason)}")
-    for (status, backend, name), cells in known.items():
+def _print_failures(console: Any, views: Sequence[CellView], printed: Collection[str]) -> None:
+    repeated = Counter[tuple[Status, str, str]]()
+    for view in views:
+        for status, reason in view.cell.failures:
+            if reason in printed:
+                repeated[status, view.backend, reason.partition(":")[0]] += 1
+            else:
+                console.print(f"[red]{status}[/] {_plain(view.name)} ({view.cell.cell_id}): {_plain(reason)}")
+    for (status, backend, name), cells in repeated.items():
         console.print(f"[red]{status}[/] {plural(cells, 'cell')} on {_plain(backend)}: {_plain(name)}")
 
 
@@ -159,13 +157,8 @@ def _cells_with(rule: str, records: Sequence[Record], names: Mapping[str, str]) 
     return ", ".join([*shown[:CELLS_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
-def _print_caveats(console: Any, found: Findings) -> None:
-    lines = [
-        _plain(f"{row.title} on {backend}: {'; '.join(caveats)}")
-        for row in found.rows
-        for backend, cell in row.cells.items()
-        if (caveats := cell_caveats(cell, found.run_context))
-    ]
+def _print_caveats(console: Any, views: Sequence[CellView]) -> None:
+    lines = [_plain(f"{view.name}: {'; '.join(view.caveats)}") for view in views if view.caveats]
     for line in lines[:WARNINGS_SHOWN]:
         console.print(f"[yellow]caveat[/] {line}")
     if len(lines) > WARNINGS_SHOWN:
@@ -178,20 +171,20 @@ def _plain(text: str) -> str:
     return escape(printable(text))
 
 
-def as_json(store: Run, found: Findings, code: int) -> str:
-    """Return the findings of a run as a JSON document."""
-    return as_document({"run_id": store.run_id, "folder": str(store.folder), "exit_code": code}, found)
+def as_json(store: Run, found: Findings, code: int, stray: Sequence[UnreadFile] = ()) -> str:
+    """Return the findings of a run as a JSON document; `stray` are further files that cannot be read."""
+    return as_document({"run_id": store.run_id, "folder": str(store.folder), "exit_code": code}, found, stray)
 
 
-def as_document(head: Mapping[str, object], found: Findings) -> str:
+def as_document(head: Mapping[str, object], found: Findings, stray: Sequence[UnreadFile] = ()) -> str:
     """Return findings as a JSON document that begins with these keys."""
     fields = {
         **head,
-        "answer": to_json(answer(found.rows)),
+        "answer": to_json(found.table.answer),
         "statuses": dict(Counter(str(record.status) for record in found.records)),
-        "rows": [_row_json(work) for work in result_table(found.rows, found.run_context).works],
+        "rows": [_row_json(work) for work in found.table.works],
         left_out.KEY: to_json(found.left_out),
-        "unread": to_json(found.run_context.unread),
+        "unread": to_json((*found.run_context.unread, *stray)),
     }
     return document(fields)
 
@@ -238,8 +231,9 @@ def _scaling_json(one: DeviceScaling | None) -> dict[str, Any] | None:
     }
 
 
-def cell_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str]:
+def cell_lines(work: WorkView, view: CellView) -> list[str]:
     """Return a cell in detail, as lines: requested and resolved settings, each process, failures, warnings."""
+    cell = view.cell
     first = next(iter(cell.measured), cell.records[0])
     lines = [f"cell {cell.cell_id} of run {first.run_id}", "", "requested"]
     lines += _known_pairs(to_json(cell.settings) if first.task is None else _command_settings(first, first.task))
@@ -248,9 +242,9 @@ def cell_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str
     lines += ["", "versions", *_pairs(first.versions), "", "machine", *_known_pairs(to_json(first.machine))]
     lines += task_lines(cell) or ["", "processes", *_process_lines(cell)]
     if cell.step_time:
-        lines += ["", "over processes", *_summary_lines(cell, row)]
+        lines += ["", "over processes", *_summary_lines(view)]
     if cell.step_time and first.task is None:
-        lines += ["", "context", *_context_lines(cell, row, run_context)]
+        lines += ["", "context", *_context_lines(work, view)]
     for record in cell.records:
         if record.status not in MEASURED:
             lines += [
@@ -258,7 +252,7 @@ def cell_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str
                 f"repeat {record.repeat}: {record.status}: {record.reason}",
                 record.evidence.output_tail.strip(),
             ]
-    caveats = (*cell_caveats(cell, run_context), *row.caveats)
+    caveats = (*view.caveats, *work.row.caveats)
     lines += ["", *(f"warning: {warning}" for warning in cell.warnings)] if cell.warnings else []
     lines += ["", *(f"caveat: {caveat}" for caveat in caveats)] if caveats else []
     return [printable(line) for line in lines]
@@ -333,14 +327,14 @@ def _process_lines(cell: CellSummary) -> list[str]:
     return ["  " + line for line in [*aligned(rows), *notes]]
 
 
-def _context_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str]:
+def _context_lines(work: WorkView, view: CellView) -> list[str]:
     """Return the parity of a cell with the other backends and its share of the machine's peak, with remarks."""
-    found, share = run_context.same_work(row, cell.settings.backend), run_context.shares.get(cell.cell_id)
-    lines = {"against the other backends": found.text}
+    same_work, share = work.same_work_on(view.backend), view.share
+    lines = {"against the other backends": same_work.text}
     if share and share.share_of_peak is not None:
         whose = f" ({share.peak_of})" if share.peak_of else ""
         lines["share of the measured peak"] = f"{percentage(share.share_of_peak)}{whose}"
-    remarks = [*found.remarks, *(() if run_context.has_peaks else run_context.notes)]
+    remarks = [*same_work.remarks, *(() if work.run_context.has_peaks else work.run_context.notes)]
     return [*_pairs(lines), *(f"  {remark}" for remark in remarks)]
 
 
@@ -354,20 +348,20 @@ def _device_memory(cell: CellSummary) -> str:
     return bytes_text(cell.peak_device_memory_bytes) + (" of the whole process" if includes_start else "")
 
 
-def _statistics(cell: CellSummary) -> dict[str, str]:
+def _statistics(view: CellView) -> dict[str, str]:
     """Return the statistics of a cell as texts; for an external command, median and p95 of its primary metric."""
-    if cell.figure != STEP_TIME:
+    cell = view.cell
+    if not view.is_step:
         pair = {"median of processes": cell.step_time_median, "p95 of processes": cell.step_time_p95}
         return {label: amount(value, cell.figure.unit) for label, value in pair.items()}
-    measured, noisy = values(cell), hidden(cell)
-    found = {}
-    for one in STATISTICS:
-        if one.in_tables and one.metric in measured:
-            found[one.label] = _amount(measured[one.metric], one) + _bounds(one.interval(cell), one)
-        elif one.in_tables and one.metric in noisy:
-            upper = noisy[one.metric].upper
-            found[one.label] = "not resolved" if upper is None else f"not resolved, below {_amount(upper, one)}"
-    return found
+    texts = {}
+    for statistic in STATISTICS:
+        if statistic.in_tables and (value := view.statistics.get(statistic.metric)) is not None:
+            texts[statistic.label] = _amount(value, statistic) + _bounds(statistic.interval(cell), statistic)
+        elif statistic.in_tables and (hidden := view.hidden.get(statistic.metric)):
+            below = "" if hidden.upper is None else f", below {_amount(hidden.upper, statistic)}"
+            texts[statistic.label] = f"not resolved{below}"
+    return texts
 
 
 def _bounds(estimate: Estimate | None, one: Statistic) -> str:
@@ -383,13 +377,12 @@ def _amount(value: float, one: Statistic) -> str:
     return quantity(value, Unit(*one.scale))
 
 
-def _summary_lines(cell: CellSummary, row: Row) -> list[str]:
-    assert cell.step_time is not None
-    difference = row.smallest_difference(cell.settings.backend)
+def _summary_lines(view: CellView) -> list[str]:
+    cell, difference = view.cell, view.smallest_difference
     pairs = {
-        cell.figure.name: amount(cell.step_time.centre, cell.figure.unit),
-        "95 % interval": interval_of(cell),
-        **_statistics(cell),
+        cell.figure.name: _figure(view),
+        "95 % interval": _interval(view),
+        **_statistics(view),
         **({} if cell.spread is None else {"spread between processes": percentage(cell.spread)}),
         **({} if difference is None else {"smallest difference seen": percentage(difference)}),
         "peak host memory": bytes_text(cell.peak_host_memory_bytes),
@@ -474,7 +467,7 @@ def columns_of(table: ResultTable) -> list[Column]:
             Column("first epoch", _first, left_out=2),
             Column("steady epoch", _steady, left_out=1),
         ]
-    if table.has_peaks:
+    if table.run_context.has_peaks:
         found.append(Column("of peak", _peak, left_out=4))
     return found
 
@@ -488,12 +481,11 @@ def interval_of(cell: CellSummary) -> str:
     return f"{interval_text(cell.step_time.low, cell.step_time.high, cell.figure.unit)}{over}"
 
 
-def table_lines(rows: Sequence[Row], context: RunContext, width: int | None = None) -> list[Line]:
+def table_lines(table: ResultTable, width: int | None = None) -> list[Line]:
     """Return the table as lines; with `width`, that of a terminal, the lines of backends fit into it if possible."""
-    table = result_table(rows, context)
     columns = columns_of(table)
     texts = {view.cell.cell_id: [column.text(view) for column in columns] for view in table.cells}
-    named = max([len(BACKEND), *(len(name) + 2 for row in rows for name in row.cells)])
+    named = max([len(BACKEND), *(len(view.backend) + 2 for view in table.cells)])
     widths = [max(map(len, [column.heading, *own])) for column, *own in zip(columns, *texts.values(), strict=True)]
     shown = _fitting(columns, widths, named, width)
 
@@ -534,8 +526,7 @@ def _style(view: CellView) -> str:
 def _below(view: CellView) -> list[str]:
     """Return what is below a cell's line: the statuses of one that was not measured, the other metrics of a command."""
     if not view.cell.measured:
-        statuses = ", ".join(sorted({status.value for status, _ in view.cell.failures}))
-        return [statuses, *map(printable, metric_lines(view.cell) if completed(view.cell.records) else ())]
+        return [view.failed_with, *map(printable, metric_lines(view.cell) if completed(view.cell.records) else ())]
     return [] if view.is_step else [printable(", ".join(metric_lines(view.cell)))]
 
 

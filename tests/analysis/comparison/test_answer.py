@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.comparison.answer import answer, subject
+from keras_matrix.analysis.comparison.answer import subject
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.stats.league_means import suite
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.schema import Record, Status, Times
 from tests.analysis.comparison.test_table import APART, CLOSE, records_of
 
@@ -24,7 +25,7 @@ def rows_of(*works: dict[str, float], repeats: int = 5) -> list[Row]:
 
 def test_rows_are_counted_by_backend_and_the_mean_is_the_leading_backends_time() -> None:
     rows = rows_of(JAX_LEADS, JAX_LEADS, JAX_LEADS, TENSORFLOW_LEADS, ALIKE)
-    found = answer(rows)
+    found = result_table(rows).answer
     assert (found.rows, found.fastest, found.undecided) == (5, {"jax": 3, "tensorflow": 1}, 1)
     [mean] = found.means
     [league] = suite(rows)
@@ -40,20 +41,22 @@ def test_rows_are_counted_by_backend_and_the_mean_is_the_leading_backends_time()
 
 def test_only_row_is_its_verdict_and_has_no_mean() -> None:
     [row] = rows_of(APART)
-    assert (answer([row]).text, answer([row]).means) == (row.verdict, ())
+    assert (result_table([row]).answer.text, result_table([row]).answer.means) == (row.verdict, ())
     [close] = rows_of(CLOSE)
-    assert answer([close]).text == close.verdict
+    assert result_table([close]).answer.text == close.verdict
 
 
 def test_too_few_repeats_name_no_fastest() -> None:
-    found = answer(rows_of(JAX_LEADS, JAX_LEADS, TENSORFLOW_LEADS, repeats=1))
+    found = result_table(rows_of(JAX_LEADS, JAX_LEADS, TENSORFLOW_LEADS, repeats=1)).answer
     assert (found.fastest, found.undecided, found.lowest) == ({}, 3, {"jax": 2, "tensorflow": 1})
     assert found.text == (
         "no backend is shown to be fastest in 3 of 3 rows (jax has the lowest figure in 2, tensorflow in 1); over all "
         "rows jax takes 0.81x (no interval) of tensorflow's time"
     )
     [row] = rows_of(JAX_LEADS, repeats=1)
-    assert answer([row]).text == ("not separable: fewer than 5 repeats give no interval; jax has the lowest figure")
+    assert result_table([row]).answer.text == (
+        "not separable: fewer than 5 repeats give no interval; jax has the lowest figure"
+    )
 
 
 def test_rows_that_are_not_compared_are_counted_and_the_mean_says_over_how_many_rows_it_is() -> None:
@@ -62,7 +65,7 @@ def test_rows_that_are_not_compared_are_counted_and_the_mean_says_over_how_many_
         replace(one, machine=replace(one.machine, host_id=f"{len(one.settings.backend):016}"))
         for one in records_of(JAX_LEADS, workload="w9")
     ]
-    found = answer([*rows, *table(other_hosts)])
+    found = result_table([*rows, *table(other_hosts)]).answer
     assert (found.rows, found.fastest, found.not_comparable, found.nothing_to_compare) == (4, {"jax": 2}, 1, 1)
     assert found.text == (
         "jax is fastest in 2 of 4 rows; 1 is not comparable; 1 has nothing to compare; over 2 rows jax takes 0.50x "
@@ -71,13 +74,13 @@ def test_rows_that_are_not_compared_are_counted_and_the_mean_says_over_how_many_
 
 
 def test_one_backend_has_a_time_and_no_comparison() -> None:
-    assert answer(rows_of({"jax": 0.00421})).text == "jax takes 4.19 ms a step; nothing to compare"
-    assert answer(rows_of({"jax": 0.01}, {"jax": 0.02})).text == "nothing to compare in 2 rows"
+    assert result_table(rows_of({"jax": 0.00421})).answer.text == "jax takes 4.19 ms a step; nothing to compare"
+    assert result_table(rows_of({"jax": 0.01}, {"jax": 0.02})).answer.text == "nothing to compare in 2 rows"
     failed: list[Record] = [
         replace(one, status=Status.CRASH, reason="signal 11", times=Times()) for one in records_of({"jax": 0.01})
     ]
-    assert answer(table(failed)).text == "no cell was measured"
-    assert answer([]).text == "nothing was measured yet"
+    assert result_table(table(failed)).answer.text == "no cell was measured"
+    assert result_table([]).answer.text == "nothing was measured yet"
 
 
 def test_leagues_are_named_if_there_are_two() -> None:
@@ -87,14 +90,14 @@ def test_leagues_are_named_if_there_are_two() -> None:
         for league in ("as_shipped", "matched")
         for one in records_of(JAX_LEADS, workload=f"w{i}", league=league)
     ]
-    text = answer(table(records)).text
+    text = result_table(table(records)).answer.text
     assert text.startswith("jax is fastest in 4 of 4 rows; over 2 rows of league as_shipped jax takes 0.50x [")
     assert "; over 2 rows of league matched jax takes 0.50x [" in text
 
 
 def test_answer_does_not_depend_on_the_order_of_the_records() -> None:
     records = [one for i, work in enumerate((JAX_LEADS, ALIKE)) for one in records_of(work, workload=f"w{i}")]
-    assert answer(table(records)) == answer(table(records[::-1]))
+    assert result_table(table(records)).answer == result_table(table(records[::-1])).answer
 
 
 def test_subject_names_workloads_and_backends() -> None:

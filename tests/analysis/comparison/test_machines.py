@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis import findings
-from keras_matrix.analysis.comparison import run_summary
-from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.machines import difference, noun
 from keras_matrix.analysis.comparison.table import Row, summarise, table
 from keras_matrix.analysis.stats.league_means import suite
 from keras_matrix.analysis.stats.levels import levels
 from keras_matrix.analysis.stats.sequential import LOOKS
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report import results
 from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.instruments.gpu_place import GpuPlace
@@ -172,14 +171,14 @@ def test_lowest_by_common_blocks_is_the_same_in_every_output() -> None:
     row = only(records)
     means = {name: cell.step_time.centre for name, cell in row.cells.items() if cell.step_time}
     assert (row.lowest, min(means, key=lambda name: means[name])) == ("jax", "torch")
-    shown = [line.text for line in table_lines([row], RunContext()) if line.text.split()[1:2] == ["jax"]]
+    shown = [line.text for line in table_lines(result_table([row])) if line.text.split()[1:2] == ["jax"]]
     assert "1.00x" in shown[0]
-    [block] = results.table([row])
+    [block] = results.blocks(result_table([row]))
     [relative] = [line for line in block.lines if line.name == "relative to the lowest"]
     assert [value.text for value in relative.values] == ["1", "1.19"]
-    [plot], _ = results.findings([row])
+    [plot], _ = results.findings(result_table([row]).works)
     assert [word.text for word in plot.words] == ["jax", "torch"]
-    assert [one.lowest for one in comparisons_of([row], RunContext())] == ["jax"]
+    assert [one.lowest for one in comparisons_of(result_table([row]))] == ["jax"]
 
 
 def test_interval_after_looks_has_their_confidence() -> None:
@@ -202,11 +201,11 @@ def test_mean_over_works_has_no_interval_over_several_machines() -> None:
     [found] = suite(rows)
     assert (found.ratios["torch"].estimate.bounds, found.ratios["torch"].machines) == (None, (A.host_id, B.host_id))
     assert found.ratios["torch"].estimate.centre == pytest.approx(1.5, rel=0.01)
-    assert run_summary.lines(rows)[0].endswith("torch takes 1.50x as long as jax (2 machines: no interval)")
+    assert result_table(rows).summary[0].endswith("torch takes 1.50x as long as jax (2 machines: no interval)")
 
 
 def test_findings_name_the_method_and_the_ratio_of_each_machine() -> None:
-    found = findings.run_findings(table(records_at([A, B])))
+    found = findings.run_findings(result_table(table(records_at([A, B]))))
     [ratio] = [one for one in found if one.kind is FindingKind.RATIO]
     assert (ratio.method, ratio.facts["machines"]) == ("log ratio paired by block, machine as level", "2")
     assert set(ratio.facts) == {"machines", f"ratio at {A.host_id}", f"ratio at {B.host_id}", "p of equal machines"}
@@ -216,5 +215,5 @@ def test_findings_name_the_method_and_the_ratio_of_each_machine() -> None:
     assert {(one.method, one.facts["machines"]) for one in figures} == {
         ("geometric mean over processes, machine as level", "2")
     }
-    alone = findings.run_findings(table(records_at([A])))
+    alone = findings.run_findings(result_table(table(records_at([A]))))
     assert not any("machine" in f"{one.method}{one.facts}" for one in alone)

@@ -14,6 +14,7 @@ from keras_matrix.analysis.comparison import run_summary
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.stats.blocks import blocks_needed
 from keras_matrix.analysis.stats.sequential import LOOKS
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.schema import Harness, Record, Status, Times
 from tests.analysis.comparison.test_table import APART, records_of
 from tests.conftest import make_record, make_settings
@@ -48,7 +49,7 @@ def test_failed_cells_count_as_not_shown_and_unsupported_ones_not_at_all(status:
     both = [*rows(noise=0.001), *table(failed)]
     assert run_summary.detectable(both, 0.05) == run_summary.Fraction(3, of)
     assert run_summary.projected(both, 1e9) == run_summary.Fraction(3, of)
-    assert run_summary.lines(both)[-1] == f"a difference of 5.0 % would have shown in 3 of {of} comparisons{remark}"
+    assert result_table(both).summary[-1] == f"a difference of 5.0 % would have shown in 3 of {of} comparisons{remark}"
 
 
 def test_rows_that_are_not_comparable_count_as_not_shown() -> None:
@@ -56,7 +57,7 @@ def test_rows_that_are_not_comparable_count_as_not_shown() -> None:
         replace(r, machine=replace(r.machine, host_id=f"{len(r.settings.backend):016}")) for r in records_of(APART)
     ]
     assert run_summary.detectable(table(elsewhere), 0.05) == run_summary.Fraction(0, 2)
-    assert run_summary.lines(table(elsewhere)) == []
+    assert result_table(table(elsewhere)).summary == []
 
 
 def test_budget_includes_a_comparison_only_if_it_reaches_its_look() -> None:
@@ -91,9 +92,9 @@ def test_too_little_data_gives_no_projection(found: list[Row]) -> None:
 
 
 def test_projection_is_reported_only_if_it_adds_comparisons() -> None:
-    assert "in 2 after --repeats auto --budget 7200" in run_summary.lines(rows())[-1]
-    assert run_summary.lines(rows(noise=0.001))[-1] == "a difference of 5.0 % would have shown in 2 of 2 comparisons"
-    assert run_summary.lines([]) == []
+    assert "in 2 after --repeats auto --budget 7200" in result_table(rows()).summary[-1]
+    assert result_table(rows(noise=0.001)).summary[-1] == "a difference of 5.0 % would have shown in 2 of 2 comparisons"
+    assert result_table([]).summary == []
 
 
 def test_statistics_of_a_hundred_thousand_epochs_take_at_most_a_second_of_cpu_time() -> None:
@@ -110,7 +111,7 @@ def test_statistics_of_a_hundred_thousand_epochs_take_at_most_a_second_of_cpu_ti
     table(made[:10])  # what is imported late is not the statistics
     begun_s = time.process_time()
     rows = table(made)
-    lines = run_summary.lines(rows)
+    lines = result_table(rows).summary
     taken_s = time.process_time() - begun_s
     assert (len(rows), sum(len(r.times.epoch_times_s) for r in made)) == (100, 100_000)
     assert lines[-1].endswith("of 100 comparisons")

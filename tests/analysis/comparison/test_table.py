@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_matrix.analysis.comparison import run_summary
 from keras_matrix.analysis.comparison.primary_metric import Figure, epoch_quantiles
 from keras_matrix.analysis.comparison.ratios import partial_verdict, ratio_of, ratios_text
 from keras_matrix.analysis.comparison.table import Row, _behind, incomparable, summarise, table
@@ -19,6 +18,7 @@ from keras_matrix.analysis.regression.gate import GATE_LOOKS
 from keras_matrix.analysis.stats.blocks import LEVEL, minimum_detectable_effect, spread
 from keras_matrix.analysis.stats.league_means import suite
 from keras_matrix.analysis.stats.sequential import FIXED, LOOKS, Looks
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.schema import DeviceProof, Memory, Record, Resolved, Status, Times
 from keras_matrix.records.settings import IMPLEMENTATIONS
@@ -79,7 +79,7 @@ def test_close_second_prevents_naming_the_fastest_but_not_the_slower_one() -> No
         "tensorflow or jax is fastest (not separable: jax takes 1.02x [0.98 1.05] as long as tensorflow; a difference "
         "of 4.6 % would have shown); torch is slower: 4.02x [3.86 4.18] as long as tensorflow"
     )
-    ratios = {one.backend: one.verdict for one in run_findings([row]) if one.kind is FindingKind.RATIO}
+    ratios = {one.backend: one.verdict for one in run_findings(result_table([row])) if one.kind is FindingKind.RATIO}
     assert ratios == {"jax": "open", "torch": "slower"}
 
 
@@ -378,8 +378,8 @@ def test_rows_on_several_devices_are_excluded_from_the_suite_and_named() -> None
     ([found], [of_one]) = suite(rows), suite(table(alone))
     assert (found.against, found.ratios["torch"].estimate) == ("jax", of_one.ratios["torch"].estimate)
     assert (found.left_out, of_one.left_out) == ("mnist_mlp devices=2 (several devices)", "")
-    assert run_summary.lines(rows)[0].endswith("as long as jax; left out: mnist_mlp devices=2 (several devices)")
-    suites = [one for one in run_findings(rows) if one.kind is FindingKind.SUITE]
+    assert result_table(rows).summary[0].endswith("as long as jax; left out: mnist_mlp devices=2 (several devices)")
+    suites = [one for one in run_findings(result_table(rows)) if one.kind is FindingKind.SUITE]
     assert [one.facts for one in suites] == [{"left out": found.left_out}]
     assert suite(table(several)) == []
 

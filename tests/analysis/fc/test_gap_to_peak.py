@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 
 import pytest
 
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.fc import gap_to_peak
+from keras_matrix.analysis.fc.parallel import figures
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Record
@@ -34,13 +35,18 @@ def _epochs(record: Record) -> dict[str, list[float] | int]:
     return {"epoch_times_s": [1.0, 1.0], "short_epoch_times_s": [0.1, 0.1], "short_epoch_steps": 1}
 
 
+def lines(found: Sequence[Row], shares: Mapping[str, PeakShare]) -> list[str]:
+    cells = {cell.cell_id: cell for row in found for cell in row.cells.values()}
+    return gap_to_peak.lines(figures(cells.values(), shares), cells)
+
+
 def test_gap_is_to_the_automatic_step_with_the_share_of_fits_own_time() -> None:
-    (line,) = gap_to_peak.lines(rows((KERAS, 0.12), (AUTOMATIC, 0.10), (MANUAL, 0.08), fixed_s=0.12), {})
+    (line,) = lines(rows((KERAS, 0.12), (AUTOMATIC, 0.10), (MANUAL, 0.08), fixed_s=0.12), {})
     assert "jax: Keras's layers take 1.20x [1.20 1.20] the step of fc_data, 1024 wide, batch 128: 9.8 % of it" in line
 
 
 def test_gap_is_to_the_manual_step_if_there_is_no_automatic_one() -> None:
-    (line,) = gap_to_peak.lines(rows((KERAS, 0.12), (MANUAL, 0.08)), {})
+    (line,) = lines(rows((KERAS, 0.12), (MANUAL, 0.08)), {})
     assert "1.50x [1.50 1.50] the step of fc_single_manual" in line
     assert "; the share of fit's own time an epoch is not known (docs/fc.md: Where Keras's layers lose)" in line
 
@@ -57,16 +63,16 @@ def test_gap_is_to_the_manual_step_if_there_is_no_automatic_one() -> None:
     ids=["within 5 %", "alone", "another size", "two workers", "another backend"],
 )
 def test_small_gap_or_different_work_gives_no_line(found: list[Row]) -> None:
-    assert gap_to_peak.lines(found, {}) == []
+    assert lines(found, {}) == []
 
 
 def test_gap_needs_an_interval_above_five_per_cent_or_no_interval() -> None:
-    def lines(*ratios: float) -> list[str]:
+    def compared(*ratios: float) -> list[str]:
         keras = _records(KERAS, "jax", [0.1 * ratio for ratio in ratios], None)
-        return gap_to_peak.lines(table([*keras, *_records(AUTOMATIC, "jax", [0.1] * len(ratios), None)]), {})
+        return lines(table([*keras, *_records(AUTOMATIC, "jax", [0.1] * len(ratios), None)]), {})
 
-    assert lines(1.0, 1.4, 1.0, 1.4, 1.4) == []
-    (line,) = lines(1.2, 1.2)
+    assert compared(1.0, 1.4, 1.0, 1.4, 1.4) == []
+    (line,) = compared(1.2, 1.2)
     assert line.startswith("jax: Keras's layers take 1.20x the step of fc_data,")
 
 
@@ -78,13 +84,13 @@ def shares(found: Sequence[Row], best: float, own: float) -> dict[str, PeakShare
 
 def test_library_far_below_the_machines_best_is_named_once() -> None:
     found = rows((AUTOMATIC, 0.10), (MANUAL, 0.10), backend="torch")
-    (line,) = gap_to_peak.lines(found, shares(found, 0.45, 0.9))
+    (line,) = lines(found, shares(found, 0.45, 0.9))
     assert line.startswith("torch: its own product reaches 50.0 % of the machine's best in float32: the library")
-    assert gap_to_peak.lines(found, shares(found, 0.8, 0.9)) == []
+    assert lines(found, shares(found, 0.8, 0.9)) == []
 
 
 def test_library_is_named_in_each_precision_below_the_limit() -> None:
     found = rows((AUTOMATIC, 0.10), (AUTOMATIC.changed(precision="bfloat16"), 0.10), backend="torch")
-    texts = [line.partition("best in ")[2] for line in gap_to_peak.lines(found, shares(found, 0.45, 0.9))]
+    texts = [line.partition("best in ")[2] for line in lines(found, shares(found, 0.45, 0.9))]
     why = "the library it multiplies with is the limit, whatever the mode (runner roofline; docs/roofline.md)"
     assert sorted(texts) == [f"{precision}: {why}" for precision in BOTH]

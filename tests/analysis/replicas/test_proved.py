@@ -7,6 +7,7 @@ from typing import Any
 
 from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import Row, table
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.replicas.proof import PROOF_VERSION, BackendProof, ReplicaDifference, ReplicaProof
 from keras_matrix.runner.cli.render.findings import table_lines
 from tests.synthetic_devices import device_records
@@ -90,5 +91,5 @@ def test_row_on_one_device_has_no_line() -> None:
 def test_terminal_and_remarks_of_same_work_have_the_line() -> None:
     context = RunContext(replica_proofs=(proof(),))
     [expected] = lines(proof())
-    assert f"  {expected}" in [line.text for line in table_lines([row()], context)]
+    assert f"  {expected}" in [line.text for line in table_lines(result_table([row()], context))]
     assert expected in context.same_work(row()).remarks

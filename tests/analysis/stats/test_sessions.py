@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 from scipy.special import stdtrit
 
-from keras_matrix.analysis.comparison import run_summary
 from keras_matrix.analysis.comparison.table import Row, rows_of, summarise
 from keras_matrix.analysis.history.sessions import SessionSpread
 from keras_matrix.analysis.stats.blocks import Estimate
@@ -25,6 +24,7 @@ from keras_matrix.analysis.stats.sessions import (
     geometric_mean,
     separate_ratio,
 )
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.schema import Record, Resolved, Status
 from tests.conftest import make_record, make_settings
 
@@ -182,7 +182,7 @@ def test_suite_mean_of_separate_sessions_follows_the_rule_of_the_rows(
         one = found.ratios[backend]
         assert (one.estimate.centre, one.separate, one.p_value) == (pytest.approx(centre), True, None)
         assert (one.estimate.low is not None) == has_interval
-    (line,) = run_summary.lines(rows)
+    (line,) = result_table(rows).summary
     assert ("jax takes 2.00x as long as tensorflow (separate sessions: no interval)" in line) != has_interval
 
 
@@ -223,8 +223,8 @@ def test_steps_that_each_session_finds_for_itself_may_differ_between_sessions() 
 
 
 def test_detectable_differences_are_reported_for_paired_rows_only() -> None:
-    assert not any("would have shown" in line for line in run_summary.lines(merged(THREE, None)))
-    assert any("would have shown" in line for line in run_summary.lines(merged(dict.fromkeys(THREE, "a"), None)))
+    assert not any("would have shown" in line for line in result_table(merged(THREE, None)).summary)
+    assert any("would have shown" in line for line in result_table(merged(dict.fromkeys(THREE, "a"), None)).summary)
 
 
 def test_suites_mean_pairs_backends_of_one_session_and_names_works_that_one_of_them_lacks() -> None:
@@ -239,7 +239,7 @@ def test_suites_mean_pairs_backends_of_one_session_and_names_works_that_one_of_t
 
 
 def test_suite_line_names_separate_sessions() -> None:
-    (line,) = run_summary.lines(merged(THREE, SPREAD, TWO_WORKS))
+    (line,) = result_table(merged(THREE, SPREAD, TWO_WORKS)).summary
     assert line.count(" (separate sessions)") == 2
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from keras_matrix.runner.service.stored import Findings, findings_of
 from tests.conftest import make_record, make_settings
 from tests.old_results import BY_VERSION, DATA, RUNS
 
+ROOT = Path(__file__).parents[3]
 FOLDERS = sorted(set(BY_VERSION.values()))
 
 
@@ -68,14 +71,14 @@ def test_json_has_the_values_of_the_table(runs: list[Findings]) -> None:
 def test_python_has_the_values_of_the_table(runs: list[Findings]) -> None:
     for run in runs:
         views = [view for work in works(run) for view in work.cells]
-        for view, cell in zip(views, cells_of(run.rows, run.run_context), strict=True):
+        for view, cell in zip(views, cells_of(result_table(run.rows, run.run_context)), strict=True):
             assert (cell.cell_id, cell.fastest, cell.processes) == (view.cell.cell_id, view.is_fastest, view.processes)
             shown = (cell.step_time_s, cell.step_time_low_s, cell.step_time_high_s)
             metric = (cell.metric_value, cell.metric_low, cell.metric_high)
             assert (shown if view.is_step else metric) == (view.value, view.low, view.high)
             assert (metric if view.is_step else shown) == (None, None, None)
             assert cell.caveats == view.caveats
-        for comparison in comparisons_of(run.rows, run.run_context):
+        for comparison in comparisons_of(result_table(run.rows, run.run_context)):
             [work] = [one for one in works(run) if one.row.title == comparison.name]
             assert (comparison.advice, comparison.same_work) == (work.advice, work.same_work.text)
 
@@ -84,7 +87,7 @@ def test_report_has_the_values_of_the_table(runs: list[Findings]) -> None:
     compared = 0
     for run in runs:
         backends = results.backends(run.rows)
-        for work, block in zip(works(run), results.table(run.rows, run.run_context), strict=True):
+        for work, block in zip(works(run), results.blocks(result_table(run.rows, run.run_context)), strict=True):
             primary = next(line for line in block.lines if line.primary)
             unmeasured = FigureRow("", "", [NOT_MEASURED] * len(backends))  # a line without any figure is left out
             ratios = next((line for line in block.lines if line.name.startswith("relative to the")), unmeasured)
@@ -118,7 +121,7 @@ def order(ending: tuple[Any, int]) -> int:
 
 def test_terminal_has_the_values_of_the_table(runs: list[Findings]) -> None:
     for run in runs:
-        lines = iter(line.text for line in table_lines(run.rows, run.run_context))
+        lines = iter(line.text for line in table_lines(result_table(run.rows, run.run_context)))
         heading = next(lines)
         assert heading.split()[0] == "backend"
         for work in works(run):
@@ -136,6 +139,38 @@ def test_terminal_has_the_values_of_the_table(runs: list[Findings]) -> None:
             assert f"  {work.row.verdict}" in lines
 
 
+def test_what_the_table_computes_is_computed_nowhere_else() -> None:
+    """A renderer that computed a figure, a caveat or advice itself could disagree with the others."""
+    computed = {
+        "keras_matrix.analysis.comparison.answer": {"answer"},
+        "keras_matrix.analysis.comparison.context": {"cell_caveats", "same_work"},
+        "keras_matrix.analysis.comparison.run_summary": {"lines"},
+        "keras_matrix.analysis.comparison.undecided": {"undecided"},
+        "keras_matrix.analysis.fc.gap_to_peak": {"lines"},
+        "keras_matrix.analysis.fc.parallel": {"figures"},
+        "keras_matrix.analysis.keras_cost": {"keras_costs"},
+        "keras_matrix.analysis.scaling.devices": {"device_scalings"},
+        "keras_matrix.analysis.stats.cell_statistics": {"values", "hidden"},
+        "keras_matrix.analysis.stats.league_means": {"suite"},
+        "keras_matrix.analysis.views.result_table": {"result_table"},
+        "keras_matrix.analysis.warm_caches": {"warm_caches"},
+    }
+    importers, imports = dict[str, set[str]](), 0
+    for room in ("analysis", "dashboards", "runner", "uploader"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not isinstance(node, ast.ImportFrom):
+                    continue
+                imports += 1
+                for name in node.names:
+                    module = f"{node.module}.{name.name}"
+                    if name.name in computed.get(node.module or "", ()) or module in computed:
+                        importers.setdefault(path.relative_to(ROOT).as_posix(), set()).add(module)
+    assert imports > 4000
+    assert len(importers.pop("analysis/views/result_table.py")) == len(computed) - 1  # all but the table itself
+    assert importers == {"runner/service/stored.py": {"keras_matrix.analysis.views.result_table.result_table"}}
+
+
 def test_a_metric_that_is_not_above_zero_is_shown_without_a_ratio() -> None:
     """Mutation: `_step_value` does not look at `compared`."""
     task = TaskRun("t", ["true"], "gain", [Metric("gain", 0.0)])
@@ -143,6 +178,6 @@ def test_a_metric_that_is_not_above_zero_is_shown_without_a_ratio() -> None:
     rows = table([make_record(None, repeat, task=task, settings=settings) for repeat in range(5)])
     [view] = result_table(rows, NO_CONTEXT).cells
     assert (view.value, view.compared, view.ratio) == (0.0, False, None)
-    [block] = results.table(rows)
+    [block] = results.blocks(result_table(rows))
     [value] = next(line for line in block.lines if line.primary).values
     assert (value.text, value.aside, value.hint) == ("0", "not compared", results.NO_RATIO)

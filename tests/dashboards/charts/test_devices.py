@@ -13,6 +13,7 @@ from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.scaling.devices import device_scalings
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.charts.figure_table import FigureRow
 from keras_matrix.dashboards.charts.scaling import devices
 from keras_matrix.dashboards.charts.scaling.devices import DevicePictures
@@ -36,17 +37,16 @@ ROWS = (
 
 
 def pictures(records: Sequence[Record]) -> DevicePictures:
-    return devices.pictures(table(records))
+    return devices.pictures(result_table(table(records)))
 
 
 def lines(records: Sequence[Record]) -> dict[str, FigureRow]:
-    return {
-        line.name: line for line in scaling_lines([[one] for one in device_scalings(table(records))]) if line.measured
-    }
+    views = [view for view in result_table(table(records)).cells if view.scaling]
+    return {line.name: line for line in scaling_lines(views) if line.measured}
 
 
 def page_of(records: Sequence[Record]) -> str:
-    return report.render(records, table(records), {})
+    return report.render(records, result_table(table(records)), {})
 
 
 def test_run_on_one_device_has_no_section_and_no_rows() -> None:
@@ -115,7 +115,7 @@ def test_table_of_figures_has_the_rows_of_devices() -> None:
 
 
 def test_speed_up_that_is_not_known_is_a_dash_with_the_reason() -> None:
-    [row, *_] = scaling_lines([device_scalings(table(device_records(2, [0.2])))])[6:]
+    [row, *_] = scaling_lines(result_table(table(device_records(2, [0.2]))).cells)[6:]
     assert (row.name, row.values[0].text, row.values[0].hint) == (
         "speed-up over one device",
         NOTHING,
@@ -174,7 +174,7 @@ def test_fc_network_of_keras_on_several_devices_has_the_rows_of_both() -> None:
     [cell] = [cell for row in rows for cell in row.cells.values() if cell.settings.devices == 2]
     share: dict[str, Any] = dict.fromkeys(PeakShare.__dataclass_fields__)
     context = RunContext(shares={cell.cell_id: PeakShare(**share | {"share_of_own_gemm": 0.5})})
-    [block] = [one for one in results.table(rows, context) if "devices=2" in one.title]
+    [block] = [one for one in results.blocks(result_table(rows, context)) if "devices=2" in one.title]
     assert {"share of own product", "speed-up over one device"} <= {line.name for line in block.lines}
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.fc.parallel import data_versus_model, figures
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.charts import parallel
 from keras_matrix.dashboards.charts.dot_plots import Strip
 from keras_matrix.dashboards.charts.parallel import ParallelGrid, ParallelPictures
@@ -23,7 +24,7 @@ from tests.synthetic_fc import fc_cells, fc_records, made_up_run
 
 
 def pictures(records: list[Record]) -> ParallelPictures:
-    return parallel.pictures(table(records))
+    return parallel.pictures(result_table(table(records)))
 
 
 def percent(place: str) -> float:
@@ -42,7 +43,7 @@ def test_run_without_fc_cells_has_no_parallelism_section(synthetic: Any) -> None
 
 def test_page_with_fc_cells_is_well_formed_and_has_only_allowed_elements() -> None:
     records = made_up_run()
-    page = Page(report.render(records, table(records), {}))
+    page = Page(report.render(records, result_table(table(records)), {}))
     assert page.open == []
     assert {tag for tag, _ in page.tags} <= ALLOWED_TAGS
     assert [attributes for _, attributes in page.tags if "style" in attributes] == []
@@ -156,7 +157,7 @@ def test_table_of_figures_has_the_rows_of_fc_cells() -> None:
     records = made_up_run()
     first = records[0]
     records[0] = replace(first, parallel=replace(first.parallel, wire_bytes_per_step=3 << 20))
-    text = Page(report.render(records, table(records), {})).text
+    text = Page(report.render(records, result_table(table(records)), {})).text
     for line in (
         "payload a step , MiB",
         "on the wire a step , MiB",
@@ -172,7 +173,7 @@ def test_hostile_network_is_escaped(hostile_name: str) -> None:
     records = [replace(record, cell_id=str(n)) for n in (1, 2) for record in fc_records(task, "torch", [0.1])]
     watched = Communication(TimingMethod.TIMED, [0.1], [0.05])
     records += fc_records(task.changed(workers=4), "torch", [0.1], watched)
-    assert hostile_name not in report.render(records, table(records), {})
+    assert hostile_name not in report.render(records, result_table(table(records)), {})
 
 
 def test_works_of_one_mode_and_size_name_what_else_differs() -> None:

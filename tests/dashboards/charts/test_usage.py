@@ -9,9 +9,10 @@ import pytest
 
 from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import Row, table
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.charts import usage
 from keras_matrix.dashboards.report import page as report
-from keras_matrix.dashboards.report.results import table as figures_table
+from keras_matrix.dashboards.report.results import blocks
 from keras_matrix.records.instruments.usage import MemoryUse, PowerUse, ShareUse, Usage, UsageSeries
 from keras_matrix.records.schema import Memory, Record
 from tests.conftest import make_record, make_settings
@@ -88,7 +89,7 @@ def test_notes_of_power_are_energy_over_time_then_samples_with_source(source: st
 def test_figures_of_a_device_are_allocator_peak_and_energy_over_time() -> None:
     used = replace(DEVICE, device_average_power_w=640.0)
     records = [make_record(0.01, usage=used, memory=Memory(None, 300 << 20))]
-    shown = {line.name: line.values[0].text for line in figures_table(table(records))[0].lines}
+    shown = {line.name: line.values[0].text for line in blocks(result_table(table(records)))[0].lines}
     assert (shown["peak device memory"], shown["device power"]) == ("300", "640")
 
 
@@ -112,7 +113,7 @@ def test_only_the_ends_of_a_level_stretch_are_drawn() -> None:
 def test_no_picture_and_no_section_without_usage_series() -> None:
     found, records = rows(None)
     assert usage.pictures(found, {}) == []
-    assert '<section id="usage"' not in report.render(records, found, {})
+    assert '<section id="usage"' not in report.render(records, result_table(found), {})
 
 
 def test_long_series_is_drawn_with_few_points_including_its_peak() -> None:
@@ -139,7 +140,7 @@ def test_page_counts_the_pieces_of_work_that_are_not_drawn(monkeypatch: pytest.M
     found, usage_series = table(records), {record.key: SERIES for record in records}
     assert len(usage.pictures(found, usage_series)) == 1
     notice = "2 more pieces of work left out; the records have all"
-    assert notice in report.render(records, found, {}, run_context=RunContext(usage_series=usage_series))
+    assert notice in report.render(records, result_table(found, RunContext(usage_series=usage_series)), {})
     assert usage.left_out(found[:1], usage_series) is None
 
 
@@ -154,7 +155,7 @@ def test_level_stretch_after_an_interruption_is_a_new_curve() -> None:
 def test_page_shows_usage_between_memory_and_failures() -> None:
     found, records = rows(DEVICE)
     usage_series = {record.key: DEVICE_SERIES for record in records}
-    page = report.render(records, found, {}, run_context=RunContext(usage_series=usage_series))
+    page = report.render(records, result_table(found, RunContext(usage_series=usage_series)), {})
     places = [page.index(f'<section id="{name}"') for name in ("memory", "usage", "failures")]
     assert places == sorted(places)
     assert page.count('<path class="curve') == 4 * 4

@@ -9,6 +9,7 @@ from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.stalls.analysis import reports
 from keras_matrix.analysis.stalls.report import Advice, SpeedupVerdict, StallReport, VerifiedAdvice
 from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report import page
 from keras_matrix.dashboards.report.inputs import inputs
 from keras_matrix.records.schema import Record, Status
@@ -30,7 +31,7 @@ def analysed(pipeline: Pretended = BOUND, **changes: object) -> tuple[list[Recor
 
 
 def html_of(made: list[Record], *found: StallReport) -> str:
-    return page.render(made, table(made), {}, run_context=RunContext(stalls=found))
+    return page.render(made, result_table(table(made), RunContext(stalls=found)), {})
 
 
 def test_section_is_there_for_analyses_and_for_several_worker_counts_only() -> None:

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.comparison.answer import answer
 from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.merge import MergedRun, MergeSummary
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.charts import pictures
 from keras_matrix.dashboards.report import failures, results
 from keras_matrix.dashboards.report import page as report
@@ -115,7 +115,7 @@ def test_hostile_name_is_escaped_everywhere(synthetic: Any, hostile_name: str) -
 
 def test_hostile_run_json_is_escaped(synthetic: Any, about: dict[str, object], hostile_name: str) -> None:
     hostile = dict.fromkeys(about, hostile_name) | {"versions": {hostile_name: hostile_name}}
-    page = report.render(synthetic.records, synthetic.rows, hostile)
+    page = report.render(synthetic.records, result_table(synthetic.rows), hostile)
     assert hostile_name not in page
     assert {tag for tag, _ in Page(page).tags} <= ALLOWED_TAGS
 
@@ -134,7 +134,7 @@ def test_hostile_record_is_escaped(synthetic: Any, hostile_name: str) -> None:
         evidence=Evidence(exception=hostile_name, result_problem=hostile_name, output_tail=hostile_name),
     )
     both = [hostile, replace(hostile, repeat=9, status=Status.ERROR)]
-    page = report.render(both, table(both), {})
+    page = report.render(both, result_table(table(both)), {})
     assert hostile_name not in page
     assert {tag for tag, _ in Page(page).tags} <= ALLOWED_TAGS
 
@@ -142,17 +142,17 @@ def test_hostile_record_is_escaped(synthetic: Any, hostile_name: str) -> None:
 def test_machine_type_is_shown_if_known(synthetic: Any) -> None:
     record = synthetic.records[0]
     known = [replace(record, machine=replace(record.machine, machine_type="n1-standard-8"))]
-    assert "machine type" in Page(report.render(known, table(known), {})).text
-    assert "n1-standard-8" in Page(report.render(known, table(known), {})).text
-    assert "machine type" not in Page(report.render([record], table([record]), {})).text
+    assert "machine type" in Page(report.render(known, result_table(table(known)), {})).text
+    assert "n1-standard-8" in Page(report.render(known, result_table(table(known)), {})).text
+    assert "machine type" not in Page(report.render([record], result_table(table([record])), {})).text
 
 
 def test_page_begins_with_what_was_measured_and_the_answer_and_then_the_picture(
     synthetic: Any, about: dict[str, object]
 ) -> None:
     """Counts, command and seed come after the answer and the picture."""
-    page = report.render(synthetic.records, synthetic.rows, about)
-    expected = answer(synthetic.rows).text
+    page = report.render(synthetic.records, result_table(synthetic.rows), about)
+    expected = result_table(synthetic.rows).answer.text
     assert expected.startswith("jax is fastest in 3 of 6 rows; 3 are undecided; over ")
     parts = [
         "<h1>6 workloads on tensorflow, jax and torch</h1>",
@@ -175,7 +175,7 @@ def test_smallest_difference_is_that_of_the_verdict() -> None:
     ]
     (row,) = table(records)
     (ratio,) = row.ratios
-    (block,) = results.table([row])
+    (block,) = results.blocks(result_table([row]))
     (line,) = [line for line in block.lines if line.name == "smallest difference"]
     expected = number((ratio.smallest_difference or 0) * 100)
     assert [value.text for value in line.values] == [expected, expected]
@@ -306,7 +306,7 @@ def test_discarded_first_epoch_is_hollow_next_to_the_steady_one(synthetic: Any) 
 def test_device_memory_is_drawn_if_measured(synthetic: Any) -> None:
     assert "No device memory was measured" in synthetic.html
     records = [replace(record, memory=Memory(2 << 30, 1 << 30)) for record in synthetic.records[:3]]
-    page = report.render(records, table(records), {})
+    page = report.render(records, result_table(table(records)), {})
     assert "No device memory was measured" not in page
     assert "device 1.00\u00a0GiB (1.00, 1.00, 1.00)" in page
 
@@ -348,7 +348,7 @@ def test_hint_of_a_dash_has_the_reason(synthetic: Any) -> None:
 
 @pytest.mark.parametrize("pending", [0, 7])
 def test_a_run_without_records_still_has_a_page(pending: int) -> None:
-    text = Page(report.render([], [], {}, pending)).text
+    text = Page(report.render([], result_table([]), {}, pending)).text
     assert "nothing was measured yet." in text
     assert f"{pending} pending" in text
 
@@ -372,14 +372,14 @@ def test_parity_peak_and_caveats_are_on_the_page(synthetic: Any) -> None:
     assert "tensorflow and torch, float64 update 4e-02, limit 1e-06: a cause that was found" in text
     assert "share of peak , % 43.0 215 GFLOP/s" in text
     links = re.findall(r'<a class="caveat" href="#([^"]+)">1 caveat</a>', synthetic.html)
-    caveats = failures.caveats(synthetic.rows)
+    caveats = failures.caveats(result_table(synthetic.rows))
     assert sorted(links) == sorted(caveat.anchor for caveat in caveats) != []
     assert all(line in text for caveat in caveats for line in caveat.texts)
 
 
 def test_page_without_peaks_names_the_command_that_measures_them(synthetic: Any) -> None:
     run_context = RunContext(notes=("no peaks measured: run `runner roofline` there",))
-    text = Page(report.render(synthetic.records, synthetic.rows, {}, run_context=run_context)).text
+    text = Page(report.render(synthetic.records, result_table(synthetic.rows, run_context), {})).text
     assert "Share of peak: no peaks measured: run `runner roofline` there." in text
     assert "share of peak , %" not in text
     assert "same work not checked" in text
@@ -393,7 +393,7 @@ def test_merged_page_names_its_runs_the_excluded_cells_and_the_command_for_alter
         MergedRun("run-2", "", ("torch",), "keras 3.15.1", "matrix.yaml", ("image:torch-cpu, sha256:0123",)),
     )
     merge = MergeSummary(runs, (f"left out: {hostile_name}",), "runner --matrix m.yaml --executor docker")
-    page = report.render(synthetic.records, synthetic.rows, {}, run_context=RunContext(merge=merge))
+    page = report.render(synthetic.records, result_table(synthetic.rows, RunContext(merge=merge)), {})
     found = Page(page)
     assert hostile_name not in page
     assert ({tag for tag, _ in found.tags} <= ALLOWED_TAGS, found.open) == (True, [])
@@ -406,7 +406,7 @@ def test_merged_page_names_its_runs_the_excluded_cells_and_the_command_for_alter
         "measure them alternately: runner --matrix m.yaml --executor docker",
     ):
         assert text in found.text
-    alone = Page(report.render([], [], {}, run_context=RunContext(merge=MergeSummary(runs[:1])))).text
+    alone = Page(report.render([], result_table([], RunContext(merge=MergeSummary(runs[:1]))), {})).text
     assert "Merge of 1 run" in alone
     assert "separate sessions" not in alone
 
@@ -417,9 +417,12 @@ def test_page_of_one_run_has_no_merge_section(synthetic: Any) -> None:
 
 
 def test_equal_values_give_equal_pages(synthetic: Any, about: dict[str, object]) -> None:
-    assert report.render(synthetic.records, synthetic.rows, about, 2, synthetic.run_context) == synthetic.html
+    assert (
+        report.render(synthetic.records, result_table(synthetic.rows, synthetic.run_context), about, 2)
+        == synthetic.html
+    )
     backwards = synthetic.records[::-1]
-    assert report.render(backwards, table(backwards), about, 2, synthetic.run_context) == synthetic.html
+    assert report.render(backwards, result_table(table(backwards), synthetic.run_context), about, 2) == synthetic.html
 
 
 def test_page_is_replaced_atomically_without_leftovers(tmp_path: Path) -> None:
@@ -466,7 +469,7 @@ def test_open_verdict_has_the_command_that_would_decide_it() -> None:
         for repeat, share in enumerate([-0.02, -0.01, 0.0, 0.01, 0.02])
     ]
     page = Page(
-        report.render(records, table(records), {}, run_context=RunContext(command="runner --matrix night.yaml"))
+        report.render(records, result_table(table(records), RunContext(command="runner --matrix night.yaml")), {})
     )
     assert "to decide: runner --matrix night.yaml --filter workload=mnist_mlp --repeats auto" in " ".join(
         page.text.split()

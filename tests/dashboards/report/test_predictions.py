@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import table
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.analysis.whatif.verify import Measurement, Prediction, judge, judge_again
 from keras_matrix.dashboards.report.page import render
 from keras_matrix.dashboards.report.predictions import predictions
@@ -19,7 +20,7 @@ MEASURED = {
 def test_a_run_without_a_verification_has_no_section() -> None:
     records = processes(0.01)
     pages = [
-        render(records, table(records), {}, run_context=RunContext(verification=verification))
+        render(records, result_table(table(records), RunContext(verification=verification)), {})
         for verification in (None, judge(PREDICTED, MEASURED))
     ]
     assert ['id="predictions"' in page for page in pages] == [False, True]

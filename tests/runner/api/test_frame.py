@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import keras_matrix as km
-from keras_matrix.analysis.comparison.context import NO_CONTEXT
 from keras_matrix.analysis.comparison.table import table
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.task import Metric, TaskRun
 from keras_matrix.runner.api import stored_run
 from keras_matrix.runner.api.rows import cells_of
@@ -98,12 +98,12 @@ def test_metric_named_like_a_column_has_one_of_its_own() -> None:
     metrics = [Metric("speed", 4.0, "x/s"), Metric("seed", 7.0), Metric("work", 8.0), Metric("params.lr", 9.0)]
     task = TaskRun("t", ["true"], "speed", metrics)
     settings = make_settings(workload="task t", params={"lr": 1})
-    found = stored_run.columns(cells_of(table([make_record(None, task=task, settings=settings)]), NO_CONTEXT))
+    found = stored_run.columns(cells_of(result_table(table([make_record(None, task=task, settings=settings)]))))
     assert (found["seed"], found["work"], found["params.lr"]) == ([0], ["task t"], [1])
     assert [found[f"statistics.{name}"] for name in ("seed", "work", "params.lr")] == [[7.0], [8.0], [9.0]]
 
 
 def test_text_that_looks_like_a_number_stays_apart_from_it_in_a_column_of_texts() -> None:
     works = [make_settings(workload="m:build", params={"x": value}) for value in ("1", 1, "a")]
-    found = stored_run.columns(cells_of(table([make_record(settings=one) for one in works]), NO_CONTEXT))
+    found = stored_run.columns(cells_of(result_table(table([make_record(settings=one) for one in works]))))
     assert sorted(found["params.x"]) == ['"1"', "1", "a"]

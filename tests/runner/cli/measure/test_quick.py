@@ -11,12 +11,13 @@ import pytest
 
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.surroundings.disturbance import CounterChanges, MeasuredStretch, OwnUse
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.cli.measure.quick import row_lines
+from keras_matrix.runner.cli.measure.quick import work_lines
 from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.process.interpreter import Interpreter
@@ -286,7 +287,8 @@ def test_a_model_that_fails_everywhere_has_its_errors_and_no_table(
 
 def test_caveats_of_the_comparison_stand_below_its_figures() -> None:
     [row] = table(make_record(0.01, settings=make_settings(backend=backend)) for backend in ("jax", "torch"))
-    lines = row_lines(replace(row, caveats=("jit: only jax runs operations\x1b[31m one by one",)))
+    [work] = result_table([replace(row, caveats=("jit: only jax runs operations\x1b[31m one by one",))]).works
+    lines = work_lines(work)
     assert lines[-1].startswith("  caveat: jit: only jax runs operations")
     assert "\x1b" not in "".join(lines)
 

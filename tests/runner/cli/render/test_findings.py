@@ -9,7 +9,8 @@ import pytest
 
 from keras_matrix.analysis.comparison import starts
 from keras_matrix.analysis.comparison.context import NO_CONTEXT
-from keras_matrix.analysis.comparison.table import table
+from keras_matrix.analysis.comparison.table import Row, table
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.schema import DeviceProof, Memory, Record, Resolved
 from keras_matrix.runner.cli.render.findings import as_document, cell_lines, warning_lines
 from keras_matrix.runner.service.stored import Findings
@@ -47,8 +48,14 @@ def test_warning_names_the_cells_that_have_it_and_of_many_the_first() -> None:
 
 
 def shown(record: Record) -> list[str]:
-    (row,) = table([record])
-    return cell_lines(next(iter(row.cells.values())), row, NO_CONTEXT)
+    return cell_lines_of(table([record]))
+
+
+def cell_lines_of(rows: list[Row]) -> list[str]:
+    """Return the only cell of a table in detail."""
+    (work,) = result_table(rows).works
+    (view,) = work.cells
+    return cell_lines(work, view)
 
 
 def test_cell_is_shown_with_what_applies_to_it_and_numbers_with_units() -> None:
@@ -94,9 +101,7 @@ def test_peak_device_memory_is_labelled_if_it_is_that_of_the_process(spans: list
         make_record(0.01, repeat, memory=Memory(1 << 30, 3 << 30, peak_device_memory_span=span))
         for repeat, span in enumerate(spans)
     ]
-    (row,) = table(records)
-    (cell,) = row.cells.values()
-    (line,) = [line for line in cell_lines(cell, row, NO_CONTEXT) if "peak device memory" in line]
+    (line,) = [line for line in cell_lines_of(table(records)) if "peak device memory" in line]
     assert line.endswith(f" {expected}")
 
 

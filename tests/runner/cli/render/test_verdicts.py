@@ -10,6 +10,7 @@ import pytest
 from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.hardware.roofline import roofline
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from keras_matrix.runner.cli.render.findings import FASTEST, table_lines
@@ -35,7 +36,7 @@ def records_of(step_times_s: dict[str, float], workload: str = "mnist_mlp") -> l
 
 
 def printed(rows: list[Row], context: RunContext = NO_CONTEXT, width: int | None = None) -> list[str]:
-    return [line.text for line in table_lines(rows, context, width)]
+    return [line.text for line in table_lines(result_table(rows, context), width)]
 
 
 def test_each_backend_has_a_line_under_headings_and_the_verdict_follows() -> None:
@@ -59,7 +60,10 @@ def test_row_of_one_backend_says_nothing_of_the_same_work() -> None:
 
 
 def test_only_the_fastest_is_marked() -> None:
-    clear, alike = table_lines(table(records_of(CLEAR)), NO_CONTEXT), table_lines(table(records_of(ALIKE)), NO_CONTEXT)
+    clear, alike = (
+        table_lines(result_table(table(records_of(CLEAR)))),
+        table_lines(result_table(table(records_of(ALIKE)))),
+    )
     assert [line.text.split()[1] for line in clear if line.text.startswith("* ")] == ["tensorflow"]
     assert [line.style for line in clear if line.text.startswith("* ")] == [FASTEST]
     assert [line.text for line in alike if line.text.startswith("* ")] == []
