@@ -27,6 +27,7 @@ from keras_matrix.analysis.comparison.versus import versus
 from keras_matrix.analysis.regression.gate import Rule
 from keras_matrix.analysis.regression.reproduction import judge
 from keras_matrix.analysis.stalls.analysis import reports
+from keras_matrix.analysis.views.comparison_view import comparison_view
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.live.page import panel_of
 from keras_matrix.dashboards.live.questions import DashboardFilter, questions
@@ -257,11 +258,10 @@ def test_comparison_of_base_and_new_shows_each_cell_its_own_figures() -> None:
     for one, _ in tables():
         new = [make_record(2 * one.times_s[cell_id(each)], settings=each) for each in one.cells]
         found = versus(one.records, new, Rule(0.05))
-        names = versus_text.names(found)
-        assert len({(names[each.cell_id], each.either.settings.backend) for each in found.comparisons}) == len(
-            one.cells
-        )
-        rows = [line.split("  ") for line in versus_text.text(found, names).splitlines() if " ms" in line]
+        view = comparison_view(found, 0.05, title_defaults())
+        names = {change.comparison.cell_id: change.title for change in view.cells}
+        assert len({change.name for change in view.cells}) == len(one.cells)
+        rows = [line.split("  ") for line in versus_text.text(view).splitlines() if " ms" in line]
         shown = {(words[0], words[1]): words[2] for line in rows if (words := [w.strip() for w in line if w.strip()])}
         wanted = {(names[cell_id(each)], each.backend): figure(one.times_s[cell_id(each)]) for each in one.cells}
         assert shown == wanted

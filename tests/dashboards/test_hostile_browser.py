@@ -27,11 +27,10 @@ from keras_matrix.dashboards.live.app.source import Live
 from keras_matrix.dashboards.report import comparison_page, history_page, notebook, page, roofline_page, site
 from keras_matrix.records.schema import Evidence, Status
 from keras_matrix.records.store import Results
-from keras_matrix.runner.cli.render.versus import names
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.dashboards.boards import stored, warehouse_of
 from tests.dashboards.charts.test_roofline import found
-from tests.dashboards.report.test_comparison_page import RULE, side
+from tests.dashboards.report.test_comparison_page import RULE, side, view
 from tests.dashboards.report.test_history_page import assessed
 from tests.dashboards.test_browser import look
 
@@ -81,7 +80,7 @@ def written(folder: Path, results: Results) -> dict[str, Path]:
     records = [make_record(0.01, number, settings=make_settings(workload=ATTACK)) for number in range(3)]
     texts = {
         "report": report(),
-        "comparison": comparison_page.page(compared, names(compared), RULE.threshold),
+        "comparison": comparison_page.page(view(compared)),
         "history": history_page.render([assessed([0.01, 0.02] * 9)], [ATTACK], [ATTACK]),
         "roofline": roofline_page.render_page(found(name=ATTACK), heading),
         "notebook": notebook.render(records, result_table(table(records)), 0),

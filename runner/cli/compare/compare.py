@@ -12,11 +12,13 @@ import argparse
 from pathlib import Path
 
 from keras_matrix.analysis.comparison.versus import Versus
+from keras_matrix.analysis.views.comparison_view import comparison_view
 from keras_matrix.dashboards.report import comparison_page
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, check_output, run_request, share
 from keras_matrix.runner.cli.render import versus as texts
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.settings_text import title_defaults
 from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service.compare import Sides, findings, rule_of
 
@@ -81,9 +83,9 @@ def check_pages(markdown: Path | None, page: Path | None) -> None:
 
 def show(found: Versus, threshold: float, markdown: Path | None, page: Path | None, *, as_json: bool) -> None:
     """Print the findings, and write the requested pages."""
-    names = texts.names(found)
-    print(texts.as_json(found, threshold) if as_json else texts.text(found, names), flush=True)
+    view = comparison_view(found, threshold, title_defaults())
+    print(texts.as_json(view) if as_json else texts.text(view), flush=True)
     if markdown:
-        markdown.write_text(texts.markdown(found, names), encoding="utf-8")
+        markdown.write_text(texts.markdown(view), encoding="utf-8")
     if page:
-        report.write(page, comparison_page.page(found, names, threshold))
+        report.write(page, comparison_page.page(view))

@@ -2,57 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, primary_value
 from keras_matrix.analysis.comparison.ratios import bracketed
-from keras_matrix.analysis.comparison.titles import titles
-from keras_matrix.analysis.comparison.versus import ACROSS_UNKNOWN, CellComparison, Versus
-from keras_matrix.analysis.history.sessions import LEAST_PROCESSES, LEAST_SESSIONS
-from keras_matrix.analysis.regression.gate import GateOutcome
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.analysis.stats.suite import SuiteRatio
+from keras_matrix.analysis.views.comparison_view import CellChange, ComparisonView
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.text import amount, count, percent_change, percentage_interval, printable
+from keras_matrix.records.text import NOTHING, amount, count, percent_change, percentage_interval, printable
 from keras_matrix.runner.cli.render.format import columns, document
-from keras_matrix.runner.matrix.settings_text import title_defaults
 
-Names = Mapping[str, str]
 FACETS = ["workload", "backend", "median", "p95", "first epoch", "scatter between", "scatter within"]
 FACETS += ["unstable", "recompiles", "forward FLOPs"]
-SOONEST = "; to decide soonest, measure both interleaved: --base-env"
-ACROSS_ADVICE = (
-    f"an interval across sessions needs {LEAST_PROCESSES} processes on each side and {LEAST_SESSIONS} other stored "
-    f"sessions of the cell{SOONEST}"
-)
-ACROSS_WIDE = (
-    "the interval across these sessions is too wide to decide; more stored sessions of the cell narrow it, no further "
-    f"than sessions differ{SOONEST}"
-)
 CAVEATS_SHOWN = 12
+TWO_SESSIONS = "base and new are from two sessions: intervals include the spread between sessions, where it is known"
 HEAD = ["workload", "backend", "base", "new", "new / base", "95 % interval", "blocks", "verdict"]
 
 
-def names(found: Versus) -> Names:
-    """Return a title for each cell: its workload, and the settings that are unusual or distinguish it from others."""
-    cells = [one.either for one in found.comparisons]
-    texts = titles([cell.settings for cell in cells], title_defaults())
-    return {cell.cell_id: title for cell, title in zip(cells, texts, strict=True)}
-
-
-def text(found: Versus, names: Names) -> str:
-    """Return the findings for a terminal; `names` gives the title of each cell by its cell_id."""
-    tables = [_rows(found, names), _facet_rows(found, names)]
+def text(view: ComparisonView) -> str:
+    """Return the findings for a terminal."""
+    tables = [_rows(view), _facet_rows(view)]
     lines = [[line.rstrip() for line in columns(rows)] for rows in tables if len(rows) > 1]
-    return "\n".join(printable(line) for line in [*(line for t in lines for line in (*t, "")), *_remarks(found, names)])
+    return "\n".join(printable(line) for line in [*(line for t in lines for line in (*t, "")), *_remarks(view)])
 
 
-def markdown(found: Versus, names: Names) -> str:
+def markdown(view: ComparisonView) -> str:
     """Return the findings as Markdown: the verdict, the table, what changed."""
-    verdict, *rest = _remarks(found, names)
+    verdict, *rest = _remarks(view)
     remarks = [f"- {_cell(line)}" for line in rest]
-    tables = [*_table(_rows(found, names)), "", *_table(_facet_rows(found, names))]
+    tables = [*_table(_rows(view)), "", *_table(_facet_rows(view))]
     return "".join(f"{printable(line)}\n" for line in [f"### Benchmarks: {verdict}", "", *tables, "", *remarks])
 
 
@@ -61,143 +39,115 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     return [lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]]
 
 
-def as_json(found: Versus, threshold: float) -> str:
+def as_json(view: ComparisonView) -> str:
     """Return the findings as one JSON document; docs/comparing.md explains its fields."""
+    versus = view.versus
     fields = {
-        "outcome": str(found.outcome),
-        "threshold": threshold,
-        "base": found.runs[0] if found.runs else None,
-        "new": found.runs[1] if found.runs else None,
-        "notes": list(found.notes),
-        "incomplete": found.incomplete,
-        "paired": found.paired,
-        "changed": list(found.changed),
-        "comparisons": [_comparison_json(one) for one in found.comparisons],
-        "by_backend": {name: to_json(ratio) for name, ratio in found.by_backend.items()},
-        "whole": to_json(found.suite) if found.suite else None,
+        "outcome": str(versus.outcome),
+        "threshold": view.threshold,
+        "base": versus.runs[0] if versus.runs else None,
+        "new": versus.runs[1] if versus.runs else None,
+        "notes": list(versus.notes),
+        "incomplete": versus.incomplete,
+        "paired": versus.paired,
+        "changed": list(versus.changed),
+        "comparisons": [_change_json(change) for change in view.cells],
+        "by_backend": {name: to_json(ratio) for name, ratio in versus.by_backend.items()},
+        "whole": to_json(versus.suite) if versus.suite else None,
     }
     return document(fields)
 
 
-def _comparison_json(one: CellComparison) -> dict[str, Any]:
-    figure = one.either.figure
+def _change_json(change: CellChange) -> dict[str, Any]:
+    comparison, base, new = change.comparison, change.base, change.new
     return {
-        "cell_id": one.cell_id,
-        "settings": to_json(one.either.settings),
-        "figure": to_json(figure),
-        "base_step_time_s": _centre(one, "base") if figure == STEP_TIME else None,
-        "new_step_time_s": _centre(one, "new") if figure == STEP_TIME else None,
-        **{
-            f"{side}_{name}": getattr(cell, f"step_time_{name}", None)
-            for side, cell in (("base", one.base), ("new", one.new))
-            for name in ("median", "p95")
-        },
-        "base_figure": _centre(one, "base"),
-        "new_figure": _centre(one, "new"),
-        "ratio": to_json(one.ratio) if one.ratio else None,
-        "outcome": str(one.outcome),
-        "adjusted_p": one.adjusted_p,
-        "more_blocks": one.more_blocks,
-        "called_early": one.early,
-        "reason": one.reason,
-        "kinds": [str(kind) for kind in one.facets.kinds] if one.facets else [],
-        "facets": to_json(one.facets) if one.facets else None,
-        "caveats": list(one.caveats),
-        "failures": list(one.failures),
-        "log_ratios": list(one.logs),
-        "all_data": to_json(one.all_data) if one.all_data else None,
+        "cell_id": comparison.cell_id,
+        "settings": to_json(comparison.either.settings),
+        "figure": to_json(comparison.either.figure),
+        "base_step_time_s": base.value if change.is_step else None,
+        "new_step_time_s": new.value if change.is_step else None,
+        "base_median": base.median,
+        "base_p95": base.p95,
+        "new_median": new.median,
+        "new_p95": new.p95,
+        "base_figure": base.value,
+        "new_figure": new.value,
+        "ratio": to_json(comparison.ratio) if comparison.ratio else None,
+        "outcome": str(comparison.outcome),
+        "adjusted_p": comparison.adjusted_p,
+        "more_blocks": comparison.more_blocks,
+        "called_early": comparison.early,
+        "reason": comparison.reason,
+        "kinds": [str(kind) for kind in comparison.facets.kinds] if comparison.facets else [],
+        "facets": to_json(comparison.facets) if comparison.facets else None,
+        "caveats": list(comparison.caveats),
+        "failures": list(comparison.failures),
+        "log_ratios": list(comparison.logs),
+        "all_data": to_json(comparison.all_data) if comparison.all_data else None,
     }
 
 
-def _rows(found: Versus, names: Names) -> list[list[str]]:
+def _rows(view: ComparisonView) -> list[list[str]]:
     rows = [HEAD]
-    for one in found.comparisons:
-        title = names[one.cell_id]
-        figures = [amount(_centre(one, side), one.either.figure.unit) for side in ("base", "new")]
-        blocks = str(len(one.logs)) if found.paired else "-"
-        rows.append([title, one.either.settings.backend, *figures, *_ratio(one.ratio), blocks, one.said])
-    for backend, suite in found.by_backend.items():
-        rows.append(_suite_row("geometric mean", backend, suite))
-    if found.suite and len(found.by_backend) > 1:
-        rows.append(_suite_row("geometric mean", "all", found.suite))
+    for change in view.cells:
+        comparison = change.comparison
+        figures = [amount(side.value, comparison.either.figure.unit) for side in (change.base, change.new)]
+        blocks = str(len(comparison.logs)) if view.versus.paired else NOTHING
+        rows.append([change.title, change.backend, *figures, *_ratio(comparison.ratio), blocks, comparison.said])
+    for mean in view.means:
+        estimate = mean.suite.estimate
+        rows.append(["geometric mean", mean.backend or "all", "", "", *_ratio(estimate), str(estimate.count), ""])
     return rows
 
 
-def _facet_rows(found: Versus, names: Names) -> list[list[str]]:
+def _facet_rows(view: ComparisonView) -> list[list[str]]:
     """Return the table of the other figures, new against base."""
     rows = [FACETS]
-    for one in found.comparisons:
-        if (facets := one.facets) is not None:
+    for change in view.cells:
+        if (facets := change.comparison.facets) is not None:
             scatters = [_times(verdict.estimate) for verdict in (facets.scatter, facets.scatter_within)]
             counts = (facets.unstable_processes, facets.recompiles, facets.forward_flops)
-            counted = [f"{count(one.new)} : {count(one.base)}" for one in counts]
-            step = [_moved(one, "step_time_median"), _moved(one, "step_time_p95")]
-            first = " ".join(_ratio(facets.first_epoch.estimate)).replace(" none", "")
-            rows.append([names[one.cell_id], one.either.settings.backend, *step, first, *scatters, *counted])
+            counted = [f"{count(counted.new)} : {count(counted.base)}" for counted in counts]
+            step = [percent_change(ratio) if ratio else NOTHING for ratio in (change.median_ratio, change.p95_ratio)]
+            first = _without_none(facets.first_epoch.estimate)
+            rows.append([change.title, change.backend, *step, first, *scatters, *counted])
     return rows
-
-
-def _moved(one: CellComparison, name: str) -> str:
-    """Return how a quantile of the processes' step times moved; it has no verdict."""
-    base, new = getattr(one.base, name), getattr(one.new, name)
-    return percent_change(new / base) if base and new and one.either.figure == STEP_TIME else "-"
 
 
 def _times(ratio: Estimate | None) -> str:
-    return "-" if ratio is None else bracketed(ratio)
-
-
-def _suite_row(title: str, backend: str, suite: SuiteRatio) -> list[str]:
-    return [title, backend, "", "", *_ratio(suite.estimate), str(suite.estimate.count), ""]
+    return NOTHING if ratio is None else bracketed(ratio)
 
 
 def _ratio(ratio: Estimate | None) -> list[str]:
     if ratio is None:
-        return ["-", "-"]
+        return [NOTHING, NOTHING]
     bounds = None if ratio.bounds is None else [bound - 1 for bound in ratio.bounds]
     return [percent_change(ratio.centre), percentage_interval(*bounds) if bounds else "none"]
 
 
-def _centre(one: CellComparison, side: str) -> float | None:
-    cell = one.base if side == "base" else one.new
-    if cell is None:
-        return None
-    return cell.step_time.centre if cell.step_time else primary_value(cell.measured)
+def _without_none(ratio: Estimate | None) -> str:
+    """Return a ratio with its interval, if it has one."""
+    return " ".join(_ratio(ratio)).replace(" none", "")
 
 
-def _remarks(found: Versus, names: Names) -> list[str]:
+def _remarks(view: ComparisonView) -> list[str]:
     """Return the verdict, then remarks: findings, failures, changed versions, caveats and notes."""
-    counts = {outcome: sum(one.outcome is outcome for one in found.comparisons) for outcome in GateOutcome}
-    summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
-    lines = [f"{found.outcome} ({summary or 'nothing in common'})"]
-    cells = [(f"{names[one.cell_id]} on {one.either.settings.backend}", one) for one in found.comparisons]
+    versus, cells = view.versus, [(change.name, change.comparison) for change in view.cells]
+    summary = ", ".join(f"{times} {outcome}" for outcome, times in view.outcomes.items())
+    lines = [f"{versus.outcome} ({summary or 'nothing in common'})"]
     lines += [f"{name}: {one.facets.said}" for name, one in cells if one.facets and one.facets.said]
     lines += [
-        f"{name}: with the disturbed blocks, too: " + " ".join(_ratio(one.all_data)).replace(" none", "")
-        for name, one in cells
-        if one.all_data
+        f"{name}: with the disturbed blocks, too: {_without_none(one.all_data)}" for name, one in cells if one.all_data
     ]
     lines += [f"failed: {name}: {failure}" for name, one in cells for failure in one.failures]
-    if found.changed:
-        lines.append(f"changed: {', '.join(found.changed)}")
+    if versus.changed:
+        lines.append(f"changed: {', '.join(versus.changed)}")
     lines += _shortened([f"caveat: {name}: {caveat}" for name, one in cells for caveat in one.caveats])
-    if not found.paired:
-        lines += [
-            "base and new are from two sessions: intervals include the spread between sessions, where it is known",
-            *_advice(found),
-        ]
-    if found.runs:
-        lines.append("base {}, new {}".format(*found.runs))
-    lines += found.notes
-    return lines
-
-
-def _advice(found: Versus) -> list[str]:
-    """Return what would decide the undecided comparisons across sessions; a paired one says it in its verdict."""
-    undecided = [one for one in found.comparisons if one.outcome is GateOutcome.UNDECIDED]
-    if not undecided:
-        return []
-    return [ACROSS_ADVICE if any(one.reason == ACROSS_UNKNOWN for one in undecided) else ACROSS_WIDE]
+    if not versus.paired:
+        lines += [TWO_SESSIONS, *([view.advice] if view.advice else [])]
+    if versus.runs:
+        lines.append("base {}, new {}".format(*versus.runs))
+    return [*lines, *versus.notes]
 
 
 def _shortened(caveats: Sequence[str]) -> list[str]:

@@ -14,9 +14,10 @@ from keras_matrix.analysis.history.sessions import SessionRatio
 from keras_matrix.analysis.regression.gate import GateOutcome, Rule
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.sequential import FIXED
+from keras_matrix.analysis.views.comparison_view import ComparisonView, comparison_view
 from keras_matrix.dashboards.report import comparison_page
 from keras_matrix.records.schema import Record, Status, Times
-from keras_matrix.runner.cli.render.versus import as_json, markdown, names, text
+from keras_matrix.runner.cli.render.versus import as_json, markdown, text
 from tests.conftest import MACHINE, make_record, make_settings
 
 RULE = Rule(threshold=0.05, looks=FIXED)
@@ -34,8 +35,12 @@ def side(factor: float, seed: int, blocks: int = 12, workload: str = "mnist_mlp"
     ]
 
 
+def view(found: Versus) -> ComparisonView:
+    return comparison_view(found, RULE.threshold, {})
+
+
 def page(found: Versus) -> str:
-    return comparison_page.page(found, names(found), RULE.threshold)
+    return comparison_page.page(view(found))
 
 
 @pytest.mark.parametrize(
@@ -46,9 +51,9 @@ def test_verdict_is_in_page_text_and_markdown(factor: float, outcome: GateOutcom
 
     assert found.outcome is outcome
     assert f"New against base: {outcome}" in page(found)
-    assert f"\n{outcome} (1 {outcome})" in text(found, names(found))
-    assert markdown(found, names(found)).startswith(f"### Benchmarks: {outcome}")
-    assert f'"outcome": "{outcome}"' in as_json(found, RULE.threshold)
+    assert f"\n{outcome} (1 {outcome})" in text(view(found))
+    assert markdown(view(found)).startswith(f"### Benchmarks: {outcome}")
+    assert f'"outcome": "{outcome}"' in as_json(view(found))
 
 
 def test_every_block_is_a_dot_and_the_page_loads_nothing() -> None:
@@ -108,7 +113,7 @@ def test_two_sessions_without_a_known_spread_are_undecided_and_have_no_interval(
     found = versus(side(1.0, 0), side(2.0, 1), RULE, lambda base, new: SessionRatio(Estimate(2.0, None, None, 12)))
 
     assert (found.outcome, found.paired) == (GateOutcome.UNDECIDED, False)
-    assert "two sessions" in text(found, names(found))
+    assert "two sessions" in text(view(found))
     assert "no interval" in page(found)
 
 
@@ -122,11 +127,11 @@ def test_result_with_disturbed_blocks_is_shown_in_addition() -> None:
     assert one.ratio == calm.comparisons[0].ratio
     assert one.all_data is not None
     assert (one.all_data.count, one.all_data.centre > 1.2) == (13, True)
-    assert " on jax: with the disturbed blocks, too: +" in text(found, names(found))
+    assert " on jax: with the disturbed blocks, too: +" in text(view(found))
     assert "; with the disturbed blocks, too: +" in page(found)
-    assert '"all_data": {' in as_json(found, RULE.threshold)
+    assert '"all_data": {' in as_json(view(found))
     assert calm.comparisons[0].all_data is None
-    assert "disturbed" not in text(calm, names(calm))
+    assert "disturbed" not in text(view(calm))
 
 
 def test_partial_failures_are_shown_with_the_ratio() -> None:
@@ -138,7 +143,6 @@ def test_partial_failures_are_shown_with_the_ratio() -> None:
 
 
 def test_a_pipe_in_a_name_does_not_break_the_markdown_table() -> None:
-    found = versus(side(1.0, 0), side(1.0, 1), RULE)
-    renamed = dict.fromkeys(names(found), "a | b")
+    found = versus(side(1.0, 0, workload="a | b"), side(1.0, 1, workload="a | b"), RULE)
 
-    assert r"| a \| b |" in markdown(found, renamed)
+    assert r"| a \| b |" in markdown(view(found))

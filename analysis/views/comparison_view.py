@@ -1,0 +1,137 @@
+"""A comparison of base and new: for each cell the figures of both sides, their ratio, and what would decide it. Pure.
+
+Terminal, Markdown, JSON document and page render it: they choose columns, units and words. No figure is computed or
+looked up there, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, primary_value
+from keras_matrix.analysis.comparison.table import CellSummary
+from keras_matrix.analysis.comparison.titles import Usual, titles
+from keras_matrix.analysis.comparison.versus import ACROSS_UNKNOWN, CellComparison, Versus
+from keras_matrix.analysis.history.sessions import LEAST_PROCESSES, LEAST_SESSIONS
+from keras_matrix.analysis.regression.gate import GateOutcome
+from keras_matrix.analysis.stats.suite import SuiteRatio
+
+SOONEST = "; to decide soonest, measure both interleaved: --base-env"
+ACROSS_ADVICE = (
+    f"an interval across sessions needs {LEAST_PROCESSES} processes on each side and {LEAST_SESSIONS} other stored "
+    f"sessions of the cell{SOONEST}"
+)
+ACROSS_WIDE = (
+    "the interval across these sessions is too wide to decide; more stored sessions of the cell narrow it, no further "
+    f"than sessions differ{SOONEST}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SideFigures:
+    """The figure of a cell in base or in new, and its quantiles over processes; None means not measured."""
+
+    value: float | None
+    median: float | None
+    p95: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CellChange:
+    """One cell in base and new: its title, the figures of both sides, and their comparison.
+
+    `median_ratio` and `p95_ratio` are new / base of the quantiles of a step's time; a command has none.
+    """
+
+    title: str
+    comparison: CellComparison
+    base: SideFigures
+    new: SideFigures
+    median_ratio: float | None
+    p95_ratio: float | None
+
+    @property
+    def backend(self) -> str:
+        """The backend of the cell."""
+        return self.comparison.either.settings.backend
+
+    @property
+    def name(self) -> str:
+        """The title and the backend."""
+        return f"{self.title} on {self.backend}"
+
+    @property
+    def is_step(self) -> bool:
+        """Whether the figure is the time per step; else it is the metric of a command."""
+        return self.comparison.either.figure == STEP_TIME
+
+    @property
+    def blocks(self) -> list[float]:
+        """The figure of new over that of base in each block; empty for two sessions."""
+        return [math.exp(log) for log in self.comparison.logs]
+
+
+@dataclass(frozen=True, slots=True)
+class MeanChange:
+    """The geometric mean of the ratios on one backend, or on all of them."""
+
+    backend: str | None
+    suite: SuiteRatio
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonView:
+    """All cells and means of a comparison, how many cells have each outcome, and what would decide the undecided ones.
+
+    `threshold` is the slowdown that is tolerated. `advice` is empty for one session, whose cells say it themselves.
+    """
+
+    versus: Versus
+    threshold: float
+    cells: tuple[CellChange, ...]
+    means: tuple[MeanChange, ...]
+    outcomes: Mapping[GateOutcome, int]
+    advice: str
+
+
+def comparison_view(versus: Versus, threshold: float, usual: Usual) -> ComparisonView:
+    """Return what is shown of a comparison; a title leaves out settings with these usual values."""
+    named = titles([one.either.settings for one in versus.comparisons], usual)
+    outcomes = [one.outcome for one in versus.comparisons]
+    return ComparisonView(
+        versus,
+        threshold,
+        tuple(_change(one, title) for one, title in zip(versus.comparisons, named, strict=True)),
+        tuple(_means(versus)),
+        {outcome: outcomes.count(outcome) for outcome in GateOutcome if outcome in outcomes},
+        _advice(versus),
+    )
+
+
+def _change(comparison: CellComparison, title: str) -> CellChange:
+    base, new, is_step = _side(comparison.base), _side(comparison.new), comparison.either.figure == STEP_TIME
+    pairs = ((base.median, new.median), (base.p95, new.p95))
+    ratios = (after / before if before and after and is_step else None for before, after in pairs)
+    return CellChange(title, comparison, base, new, *ratios)
+
+
+def _side(cell: CellSummary | None) -> SideFigures:
+    if cell is None:
+        return SideFigures(None, None, None)
+    value = cell.step_time.centre if cell.step_time else primary_value(cell.measured)
+    return SideFigures(value, cell.step_time_median, cell.step_time_p95)
+
+
+def _means(versus: Versus) -> list[MeanChange]:
+    """Return the mean of each backend; that of all only if there are several."""
+    means = [MeanChange(backend, suite) for backend, suite in versus.by_backend.items()]
+    return [*means, MeanChange(None, versus.suite)] if versus.suite and len(means) > 1 else means
+
+
+def _advice(versus: Versus) -> str:
+    undecided = [one for one in versus.comparisons if one.outcome is GateOutcome.UNDECIDED]
+    if versus.paired or not undecided:
+        return ""
+    return ACROSS_ADVICE if any(one.reason == ACROSS_UNKNOWN for one in undecided) else ACROSS_WIDE
