@@ -99,11 +99,15 @@ def _graph_breaks(measured: Sequence[Record]) -> str | None:
 
 
 def _grows(measured: Sequence[Record], what: str, of: Callable[[Sequence[Record]], Estimate | None]) -> str | None:
-    """Return the caveat that processes keep memory with each step, with its interval over all of them."""
+    """Return the caveat that processes keep memory with each step, with its interval over all of them.
+
+    None if the interval contains zero: a program that keeps memory does so in each process, and the warnings of the
+    processes that did remain.
+    """
     text = f"{WARNING}: {what} memory grows"
     count = sum(any(warning.startswith(text) for warning in record.warnings) for record in measured)
     estimate = of(measured)
-    if not count or estimate is None:
+    if not count or estimate is None or (estimate.low is not None and estimate.low <= 0):
         return None
     return f"{text} by {growth_text(estimate)}, in {count} of {len(measured)} processes: longer training runs out of it"
 

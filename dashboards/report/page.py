@@ -171,6 +171,11 @@ def term(label: str) -> str:
     return "t-" + re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
 
 
+def words(text: str) -> list[str]:
+    """Return the words of a text, each figure with its unit as one of them."""
+    return _BEFORE_UNIT.sub("\u00a0", text).split(" ")
+
+
 def _shown(value: object) -> object:
     """Return a value of a page with its texts printable and no figure apart from its unit; markup stays markup."""
     if not isinstance(value, str):
@@ -201,4 +206,5 @@ def templates() -> Environment:
     found.globals.update(slot_of=slot_of, NOTHING=NOTHING)
     found.filters["term"] = term
     found.filters["plural"] = plural
+    found.filters["words"] = words
     return found

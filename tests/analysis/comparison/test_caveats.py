@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from keras_matrix.analysis.comparison.caveats import measurement_caveats
 from keras_matrix.analysis.comparison.table import summarise
+from keras_matrix.analysis.stats.memory_growth import WARNING
+from keras_matrix.records.instruments.usage import Usage
 from keras_matrix.records.schema import Record, Resolved, Status, Surroundings, Times
 from tests.conftest import make_record
 
@@ -23,6 +25,31 @@ def cell(processes: Sequence[Sequence[float]]) -> list[Record]:
 def epochs(seed: int, count: int = 10, scatter: float = 0.01) -> list[float]:
     generator = random.Random(seed)
     return [0.01 * generator.gauss(1, scatter) for _ in range(count)]
+
+
+def growing(slopes: Sequence[int]) -> list[Record]:
+    """One record a process, whose host memory grows by so many bytes a step, with its warning if it does."""
+    return [
+        make_record(
+            repeat=repeat,
+            usage=Usage(1, 0.1, "processes", host_growth_bytes_per_step=slope),
+            warnings=[f"{WARNING}: host memory grows by {slope} B a step; look for tensors"] if slope else [],
+        )
+        for repeat, slope in enumerate(slopes)
+    ]
+
+
+def test_memory_grows_if_it_does_over_all_processes() -> None:
+    (caveat,) = measurement_caveats(growing([8 << 20, 9 << 20, 8 << 20, 0, 8 << 20, 8 << 20, 9 << 20, 8 << 20]))
+    assert caveat.startswith("memory_grows: host memory grows by 7.25 MiB a step [")
+    assert ", in 7 of 8 processes: longer training" in caveat
+    (of_few,) = measurement_caveats(growing([8 << 20, 0, 8 << 20]))
+    assert "in 2 of 3 processes" in of_few
+
+
+def test_memory_that_grew_in_one_process_of_eight_is_no_caveat_of_the_cell() -> None:
+    """Mutation: the interval is not looked at."""
+    assert measurement_caveats(growing([8 << 20, *[0] * 7])) == ()
 
 
 def test_quiet_cell_has_no_caveats() -> None:

@@ -468,9 +468,9 @@ def test_open_verdict_has_the_command_that_would_decide_it() -> None:
         for backend, sign in (("tensorflow", 1), ("jax", -1))
         for repeat, share in enumerate([-0.02, -0.01, 0.0, 0.01, 0.02])
     ]
-    page = Page(
-        report.render(records, result_table(table(records), RunContext(command="runner --matrix night.yaml")), {})
-    )
+    html = report.render(records, result_table(table(records), RunContext(command="runner --matrix night.yaml")), {})
+    page = Page(html)
+    assert re.search(r"<span>[\d.]+\u00a0%\W*</span>", html), "a figure and its unit are one word"
     assert "to decide: runner --matrix night.yaml --filter workload=mnist_mlp --repeats auto" in " ".join(
         page.text.split()
     )
