@@ -55,7 +55,7 @@ from keras_matrix.runner.plan.plan import PlannedRepeat, comparisons
 from keras_matrix.runner.progress.attempt_text import CellNames
 from keras_matrix.runner.progress.largest import cell_name, tried_line
 from keras_matrix.runner.service import cells as choice
-from keras_matrix.runner.service.histories import assessed, read
+from keras_matrix.runner.service.histories import assessed, read, views
 from keras_matrix.runner.service.named_cells import stored_cell
 from keras_matrix.runner.service.stored import Findings, update_findings
 from tests.conftest import make_record, make_settings
@@ -357,8 +357,8 @@ def test_warehouse_and_history_show_each_cell_its_own_figure(tmp_path: Path) -> 
     series = panel_of(warehouse, questions()["trend"], DashboardFilter()).series
     assert len({one.series.title for one in series}) == len(series)
 
-    histories = assessed(read([tmp_path], None)[0], [tmp_path])
-    named = history_lines.titles(histories)
+    histories = views(assessed(read([tmp_path], None)[0], [tmp_path]))
+    named = {view.history.cell_id: view.title for view in histories}
     backends = {cell_id(each): each.backend for one in runs()[:3] for each in one.cells}
     assert len({(title, backends[name]) for name, title in named.items()}) == len(named) == len(all_times_s)
     for line in history_lines.overview(histories)[1:]:

@@ -54,7 +54,7 @@ def marker_after(notice: Notice) -> Marker:
     """Return the marker of the issue once this notification is sent."""
     thread: Thread | None = notice.due.thread
     events = thread.events + 1 if thread else 1
-    key = history_key(notice.assessed.history)
+    key = history_key(notice.history)
     return Marker(key, notice.run_id, round(notice.due.slower_by, 4), notice.due.event, events)
 
 
@@ -70,7 +70,7 @@ def comment_mark(events: int) -> str:
 
 def title(notice: Notice) -> str:
     """Return the title of an issue."""
-    text = printable(f"{notice.about.title}: {notice.size} since {notice.change.run_id}")
+    text = printable(f"{notice.view.title}: {notice.size} since {notice.change.run_id}")
     return text if len(text) <= TITLE_LIMIT else text[: TITLE_LIMIT - 1] + "…"
 
 
@@ -99,7 +99,7 @@ def _hidden(marker: Marker) -> str:
 
 
 def _facts(notice: Notice) -> list[str]:
-    history, (before, after) = notice.assessed.history, notice.sides
+    history, (before, after) = notice.history, notice.sides
     place = f"host {history.host_id}, {' '.join(history.device or ('device not known',))}"
     owner = notice.about.owner or "nobody named: `--owner`"
     return [
@@ -108,7 +108,7 @@ def _facts(notice: Notice) -> list[str]:
         "",
         "| | |",
         "|---|---|",
-        f"| cell | {_cell(notice.about.title)}, {code(history.cell_id)} |",
+        f"| cell | {_cell(notice.view.title)}, {code(history.cell_id)} |",
         f"| machine | {_cell(place)} |",
         f"| owner | {owner} |",
         f"| who may know | {_cell(notice.likely)} |",
@@ -128,19 +128,19 @@ def _causes(notice: Notice) -> list[str]:
 
 def _picture(notice: Notice) -> list[str]:
     """Return a chart that GitHub draws from text: an issue cannot be given a picture through the API."""
-    sessions, unit = notice.assessed.history.valued, notice.unit
+    sessions, unit = notice.history.valued, notice.unit
     first = max(0, min(notice.change.index - SESSIONS_BEFORE, len(sessions) - SESSIONS_DRAWN))
     last = min(first + SESSIONS_DRAWN, len(sessions))
     values = [one.step_time.centre / unit.size for one in sessions[first:last] if one.step_time]
     levels = {
         index: level.step_time.centre / unit.size
-        for level in notice.assessed.levels
+        for level in notice.view.assessed.levels
         for index in range(level.first, level.last + 1)
     }
     shown = [levels[index] for index in range(first, last)]
     low, high = min(*values, *shown), max(*values, *shown)
     room = (high - low) / 10 or high / 10
-    name = f"{notice.assessed.history.figure.name}, {unit.name}".removesuffix(", ").replace('"', "'")
+    name = f"{notice.history.figure.name}, {unit.name}".removesuffix(", ").replace('"', "'")
     page = [f"[All sessions of this cell]({notice.about.page})", ""] if notice.about.page else []
     return [
         "",
@@ -163,7 +163,7 @@ def _how(notice: Notice) -> list[str]:
     if len(shown) > 1 and (others := machine_changes(notice)):
         names = ", ".join(code(one.name) for one in others)
         lines += [f"Two environments on one machine do not show the share of {names}."]
-    cell, run = notice.assessed.history.cell_id, notice.change.run_id
+    cell, run = notice.history.cell_id, notice.change.run_id
     silence = f"`runner history ack {cell} --run {run} --reason TEXT`."
     return [*lines, "", "### Traces", *_traces(notice), "", "---", f"{FOOT} {silence}"]
 
@@ -171,7 +171,7 @@ def _how(notice: Notice) -> list[str]:
 def _traces(notice: Notice) -> list[str]:
     shifts = notice.about.shifts
     if shifts is None:
-        new = code(f"runner trace {notice.assessed.history.cell_id} --new")
+        new = code(f"runner trace {notice.history.cell_id} --new")
         return [f"No session on both sides of the change has a trace; record one with {new}."]
     return [f"- {_shift(one)}" for one in shifts] or ["The operations take the same time in both traces."]
 

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.findings import likely_owner
-from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
-from keras_matrix.analysis.history.searches import PACKAGES, packages_around, searches
+from keras_matrix.analysis.history.change_points import Change, VersionChange
+from keras_matrix.analysis.history.searches import PACKAGES, packages_around
+from keras_matrix.analysis.history.sessions import History
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.trace_difference import OperationShift
+from keras_matrix.analysis.views.history_view import ChangeView, HistoryView
 from keras_matrix.dashboards.charts.time_series import date
 from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.records.task import PREFIX
@@ -20,13 +22,12 @@ from keras_matrix.runner.notify.events import Due, Event
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is known about a history besides its sessions: its title, its owner, its page, and what its traces show.
+    """What is known about a history besides its sessions: its owner, its page, and what its traces show.
 
     `settings` are those that distinguish the cell in a matrix, as in `batch_size=32`. `shifts` is None unless a session
     on either side of the change has a trace.
     """
 
-    title: str
     settings: Sequence[str] = ()
     owner: str | None = None
     page: str | None = None
@@ -35,21 +36,27 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One event with all that is stated about it."""
+    """One event of a history with all that is stated about it."""
 
     due: Due
+    view: HistoryView
     about: About
 
     @property
-    def assessed(self) -> Assessment:
-        """Return the history."""
-        return self.due.assessed
+    def history(self) -> History:
+        """Return the sessions."""
+        return self.view.history
 
     @property
     def change(self) -> Change:
         """Return the change point. Only events about one have it."""
-        assert self.due.change is not None
-        return self.due.change
+        return self._shown.change
+
+    @property
+    def _shown(self) -> ChangeView:
+        view = self.view.change_at(self.due.change.run_id) if self.due.change else None
+        assert view is not None
+        return view
 
     @property
     def run_id(self) -> str:
@@ -59,20 +66,23 @@ class Notice:
     @property
     def sides(self) -> tuple[Estimate, Estimate]:
         """Return the levels before and after the change."""
-        numbers = [level.first for level in self.assessed.levels]
-        at = numbers.index(self.change.index)
-        return self.assessed.levels[max(at - 1, 0)].step_time, self.assessed.levels[at].step_time
+        return self._shown.before, self._shown.after
+
+    @property
+    def searches(self) -> tuple[str, ...]:
+        """Return the commands that search the version which caused the change."""
+        return self._shown.searches
 
     @property
     def unit(self) -> Unit:
         """Return the unit in which values of this history are shown."""
-        figure = self.assessed.history.figure
-        return unit_for([self.assessed.levels[-1].step_time.centre]) if figure.unit == "s" else Unit(figure.unit, 1.0)
+        figure, baseline = self.history.figure, self.view.baseline
+        return unit_for([baseline.value.centre]) if baseline and figure.unit == "s" else Unit(figure.unit, 1.0)
 
     @property
     def size(self) -> str:
         """Return the shift of the figure, as in `time per step +10.3 %`."""
-        return f"{self.assessed.history.figure.name} {percent_change(self.change.ratio or 1.0)}"
+        return f"{self.history.figure.name} {percent_change(self.change.ratio or 1.0)}"
 
     @property
     def likely(self) -> str:
@@ -82,9 +92,9 @@ class Notice:
 
 def summary(notice: Notice) -> str:
     """Return the notification in one sentence."""
-    title, due = notice.about.title, notice.due
+    title, due = notice.view.title, notice.due
     if due.event is Event.GONE:
-        sessions = plural(len(notice.assessed.history.valued), "session")
+        sessions = plural(len(notice.history.valued), "session")
         return f"{title}: with {sessions}, no change is found at {notice.run_id} any more; it was scatter"
     before, after = (quantity(side.centre, notice.unit) for side in notice.sides)
     change = notice.change
@@ -105,10 +115,10 @@ def commands(notice: Notice) -> list[str]:
 
     If packages differ: both sides in one session, and a search over the versions of each package that became newer.
     """
-    history = notice.assessed.history
+    history = notice.history
     lines = [f"runner history {history.cell_id}"]
     workload, backend = (str(history.settings.get(name, "")) for name in ("workload", "backend"))
-    before, after = packages_around(notice.assessed, notice.change)
+    before, after = packages_around(notice.view.assessed, notice.change)
     if before == after or workload.startswith(PREFIX):
         return lines
     for name, packages in (("base", before), ("new", after)):
@@ -121,7 +131,7 @@ def commands(notice: Notice) -> list[str]:
             lines.append(f"{name}/bin/pip install --no-deps {one}  # and what it requires: docs/language-models.md")
     selecting = (f"workload={workload}", f"backend={backend}", *notice.about.settings)
     filters = " ".join(f"--filter {shlex.quote(one)}" for one in selecting)
-    return [*lines, f"runner gate --base-env base --new-env new {filters}", *searches(notice.assessed, notice.change)]
+    return [*lines, f"runner gate --base-env base --new-env new {filters}", *notice.searches]
 
 
 def machine_changes(notice: Notice) -> list[VersionChange]:

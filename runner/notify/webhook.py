@@ -76,7 +76,7 @@ class Deliveries:
     def send(self, notice: Notice) -> str:
         """Send an event and note it; return what was sent. Raises `NotifyError`, `StoreFailure`."""
         _post(self.place, json.dumps(printable_values(document(notice)), allow_nan=False).encode("ascii"))
-        key = history_key(notice.assessed.history), notice.run_id
+        key = history_key(notice.history), notice.run_id
         line = Delivery(self._key, *key, round(notice.due.slower_by, 4), notice.due.event)
         # The run that names a thread may have been removed since.
         self._opened[self._found_in.get(key) or self._roots[notice.run_id]].append(line)
@@ -96,14 +96,14 @@ def opened(place: Webhook, roots: Mapping[str, Path]) -> Iterator[Deliveries]:
 
 def document(notice: Notice) -> dict[str, Any]:
     """Return the JSON document of an event; docs/notify.md describes its fields."""
-    history, due = notice.assessed.history, notice.due
+    history, due = notice.history, notice.due
     names = {name: history.settings.get(name) for name in ("workload", "backend")}
     found: dict[str, Any] = {
         "version": DOCUMENT_VERSION,
         "text": summary(notice),
         "event": str(due.event),
         "id": f"{history_key(history)}-{notice.run_id}",
-        "cell": {"id": history.cell_id, "title": notice.about.title, **names},
+        "cell": {"id": history.cell_id, "title": notice.view.title, **names},
         "machine": {"host_id": history.host_id, "device": list(history.device) if history.device else None},
         "owner": notice.about.owner,
         "page": notice.about.page,
@@ -127,7 +127,7 @@ def document(notice: Notice) -> dict[str, Any]:
         },
         "reproduce": commands(notice),
         "traces": None if notice.about.shifts is None else [to_json(one) for one in notice.about.shifts],
-        "picture_svg": history_page.svg(notice.assessed, notice.about.title),
+        "picture_svg": history_page.svg(notice.view),
     }
 
 

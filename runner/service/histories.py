@@ -23,6 +23,7 @@ from keras_matrix.analysis.history.sessions import (
     across_sessions,
     histories,
 )
+from keras_matrix.analysis.views.history_view import HistoryView, history_views
 from keras_matrix.records import history_reader
 from keras_matrix.records.appended.annotations import NoteKind, in_force, load
 from keras_matrix.records.codec import CodecError, decode
@@ -151,7 +152,12 @@ def title(history: History) -> str:
     return printable(f"{text} on {backend}" if f"backend={backend}" not in text else text)
 
 
-def titles(assessed: Iterable[Assessment]) -> dict[str, str]:
+def views(assessed: Sequence[Assessment]) -> list[HistoryView]:
+    """Return what is shown of these histories."""
+    return history_views(assessed, _titles(assessed))
+
+
+def _titles(assessed: Iterable[Assessment]) -> dict[str, str]:
     """Return the title of each cell by its id: with the id if others have the same, as commands of two definitions."""
     named = {one.history.cell_id: title(one.history) for one in assessed}
     times = Counter(named.values())

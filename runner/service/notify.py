@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from keras_matrix.analysis.history.change_points import Assessment
+from keras_matrix.analysis.views.history_view import HistoryView
 from keras_matrix.records.history_reader import Past
 from keras_matrix.records.text import printable
 from keras_matrix.runner.notify import webhook
@@ -54,7 +55,7 @@ Say = Callable[[str], None]
 def send(roots: Sequence[Path], cell: str | None, request: NotifyRequest, run_length: int, say: Say) -> None:
     """Send what is due for these cells and say so; in a dry run only say what would be sent. Raises `NotifyError`."""
     past, _ = read(roots, cell)
-    found = _Found(past, histories.assessed(past, roots, run_length), request)
+    found = _Found(past, histories.views(histories.assessed(past, roots, run_length)), request)
     if isinstance(request.place, GitHub):
         _to_github(found, Issues(request.place, request.token), request, request.place.api, say)
         return
@@ -72,20 +73,21 @@ class _Found:
     """The histories, and what is due for them."""
 
     past: Past
-    assessed: Sequence[Assessment]
+    views: Sequence[HistoryView]
     request: NotifyRequest
 
     def notices(
         self, threads: Sequence[Thread], which: Callable[[Assessment, Sequence[Thread]], Iterable[Due]] = due
     ) -> list[Notice]:
         """Return what is due, with all that is known about it."""
-        return [Notice(found, self._about(found)) for one in self.assessed for found in which(one, threads)]
+        return [
+            Notice(event, view, self._about(event)) for view in self.views for event in which(view.assessed, threads)
+        ]
 
     def _about(self, found: Due) -> About:
         one, site = found.assessed, self.request.site
         workload, backend = (str(one.history.settings.get(name, "")) for name in ("workload", "backend"))
         return About(
-            histories.titles(self.assessed)[one.history.cell_id],
             histories.filters(one.history),
             owner_of(self.request.owners, workload, backend),
             f"{site.rstrip('/')}/cells/{one.history.cell_id}.html" if site else None,

@@ -9,7 +9,7 @@ import pytest
 
 from keras_matrix.dashboards.report import history_page
 from keras_matrix.dashboards.report import page as report
-from tests.dashboards.report.test_history_page import HOSTILE, assessed
+from tests.dashboards.report.test_history_page import HOSTILE, assessed, view
 from tests.dashboards.test_browser import look
 from tests.sessions import noisy, run_name
 
@@ -19,9 +19,13 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     values = [*noisy(0.0101, 30), *noisy(0.0113, 20, seed=5), None, *noisy(0.0094, 12, seed=6)]
-    pictures = [assessed(values, {run_name(51): HOSTILE}), assessed([0.2]), assessed([None])]
+    views = [
+        view(assessed(values, {run_name(51): HOSTILE}), HOSTILE),
+        view(assessed([0.2]), "one session alone"),
+        view(assessed([None]), "never measured"),
+    ]
     path = tmp_path_factory.mktemp("page") / "history.html"
-    report.write(path, history_page.render(pictures, [HOSTILE, "one session alone", "never measured"], ["a remark"]))
+    report.write(path, history_page.render(views, ["a remark"]))
     return path
 
 

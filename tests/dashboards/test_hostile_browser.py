@@ -32,6 +32,7 @@ from tests.dashboards.boards import stored, warehouse_of
 from tests.dashboards.charts.test_roofline import found
 from tests.dashboards.report.test_comparison_page import RULE, side, view
 from tests.dashboards.report.test_history_page import assessed
+from tests.dashboards.report.test_history_page import view as history_view
 from tests.dashboards.test_browser import look
 
 pytestmark = pytest.mark.browser
@@ -81,7 +82,7 @@ def written(folder: Path, results: Results) -> dict[str, Path]:
     texts = {
         "report": report(),
         "comparison": comparison_page.page(view(compared)),
-        "history": history_page.render([assessed([0.01, 0.02] * 9)], [ATTACK], [ATTACK]),
+        "history": history_page.render([history_view(assessed([0.01, 0.02] * 9), ATTACK)], [ATTACK]),
         "roofline": roofline_page.render_page(found(name=ATTACK), heading),
         "notebook": notebook.render(records, result_table(table(records)), 0),
     }

@@ -103,16 +103,14 @@ class _Listing:
 
 def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
     past, problems = read(roots, cell)
-    assessed = histories.assessed(past, roots, listing.run_length)
-    remarks = lines.remarks(assessed, past.caveats, problems)
+    views = histories.views(histories.assessed(past, roots, listing.run_length))
+    remarks = lines.remarks(views, past.caveats, problems)
     if listing.page is not None:
-        named = histories.titles(assessed)
-        titles = [named[one.history.cell_id] for one in assessed]
-        report.write(listing.page, history_page.render(assessed, titles, remarks))
+        report.write(listing.page, history_page.render(views, remarks))
     if listing.as_json:
-        print(lines.as_json(assessed, past.caveats, problems))
+        print(lines.as_json(views, past.caveats, problems))
         return 1 if problems else 0
-    print("\n".join(lines.listing(assessed, listing.last) if cell else lines.overview(assessed)))
+    print("\n".join(lines.listing(views, listing.last) if cell else lines.overview(views)))
     if remarks:
         print("\n" + "\n".join(remarks))
     if listing.page is not None:

@@ -10,6 +10,7 @@ import pytest
 from keras_matrix.analysis.history.change_points import assess
 from keras_matrix.analysis.history.sessions import CellSession, History
 from keras_matrix.analysis.stats.blocks import geometric
+from keras_matrix.analysis.views.history_view import history_views
 from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.notify.events import due
 from keras_matrix.runner.notify.notice import About, Notice, commands
@@ -28,8 +29,9 @@ def notice(before: Versions, after: Versions, workload: str = "gpt2") -> Notice:
         for number, (value, facts) in enumerate(sides)
     ]
     settings = {"workload": workload, "backend": "jax"}
-    [found] = due(assess(History(CELL, "0" * 16, ("cpu", "cpu:0"), settings, tuple(sessions))), [])
-    return Notice(found, About("gpt2 on jax", SETTINGS))
+    assessed = assess(History(CELL, "0" * 16, ("cpu", "cpu:0"), settings, tuple(sessions)))
+    [found], [view] = due(assessed, []), history_views([assessed], {CELL: "gpt2 on jax"})
+    return Notice(found, view, About(SETTINGS))
 
 
 def searches(before: Versions, after: Versions) -> list[str]:
@@ -99,4 +101,4 @@ def test_nothing_is_searched_if_no_package_changed() -> None:
     """Mutation: the searches come before the return of a history without a change of packages."""
     found = notice({"keras": "3.9.0", "kernel": "6.1"}, {"keras": "3.9.0", "kernel": "6.2"})
     assert commands(found) == [f"runner history {CELL}"]
-    assert commands(replace(found, about=About("x"))) == [f"runner history {CELL}"]
+    assert commands(replace(found, about=About())) == [f"runner history {CELL}"]
