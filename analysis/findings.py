@@ -12,19 +12,18 @@ from typing import Any
 
 from keras_matrix.analysis.comparison import primary_metric
 from keras_matrix.analysis.comparison.ratios import BackendRatio
+from keras_matrix.analysis.comparison.starts import WarmCache
 from keras_matrix.analysis.comparison.table import CellSummary, Row, work_id
-from keras_matrix.analysis.fc.parallel import FcFigure
-from keras_matrix.analysis.hardware.roofline import PeakShare
-from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of
-from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
+from keras_matrix.analysis.fc import FcFigure
+from keras_matrix.analysis.history.change_points import Assessment, Change, ChangeKind, VersionChange, kind_of
 from keras_matrix.analysis.history.sessions import CellSession
 from keras_matrix.analysis.keras_cost import KerasCost
-from keras_matrix.analysis.scaling.devices import DeviceScaling
+from keras_matrix.analysis.roofline import PeakShare
+from keras_matrix.analysis.scaling import DeviceScaling
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NAME
-from keras_matrix.analysis.stats.league_means import Suite
+from keras_matrix.analysis.stats.suite import Suite
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
-from keras_matrix.analysis.warm_caches import WarmCache
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc import rules
 from keras_matrix.records.findings import Finding, FindingKind

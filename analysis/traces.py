@@ -9,6 +9,10 @@ Then the window ends with the last of it, and begins one period of the device be
 how far the host is ahead does not count, nor how early the first step's work began. Work of no traced step is left out;
 the device is busy with it. Without steps, the window has all work, and what the host did around it.
 If a device's trace does not assign its work to steps, the window of an epoch ends with its last work.
+
+The operations whose time per step differs most between two traces of one cell. Pure.
+
+Not known: why an operation takes longer, and what the profiler itself costs in either trace.
 """
 
 from __future__ import annotations
@@ -32,11 +36,11 @@ MOST_GAPS = 100
 MOST_CHARACTERS = 60
 # The tracks that show the program's activity while its device is idle.
 MARKED = frozenset({TrackKind.LAYERS, TrackKind.INPUT})
-
 Window = tuple[int, int]
 Worked = tuple[int, int, int]  # begin, end, the number of its key
 Key = tuple[str, str | None, str | None, str]  # operation, layer, phase, kind of track
 Times = Counter[Key]
+MOST_SHOWN = 3
 
 
 def read_table(path: Path) -> TraceSummary:
@@ -304,3 +308,29 @@ def _parts(times_ns: Times, counts: Times, field_number: int) -> list[TimeShare]
     return [
         TimeShare(name, part_counts[name], part_ns[name] / 1e9, part_ns[name] / total) for name in names[:MOST_PARTS]
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class OperationShift:
+    """An operation's own time per step in both traces; `name` is None for the time that belongs to no operation."""
+
+    name: str | None
+    before_s: float
+    after_s: float
+
+    @property
+    def shift_s(self) -> float:
+        """Return by how much a step spends more time in it."""
+        return self.after_s - self.before_s
+
+
+def largest_shifts(before: TraceSummary, after: TraceSummary, count: int = MOST_SHOWN) -> list[OperationShift]:
+    """Return the operations that differ most, the largest difference first; empty if a trace has no steps."""
+    times = [_per_step(table) for table in (before, after)]
+    shifts = [OperationShift(name, *(one.get(name, 0.0) for one in times)) for name in {**times[0], **times[1]}]
+    found = sorted((one for one in shifts if one.shift_s), key=lambda one: (-abs(one.shift_s), one.name or ""))
+    return found[:count] if all(times) else []
+
+
+def _per_step(table: TraceSummary) -> dict[str | None, float]:
+    return {one.name: one.time_s / table.steps for one in table.by_operation} if table.steps else {}

@@ -173,9 +173,9 @@ def run(folder: Path, wall_s: float | None) -> None:
 
 def of_epochs(folder: Path, epochs: int = 100_000, runs: int = 5) -> None:
     """Print the CPU seconds of a stored run's table, its processes' epochs drawn again until all have `epochs`."""
-    from keras_matrix.analysis.comparison import run_summary
+    from keras_matrix.analysis.comparison.run_summary import summary_lines
     from keras_matrix.analysis.comparison.table import table
-    from keras_matrix.analysis.stats.league_means import suite
+    from keras_matrix.analysis.stats.suite import suite
     from keras_matrix.records.store import Run
 
     draws = random.Random(0)
@@ -189,7 +189,7 @@ def of_epochs(folder: Path, epochs: int = 100_000, runs: int = 5) -> None:
     for _ in range(runs + 1):
         begun_s = time.process_time()
         rows = table(records)
-        run_summary.lines(rows, suite(rows))
+        summary_lines(rows, suite(rows))
         taken_s.append(time.process_time() - begun_s)
     times = f"median {statistics.median(taken_s[1:]):.2f} s, the first {taken_s[0]:.2f} s"
     print(f"{len(measured)} processes of {each} epochs: {times} of CPU time, n={runs}")

@@ -1,7 +1,7 @@
 """The figures of a process that follow from the times of its epochs. Pure; the standard library alone.
 
 A cell's process computes them for its own files, and the runner computes them again from the epoch times: those are in
-the record, and a result that states others is refused (`runner.measure.derived_figures`). The functions of `statistics`
+the record, and a result that states others is refused (`runner.measure.judge`). The functions of `statistics`
 are bound here before a workload's own code is loaded, so that a workload that replaces them changes no figure.
 """
 

@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.analysis import fc, flops, parity, proofs, roofline
 from keras_matrix.analysis.comparison import machines, same_work
-from keras_matrix.analysis.fc import cells, gap_to_peak
-from keras_matrix.analysis.hardware import flops, roofline
 from keras_matrix.analysis.history import change_points, sessions
-from keras_matrix.analysis.parity import deviations, explanations
 from keras_matrix.analysis.regression import gate, regression_kinds
-from keras_matrix.analysis.stalls import advice, bottleneck, split, verify
+from keras_matrix.analysis.stalls import analysis, bottleneck, report
 from keras_matrix.analysis.stats import blocks as figures
-from keras_matrix.analysis.stats import epochs, levels, processes
+from keras_matrix.analysis.stats import epochs, processes, sequential
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS
 from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
-from keras_matrix.analysis.surroundings import disturbance, examination, gpu, resolution
+from keras_matrix.analysis.surroundings import disturbance, examination, findings
 from keras_matrix.analysis.surroundings.findings import Limit
 from keras_matrix.dashboards.charts.scaling.figures import scaling_lines
 from keras_matrix.models.fc.layout import BATCH_SCALE
@@ -85,7 +83,7 @@ def short(power: float) -> str:
         (
             "`gpu`, `gpu_clocks`, `gpu_temperature`, `gpu_throttling`, `gpu_persistence`, `gpu_users`, `gpu_mig`, "
             "`gpu_ecc`",
-            gpu.TEMPERATURE_C,
+            findings.TEMPERATURE_C,
         ),
     ],
 )
@@ -119,16 +117,19 @@ def test_block_is_replaced_from_its_documented_limits_on() -> None:
 def test_parity_outputs_deviate_from_their_documented_limits_on(title: str, figure: str) -> None:
     _, float64, float32 = row((DOCS / "parity.md").read_text(encoding="utf-8"), title)
     assert (number(float64), number(float32)) == (
-        deviations.LIMITS["float64"][figure],
-        deviations.LIMITS["float32"][figure],
+        parity.LIMITS["float64"][figure],
+        parity.LIMITS["float32"][figure],
     )
 
 
 LOOKED_AT = [str(at) for at in LOOKS.blocks]
 STATED = [
     ("statistics.md", f"none below {OFTEN} blocks"),
-    ("statistics.md", f"{levels.LEAST_DEGREES} more than machines, the degrees of freedom of {OFTEN} blocks at one"),
-    ("statistics.md", f"At p < {levels.DISAGREEMENT_LEVEL:g} they do not: the row has no verdict"),
+    (
+        "statistics.md",
+        f"{sequential.LEAST_DEGREES} more than machines, the degrees of freedom of {OFTEN} blocks at one",
+    ),
+    ("statistics.md", f"At p < {sequential.DISAGREEMENT_LEVEL:g} they do not: the row has no verdict"),
     ("statistics.md", f"their memory within {percent(machines.MEMORY_TOLERANCE)}"),
     ("statistics.md", f"looks at {', '.join(LOOKED_AT)} blocks"),
     ("statistics.md", f"Benjamini-Hochberg at {percent(figures.LEVEL)} for the names of the fastest"),
@@ -156,8 +157,8 @@ STATED = [
     ("comparing.md", f"new scatters by {percent(regression_kinds.LEAST_SCATTER)} or more"),
     ("noise.md", f"counts only while the run moves less than {disturbance.OWN_STORAGE_LIMIT_BYTES_PER_S >> 20} MiB/s"),
     ("noise.md", f"over {disturbance.MIN_CPU_S:g} s of CPU time by about 1 %; blocks with less"),
-    ("noise.md", "for {} and for {} such pairs".format(*resolution.PLANNED_PAIRS)),
-    ("noise.md", f"Below {resolution.MIN_PAIRS} pairs there is no figure"),
+    ("noise.md", "for {} and for {} such pairs".format(*examination.PLANNED_PAIRS)),
+    ("noise.md", f"Below {examination.MIN_PAIRS} pairs there is no figure"),
     ("noise.md", f"Over {percent(disturbance.STALL_LIMIT)} of the measured epochs give the warning `gpu_throttled`"),
     *(("history.md", f"{length} (threshold {threshold:g})") for length, threshold in change_points.THRESHOLDS.items()),
     ("history.md", f"from {change_points.LEAST_FOR_CHANGES} sessions on"),
@@ -176,32 +177,32 @@ STATED = [
     ("roofline.md", f"is recorded, and above {percent(roofline.QUIET_SHARE)} it is a note"),
     ("instruments.md", f"A course has at most {MOST_POINTS} points"),
     ("instruments.md", f"as that took less than {percent(PSS_SHARE)} of the process's time"),
-    ("parity.md", f"of each weight within {deviations.INITIAL_LIMIT:g} standard errors, constants exactly"),
-    ("parity.md", f"float32 losses: at most {explanations.OWN_FACTOR:g} times what one of the two backends deviates"),
-    ("parity.md", f"it is at most {explanations.ROUNDING_FACTOR:g} times what *each*"),
-    ("parity.md", f"it is at most {explanations.NUDGE_FACTOR:g} times what one of the two deviates from *itself*"),
+    ("parity.md", f"of each weight within {parity.INITIAL_LIMIT:g} standard errors, constants exactly"),
+    ("parity.md", f"float32 losses: at most {parity.OWN_FACTOR:g} times what one of the two backends deviates"),
+    ("parity.md", f"it is at most {parity.ROUNDING_FACTOR:g} times what *each*"),
+    ("parity.md", f"it is at most {parity.NUDGE_FACTOR:g} times what one of the two deviates from *itself*"),
     ("parity.md", f"FLOPs by more than {percent(same_work.FLOPS_TOLERANCE)}, the comparison is"),
-    ("fc.md", f"Limits: {short(cells.LIMITS['float64'])} and {short(cells.LIMITS['float32'])}."),
+    ("fc.md", f"Limits: {short(proofs.PROOF_LIMITS['float64'])} and {short(proofs.PROOF_LIMITS['float32'])}."),
     ("fc.md", f"One learning rate, {short(LEARNING_RATE)}, for all"),
     ("fc.md", f"one batch, N(0, {BATCH_SCALE**2:g}), drawn from the seed"),
     ("fc.md", f"are timed in epochs of {NUMBERS[GROUP]}"),
-    ("fc.md", f"take more than {gap_to_peak.NOTABLE_GAP:g} times the step of the native loop"),
-    ("fc.md", f"## {gap_to_peak.SECTION} "),
-    ("fc.md", f"stays below {QUARTERS[gap_to_peak.FAR_BELOW]} of the machine's best"),
+    ("fc.md", f"take more than {fc.NOTABLE_GAP:g} times the step of the native loop"),
+    ("fc.md", f"## {fc.SECTION} "),
+    ("fc.md", f"stays below {QUARTERS[fc.FAR_BELOW]} of the machine's best"),
     ("fc.md", f"takes {NUMBERS[WATCHED_EPOCHS]} more epochs (of at most {WATCHED_EPOCH_S:g} s each where a step is"),
     ("fc.md", f"Workers that have not all met within {MINUTES[MEETING_LIMIT_S]} are an error"),
     ("inputs.md", f"the stall is below {percent(bottleneck.LEAST_STALL)}, or its interval contains 0"),
     ("inputs.md", f"than the pipeline reads, by bandwidth ({percent(bottleneck.SATURATED)} count as reached)"),
     ("inputs.md", f"if the probe read at least {QUARTERS[bottleneck.FILES_OF_SMALL_READS]} as many files as 4 KiB"),
-    ("inputs.md", f"with a caveat if they differ by more than {split.APART * 100:g} points"),
+    ("inputs.md", f"with a caveat if they differ by more than {bottleneck.APART * 100:g} points"),
     ("inputs.md", f"Fewer than {OFTEN} blocks give no interval"),
-    ("inputs.md", f"the fewest that come within {percent(advice.GOOD_ENOUGH - 1)}"),
-    ("inputs.md", f"a record file needs about {advice.RUNS_PER_BATCH} requests per batch"),
-    ("inputs.md", f"decoded samples fit into {QUARTERS[advice.CACHE_SHARE]} of the memory"),
-    ("inputs.md", f"above 1 beyond its interval, and at least {advice.LEAST_GAIN:g}, are listed"),
-    ("inputs.md", f"without an interval, those of at least {advice.LEAST_GAIN_WITHOUT_INTERVAL:g}"),
+    ("inputs.md", f"the fewest that come within {percent(analysis.GOOD_ENOUGH - 1)}"),
+    ("inputs.md", f"a record file needs about {analysis.RUNS_PER_BATCH} requests per batch"),
+    ("inputs.md", f"decoded samples fit into {QUARTERS[analysis.CACHE_SHARE]} of the memory"),
+    ("inputs.md", f"above 1 beyond its interval, and at least {analysis.LEAST_GAIN:g}, are listed"),
+    ("inputs.md", f"without an interval, those of at least {analysis.LEAST_GAIN_WITHOUT_INTERVAL:g}"),
     ("inputs.md", f"applies the best {NUMBERS[stalls.APPLIED]} changes"),
-    ("inputs.md", f"is within a factor of {1 + verify.TOLERANCE:g}"),
+    ("inputs.md", f"is within a factor of {1 + report.TOLERANCE:g}"),
     ("inputs.md", f"over {MOST_PIXELS:,} pixels"),
     ("inputs.md", f"{finetune.START_S:g} s and {finetune.SAMPLE_S:g} s for each of `--dataset-size` samples"),
     ("inputs.md", f"default {convert.SIZE_BYTES >> 20} MiB)"),

@@ -44,8 +44,8 @@ cells:
 NAMING_BACKENDS = {
     "records.backends": "the table",
     "records.traces.conversion": "the format of a profile's file",
-    "analysis.hardware.flops": "why the tool of a backend counts other operations",
-    "analysis.parity.explanations": "known causes of deviations",
+    "analysis.flops": "why the tool of a backend counts other operations",
+    "analysis.parity": "known causes of deviations",
     "runner.cell.parity.worker": "their detection and correction",
     "runner.machine.preflight.builds": "what each released wheel was compiled for",
     "runner.environments.package_versions": "which packages of a backend are installed together",
@@ -58,8 +58,8 @@ NAMING_BACKENDS = {
     "records.fc.rules": "which backends implement the parameters of a what-if",
     "analysis.whatif.reconstruct.kineto.graph": "whose profiles are Kineto files",
     "analysis.whatif.reconstruct.xplane.graph": "the level of a graph of a backend's programs",
-    "analysis.whatif.search.tensor_fusion": "which settings of a backend group gradients",
-    "analysis.whatif.what_ifs.tensor_fusion": "which settings of a backend group gradients",
+    "analysis.whatif.search.families": "which settings of a backend group gradients",
+    "analysis.whatif.what_ifs.gradients": "which settings of a backend group gradients",
 }
 
 

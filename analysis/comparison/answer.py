@@ -1,6 +1,6 @@
 """The answer of a run in one sentence: which backend is fastest in how many rows, and the ratio over all rows.
 
-It counts the verdicts of the table and takes the geometric means of `analysis.stats.league_means`; it computes no
+It counts the verdicts of the table and takes the geometric means of `analysis.stats.suite`; it computes no
 figure of its own. Guarantee: pure; terminal, report, JSON and Python show this value, so that they cannot differ.
 """
 
@@ -14,7 +14,7 @@ from keras_matrix.analysis.comparison.primary_metric import STEP_TIME
 from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.comparison.table import Row, in_order
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.analysis.stats.league_means import Suite
+from keras_matrix.analysis.stats.suite import Suite
 from keras_matrix.records.text import seconds
 
 MOST_NAMED = 3  # workloads in a title

@@ -1,21 +1,35 @@
-"""Caveats of a cell: outliers, drift, slow processes, recompiles and busy neighbours, each with advice.
+"""Caveats of the cells of a row.
+
+Caveats of a cell: outliers, drift, slow processes, recompiles and busy neighbours, each with advice.
 
 Guarantee: caveats change no figure. They do not state causes; they name what to examine or to set.
+
+Which workloads must not be compared with the row of Keras's published benchmarks that has their name.
+
+The published table is https://keras.io/getting_started/benchmarks/. Guarantee: pure. Limit: what makes the other rows
+differ, such as versions and machines, is in docs/language-models.md alone.
+
+Caveats of cells on several devices: steps that are not Keras's own `fit`, and what they compute differently.
+
+Guarantee: pure; every sentence is from the records. They change no figure and prevent no comparison.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from keras_matrix.analysis.comparison.machines import without_levels
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.epochs import Drift, EpochSummary, summarise_epochs
 from keras_matrix.analysis.stats.memory_growth import WARNING, device_growth, growth_text, host_growth
 from keras_matrix.analysis.stats.processes import modes
-from keras_matrix.analysis.surroundings.neighbours import NEIGHBOUR_LIMIT
+from keras_matrix.analysis.surroundings.disturbance import NEIGHBOUR_LIMIT
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.text import percentage, seconds
+
+ANOTHER_MODEL = "not comparable with Keras's published row: another model (docs/image-models.md)"
+PUBLISHED_CAVEATS = {"stable_diffusion_3": ANOTHER_MODEL}
 
 
 def measurement_caveats(records: Sequence[Record]) -> tuple[str, ...]:
@@ -133,3 +147,31 @@ def _busy_while_waiting(measured: Sequence[Record]) -> str | None:
         f"computes while it waits: up to {percentage(max(busy))} of the CPUs, in {len(busy)} of {len(shares)} "
         "processes: it slows down the cells compared with it; end what its workload leaves running between its epochs"
     )
+
+
+def published_caveats(cells: Mapping[str, Sequence[Record]]) -> tuple[str, ...]:
+    """Return the caveat of a row about its published one, given the records of its cells; empty without one."""
+    workloads = dict.fromkeys(record.settings.workload for records in cells.values() for record in records)
+    return tuple(PUBLISHED_CAVEATS[name] for name in workloads if name in PUBLISHED_CAVEATS)
+
+
+def replica_caveats(cells: Mapping[str, Sequence[Record]]) -> tuple[str, ...]:
+    """Return the caveats of these cells' measured records, given by backend; equal ones of several backends once."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for backend, records in cells.items():
+        for parts in dict.fromkeys(one for record in records for one in _sentences(record)):
+            found.setdefault(parts, []).append(backend)
+    return tuple(f"{before}{', '.join(backends)}{after}" for (before, after), backends in found.items())
+
+
+def _sentences(record: Record) -> list[tuple[str, str]]:
+    """Return the caveats of a record, each as what is before and after the names of its backends."""
+    replicas = record.replicas
+    if replicas is None:
+        return []
+    meaning = [("", f" on {len(replicas.replicas)} devices: {sentence}") for sentence in replicas.semantics]
+    if replicas.is_fit:
+        return meaning
+    keras, around = f"Keras {record.versions.get('keras', '')}".strip(), replicas.method.rpartition(".")[2]
+    why = f"since {keras} has no distribution on this backend"
+    return [("not fit: ", f": the step is this project's, around {around}, {why}"), *meaning]

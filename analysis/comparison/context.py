@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 
 from keras_matrix.analysis.comparison.same_work import NO_JIT
 from keras_matrix.analysis.comparison.table import CellSummary, Row
-from keras_matrix.analysis.fc.proofs import proofs_of
 from keras_matrix.analysis.generation import LABEL as OVERHEAD_BOUND
 from keras_matrix.analysis.influence import influence_caveat
-from keras_matrix.analysis.parity.deviations import ON_A_CPU, StoredComparison, latest_comparison
-from keras_matrix.analysis.replicas.proved import proof_lines
+from keras_matrix.analysis.parity import ON_A_CPU, StoredComparison, latest_comparison
+from keras_matrix.analysis.proofs import proof_lines, proofs_of
 from keras_matrix.records.fc.proof import ProvedMode
 from keras_matrix.records.fc.spec import is_native, problem_of
 from keras_matrix.records.instruments.influence import Influence
@@ -32,7 +31,7 @@ from keras_matrix.records.traces.table import TraceSummary
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.comparison.merge import MergeSummary
-    from keras_matrix.analysis.hardware.roofline import PeakShare
+    from keras_matrix.analysis.roofline import PeakShare
     from keras_matrix.analysis.stalls.report import StallReport
     from keras_matrix.analysis.whatif.verify import Verification
 

@@ -2,7 +2,7 @@
 
 Records of one cell come from several machines if a cluster spreads the blocks of a comparison (`across_nodes`), or if a
 machine was lost. The GPUs of one machine count as such (`across_gpus`). Equal machines are a level of the statistics
-(`analysis.stats.levels`); others are not compared.
+(`analysis.stats.sequential`); others are not compared.
 
 Guarantee: pure. Machines are equal only if they are known to be: a record without its machine's memory equals none.
 Limit: two machines with equal facts may still differ in speed, for example by cooling or firmware; the level removes
@@ -15,7 +15,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from keras_matrix.analysis.stats.levels import Levels, grouped, levels
+from keras_matrix.analysis.stats.sequential import Levels, grouped, levels
 from keras_matrix.records.instruments.gpu_place import JOIN, gpus_of_place, host_of_place
 from keras_matrix.records.schema import Machine, Record
 from keras_matrix.records.text import bytes_text

@@ -1,7 +1,7 @@
 """The ratios of a row: over blocks at one machine, or over those of several equal machines, and their texts.
 
 A block is at one machine, so that its ratio does not depend on the machine's speed; the machine is a level of the
-mean over blocks (`analysis.stats.levels`). Guarantee: pure.
+mean over blocks (`analysis.stats.sequential`). Guarantee: pure.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from keras_matrix.analysis.comparison.machines import MACHINES, noun, short
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate, minimum_detectable_effect, of_logs, p_value
-from keras_matrix.analysis.stats.levels import DISAGREEMENT_LEVEL, LEAST_DEGREES, levels
-from keras_matrix.analysis.stats.sequential import Looks
+from keras_matrix.analysis.stats.sequential import DISAGREEMENT_LEVEL, LEAST_DEGREES, Looks, levels
 from keras_matrix.analysis.stats.sessions import BY_SPREAD, NO_INTERVAL
 from keras_matrix.records.text import interval, percent_change, percentage, ratio_text
 

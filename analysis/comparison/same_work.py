@@ -6,12 +6,22 @@ losses differ only if in some epoch they are further apart than `LOSS_TOLERANCE`
 observed from seeds alone (docs/parity.md). Differing losses are a caveat of the comparison and do not prevent it.
 
 Different use of TF32 in float32 operations is a caveat in league `as_shipped`, where each backend keeps its default,
-and prevents the comparison in league `matched`, which turns TF32 off (`analysis.comparison.tf32`).
+and prevents the comparison in league `matched`, which turns TF32 off (`analysis.comparison.same_work`).
 
 A cell whose steps may have used part of their batches is compared with none.
 
 Guarantee: pure; facts that were not measured are not compared. Limit: a wrong step that does not change the loss in the
 few epochs of a cell is not detected; `runner parity` compares gradients and updates.
+
+Which float32 operations of compared cells use TF32, and the message if they differ.
+
+TensorFlow and JAX use TF32 on a GPU of compute capability 8.0 or newer by default, PyTorch only in convolutions and
+recurrent layers. In league `as_shipped`, which keeps these defaults, a difference is a caveat of the comparison; in
+`matched`, which turns TF32 off everywhere, it prevents the comparison.
+
+Guarantee: pure. Operations that no cell's layers compute, and precisions other than float32, are not considered.
+Records without probes have one value for all operations, PyTorch's for matrix products only: for these records only
+products are compared.
 """
 
 from __future__ import annotations
@@ -21,9 +31,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from keras_matrix.analysis.comparison import machines, tf32
+from keras_matrix.analysis.comparison import machines
 from keras_matrix.records.backends import TABLE as BACKEND_TABLE
-from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.schema import MEASURED, Record, Resolved
 from keras_matrix.records.text import percentage
 
 LOSS_TOLERANCE = 0.25
@@ -36,7 +46,6 @@ COMPILED, GRAPH, ONE_BY_ONE = "runs a compiled step", "runs a graph of operation
 STEPS, HOSTS = "steps per epoch", "hosts"
 Cells = Mapping[str, Sequence[Record]]
 """The measured records of each compared cell, by the name shown for it."""
-
 # Facts that older records and some processes lack: compared among the records that have them.
 OPTIONAL_FACTS: dict[str, Callable[[Record], object]] = {
     "trainable parameters": lambda record: record.resolved and record.resolved.trainable_parameters,
@@ -75,6 +84,8 @@ FIGURES: dict[str, tuple[Callable[[Record], Any], float]] = {
 FIGURES_BETWEEN_BACKENDS: dict[str, tuple[Callable[[Record], Any], float]] = {
     "FLOPs per batch": (lambda record: record.resolved and record.resolved.forward_flops, FLOPS_TOLERANCE)
 }
+Users = tuple[tuple[str, ...], tuple[str, ...]]
+"""The cells that use TF32 in an operation, and those that do not."""
 
 
 def differing(cells: Cells, apart: bool = False, spread_out: bool = False) -> str | None:
@@ -97,8 +108,8 @@ def differing(cells: Cells, apart: bool = False, spread_out: bool = False) -> st
         texts = {cell: "/".join(map(_word, values)) for cell, values in found.items() if values}
         if len(set(texts.values())) > 1:
             return _difference(name, texts)
-    if matched and (reason := tf32.difference(cells)):
-        return f"TF32 differs: {reason}; {tf32.STILL_ON}"
+    if matched and (reason := difference(cells)):
+        return f"TF32 differs: {reason}; {STILL_ON}"
     several = len({record.settings.backend for record in everyone}) > 1
     for name, (figure, tolerance) in (FIGURES | FIGURES_BETWEEN_BACKENDS if several else FIGURES).items():
         known = {cell: value for cell, records in cells.items() for value in _values(figure, records, True)}
@@ -125,8 +136,8 @@ def work_caveats(cells: Cells) -> tuple[str, ...]:
     """Return the caveats of comparing these cells: different default precisions or losses."""
     everyone = [record for records in cells.values() for record in records]
     matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
-    precision = None if matched else tf32.difference(cells)
-    found = (precision and f"TF32: {precision}; {tf32.EQUALISE}", without_jit(cells), losses_apart(cells))
+    precision = None if matched else difference(cells)
+    found = (precision and f"TF32: {precision}; {EQUALISE}", without_jit(cells), losses_apart(cells))
     return tuple(line for line in found if line)
 
 
@@ -225,3 +236,64 @@ def _word(value: object) -> str:
     if isinstance(value, bool):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _in_products(resolved: Resolved) -> bool | None:
+    probed = (resolved.tf32_matmul, resolved.tf32_convolution, resolved.tf32_rnn)
+    return resolved.tf32 if all(value is None for value in probed) else resolved.tf32_matmul
+
+
+OPERATIONS: dict[str, tuple[str, Callable[[Resolved], bool | None]]] = {
+    "matmul": ("matrix products", _in_products),
+    "convolution": ("convolutions", lambda resolved: resolved.tf32_convolution),
+    "rnn": ("recurrent layers", lambda resolved: resolved.tf32_rnn),
+}
+EQUALISE = "set league: matched to compare all of them in float32"
+STILL_ON = (
+    "league matched turns TF32 off: remove what turns it on again, in the workload's code (such as "
+    "torch.set_float32_matmul_precision) or in the environment (NVIDIA_TF32_OVERRIDE, "
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE), or set league: as_shipped"
+)
+
+
+def difference(cells: Cells) -> str | None:
+    """Return in which operations some cells use TF32 and others do not, None if there is no such operation."""
+    groups: dict[Users, list[str]] = {}
+    for name, (label, used) in OPERATIONS.items():
+        users, others = _users(cells, name, used)
+        if users and others:
+            groups.setdefault((users, others), []).append(label)
+    texts = []
+    for (users, others), labels in groups.items():
+        use, do = ("uses" if len(users) == 1 else "use"), ("does" if len(others) == 1 else "do")
+        texts.append(f"{_listed(users)} {use} it in {_listed(labels)}, {_listed(others)} {do} not")
+    return "; ".join(texts) or None
+
+
+def of_step(resolved: Resolved) -> bool | None:
+    """Return whether the float32 operations of a step may use TF32; if its layers are unknown, its matrix products.
+
+    Older records have no probes; for them the one value for all operations is returned.
+    """
+    operations = resolved.operations or ("matmul",)
+    known = [used(resolved) for name, (_, used) in OPERATIONS.items() if name in operations]
+    found = [value for value in known if value is not None]
+    return any(found) if found else resolved.tf32
+
+
+def _users(cells: Cells, name: str, used: Callable[[Resolved], bool | None]) -> Users:
+    """Return the cells that use TF32 in this operation and those that do not; a cell can be in both."""
+    values = {cell: {used(one) for one in _concerned(records, name)} for cell, records in cells.items()}
+    users, others = ([cell for cell, found in values.items() if value in found] for value in (True, False))
+    return tuple(users), tuple(others)
+
+
+def _concerned(records: Sequence[Record], name: str) -> list[Resolved]:
+    """Return the float32 records' facts whose layers compute this operation or are unknown."""
+    found = [record.resolved for record in records if record.resolved is not None]
+    return [one for one in found if one.precision == "float32" and (not one.operations or name in one.operations)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as text: `a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -4,17 +4,32 @@ The backends' events are seconds of the wall clock over the whole process: build
 its initialisers, often for longer than the first step takes, and batches, counts of weights and the search for the
 steps per epoch compile others. So tracing and compiling are parts of the process, not of the first step. Guarantee:
 pure; parts that exceed their whole, as sums over threads that compile at the same time may, are not stated.
+
+What a warm cache of compiled programs saves: the first epoch with a cold cache over that with a warm one.
+
+`compile_cache: [cold, warm]` makes two cells of each backend. They are compared by their first epoch, which traces and
+compiles, in the repeats that both have. The process that fills the cache is left out: on JAX one that took no program
+from it, on other backends, which do not report that, the first repeat.
+
+Guarantee: pure; only cells that differ in nothing else are compared. Limit: a first epoch also trains its steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
+from keras_matrix.analysis.comparison.ratios import BackendRatio, bracketed, ratio_of, too_few
+from keras_matrix.analysis.comparison.table import CellSummary, Row
+from keras_matrix.analysis.stats.blocks import Estimate, paired_logs
+from keras_matrix.records.codec import canonical
 from keras_matrix.records.schema import Record, Times
 
 MEANING = "trace and compile are of the whole process, building included; they are not parts of the first step"
+COLD, WARM = "cold", "warm"
+Repeat = tuple[str, int]
+"""A place and the number of a process there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +66,78 @@ def fits(record: Record) -> bool:
 def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class WarmCache:
+    """A cell with a warm cache against the same cell with a cold one.
+
+    `ratio` is the cold first epoch over the warm one; without it `missing` says why. `hits` are the programs that a
+    process took from the cache, the fewest of all; None if the backend does not report them.
+    """
+
+    cell_id: str
+    backend: str
+    ratio: BackendRatio | None
+    missing: str
+    hits: int | None
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The cold first epoch over the warm one; None if they are not compared."""
+        return self.ratio.estimate if self.ratio else None
+
+    @property
+    def text(self) -> str:
+        """The result as one line that begins with the backend and the ratio, such as `jax 1.92x [1.80 2.05], ...`."""
+        if self.ratio is None:
+            return f"{self.backend}: {self.missing}"
+        estimate, reason = self.ratio.estimate, ""
+        if estimate.bounds is None:
+            reason = too_few([self.ratio])
+        elif not estimate.excludes(1.0):
+            reason = "not separable from no gain"
+        hits = "" if self.hits is None else f"at least {self.hits} programs from the cache"
+        gain = f"{self.backend} {bracketed(estimate)}, first epoch with a cold cache over that with a warm one"
+        return "; ".join(part for part in (gain, reason, hits) if part)
+
+
+def warm_caches(rows: Sequence[Row]) -> list[WarmCache]:
+    """Return the comparison of each measured cell that has a warm cache, in the order of the table."""
+    cells = [(row, cell) for row in rows for cell in row.cells.values()]
+    cold = {canonical(cell.settings): cell for _, cell in cells if cell.settings.compile_cache == COLD}
+    return [
+        _compared(row, cell, cold.get(canonical(replace(cell.settings, compile_cache=COLD))))
+        for row, cell in cells
+        if cell.step_time and cell.settings.compile_cache == WARM
+    ]
+
+
+def _compared(row: Row, warm: CellSummary, cold: CellSummary | None) -> WarmCache:
+    filled = [record for record in warm.measured if _took_programs(record)]
+    hits = [found for record in filled if (found := _hits(record)) is not None]
+    missing = ""
+    logs: Mapping[Repeat, float] = {}
+    if cold is None or not cold.measured:
+        missing = f"a cold cache was not measured: set compile_cache: [{COLD}, {WARM}]"
+    elif not (logs := paired_logs(_first_epochs_s(cold.measured), _first_epochs_s(filled))):
+        missing = "no repeat in common with a cold cache, apart from the one that fills the warm cache"
+    ratio = ratio_of(warm.settings.backend, {"": list(logs.values())}, row.looks) if logs else None
+    return WarmCache(warm.cell_id, warm.settings.backend, ratio, missing, min(hits, default=None))
+
+
+def _hits(record: Record) -> int | None:
+    return record.resolved.compile_cache_hits if record.resolved else None
+
+
+def _took_programs(record: Record) -> bool:
+    hits = _hits(record)
+    return record.repeat > 0 if hits is None else hits > 0
+
+
+def _first_epochs_s(records: Sequence[Record]) -> dict[Repeat, float]:
+    return {
+        (record.place, record.repeat): record.times.first_epoch_time_s
+        for record in records
+        if record.times.first_epoch_time_s
+    }

@@ -17,7 +17,12 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from keras_matrix.analysis.comparison.caveats import first_tries, measurement_caveats
+from keras_matrix.analysis.comparison.caveats import (
+    first_tries,
+    measurement_caveats,
+    published_caveats,
+    replica_caveats,
+)
 from keras_matrix.analysis.comparison.machines import difference, hosts, log_levels
 from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
@@ -40,8 +45,6 @@ from keras_matrix.analysis.comparison.ratios import (
 from keras_matrix.analysis.comparison.same_work import differing, mixed, work_caveats
 from keras_matrix.analysis.comparison.titles import Title, Usual, title_order, titled
 from keras_matrix.analysis.generation import overhead_caveats
-from keras_matrix.analysis.published import published_caveats
-from keras_matrix.analysis.scaling.meaning import replica_caveats
 from keras_matrix.analysis.stats.blocks import (
     LEVEL,
     Block,
@@ -52,9 +55,8 @@ from keras_matrix.analysis.stats.blocks import (
     paired_logs,
     spread,
 )
-from keras_matrix.analysis.stats.fixed_time import fixed_time
-from keras_matrix.analysis.stats.levels import levels
-from keras_matrix.analysis.stats.sequential import FIXED, Looks
+from keras_matrix.analysis.stats.epochs import fixed_time
+from keras_matrix.analysis.stats.sequential import FIXED, Looks, levels
 from keras_matrix.analysis.stats.sessions import SeparateSessions, SessionValue, separate_ratio
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import canonical
@@ -76,8 +78,8 @@ class CellSummary:
     metric is not above zero in a process, because it then has no ratio.
     `fixed_time` is what an epoch costs before its first step, of the process that measures it.
     `step_time_median` and `step_time_p95` are of the processes' figures too, interpolated; None below two processes.
-    Of several equal machines `step_time` is the mean of theirs, and `spread` is within them (`analysis.stats.levels`).
-    Other statistics: `analysis.stats.cell_statistics`.
+    Of several equal machines `step_time` is the mean of theirs, and `spread` is within them
+    (`analysis.stats.sequential`). Other statistics: `analysis.stats.cell_statistics`.
     """
 
     cell_id: str

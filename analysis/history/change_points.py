@@ -17,20 +17,30 @@ A later change may undo one for the worse. That one is repaired from the first l
 level before it: less than half of the shift remains, and the rest is at most `NEGLIGIBLE`, or the rule for change
 points would not report it between two such levels. A level that an intended change made worse counts without that
 worsening, which somebody wanted.
+
+What kind of change of a history a change is, for every list, page and notification of changes. Pure.
+
+The packages on both sides of a change, and the commands that search the version which caused it. Pure.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
 
 from keras_matrix.analysis.history.sessions import CellSession, History, SessionSpread, session_spread
 from keras_matrix.analysis.stats.blocks import Estimate, geometric
-from keras_matrix.records.packages import STATED_LATER
-from keras_matrix.records.task import Goal
+from keras_matrix.records.backends import TABLE
+from keras_matrix.records.packages import DISTRIBUTIONS, STATED_LATER
+from keras_matrix.records.task import PREFIX, Goal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,12 +60,14 @@ NEAR = 2
 MOVES = 2
 # Facts that a session may fail to determine, or that earlier records do not state: from or to unknown nothing changes.
 SOMETIMES_UNKNOWN = frozenset({"machine_type", *STATED_LATER})
-
 # Average run length in sessions under heavy tails -> threshold; measured, see docs/history.md.
 THRESHOLDS = {300: 3.6, 1000: 4.2, 3000: 4.7}
 USUAL_RUN_LENGTH = 1000
 LEAST_SCATTER_LOG = 0.001  # no machine repeats closer; without it, equal values would make any change significant
 NEGLIGIBLE = 0.01
+# What a process records of its virtual environment, from which another can be made.
+PACKAGES = ("python", *DISTRIBUTIONS)
+NIGHTLY_KERAS = "keras-nightly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,3 +332,72 @@ def _undoing(fit: Fit, levels: Sequence[float], number: int, threshold: float) -
             continue
         if rest <= math.log1p(NEGLIGIBLE) or float(fit.scores(rest, number - 1, later)) <= threshold:
             yield later
+
+
+class ChangeKind(StrEnum):
+    """Intended: annotated. The other kinds of a change for the worse: slower (open), acknowledged, repaired."""
+
+    INTENDED = "intended"
+    FASTER = "faster"
+    SLOWER = "slower"
+    ACKNOWLEDGED = "acknowledged"
+    REPAIRED = "repaired"
+
+
+def kind_of(change: Change, goal: Goal) -> ChangeKind:
+    """Return the kind of a change; the goal decides whether a higher value is better."""
+    if change.note is not None:
+        return ChangeKind.INTENDED
+    if slowdown(change, goal) <= 1:
+        return ChangeKind.FASTER
+    if change.repaired is not None:
+        return ChangeKind.REPAIRED
+    return ChangeKind.SLOWER if change.acknowledged is None else ChangeKind.ACKNOWLEDGED
+
+
+def slowdown(change: Change, goal: Goal) -> float:
+    """Return the factor by which a change made the figure worse, below 1 for a better one; 1 if it is not known."""
+    ratio = change.ratio or 1.0
+    return ratio if goal is Goal.LOWER else 1 / ratio
+
+
+def packages_around(assessed: Assessment, change: Change) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the versions before and after a change and the changes of packages near it, without local versions."""
+    offsets = [0, *(one.sessions_off for one in change.versions if one.name in PACKAGES)]
+    sides = min(offsets) - 1, max(offsets)  # 0 is the first session after the change
+    before, after = (assessed.history.valued[change.index + offset].facts for offset in sides)
+    return _versions(before), _versions(after)
+
+
+def searches(assessed: Assessment, change: Change) -> list[str]:
+    """Return a command for each package that became newer; packages that move as one set have one."""
+    history = assessed.history
+    if str(history.settings.get("workload", "")).startswith(PREFIX):
+        return []
+    before, after = packages_around(assessed, change)
+    moving = {name: backend.name for backend in TABLE.values() for name in (*backend.packages, *backend.plugins)}
+    found: dict[str, str] = {}
+    for name in DISTRIBUTIONS:
+        good, bad = _version(before.get(name)), _version(after.get(name))
+        if good and bad and bad > good and (package := _package(name, good, bad)):
+            ends = f"--good {shlex.quote(before[name])} --bad {shlex.quote(after[name])}"
+            pre = " --pre" if good.is_prerelease or bad.is_prerelease else ""
+            found.setdefault(moving.get(name, name), f"runner bisect {history.cell_id} --package {package} {ends}{pre}")
+    return list(found.values())
+
+
+def _package(name: str, good: Version, bad: Version) -> str | None:
+    """Return the package that has both versions, or None: Keras's nightly wheels have a name of their own."""
+    if name != "keras" or not (good.is_devrelease or bad.is_devrelease):
+        return name
+    return NIGHTLY_KERAS if good.is_devrelease and bad.is_devrelease else None
+
+
+def _versions(facts: Mapping[str, str]) -> dict[str, str]:
+    return {name: facts[name].partition("+")[0] for name in PACKAGES if name in facts}
+
+
+def _version(text: str | None) -> Version | None:
+    with contextlib.suppress(InvalidVersion):
+        return Version(text) if text else None
+    return None

@@ -2,38 +2,59 @@
 
 `reports` finds every analysis that a run contains, `analyse` makes the report of one. Promise: pure, and never raises
 for records of failed cells: the report then states the reason.
+
+What would help an input pipeline: changes with their predicted speed-ups, best first.
+
+A change is advised only if its predicted speed-up is above 1 beyond its interval and at least `LEAST_GAIN`. Changes
+that cannot help are not even predicted: more workers for threads that share an interpreter or for a saturated storage,
+more threads than CPUs for preparation that needs CPU, another format where storage is not what is waited for.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from keras_matrix.analysis.stalls import advice as advised
-from keras_matrix.analysis.stalls import predict, split
-from keras_matrix.analysis.stalls.advice import Situation
+from keras_matrix.analysis.stalls import predict
 from keras_matrix.analysis.stalls.arms import Arms, Block, analyses, blocks, mean, observed, too_few
 from keras_matrix.analysis.stalls.bottleneck import (
+    LOCK_HELD,
     NamedBottleneck,
     PreparingWorkers,
     bottleneck,
+    caveats,
     concurrency,
     mean_stages,
     process_cpus,
+    step_split,
 )
-from keras_matrix.analysis.stalls.predict import PredictionInputs
-from keras_matrix.analysis.stalls.report import ArmResult, BottleneckKind, Rates, StallReport, WorkerPrediction
-from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, geometric, of_logs, paired_logs
+from keras_matrix.analysis.stalls.predict import Change, Demand, PredictionInputs
+from keras_matrix.analysis.stalls.report import Advice, ArmResult, BottleneckKind, Rates, StallReport, WorkerPrediction
+from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate, geometric, of_logs, paired_logs
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.input_probe import InputProbe
-from keras_matrix.records.instruments.input_use import InputUse
+from keras_matrix.records.instruments.input_use import MOST_PREFETCH, InputFacts, InputUse
 from keras_matrix.records.instruments.stall_arms import ArmName, base_of
 from keras_matrix.records.schema import MEASURED, Record
-from keras_matrix.records.text import bytes_text, percentage
+from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.records.text import bytes_text, percentage, seconds
 
 SHOWN_WORKERS = 8
 MOST_HITS = 0.1  # of a cold arm, whose files were evicted
 MOST_RESIDENT = 0.05  # of the files of a cold arm, when its epochs begin
+LEAST_GAIN = 1.02
+LEAST_GAIN_WITHOUT_INTERVAL = 1.05
+MOST_THREADS, MOST_PROCESSES_PER_CPU = 64, 4
+# Of the best possible step time: the fewest workers that come this close are advised.
+GOOD_ENOUGH = 1.02
+CHANNELS = 3
+CACHE_SHARE = 0.5  # of the memory that decoded samples may fill
+RUNS_PER_BATCH = 4  # contiguous runs of a record file that make a batch
+REQUEST_BYTES = 512 << 10  # the kernel splits a long read into requests of about this size
+DEEPER = 4  # times the depth of the queue
+EACH_PROCESS = "each worker process fills a cache of its own: complete only after many passes over the data"
+STORAGE = (BottleneckKind.BANDWIDTH, BottleneckKind.IOPS)
 
 
 def reports(records: Iterable[Record], probes: Mapping[str, InputProbe] | None = None) -> list[StallReport]:
@@ -59,7 +80,7 @@ def _of_blocks(empty: StallReport, arms: Arms, found: Sequence[Block], probe: In
     timed = [record for record in arms.get(ArmName.TIMED, ()) if record.status in MEASURED]
     use, timed_use = own[0].input, timed[0].input if timed else None
     facts = (use or timed_use or InputUse()).facts
-    shares = split.split(found)
+    shares = step_split(found)
     workers = _workers(own[0], use or timed_use)
     stored_as = facts.stored_as if facts else None
     named = bottleneck(found, shares, workers, probe, stored_as)
@@ -81,7 +102,7 @@ def _of_blocks(empty: StallReport, arms: Arms, found: Sequence[Block], probe: In
         bottleneck=named.name if shares.stall.bounds else BottleneckKind.UNDECIDED,
         why=named.why if shares.stall.bounds else too_few(len(found)),
         ceiling=of_logs(list(paired_logs(step_s, synthetic_s).values())),
-        advice=advised.advice(situation),
+        advice=advice(situation),
         by_workers=_by_workers(situation),
         facts=facts,
         rates=_rates(found, workers),
@@ -89,7 +110,7 @@ def _of_blocks(empty: StallReport, arms: Arms, found: Sequence[Block], probe: In
         queue_capacity=(use or timed_use or InputUse()).queue_capacity,
         caveats=[
             *([too_few(len(found))] if len(found) < MIN_BLOCKS else []),
-            *split.caveats(shares),
+            *caveats(shares),
             *_not_timed(arms),
             *_not_probed(probe),
             *_not_predicted(situation),
@@ -246,3 +267,252 @@ def _fits_in_memory(record: Record) -> list[str]:
         return []
     size = bytes_text(stored_bytes)
     return [f"the data set ({size}) fits into memory: only the first pass after a start reads from storage, as here"]
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A pipeline with its measurements; `pairs` are the blocks that have stage times, with their demands.
+
+    `memory_bytes` is the memory that a cell may use, None if it is not known.
+    """
+
+    settings: Settings
+    facts: InputFacts | None
+    memory_bytes: int | None
+    workers: PreparingWorkers
+    named: NamedBottleneck
+    pairs: Sequence[tuple[Block, Demand]]
+    probe: InputProbe | None
+
+    def param(self, name: str) -> Scalar | None:
+        """Return a parameter of a workload of the catalog; None if it has no such parameter, or is a user's own."""
+        return None if ":" in self.settings.workload else self.settings.params.get(name)
+
+    def changed(self, **params: Scalar) -> dict[str, Scalar]:
+        """Return the parameters to change, empty if the workload does not have all of them."""
+        return params if all(self.param(name) is not None for name in params) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    change: str
+    text: str
+    demand: Change
+    params: dict[str, Scalar]
+    stored_as: str | None = None
+    note: str | None = None
+
+
+def advice(situation: Situation) -> list[Advice]:
+    """Return the changes that help, one of each name, the largest predicted speed-up first."""
+    if not situation.pairs or situation.named.name is BottleneckKind.NONE:
+        return []
+    found = [_predicted(situation, candidate) for candidate in _candidates(situation)]
+    helpful = sorted((one for one in found if helps(one.speed_up)), key=lambda one: one.speed_up.centre)
+    best = {one.change: one for one in helpful}  # of two changes with the same name, the better one
+    return sorted(best.values(), key=lambda one: -one.speed_up.centre)
+
+
+def helps(gain: Estimate) -> bool:
+    """Return whether a predicted speed-up is above 1 beyond its interval and large enough to matter."""
+    if gain.low is None:
+        return gain.centre >= LEAST_GAIN_WITHOUT_INTERVAL
+    return gain.low > 1 and gain.centre >= LEAST_GAIN
+
+
+def fewest_workers(situation: Situation) -> int | None:
+    """Return the fewest workers that come close to the best step time; None if more workers cannot help."""
+    now, name = situation.workers.count, situation.named.name
+    if now is None or name in STORAGE or name in (BottleneckKind.GIL, BottleneckKind.COPY):
+        return None
+    cores = situation.workers.cores
+    waiting = MOST_THREADS if situation.workers.threads else MOST_PROCESSES_PER_CPU * cores
+    most = max(now, cores if name is BottleneckKind.CPU else waiting)
+    step_s = {n: _mean_step(situation, predict.with_workers(n)) for n in range(now + 1, most + 1)}
+    if not step_s:
+        return None
+    best_s = min(step_s.values())
+    return next(n for n, found_s in step_s.items() if found_s <= GOOD_ENOUGH * best_s)
+
+
+def _predicted(situation: Situation, one: _Candidate) -> Advice:
+    gain = predict.speed_up(situation.pairs, one.demand)
+    step_s = _mean_step(situation, one.demand)
+    note = (
+        one.note if one.params or one.stored_as else _join(one.note, "parameters of your own pipeline: not verifiable")
+    )
+    return Advice(one.change, one.text, gain, step_s, one.params, one.stored_as, note)
+
+
+def _mean_step(situation: Situation, change: Change) -> float:
+    return sum(change(own).step_s() for _, own in situation.pairs) / len(situation.pairs)
+
+
+def _candidates(situation: Situation) -> Iterator[_Candidate]:
+    yield from _more_workers(situation)
+    yield from _processes(situation)
+    yield from _cheaper_decoding(situation)
+    yield from _device_preprocessing(situation)
+    yield from _records(situation)
+    yield from _deeper_queue(situation)
+    yield from _memory(situation)
+
+
+def _more_workers(situation: Situation) -> Iterator[_Candidate]:
+    count = fewest_workers(situation)
+    if count is None:
+        return
+    now = situation.workers.count
+    kind = "threads" if situation.workers.threads else "processes"
+    note = None
+    # A thread that waits for bytes releases the interpreter; only one that prepares may hold it.
+    if situation.workers.threads and (now or 0) < 2 and situation.named.name is BottleneckKind.CPU:
+        held = situation.probe.lock_held_share if situation.probe else None
+        if held is not None and held > LOCK_HELD:
+            return  # several threads would share one interpreter
+        note = "if the code that prepares releases the interpreter's lock" if held is None else None
+    params = situation.changed(input_workers=count)
+    text = f"{count} {kind} in place of {_now_text(situation)}"
+    yield _Candidate("workers", text, predict.with_workers(count), params, note=note)
+
+
+def _processes(situation: Situation) -> Iterator[_Candidate]:
+    """Yield processes in place of threads that share one interpreter, or that would."""
+    now, held = situation.workers.count or 0, situation.probe.lock_held_share if situation.probe else None
+    alone = now < 2 and held is not None and held > LOCK_HELD and situation.named.name is BottleneckKind.CPU
+    if not situation.workers.threads or not (alone or situation.named.name is BottleneckKind.GIL):
+        return
+    count = max(now, situation.workers.cores) if alone else now
+    separate = predict.with_own_interpreters(_alone_cpu_s(situation))
+
+    def change(own: Demand) -> Demand:
+        return predict.with_workers(count)(separate(own))
+
+    text = f"{count} worker processes in place of {_now_text(situation)}"
+    params = {**situation.changed(worker_kind="process"), **(situation.changed(input_workers=count) if alone else {})}
+    if situation.facts is not None and situation.facts.pipeline == "tf_data":  # it has threads only
+        text, params = f"{text} of tf.data, with pipeline: grain", params | situation.changed(pipeline="grain")
+    yield _Candidate("processes", text, change, params, note="without the cost of passing batches")
+
+
+def _alone_cpu_s(situation: Situation) -> float | None:
+    """Return the probe's CPU time of a sample made alone; None if the probe does not have the pipeline's decoder."""
+    probe, facts = situation.probe, situation.facts
+    if probe is None or facts is None or facts.decoder not in probe.decoders:
+        return None
+    return probe.alone_cpu_s
+
+
+def _now_text(situation: Situation) -> str:
+    count, kind = situation.workers.count, "thread" if situation.workers.threads else "process"
+    if not count:
+        return "the training thread"
+    return f"{count} {kind}" + ("" if count == 1 else "s" if kind == "thread" else "es")
+
+
+def _cheaper_decoding(situation: Situation) -> Iterator[_Candidate]:
+    """Yield the decoder with the lowest cost, and decoding at a smaller scale, by the probe's costs."""
+    facts, probe = situation.facts, situation.probe
+    if probe is None or facts is None or facts.decoder is None:
+        return
+    own = probe.decoders.get(facts.decoder)
+    if own is None:
+        yield from _another_library(situation, facts.decoder, probe.alone_cpu_s)
+        return
+    scaled = situation.param("decode_scale") == "dct"
+    own_s = own.scaled_s if scaled and own.scaled_s is not None else own.full_s
+    costs = {name: cost.scaled_s if scaled else cost.full_s for name, cost in probe.decoders.items()}
+    known = {name: cost_s for name, cost_s in costs.items() if cost_s is not None and name != facts.decoder}
+    best = min(known, key=lambda name: known[name], default=None)
+    if best is not None and known[best] < own_s:
+        change = predict.with_prepare_cost(own_s - known[best])
+        text = f"decode with {best} ({seconds(known[best])} of CPU per sample) in place of {facts.decoder}"
+        yield _Candidate("decoder", f"{text} ({seconds(own_s)})", change, situation.changed(decoder=best))
+    if not scaled and own.scaled_s is not None and own.scaled_s < own.full_s:
+        change = predict.with_prepare_cost(own.full_s - own.scaled_s)
+        params = situation.changed(decode_scale="dct")
+        text = f"decode at a smaller scale (DCT scaling with {facts.decoder})"
+        yield _Candidate("scale", text, change, params, note="changes pixels slightly")
+
+
+def _another_library(situation: Situation, decoder: str, alone_cpu_s: float | None) -> Iterator[_Candidate]:
+    """Yield the decoder that `auto` means, in place of one that the probe does not know: one that needs its backend.
+
+    The probe made samples with it, so that the costs compared are those of entire samples. Threads that wait for the
+    interpreter spend CPU time on passing its lock on, which is no cost of a decoder: then nothing is known.
+    """
+    if situation.named.name is BottleneckKind.GIL:
+        return
+    cpu_s = mean([block for block, _ in situation.pairs], lambda b: b.stages.cpu_s if b.stages else None)
+    if alone_cpu_s is None or cpu_s is None or alone_cpu_s >= cpu_s:
+        return
+    text = f"the fastest decoder outside the backend ({seconds(alone_cpu_s)} of CPU per sample in all) in place of"
+    change = predict.with_prepare_cost(cpu_s - alone_cpu_s)
+    yield _Candidate("decoder", f"{text} {decoder} ({seconds(cpu_s)})", change, situation.changed(decoder="auto"))
+
+
+def _device_preprocessing(situation: Situation) -> Iterator[_Candidate]:
+    """Yield preprocessing on the device: cheaper preparation, and a quarter of the bytes to batch and copy."""
+    if situation.param("preprocess") != "host":
+        return
+    saved_s = (situation.probe.host_preprocess_s if situation.probe else None) or 0.0
+    text = "preprocess on the device: bytes in place of floats are batched and copied"
+    change = predict.with_device_preprocessing(saved_s)
+    yield _Candidate("device", text, change, situation.changed(preprocess="device"))
+
+
+def _records(situation: Situation) -> Iterator[_Candidate]:
+    """Yield contiguous reads, where storage is waited for request by request: records, or their order."""
+    named, facts = situation.named.name, situation.facts
+    from_storage = mean([block for block, _ in situation.pairs], lambda b: b.storage_bytes)
+    storage = situation.probe.storage if situation.probe else None
+    read_s = storage.one_read_s if storage and named is BottleneckKind.LATENCY else None
+    waits = named is BottleneckKind.IOPS or (read_s is not None and bool(from_storage))
+    if not waits or facts is None:
+        return
+    reads = max(RUNS_PER_BATCH, (from_storage or 0.0) / REQUEST_BYTES)
+    # A globally shuffled record file needs a request per sample, as a folder does.
+    params = situation.changed(shuffle="window") if situation.param("shuffle") == "global" else {}
+    change, requests = predict.with_fewer_reads(reads, read_s), f"about {reads:.0f} requests per batch"
+    if facts.stored_as in (None, "folder"):
+        convert = "tfrecord" if situation.param("dataset_path") else None
+        text = f"TFRecord in place of single files: {requests} (runner convert)"
+        yield _Candidate("format", text + (", with shuffle: window" if params else ""), change, params, convert)
+    elif params:
+        yield _Candidate("shuffle", f"shuffle within a window in place of all records: {requests}", change, params)
+
+
+def _deeper_queue(situation: Situation) -> Iterator[_Candidate]:
+    """Yield more prefetching, where workers are fast enough on average and training waits all the same."""
+    depth = situation.facts.prefetch if situation.facts else None
+    if depth is None or not situation.workers.count:
+        return
+    if not all(own.pipeline_s() < own.floor_s for _, own in situation.pairs):
+        return
+    deeper = min(max(1, depth) * DEEPER, MOST_PREFETCH)
+    if deeper <= depth:
+        return
+    params = situation.changed(prefetch=deeper)
+    note = "at most: workers are fast enough on average, and only their variation is waited for"
+    yield _Candidate(
+        "prefetch", f"prefetch {deeper} batches in place of {depth}", predict.with_deep_queue, params, note=note
+    )
+
+
+def _memory(situation: Situation) -> Iterator[_Candidate]:
+    """Yield a cache of decoded samples, if they fit into half of the memory; each worker process has its own."""
+    facts, size, memory_bytes = situation.facts, situation.param("image_size"), situation.memory_bytes
+    if facts is None or facts.cache == "ram" or not facts.samples or not memory_bytes or not isinstance(size, int):
+        return
+    floats = 4 if situation.param("preprocess") == "host" else 1
+    copies = 1 if situation.workers.threads else max(1, situation.workers.count or 1)
+    needed_bytes = facts.samples * size * size * CHANNELS * floats * copies
+    if needed_bytes > CACHE_SHARE * memory_bytes:
+        return
+    text = f"cache the decoded samples in memory ({bytes_text(needed_bytes)})"
+    note = "from the second pass over the data on" if copies == 1 else EACH_PROCESS
+    yield _Candidate("cache", text, predict.with_everything_in_memory, situation.changed(cache="ram"), note=note)
+
+
+def _join(*texts: str | None) -> str | None:
+    return "; ".join(text for text in texts if text) or None

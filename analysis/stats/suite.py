@@ -9,17 +9,29 @@ Which workload moved is visible in the rows only.
 
 Source of the mean: Fleming and Wallace, "How not to lie with statistics: the correct way to summarize benchmark
 results", CACM 29 (1986).
+
+One geometric mean a league: the ratio of each backend to the leading one over the works of a table.
+
+Backends of one session are paired by block, those of separate sessions compared as in `analysis.stats.sessions`. If the
+blocks of a work are spread over several machines, a block's number is not one machine for all works: the mean of the
+works' ratios then has no interval. A work on several devices, or by another implementation than Keras, repeats
+another work, and is left out.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME
+from keras_matrix.analysis.comparison.table import Row, in_order, log_ratios, logs_by_machine
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs, p_value
 from keras_matrix.analysis.stats.sequential import FIXED, Looks
+from keras_matrix.analysis.stats.sessions import geometric_mean, separate_ratio
+from keras_matrix.records.settings import KERAS
 
 Block = TypeVar("Block", bound=Hashable)
 
@@ -80,3 +92,89 @@ def per_group(
     groups = {group: suite_ratio(workloads, looks) for group, workloads in logs.items()}
     flat = {f"{group} {name}": blocks for group, named in logs.items() for name, blocks in named.items()}
     return {group: ratio for group, ratio in groups.items() if ratio}, suite_ratio(flat, looks)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """The ratios of the suite's time on each backend to that on `against`, within one league.
+
+    `several_devices` and `not_keras` are the titles of the rows that are left out: on several devices, and of other
+    implementations than Keras.
+    """
+
+    league: str
+    against: str
+    ratios: dict[str, SuiteRatio]
+    several_devices: tuple[str, ...] = ()
+    not_keras: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> str:
+        """What is left out and why, empty for nothing."""
+        reasons = {"several devices": self.several_devices, "another implementation than Keras": self.not_keras}
+        return "; ".join(f"{', '.join(titles)} ({why})" for why, titles in reasons.items() if titles)
+
+
+def suite(rows: Sequence[Row]) -> list[Suite]:
+    """Return, per league, the geometric mean ratio of each backend to the leading one, over the comparable rows."""
+    leagues: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.ratios and all(cell.figure == STEP_TIME for cell in row.cells.values()):
+            leagues.setdefault(next(iter(row.cells.values())).settings.league, []).append(row)
+    return [found for league, members in sorted(leagues.items()) if (found := _suite(league, members))]
+
+
+def _suite(league: str, members: Sequence[Row]) -> Suite | None:
+    """Return the ratios of a league's backends, over the rows in which the backend and the leading one both ran."""
+    rows = [row for row in members if not _on_several_devices(row) and not _not_keras(row)]
+    names = in_order(name for row in rows for name in row.cells)
+    present = [b for b in names if any(b in row.cells and row.cells[b].step_time for row in rows)]
+    if not present:
+        return None
+    first = present[0]
+    to_first = {backend: _suite_ratio(rows, backend, first) for backend in present[1:]}
+    centres = {first: 1.0, **{backend: ratio.estimate.centre for backend, ratio in to_first.items() if ratio}}
+    against = min(centres, key=lambda backend: centres[backend])
+    ratios = {backend: _suite_ratio(rows, backend, against) for backend in present if backend != against}
+    known = {backend: ratio for backend, ratio in ratios.items() if ratio}
+    several, not_keras = (
+        tuple(row.title for row in members if test(row)) for test in (_on_several_devices, _not_keras)
+    )
+    return Suite(league, against, known, several, not_keras) if known else None
+
+
+def _on_several_devices(row: Row) -> bool:
+    return any(cell.settings.devices > 1 for cell in row.cells.values())
+
+
+def _not_keras(row: Row) -> bool:
+    return any(cell.settings.implementation != KERAS for cell in row.cells.values())
+
+
+def _suite_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
+    both = [row for row in rows if backend in row.cells and against in row.cells]
+    apart = [row for row in both if row.apart(backend, against)]  # the two cells are of the same two sessions
+    titles = {row.key: row.title for row in both}
+    ratios = {row.key: separate_ratio(row.values[backend], row.values[against]).estimate for row in apart}
+    if (estimate := geometric_mean(list(ratios.values()))) is not None:
+        without = tuple(row.title for row in both if row.key not in ratios)
+        return SuiteRatio(estimate, None, tuple(titles[key] for key in ratios), without, separate=True)
+    if any(row.machines for row in both):
+        return _over_machines(both, backend, against)
+    logs = {row.key: log_ratios(row.cells[backend], row.cells[against]) for row in both}
+    found = suite_ratio(logs, rows[0].looks)
+    return found and found.named(titles)
+
+
+def _over_machines(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
+    """Return the mean of the works' ratios, each the mean of its machines', without an interval."""
+    logs = {}
+    for row in rows:
+        if by_machine := logs_by_machine(row.cells[backend], row.cells[against]):
+            logs[row.key] = statistics.fmean(map(statistics.fmean, by_machine.values()))
+    if not logs:
+        return None
+    estimate = Estimate(math.exp(statistics.fmean(logs.values())), None, None, len(logs))
+    used, without = (tuple(row.title for row in rows if (row.key in logs) is there) for there in (True, False))
+    machines = tuple(sorted({machine for row in rows for machine in row.machines}))
+    return SuiteRatio(estimate, None, used, without, machines=machines)

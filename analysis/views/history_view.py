@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of
-from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
-from keras_matrix.analysis.history.searches import searches
+from keras_matrix.analysis.history.change_points import Assessment, Change, ChangeKind, VersionChange, kind_of, searches
 from keras_matrix.analysis.history.sessions import CellSession, History, SessionSpread
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.text import plural

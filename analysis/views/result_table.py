@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from keras_matrix.analysis.comparison import run_summary
 from keras_matrix.analysis.comparison.answer import Answer, answer
 from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, SameWork, cell_caveats
 from keras_matrix.analysis.comparison.primary_metric import (
@@ -22,21 +21,20 @@ from keras_matrix.analysis.comparison.primary_metric import (
     metrics_over,
     primary_value,
 )
+from keras_matrix.analysis.comparison.run_summary import summary_lines, undecided
+from keras_matrix.analysis.comparison.starts import WarmCache, warm_caches
 from keras_matrix.analysis.comparison.table import CellSummary, Row
-from keras_matrix.analysis.comparison.undecided import undecided
-from keras_matrix.analysis.fc import gap_to_peak
-from keras_matrix.analysis.fc.parallel import FcFigure, figures
+from keras_matrix.analysis.fc import FcFigure, fc_figures, gap_lines
 from keras_matrix.analysis.keras_cost import KerasCost, keras_costs
-from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
+from keras_matrix.analysis.scaling import DeviceScaling, device_scalings
 from keras_matrix.analysis.stats import cell_statistics
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import Hidden
-from keras_matrix.analysis.stats.league_means import Suite, suite
-from keras_matrix.analysis.warm_caches import WarmCache, warm_caches
+from keras_matrix.analysis.stats.suite import Suite, suite
 from keras_matrix.records.schema import Status
 
 if TYPE_CHECKING:
-    from keras_matrix.analysis.hardware.roofline import PeakShare
+    from keras_matrix.analysis.roofline import PeakShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +172,7 @@ class ResultTable:
     def summary(self) -> list[str]:
         """The summary of the run and the gaps of its FC modes, as lines."""
         cells = {cell_id: view.cell for cell_id, view in self.by_id.items()}
-        return [*run_summary.lines(self.rows, self.suites), *gap_to_peak.lines(self.parallel, cells)]
+        return [*summary_lines(self.rows, self.suites), *gap_lines(self.parallel, cells)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +204,7 @@ def result_table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> R
         {scaling.cell_id: scaling for scaling in device_scalings(rows)},
         {cache.cell_id: cache for cache in warm_caches(rows)},
         {cost.cell_id: cost for cost in keras_costs(rows)},
-        {figure.cell_id: figure for figure in figures(cells, run_context.shares)},
+        {figure.cell_id: figure for figure in fc_figures(cells, run_context.shares)},
     )
     advice = {key: how.text(run_context.command) for key, how in undecided(rows).items()}
     works = [

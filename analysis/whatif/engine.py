@@ -12,18 +12,40 @@ Rules:
 
 Where nothing can be shared, each start follows from its predecessors alone, and no event queue is needed.
 Not known: that a slower core, cache or memory bus slows a neighbour down that needs no more of its cores.
+
+The event queue of the simulation: cores and links that several operations share, lanes that run several at a time.
+
+A node of step k is the *instance* k x nodes + its number. Most starts follow from the ends of predecessors and are
+computed at once, without an event; only what uses something shared passes through the queue, in the order of time.
+
+Timelines of a graph as spans of the neutral trace, for Perfetto: a replayed step, and the traced steps.
+
+Both may be written to one file: `first_worker` moves the ranks of one of them to other workers of the file. A
+collective is shown on each rank from the time when that rank is ready for it, as profilers show it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
 
 from keras_matrix.analysis.whatif.graph import Graph, Node, NodeKind
-from keras_matrix.analysis.whatif.program import Pick, Program, program_of
-from keras_matrix.analysis.whatif.sharing import Simulation
+from keras_matrix.analysis.whatif.program import Pick, Program, blocked_error, program_of
+from keras_matrix.records.traces.neutral import Phase, Span, Track, TrackKind
 
 STEPS = 3
+ALONE, ON_CORES, COLLECTIVE, QUEUED = range(4)
+KINDS = {
+    NodeKind.HOST: TrackKind.HOST,
+    NodeKind.COMPUTE: TrackKind.COMPUTE,
+    NodeKind.COMMUNICATION: TrackKind.COMMUNICATION,
+    NodeKind.INPUT: TrackKind.INPUT,
+}
+PHASES = frozenset(Phase)
+Interval = tuple[Node, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +187,317 @@ def _shared(program: Program, picks: Sequence[Pick]) -> list[StepTimes]:
     count = len(program.before)
     cuts = [slice(at, at + count) for at in range(0, len(durations), count)]
     return [StepTimes(simulation.ready[cut], simulation.starts[cut], simulation.ends[cut]) for cut in cuts]
+
+
+class Cores:
+    """The cores of a machine. All that run have the same speed, so that one clock of work done orders their ends."""
+
+    __slots__ = ("_at", "_cores", "_demand", "_done", "_running", "_speed", "demands", "next_end")
+
+    def __init__(self, cores: float, demands: list[float]) -> None:
+        """`demands` is how many cores each instance needs."""
+        self.demands, self.next_end = demands, inf
+        self._cores, self._demand, self._speed = cores, 0.0, 1.0
+        self._at = self._done = 0.0  # the time of the last change, and the work done by then by what has run always
+        self._running: list[tuple[float, int]] = []
+
+    def add(self, at: float, instance: int, work: float) -> None:
+        """Start an instance."""
+        self._done = done = self._done + (at - self._at) * self._speed
+        running = self._running
+        heappush(running, (done + work, instance))
+        self._change(at, self._demand + self.demands[instance])
+
+    def pop(self, at: float) -> int:
+        """End the instance that ends at this time, `next_end`, and return it."""
+        self._done, instance = heappop(self._running)
+        self._change(at, self._demand - self.demands[instance])
+        return instance
+
+    def _change(self, at: float, demand: float) -> None:
+        """Set the speed for what runs from now on, and with it the next end."""
+        self._at = at
+        if running := self._running:
+            self._demand = demand
+            self._speed = speed = 1.0 if demand <= self._cores else self._cores / demand
+            left = running[0][0] - self._done
+            self.next_end = at + left / speed if left > 0 else at
+        else:
+            self._demand, self._speed, self.next_end = 0.0, 1.0, inf  # exactly 0: rounding does not accumulate
+
+
+class Links:
+    """The links of the ranks. A collective is as slow as on the link with the most collectives."""
+
+    __slots__ = ("_at", "_left", "_ranks", "_speeds", "_uniform", "next_end")
+
+    def __init__(self, ranks: list[tuple[int, ...]]) -> None:
+        """`ranks` are those of each collective."""
+        self.next_end = inf
+        self._ranks, self._uniform = ranks, len(set(ranks)) == 1
+        self._at = 0.0
+        self._left: dict[int, float] = {}
+        self._speeds: dict[int, float] = {}
+
+    def add(self, at: float, instance: int, work: float) -> None:
+        """Start the transfer of a collective's instance."""
+        self._advance(at)
+        self._left[instance] = work
+        self._plan()
+
+    def pop(self, at: float) -> int:
+        """End the instance that ends at this time, `next_end`, and return it."""
+        self._advance(at)
+        instance = min(self._left, key=lambda one: (self._left[one] / self._speeds[one], one))
+        del self._left[instance]
+        self._plan()
+        return instance
+
+    def _advance(self, at: float) -> None:
+        for instance in self._left:
+            self._left[instance] -= (at - self._at) * self._speeds.get(instance, 0.0)
+        self._at = at
+
+    def _plan(self) -> None:
+        left, count = self._left, len(self._ranks)
+        if self._uniform:
+            self._speeds = dict.fromkeys(left, 1 / max(1, len(left)))
+        else:
+            sharing = Counter(rank for one in left for rank in self._ranks[one % count])
+            self._speeds = {one: 1 / max(sharing[rank] for rank in self._ranks[one % count]) for one in left}
+        self.next_end = min((self._at + max(0.0, left[one]) / self._speeds[one] for one in left), default=inf)
+
+
+class Queue:
+    """A lane that runs several nodes at a time and starts them in their order."""
+
+    __slots__ = ("free", "released", "waiting")
+
+    def __init__(self, at_a_time: int) -> None:
+        """Let `at_a_time` nodes run at the same time."""
+        self.free, self.waiting = at_a_time, list[int]()  # instances that have not started, in reverse order
+        self.released: set[int] = set()
+
+
+def _role(program: Program, node: int) -> int:
+    if program.queue_of[node] >= 0:
+        return QUEUED
+    if program.collective_of[node] >= 0:
+        return COLLECTIVE
+    return ON_CORES if program.hosts[node] >= 0 else ALONE
+
+
+class Simulation:
+    """Runs all steps; then `ready`, `starts` and `ends` have the times of each instance."""
+
+    def __init__(self, program: Program, durations: list[float], gaps: list[float]) -> None:
+        """Durations and gaps are of each instance."""
+        self._program, self._durations, self._gaps = program, durations, gaps
+        total, nodes, steps = len(durations), len(program.before), len(durations) // len(program.before)
+        self.ready, self.starts, self.ends = [0.0] * total, [0.0] * total, [-1.0] * total
+        self._latest = [0.0] * total
+        first = [len(before) for before in program.before]
+        later = [count + len(before) for count, before in zip(first, program.before_last, strict=True)]
+        self._unmet = first + later * (steps - 1)
+        members = len(program.members)
+        self._missing = [len(one) for one in program.members] * steps
+        self._begins = [0.0] * (members * steps)
+        # Times with codes: an instance that arrives, total + a collective's, or `_ended` + one that ends in its queue.
+        self._events: list[tuple[float, int]] = []
+        self._stack: list[tuple[int, float]] = []  # nodes whose end is known, and their end
+        cores, demands = float(program.graph.header.cores or 0), [node.cores for node in program.graph.nodes] * steps
+        hosts = sorted({host for host in program.hosts if host >= 0})
+        self._cores = {host: Cores(cores, demands) for host in hosts}
+        ranks = [tuple(program.graph.nodes[node].rank for node in one) for one in program.members]
+        self._links = Links(ranks) if program.links_shared else None
+        self._queues = [Queue(at_a_time) for at_a_time in program.queues]
+        for instance in reversed(range(total)):
+            if (queue := program.queue_of[instance % nodes]) >= 0:
+                self._queues[queue].waiting.append(instance)
+        self._nodes, roles = nodes, [_role(program, node) for node in range(nodes)]
+        self._roles = roles * steps
+        own = [self._cores[host] if role == ON_CORES else None for role, host in zip(roles, program.hosts, strict=True)]
+        self._ended = total + len(self._begins)  # codes of events from here on are ends
+        self._cores_of = own * steps + [None] * (len(self._begins) + total)
+
+    def run(self) -> None:
+        """Simulate. Raises `GraphError` if an instance can never start."""
+        for instance, unmet in enumerate(self._unmet):
+            if not unmet:
+                self._release(instance)
+        self._propagate()
+        self._loop()
+        for instance, end in enumerate(self.ends):
+            if end < 0:
+                raise blocked_error(self._program, instance % self._nodes)
+
+    def _loop(self) -> None:
+        """Handle events until there are none."""
+        events, cores_of, stack = self._events, self._cores_of, self._stack
+        ready, starts, durations = self.ready, self.starts, self._durations
+        resources: list[Cores | Links] = [*self._cores.values(), *([self._links] if self._links else [])]
+        while True:
+            at, source = (events[0][0] if events else inf), None
+            for resource in resources:
+                if resource.next_end < at:
+                    at, source = resource.next_end, resource
+            if source is not None:
+                if source is self._links:
+                    self._end(source.pop(at), at)
+                else:
+                    stack.append((source.pop(at), at))
+            elif events:
+                code = heappop(events)[1]
+                if (cores := cores_of[code]) is not None:
+                    ready[code] = starts[code] = at
+                    cores.add(at, code, durations[code])
+                    continue
+                self._arrive(code, at)
+            else:
+                break
+            if stack:
+                self._propagate()
+
+    def _arrive(self, code: int, at: float) -> None:
+        """Handle an event that does not start work on cores."""
+        if code >= self._ended:
+            self._stack.append((code - self._ended, at))
+        elif code >= len(self._durations):
+            self._transfer(code - len(self._durations), at)
+        else:
+            queue = self._queues[self._program.queue_of[code % self._nodes]]
+            queue.released.add(code)
+            self._serve(queue, at)
+
+    def _propagate(self) -> None:
+        """Follow known ends to all that they release."""
+        stack, ends, unmet, latest = self._stack, self.ends, self._unmet, self._latest
+        after, queues = self._program.after, self._queues
+        nodes, total = self._nodes, len(ends)
+        while stack:
+            instance, end = stack.pop()
+            ends[instance] = end
+            node = instance % nodes
+            base = instance - node
+            for offset in after[node]:
+                other = base + offset
+                if other >= total:  # of a step that is not simulated, as all that follow
+                    break
+                if end > latest[other]:  # noqa: PLR1730 - max() makes the whole simulation 10 % slower
+                    latest[other] = end
+                unmet[other] -= 1
+                if not unmet[other]:
+                    self._release(other)
+            if queues and (number := self._program.queue_of[node]) >= 0:
+                queues[number].free += 1
+                self._serve(queues[number], end)
+
+    def _release(self, instance: int) -> None:
+        """Handle that all predecessors of an instance have ended."""
+        role, at = self._roles[instance], self._latest[instance]
+        if role == QUEUED:
+            heappush(self._events, (at, instance))
+            return
+        at += self._gaps[instance]
+        if role == COLLECTIVE:
+            self._join(instance, at)
+        elif role == ALONE or not self._durations[instance]:
+            self.ready[instance] = self.starts[instance] = at
+            self._stack.append((instance, at + self._durations[instance]))
+        else:
+            heappush(self._events, (at, instance))
+
+    def _serve(self, queue: Queue, at: float) -> None:
+        """Start what a lane that runs several nodes at a time can start now."""
+        nodes = self._nodes
+        while queue.free and queue.waiting and queue.waiting[-1] in queue.released:
+            instance = queue.waiting.pop()
+            queue.released.remove(instance)
+            queue.free -= 1
+            begin = at + self._gaps[instance]
+            if self._program.collective_of[instance % nodes] >= 0:
+                self._join(instance, begin)
+            else:
+                self.ready[instance] = self.starts[instance] = begin
+                heappush(self._events, (begin + self._durations[instance], self._ended + instance))
+
+    def _join(self, instance: int, at: float) -> None:
+        """Count a rank that is ready for its collective, and start it if all are."""
+        self.ready[instance] = at
+        step, node = divmod(instance, self._nodes)
+        number = self._program.collective_of[node]
+        collective = step * len(self._program.members) + number
+        self._begins[collective] = begin = max(self._begins[collective], at)
+        self._missing[collective] -= 1
+        if self._missing[collective]:
+            return
+        duration = self._durations[instance]
+        if self._links is None:
+            self._end(collective, begin + duration)
+        else:
+            latency = min(duration, self._program.latencies_ns[number])
+            heappush(self._events, (begin + latency, len(self._durations) + collective))
+
+    def _transfer(self, collective: int, at: float) -> None:
+        """Let a collective, whose latency has passed, use the link."""
+        step, number = divmod(collective, len(self._program.members))
+        node = self._program.members[number][0]
+        work = self._durations[step * self._nodes + node] - self._program.latencies_ns[number]
+        if work > 0 and self._links is not None:
+            self._links.add(at, collective, work)
+        else:
+            self._end(collective, at)
+
+    def _end(self, collective: int, at: float) -> None:
+        """End a collective for all its ranks."""
+        step, number = divmod(collective, len(self._program.members))
+        for node in self._program.members[number]:
+            instance = step * self._nodes + node
+            self.starts[instance] = self._begins[collective]
+            self._stack.append((instance, at))
+
+
+def spans(graph: Graph, schedule: Schedule, *, first_worker: int = 0) -> Iterator[Span]:
+    """Yield the steady step of a replay, which begins at 0. Rank r is worker `first_worker` + r."""
+    times, begin = schedule.steps[-1], schedule.begin_ns
+    intervals = []
+    for node in graph.nodes:
+        start, end = (round(value[node.number] - begin) for value in (times.ready_ns, times.ends_ns))
+        intervals.append((node, start, end - start))
+    for rank in range(graph.header.world_size):
+        yield _step(first_worker + rank, 1, 0, round(schedule.step_time_ns))
+    yield from _spans(intervals, 1, first_worker)
+
+
+def measured_spans(graph: Graph, *, first_worker: int = 0) -> Iterator[Span]:
+    """Yield the traced steps one after another, as they were measured. Nodes without `starts_ns` are left out."""
+    begin = 0
+    for step, time_s in enumerate(graph.header.step_times_s):
+        intervals = [
+            (node, begin + node.starts_ns[step], node.durations_ns[step])
+            for node in graph.nodes
+            if step < min(len(node.starts_ns), len(node.durations_ns))
+        ]
+        for rank in range(graph.header.world_size):
+            yield _step(first_worker + rank, step + 1, begin, round(time_s * 1e9))
+        yield from _spans(intervals, step + 1, first_worker)
+        begin += round(time_s * 1e9)
+
+
+def _step(worker: int, step: int, start_ns: int, duration_ns: int) -> Span:
+    return Span(Track(worker, TrackKind.STEPS), f"step {step}", "step", start_ns, duration_ns, step=step)
+
+
+def _spans(intervals: Iterable[Interval], step: int, first_worker: int) -> Iterator[Span]:
+    """Yield a span for each node, on a track of its lane; nodes of a lane that overlap get several tracks."""
+    tracks: dict[tuple[int, TrackKind], list[tuple[str, int]]] = defaultdict(list)  # lane and end of each track
+    for node, start, duration in sorted(intervals, key=lambda one: (one[1], one[0].number)):
+        if (kind := KINDS.get(node.kind)) is None:
+            continue
+        ends = tracks[node.rank, kind]
+        at = next((at for at, (lane, end) in enumerate(ends) if lane == node.lane and end <= start), len(ends))
+        ends[at : at + 1] = [(node.lane, start + duration)]
+        phase = Phase(node.phase) if node.phase in PHASES else None
+        track = Track(first_worker + node.rank, kind, at)
+        size = node.collective.bytes if node.collective else node.bytes
+        yield Span(track, node.name, node.name, start, duration, phase, node.layer, step, size_bytes=size)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from keras_matrix.analysis.comparison.titles import differences
-from keras_matrix.analysis.fc.parallel import DataVersusModel, FcFigure, data_versus_model
+from keras_matrix.analysis.fc import DataVersusModel, FcFigure, data_versus_model
 from keras_matrix.analysis.views.result_table import ResultTable
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis

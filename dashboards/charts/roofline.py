@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.hardware.roofline import MachinePeaks, PeakShare, Product, Roofline, Slope
+from keras_matrix.analysis.roofline import MachinePeaks, PeakShare, Product, Roofline, Slope
 from keras_matrix.dashboards.charts import axes, label_layout
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import slot_of

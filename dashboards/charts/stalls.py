@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from keras_matrix.analysis.comparison.titles import titled
+from keras_matrix.analysis.stalls.bottleneck import COMPUTE, COPY, FETCH, INTERFERENCE, PREPARATION
 from keras_matrix.analysis.stalls.report import StallPart, StallReport
-from keras_matrix.analysis.stalls.split import COMPUTE, COPY, FETCH, INTERFERENCE, PREPARATION
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis

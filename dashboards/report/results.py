@@ -15,7 +15,7 @@ from keras_matrix.analysis.comparison.context import WorkStatus, named_caveats
 from keras_matrix.analysis.comparison.machines import noun
 from keras_matrix.analysis.comparison.primary_metric import MetricSummary
 from keras_matrix.analysis.comparison.table import CellSummary, Row, in_order
-from keras_matrix.analysis.hardware.roofline import PeakShare
+from keras_matrix.analysis.roofline import PeakShare
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
 from keras_matrix.dashboards.charts import axes

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from keras_matrix.analysis.hardware.roofline import PeakShare, Product, Roofline, Slope
+from keras_matrix.analysis.roofline import PeakShare, Product, Roofline, Slope
 from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, bandwidth, draw, rate, scenes
 from keras_matrix.dashboards.report.page import rendered, stylesheet, templates
 from keras_matrix.records.text import NOTHING, bytes_text, integer, percentage

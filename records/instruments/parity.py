@@ -3,7 +3,7 @@
 Each parity process runs one backend at one precision and returns arrays and a `ParityOutput`. A `ParityRecord` is the
 comparison of one workload's processes, stored as `results/parity/<name>.json`; a newer comparison replaces it.
 
-`None` means not measured. Deviations are computed and judged in `analysis.parity.deviations`.
+`None` means not measured. Deviations are computed and judged in `analysis.parity`.
 
 History of `PARITY_VERSION`:
   1  first version

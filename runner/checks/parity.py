@@ -16,8 +16,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from keras_matrix.analysis.parity import deviations, explanations
-from keras_matrix.analysis.parity.explanations import DeviationEvidence
+from keras_matrix.analysis.parity import (
+    NO_ZEROS,
+    DeviationEvidence,
+    ParityProcess,
+    Zeros,
+    backward_difference,
+    compared_pairs,
+    correctable,
+    deviation,
+    explained_pairs,
+    findings,
+    first_differing_layer,
+    initializer_findings,
+    is_unexplained_training,
+    largest,
+    needs_nudge,
+    worst_loss,
+    zeros,
+)
 from keras_matrix.records.backends import BY_COMPILE_TIME
 from keras_matrix.records.instruments import parity
 from keras_matrix.records.instruments.parity import (
@@ -131,7 +148,7 @@ class _Comparison:
 
     context: ParityContext
     subject: ParitySubject
-    outputs: dict[Key, deviations.ParityProcess] = field(default_factory=dict)
+    outputs: dict[Key, ParityProcess] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
     correct: dict[tuple[str, str], frozenset[Operation]] = field(default_factory=dict)
@@ -143,16 +160,14 @@ class _Comparison:
         if self._make_weights():
             self._train([Key(b, p) for b in self.context.backends for p in self.context.precisions])
         zero = self._zeros()
-        pairs = [
-            pair for a, b in deviations.pairs(self.context.backends) if (pair := self._pair(a, b, zero)).deviations
-        ]
+        pairs = [pair for a, b in compared_pairs(self.context.backends) if (pair := self._pair(a, b, zero)).deviations]
         facts = self._facts()
         pairs = self._corrected(pairs, facts, zero)
         rounding = self._rounding(pairs, zero)
         own = self._own(pairs, facts)
         nudged = self._nudged(pairs, DeviationEvidence(rounding=rounding, facts=facts), zero)
         evidence = DeviationEvidence(own, rounding, nudged, facts)
-        pairs = [explanations.explained(pair, evidence) for pair in pairs]
+        pairs = [explained_pairs(pair, evidence) for pair in pairs]
         pairs = [pair if pair.agrees else self._located(pair, zero) for pair in pairs]
         some = next((output.trace for output in self.outputs.values()), None)
         return ParityRecord(
@@ -202,7 +217,7 @@ class _Comparison:
             elif reply.trace.weights_sha256 != self.sha256:
                 self.failures[str(key)] = "error: it trained weights other than the given ones"
             else:
-                self.outputs[key] = deviations.ParityProcess(key.backend, reply.trace, reply.arrays())
+                self.outputs[key] = ParityProcess(key.backend, reply.trace, reply.arrays())
 
     def _order(self, key: Key, role: str = "train") -> ParityWorker:
         correct = self.correct.get((key.backend, key.precision), ()) if key.corrected else ()
@@ -212,12 +227,12 @@ class _Comparison:
         noted = self.unsupported if reply.status is Status.UNSUPPORTED else self.failures
         noted[name] = reply.reason
 
-    def _zeros(self) -> deviations.Zeros:
+    def _zeros(self) -> Zeros:
         """Return the figures that are zero except for rounding, in the highest available precision."""
         for precision in ("float64", "float32"):
             if found := [output for key, output in self.outputs.items() if key.precision == precision]:
-                return deviations.Zeros(*(deviations.zeros(found, precision, kind) for kind in ("gradient", "update")))
-        return deviations.NO_ZEROS
+                return Zeros(*(zeros(found, precision, kind) for kind in ("gradient", "update")))
+        return NO_ZEROS
 
     def _facts(self) -> dict[str, Facts]:
         """Return the facts of each backend, with the operations that ran at any precision."""
@@ -228,21 +243,21 @@ class _Comparison:
                 found[key.backend] = replace(facts, operations=sorted({*before, *facts.operations}))
         return found
 
-    def _pair(self, a: str, b: str, zero: deviations.Zeros) -> Pair:
+    def _pair(self, a: str, b: str, zero: Zeros) -> Pair:
         pair = Pair([a, b], {})
         for precision in self.context.precisions:
             left, right = (self.outputs.get(Key(backend, precision)) for backend in (a, b))
             if left is not None and right is not None:
-                pair.deviations[precision] = deviations.deviation(left, right, precision, zero)
-                pair.findings.extend(deviations.findings(precision, pair.deviations[precision]))
+                pair.deviations[precision] = deviation(left, right, precision, zero)
+                pair.findings.extend(findings(precision, pair.deviations[precision]))
         for precision in list(pair.deviations)[:1]:  # equal in all precisions
             drawn = (self.outputs[Key(backend, precision)].trace for backend in (a, b))
-            pair.findings.extend(deviations.initializer_findings(precision, *drawn))
+            pair.findings.extend(initializer_findings(precision, *drawn))
         return pair
 
-    def _corrected(self, pairs: Sequence[Pair], facts: Mapping[str, Facts], zero: deviations.Zeros) -> list[Pair]:
+    def _corrected(self, pairs: Sequence[Pair], facts: Mapping[str, Facts], zero: Zeros) -> list[Pair]:
         """Repeat the trainings to which known causes may apply, with their operations computed exactly."""
-        wanted = [explanations.correctable(pair, facts) for pair in pairs]
+        wanted = [correctable(pair, facts) for pair in pairs]
         self.correct = {key: operations for one in wanted for key, operations in one.items()}
         self._train([Key(backend, precision, corrected=True) for backend, precision in self.correct])
         return [
@@ -250,28 +265,26 @@ class _Comparison:
             for pair, one in zip(pairs, wanted, strict=True)
         ]
 
-    def _deviations_when_corrected(
-        self, pair: Pair, precisions: Iterable[str], zero: deviations.Zeros
-    ) -> dict[str, Deviation]:
+    def _deviations_when_corrected(self, pair: Pair, precisions: Iterable[str], zero: Zeros) -> dict[str, Deviation]:
         found = {}
         for precision in sorted(precisions):
             left, right = (self.outputs.get(self._best(backend, precision)) for backend in pair.backends)
             if left is not None and right is not None:
-                found[precision] = deviations.deviation(left, right, precision, zero)
+                found[precision] = deviation(left, right, precision, zero)
         return found
 
     def _best(self, backend: str, precision: str) -> Key:
         """Return the key of a backend's output with the fewest known causes: the corrected one if there is one."""
         return Key(backend, precision, corrected=(backend, precision) in self.correct)
 
-    def _rounding(self, pairs: Sequence[Pair], zero: deviations.Zeros) -> dict[str, Deviation]:
+    def _rounding(self, pairs: Sequence[Pair], zero: Zeros) -> dict[str, Deviation]:
         """Return the deviation of a backend's float32 from its own float64, if a float32 figure exceeds its limit."""
         wanted = {b for pair in pairs if any(f.precision == "float32" for f in pair.findings) for b in pair.backends}
         found = {}
         for backend in self.context.backends:
             exact, rounded = (self.outputs.get(Key(backend, precision)) for precision in ("float64", "float32"))
             if backend in wanted and exact is not None and rounded is not None:
-                found[backend] = deviations.deviation(rounded, exact, "float32", zero)
+                found[backend] = deviation(rounded, exact, "float32", zero)
         return found
 
     def _own(self, pairs: Sequence[Pair], facts: Mapping[str, Facts]) -> dict[str, float]:
@@ -280,52 +293,48 @@ class _Comparison:
         if len(os.sched_getaffinity(0)) < OWN_THREADS:
             return found
         for backend in BY_COMPILE_TIME:  # either backend of a pair can explain it
-            explained = [explanations.explained(pair, DeviationEvidence(found, facts=facts)) for pair in pairs]
-            parted = [
-                pair.backends for pair in explained if any(map(explanations.is_unexplained_training, pair.findings))
-            ]
+            explained = [explained_pairs(pair, DeviationEvidence(found, facts=facts)) for pair in pairs]
+            parted = [pair.backends for pair in explained if any(map(is_unexplained_training, pair.findings))]
             if not any(backend in backends for backends in parted):
                 continue
             more = Key(backend, "float32", OWN_THREADS)
             (reply,) = self.context.run(self.subject, [(more, ParityWorker("train", self.weights))])
             if reply.trace is None:
                 continue
-            apart = deviations.worst_loss(self.outputs[Key(backend, "float32")].trace.losses, reply.trace.losses)
+            apart = worst_loss(self.outputs[Key(backend, "float32")].trace.losses, reply.trace.losses)
             if apart is not None:
                 found[backend] = apart
         return found
 
-    def _nudged(
-        self, pairs: Sequence[Pair], evidence: DeviationEvidence, zero: deviations.Zeros
-    ) -> dict[str, Deviation]:
+    def _nudged(self, pairs: Sequence[Pair], evidence: DeviationEvidence, zero: Zeros) -> dict[str, Deviation]:
         """Return the deviation of a backend's float32 with nudged weights, if that may explain a figure."""
         found: dict[str, Deviation] = {}
         for backend in BY_COMPILE_TIME:  # either backend of a pair can explain it
-            explained = [explanations.explained(pair, replace(evidence, nudged=found)) for pair in pairs]
+            explained = [explained_pairs(pair, replace(evidence, nudged=found)) for pair in pairs]
             concerned = [pair for pair in explained if backend in pair.backends]
-            if not any(explanations.needs_nudge(pair, evidence.rounding) for pair in concerned):
+            if not any(needs_nudge(pair, evidence.rounding) for pair in concerned):
                 continue
             keys = [Key(backend, "float32", nudge=seed) for seed in NUDGES]
             replies = self.context.run(self.subject, [(key, self._order(key)) for key in keys])
             own = self.outputs[Key(backend, "float32")]
-            others = [deviations.ParityProcess(backend, r.trace, r.arrays()) for r in replies if r.trace is not None]
+            others = [ParityProcess(backend, r.trace, r.arrays()) for r in replies if r.trace is not None]
             if others:
-                apart = [deviations.deviation(own, other, "float32", zero) for other in others]
-                found[backend] = explanations.largest(apart)
+                apart = [deviation(own, other, "float32", zero) for other in others]
+                found[backend] = largest(apart)
         return found
 
-    def _located(self, pair: Pair, zero: deviations.Zeros) -> Pair:
+    def _located(self, pair: Pair, zero: Zeros) -> Pair:
         """Return the pair with the first layer, or else the weight, in which its backends differ."""
         precision = next(finding.precision for finding in pair.findings if finding.explanation is None)
         keys = [self._best(backend, precision) for backend in pair.backends]
         keys = [key if key in self.outputs else replace(key, corrected=False) for key in keys]
         left, right = self.context.run(self.subject, [(key, self._order(key, "forward")) for key in keys])
         if left.trace is not None and right.trace is not None:
-            layer = deviations.first_differing_layer(left.trace.sketches, right.trace.sketches, precision)
+            layer = first_differing_layer(left.trace.sketches, right.trace.sketches, precision)
             if layer is not None:
                 return replace(pair, located=f"the output of layer {layer}")
         a, b = (self.outputs[key] for key in keys)
-        return replace(pair, located=deviations.backward_difference(pair, (a, b), precision, zero))
+        return replace(pair, located=backward_difference(pair, (a, b), precision, zero))
 
 
 def _paths(trace: ParityOutput | None, indices: Iterable[int]) -> list[str]:

@@ -2,7 +2,7 @@
 
 Promise: the processes are untimed, so one runs in each process slot, pinned to one CPU and limited to one thread. What
 a process prints is ignored, and its output is accepted only with the nonce of its job. Comparing the outputs is the
-task of `analysis.parity.deviations`.
+task of `analysis.parity`.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from keras_matrix.analysis.parity.deviations import ParityProcess
-from keras_matrix.analysis.replicas import equal_work
+from keras_matrix.analysis.parity import ParityProcess
+from keras_matrix.analysis.proofs import decided_by_rounding, device_difference, device_findings
 from keras_matrix.records.instruments.parity import Operation
 from keras_matrix.records.replicas import proof, rules
 from keras_matrix.records.replicas.proof import BackendProof, ReplicaProof
@@ -100,13 +100,10 @@ class _Proof:
         }
         # Of all precisions: an operation that a backend computes in float32 rounds in float64 training, too.
         left_out = frozenset[int]().union(
-            *(
-                equal_work.decided_by_rounding(one, nudged, precision)
-                for precision, (one, nudged, _) in by_precision.items()
-            )
+            *(decided_by_rounding(one, nudged, precision) for precision, (one, nudged, _) in by_precision.items())
         )
         differences = {
-            precision: equal_work.difference(one, several, precision, left_out)
+            precision: device_difference(one, several, precision, left_out)
             for precision, (one, _, several) in by_precision.items()
         }
         trace = next(out.trace for key, out in outputs.items() if key.devices > 1)
@@ -118,7 +115,7 @@ class _Proof:
             weights=len(trace.weights),
             left_out=[trace.weights[i].path for i in sorted(left_out)],
             semantics=trace.replicas.semantics,
-            findings=equal_work.findings(differences, len(trace.weights) - len(left_out)),
+            findings=device_findings(differences, len(trace.weights) - len(left_out)),
             versions=trace.versions,
         )
 

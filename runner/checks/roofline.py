@@ -15,7 +15,7 @@ from keras_matrix.runner.checks import work as works
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.comparison.table import Row
-    from keras_matrix.analysis.hardware.roofline import Roofline
+    from keras_matrix.analysis.roofline import Roofline
     from keras_matrix.records.run_files import Measurements
 
 
@@ -24,7 +24,7 @@ def roofline_of(rows: Iterable[Row], measurements: Measurements) -> Roofline:
 
     Shares are None if peaks or counts are missing.
     """
-    from keras_matrix.analysis.hardware.roofline import roofline
+    from keras_matrix.analysis.roofline import roofline
 
     cells = cells_of(rows)
     counted = works.with_catalog(measurements.works, (cell.settings for _, cell in cells))
@@ -44,14 +44,14 @@ def peaks_of(results: Path, about: Mapping[str, Any]) -> Peaks | None:
 
 def of_all_images(stored: StoredPeaks) -> Peaks:
     """Return the peaks, those of a GPU with what other images, with other backends, measured on the same GPU."""
-    from keras_matrix.analysis.hardware.gpu_peaks import backends, merged
+    from keras_matrix.analysis.roofline import backends, merged
 
     return merged(stored.own, stored.others) if backends(stored.own) else stored.own
 
 
 def threads_of(cells: Iterable[tuple[str, Any]]) -> tuple[int, ...]:
     """Return the numbers of CPUs that a run's measured cells could use."""
-    from keras_matrix.analysis.hardware.roofline import place_of
+    from keras_matrix.analysis.roofline import place_of
 
     places = (place_of(cell) for _, cell in cells)
     return tuple(sorted({place.threads for place in places if place and place.device == "cpu"}))

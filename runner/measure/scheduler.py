@@ -38,8 +38,7 @@ from keras_matrix.runner.plan.steps import longest_epoch_s, steps_for
 if TYPE_CHECKING:
     from keras_matrix.runner.executors.preflight import Preflight
 
-from keras_matrix.analysis.surroundings.disturbance import disturbed
-from keras_matrix.analysis.surroundings.neighbours import cause_of, share_while_waiting
+from keras_matrix.analysis.surroundings.disturbance import cause_of, disturbed, share_while_waiting
 
 MOST_REPLACEMENTS = 1
 # Share of a session's blocks: a machine that disturbs more of them always does, and repeating only doubles the cost.

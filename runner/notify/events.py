@@ -15,8 +15,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of, slowdown
-from keras_matrix.analysis.history.change_points import MOVES, Assessment, Change, change_points
+from keras_matrix.analysis.history.change_points import (
+    MOVES,
+    Assessment,
+    Change,
+    ChangeKind,
+    change_points,
+    kind_of,
+    slowdown,
+)
 from keras_matrix.analysis.history.sessions import History
 from keras_matrix.records.codec import canonical
 

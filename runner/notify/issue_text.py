@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from keras_matrix.analysis.history.change_points import VersionChange
-from keras_matrix.analysis.trace_difference import OperationShift
+from keras_matrix.analysis.traces import OperationShift
 from keras_matrix.records.codec import CodecError, canonical, decode, loads
 from keras_matrix.records.identity import RUN_ID
 from keras_matrix.records.text import plural, printable, quantity, seconds

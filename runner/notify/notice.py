@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.findings import likely_owner
-from keras_matrix.analysis.history.change_points import Change, VersionChange
-from keras_matrix.analysis.history.searches import PACKAGES, packages_around
+from keras_matrix.analysis.history.change_points import PACKAGES, Change, VersionChange, packages_around
 from keras_matrix.analysis.history.sessions import History
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.analysis.trace_difference import OperationShift
+from keras_matrix.analysis.traces import OperationShift
 from keras_matrix.analysis.views.history_view import ChangeView, HistoryView
 from keras_matrix.dashboards.charts.time_series import date
 from keras_matrix.records.packages import KERAS_HUB

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from keras_matrix.analysis.history.change_points import Assessment, Change
-from keras_matrix.analysis.trace_difference import OperationShift, largest_shifts
+from keras_matrix.analysis.traces import OperationShift, largest_shifts
 from keras_matrix.records.history_reader import Past, PastRun
 from keras_matrix.records.store import Run
 from keras_matrix.records.traces.request import TraceError

@@ -24,8 +24,16 @@ from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison.primary_metric import cost
 from keras_matrix.analysis.regression.gate import GateOutcome, Rule, judge
-from keras_matrix.analysis.stats.levels import grouped
-from keras_matrix.analysis.stats.sequential import LOOKS, Looks, SequentialState, Why, allocate, decide, time_to_look_s
+from keras_matrix.analysis.stats.sequential import (
+    LOOKS,
+    Looks,
+    SequentialState,
+    Why,
+    allocate,
+    decide,
+    grouped,
+    time_to_look_s,
+)
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.runner.matrix.reader import Cell

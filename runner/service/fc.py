@@ -12,10 +12,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.analysis.fc.cells import proof_problem
-from keras_matrix.analysis.fc.parallel import FcFigure
-from keras_matrix.analysis.fc.proofs import Origin, proved_modes
-from keras_matrix.analysis.fc.sweep import as_csv, backends_of
+from keras_matrix.analysis.fc import FcFigure, as_csv, backends_of
+from keras_matrix.analysis.proofs import Origin, proof_problem, proved_modes
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc import proof
 from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of
-from keras_matrix.analysis.history.change_points import Assessment
+from keras_matrix.analysis.history.change_points import Assessment, ChangeKind, kind_of
 from keras_matrix.records.appended import annotations as stored_notes
 from keras_matrix.records.appended.annotations import Annotation, NoteKind, in_force
 from keras_matrix.records.history_reader import Past, PastRun

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.analysis.whatif.replay import Replay, replay
 from keras_matrix.analysis.whatif.search import families
-from keras_matrix.analysis.whatif.search.families import Families, FamilyTrajectories, SearchInputs
-from keras_matrix.analysis.whatif.search.layer_choice import AMP, OP_FUSION
+from keras_matrix.analysis.whatif.search.families import AMP, FUSION, Families, FamilyTrajectories, SearchInputs
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc import spec
@@ -65,11 +64,11 @@ def families_of(text: str) -> Families:
 
 def probed(work: WhatIfWork, graph: Graph, wanted: Families) -> Gains:
     """Measure the probes that the families need."""
-    if not {OP_FUSION, AMP}.intersection(wanted.names):
+    if not {FUSION, AMP}.intersection(wanted.names):
         return Gains()
     base = measurement.settings_of(graph.header.settings)
     if base is None:
-        return Gains({}, dict.fromkeys({OP_FUSION, AMP}.intersection(wanted.names), "the trace is not of a cell"))
+        return Gains({}, dict.fromkeys({FUSION, AMP}.intersection(wanted.names), "the trace is not of a cell"))
     found = probes.probes_of(base, graph, wanted)
     if not found.probes:
         return Gains({}, found.without)
@@ -83,7 +82,7 @@ def probed(work: WhatIfWork, graph: Graph, wanted: Families) -> Gains:
 
 def inputs_of(gains: Gains, graph: Graph, record: Record | None, budget: int | None) -> SearchInputs:
     return SearchInputs(
-        gains.ratios.get(OP_FUSION, {}),
+        gains.ratios.get(FUSION, {}),
         gains.ratios.get(AMP, {}),
         None if budget is None else memory_use(record, graph),
         budget,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.analysis.comparison.table import Row, table
-from keras_matrix.analysis.hardware.roofline import Roofline, roofline
+from keras_matrix.analysis.roofline import Roofline, roofline
 from keras_matrix.dashboards.charts.roofline import scenes
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.dashboards.report import roofline_page

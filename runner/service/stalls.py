@@ -9,8 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.stalls.report import Advice, SpeedupVerdict, StallReport, VerifiedAdvice
-from keras_matrix.analysis.stalls.verify import verified
+from keras_matrix.analysis.stalls.report import Advice, SpeedupVerdict, StallReport, VerifiedAdvice, verified
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.identity import cell_id

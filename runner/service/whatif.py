@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from keras_matrix.analysis.whatif import timeline, verify
+from keras_matrix.analysis.whatif import engine, verify
+from keras_matrix.analysis.whatif.corrections import recalibrated, with_link
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
-from keras_matrix.analysis.whatif.recalibration import recalibrated, with_link
 from keras_matrix.analysis.whatif.replay import HeldOut, Replay, held_out, replay
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.analysis.whatif.verify import BASELINE, Measurement, Prediction, PredictionVerdict, Verification
@@ -310,8 +310,8 @@ def write_timelines(path: Path, graph: Graph, replayed: Replay) -> None:
     """Write the measured ranks as workers 0, 1, ..., and the replayed ones as the next workers. Raises OSError."""
     ranks = graph.header.world_size
     spans = [
-        *timeline.measured_spans(graph),
-        *timeline.spans(graph, replayed.schedule, first_worker=ranks),
+        *engine.measured_spans(graph),
+        *engine.spans(graph, replayed.schedule, first_worker=ranks),
     ]
     head = Head(graph.header.backend, 2 * ranks, graph.header.device, len(graph.header.step_times_s))
     packed = path if path.suffix == ".gz" else path.with_name(f".{path.name}.gz")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keras_matrix.analysis.whatif.graph import Graph
-from keras_matrix.analysis.whatif.search.memory import WorkerMemory
+from keras_matrix.analysis.whatif.search.families import WorkerMemory
 from keras_matrix.analysis.whatif.what_ifs.layers import layers_of
 from keras_matrix.records.dtypes import variable_bytes
 from keras_matrix.records.fc import spec

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from keras_matrix.analysis.whatif.corrections import as_mean_process, without_overhead
 from keras_matrix.analysis.whatif.graph import Graph
-from keras_matrix.analysis.whatif.overhead import without_overhead
-from keras_matrix.analysis.whatif.processes import as_mean_process
 from keras_matrix.analysis.whatif.replay import replay
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.analysis.whatif.what_ifs import registry

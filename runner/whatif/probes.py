@@ -16,11 +16,17 @@ from dataclasses import dataclass
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
 from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, NodeKind
-from keras_matrix.analysis.whatif.search.families import Families
-from keras_matrix.analysis.whatif.search.layer_choice import AMP, OP_FUSION
-from keras_matrix.analysis.whatif.what_ifs import precision, time_ratios
-from keras_matrix.analysis.whatif.what_ifs.layers import as_text, layers_of, named
-from keras_matrix.analysis.whatif.what_ifs.time_ratios import belongs, changing_work
+from keras_matrix.analysis.whatif.search.families import AMP, FUSION, Families
+from keras_matrix.analysis.whatif.what_ifs.layers import (
+    PRECISION,
+    REDUCED,
+    as_text,
+    belongs,
+    changing_work,
+    layers_of,
+    named,
+    parse_ratios,
+)
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict
 from keras_matrix.records.fc import spec
 from keras_matrix.records.settings import Scalar, Settings
@@ -29,7 +35,7 @@ from keras_matrix.runner.whatif.strategy_file import checked_changes, with_chang
 
 MOST_BLOCKS = 4
 LEAST_RATIO = 0.02
-PARAMETERS = {OP_FUSION: "fuse", AMP: "amp"}
+PARAMETERS = {FUSION: "fuse", AMP: "amp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +98,10 @@ def model_ratios(graph: Graph, predict: Predict) -> dict[str, float]:
     """Return the ratio in bfloat16 of each block of which a cost model knows an operation."""
     found = {}
     for block in blocks_of(graph, AMP):
-        chosen = frozenset(named(graph, block, precision.NAME))
+        chosen = frozenset(named(graph, block, REDUCED))
         before = _time_ns(graph, chosen)
         try:
-            changed = precision.PRECISION.apply(graph, time_ratios.parse(precision.NAME, block), predict)
+            changed = PRECISION.apply(graph, parse_ratios(REDUCED, block), predict)
         except ValueError:
             continue
         if before:
@@ -106,7 +112,7 @@ def model_ratios(graph: Graph, predict: Predict) -> dict[str, float]:
 def blocks_of(graph: Graph, family: str) -> list[str]:
     """Return the blocks of successive layers that are probed, as texts; a fused block has at least two layers."""
     layers = layers_of(graph)
-    least = 2 if family == OP_FUSION else 1
+    least = 2 if family == FUSION else 1
     size = max(least, math.ceil(len(layers) / MOST_BLOCKS))
     groups = [layers[at : at + size] for at in range(0, len(layers), size)]
     return [as_text(graph, group) for group in groups if len(group) >= least]

@@ -15,7 +15,7 @@ from statistics import fmean
 from keras_matrix.analysis.whatif.collectives import MOST_CORRECTION, measured_ratio
 from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration, Node
-from keras_matrix.analysis.whatif.reconstruct.facts import HeaderFacts
+from keras_matrix.analysis.whatif.reconstruct.coverage import HeaderFacts
 from keras_matrix.analysis.whatif.replay import held_out
 from keras_matrix.records.dtypes import variable_bytes
 from keras_matrix.records.fc import calibration, spec

@@ -11,8 +11,8 @@ from keras_matrix.analysis import findings
 from keras_matrix.analysis.comparison.table import Row, table, work_id
 from keras_matrix.analysis.history.change_points import Notes, VersionChange, assess
 from keras_matrix.analysis.history.sessions import histories
-from keras_matrix.analysis.scaling.devices import device_scalings
-from keras_matrix.analysis.stats.league_means import suite
+from keras_matrix.analysis.scaling import device_scalings
+from keras_matrix.analysis.stats.suite import suite
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.findings import Finding, FindingKind
 from keras_matrix.records.history_reader import read

@@ -16,7 +16,7 @@ from keras_matrix.analysis.generation import (
     overhead_reasons,
     read_rate,
 )
-from keras_matrix.analysis.hardware.roofline import roofline
+from keras_matrix.analysis.roofline import roofline
 from keras_matrix.analysis.stats.cell_statistics import values
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report import results

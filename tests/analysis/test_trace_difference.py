@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.analysis.trace_difference import OperationShift, largest_shifts
+from keras_matrix.analysis.traces import OperationShift, largest_shifts
 from keras_matrix.records.traces.table import TimeShare, TraceSummary
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from keras_matrix.analysis.comparison.context import NO_CONTEXT
+from keras_matrix.analysis.comparison.starts import WarmCache, warm_caches
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.findings import run_findings
 from keras_matrix.analysis.views.result_table import result_table
-from keras_matrix.analysis.warm_caches import WarmCache, warm_caches
 from keras_matrix.records.schema import Record, Resolved, Times
 from keras_matrix.runner.cli.render.findings import as_document, table_lines
 from keras_matrix.runner.service.stored import Findings

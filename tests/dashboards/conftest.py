@@ -14,7 +14,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
 from keras_matrix.analysis.comparison.table import Row, table
-from keras_matrix.analysis.hardware.roofline import roofline
+from keras_matrix.analysis.roofline import roofline
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.backends import BACKENDS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.hardware.datasheet import datasheet
+from keras_matrix.analysis.roofline import datasheet
 from keras_matrix.runner.machine.gpus.identity import GpuIdentity, gpu_identity
 from tests.gpu.fake_nvml import NOT_SUPPORTED, FakeDriver
 

@@ -3,25 +3,45 @@
 The file is strict JSON with a version, and holds numbers only: reading one runs no code. On a device of the training
 data a kind is predicted with its regression or its roofline, whichever `errors.choose` has chosen; on another device
 with the roofline that all measured devices share, from that device's measured peaks.
+
+Errors of operations that were held out while a model was learned, by kind, and what the kind is predicted with.
+
+An operation is held out with all others of the same work, in every trace: it never occurs on both sides of a split.
+
+Boosted regression trees as plain numbers, so that a model file holds no code and its reader needs no library.
+
+A pickled model of a library runs whatever code its author put into it; these trees are JSON, and are checked when they
+are read: children follow their parents, so that every path ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 
-from keras_matrix.analysis.whatif.cost.errors import KindErrors, Predictor, is_useless
-from keras_matrix.analysis.whatif.cost.kinds import kind_of
-from keras_matrix.analysis.whatif.cost.operations import FEATURES, cores_of, ideal_of, is_operation, product_of, row_of
+from keras_matrix.analysis.whatif.cost.operations import (
+    FEATURES,
+    cores_of,
+    ideal_of,
+    is_operation,
+    kind_of,
+    product_of,
+    row_of,
+)
 from keras_matrix.analysis.whatif.cost.roofline import DevicePeaks, Fitted
-from keras_matrix.analysis.whatif.cost.trees import DecisionTree, factor
 from keras_matrix.analysis.whatif.graph import Header, Node
 from keras_matrix.records.codec import CodecError, decode, loads
+from keras_matrix.records.text import percentage
 
 FORMAT = "keras-matrix cost model"
 VERSION = 1
 RETRAIN = "train it again with: runner costmodel train"
+TOO_WRONG = 0.5  # an error above it, of the median or of the share of time, says nothing: no prediction
+MOST_FACTOR = 1000.0
 
 
 class CostModelError(ValueError):
@@ -157,3 +177,144 @@ def _problems(model: CostModel) -> Iterator[str]:
             yield f"model.rooflines[{at}]: efficiency must be positive, and overhead_s not negative"
         if roofline.device is not None and not 0 <= roofline.device < len(model.devices):
             yield f"model.rooflines[{at}].device: must be from 0 to {len(model.devices) - 1}, got {roofline.device}"
+
+
+class Predictor(StrEnum):
+    """What a kind of operation is predicted with."""
+
+    REGRESSION = "regression"
+    ROOFLINE = "roofline"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class OperationPrediction:
+    """A predicted and a measured time of an operation, which occurs `count` times in a step."""
+
+    predicted_s: float
+    measured_s: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutError:
+    """Relative errors |predicted - measured| / measured: the median, the 90th percentile and the share of time.
+
+    `of_time` is the sum of the absolute errors over the sum of the times, over all operations of a step: large
+    operations count more.
+    """
+
+    median: float
+    p90: float
+    of_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class KindErrors:
+    """One kind of operation of a backend. None: not measured, for `reason` if it is missing for all.
+
+    `operations` is how many differ in their work, `samples` how many were measured, `time_s` their time in the traced
+    steps. `roofline` has the learned overhead and efficiency, `plain_roofline` neither; `new_device` is the roofline's
+    error on each device, learned from the others.
+    """
+
+    backend: str
+    kind: str
+    operations: int
+    samples: int
+    time_s: float
+    regression: HeldOutError | None
+    roofline: HeldOutError | None
+    plain_roofline: HeldOutError | None
+    new_device: HeldOutError | None
+    used: Predictor
+    reason: str
+
+
+def held_out_error(predictions: Sequence[OperationPrediction]) -> HeldOutError | None:
+    """Return the error of these predictions, None if there are none."""
+    if not predictions:
+        return None
+    errors = sorted(abs(one.predicted_s - one.measured_s) / one.measured_s for one in predictions)
+    wrong_s = sum(abs(one.predicted_s - one.measured_s) * one.count for one in predictions)
+    total_s = sum(one.measured_s * one.count for one in predictions)
+    return HeldOutError(_quantile(errors, 0.5), _quantile(errors, 0.9), wrong_s / total_s)
+
+
+def choose(regression: HeldOutError | None, roofline: HeldOutError | None) -> tuple[Predictor, str]:
+    """Return what to predict a kind with, and why: the regression only if no error of it is above the roofline's."""
+    if roofline is None:
+        return Predictor.NOTHING, "no operation was held out"
+    chosen, reason = Predictor.ROOFLINE, "too few distinct operations for a regression"
+    if regression is not None:
+        pairs = (
+            ("median", regression.median, roofline.median),
+            ("share of time", regression.of_time, roofline.of_time),
+        )
+        worse = [f"{name} {percentage(own)} against {percentage(other)}" for name, own, other in pairs if own > other]
+        chosen = Predictor.ROOFLINE if worse else Predictor.REGRESSION
+        reason = (
+            f"the regression is worse than the roofline: {', '.join(worse)}" if worse else "better than the roofline"
+        )
+    used = regression if chosen is Predictor.REGRESSION and regression else roofline
+    if is_useless(used):
+        return Predictor.NOTHING, f"errors of the {chosen} are above {percentage(TOO_WRONG)}: {reason}"
+    return chosen, reason
+
+
+def is_useless(error: HeldOutError) -> bool:
+    """Return whether predictions with this error say nothing."""
+    return max(error.median, error.of_time) > TOO_WRONG
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    at = share * (len(ordered) - 1)
+    below = int(at)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (at - below) * (ordered[above] - ordered[below])
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionTree:
+    """A tree by its nodes, the root first. A leaf has `left` and `right` -1 and its `value`.
+
+    A row goes to the left if its value of `feature` is at most the `threshold`.
+    """
+
+    feature: list[int]
+    threshold: list[float]
+    left: list[int]
+    right: list[int]
+    value: list[float]
+
+    def problem(self, features: int) -> str | None:
+        """Return what is wrong with the tree, None if nothing is."""
+        count = len(self.value)
+        if not count or {len(self.feature), len(self.threshold), len(self.left), len(self.right)} != {count}:
+            return "its lists differ in length or are empty"
+        for at, (left, right) in enumerate(zip(self.left, self.right, strict=True)):
+            is_leaf = left == right == -1
+            if not is_leaf and not (at < left < count and at < right < count):
+                return f"node {at} has the children {left} and {right}"
+            if not is_leaf and not 0 <= self.feature[at] < features:
+                return f"node {at} compares feature {self.feature[at]} of {features}"
+        return None
+
+    def of(self, row: Sequence[float]) -> float:
+        """Return the value of a row."""
+        at = 0
+        while self.left[at] >= 0:
+            at = self.left[at] if row[self.feature[at]] <= self.threshold[at] else self.right[at]
+        return self.value[at]
+
+
+def predicted(trees: Sequence[DecisionTree], learning_rate: float, row: Sequence[float]) -> float:
+    """Return the prediction for a row, whose values are compared in single precision, as while it was learned."""
+    single = struct.unpack(f"{len(row)}f", struct.pack(f"{len(row)}f", *row))
+    return learning_rate * sum(tree.of(single) for tree in trees)
+
+
+def factor(trees: Sequence[DecisionTree], learning_rate: float, row: Sequence[float]) -> float:
+    """Return the factor whose logarithm the trees predict, within `MOST_FACTOR` in both directions."""
+    most = math.log(MOST_FACTOR)
+    return math.exp(min(max(predicted(trees, learning_rate, row), -most), most))

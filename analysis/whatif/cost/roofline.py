@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.hardware.roofline import ComputePlace, MachinePeaks, products, slopes
+from keras_matrix.analysis.roofline import ComputePlace, MachinePeaks, products, slopes
 from keras_matrix.records.instruments.peaks import Peaks
 
 MEASURED = "measured"

@@ -14,24 +14,23 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.whatif.cost.errors import (
-    HeldOutError,
-    KindErrors,
-    OperationPrediction,
-    choose,
-    held_out_error,
-)
 from keras_matrix.analysis.whatif.cost.model import (
     FORMAT,
     VERSION,
     CostModel,
+    DecisionTree,
+    HeldOutError,
+    KindErrors,
     LearnedRoofline,
+    OperationPrediction,
     Regression,
     TrainingData,
+    choose,
+    factor,
+    held_out_error,
 )
 from keras_matrix.analysis.whatif.cost.operations import FEATURES, OperationSample, ideal_of, row_of
 from keras_matrix.analysis.whatif.cost.roofline import MEASURED, DevicePeaks, Fitted, fit
-from keras_matrix.analysis.whatif.cost.trees import DecisionTree, factor
 
 FOLDS = 5
 LEAST_WORKS = 4  # distinct works of a kind, below which nothing is learned of it

@@ -4,6 +4,10 @@ A step is followed from its end back to its beginning: from the node that ends i
 and so on. Time of an operation on this path counts as explained; so does waiting for a known dependency, since the path
 continues there, and a collective's wait for other ranks. A node's gap is not explained. So operations that run
 meanwhile on another lane explain nothing.
+
+What a profiler's file does not say, and whoever has it may know.
+
+What is wrong with files that do not belong to different ranks of one run.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
-from keras_matrix.analysis.whatif.graph import Graph, GraphError, Node, NodeKind
+from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration, Node, NodeKind
 
 
 class Passed(NamedTuple):
@@ -169,3 +174,28 @@ def _path(
 
 def _end(node: Node, step: int) -> int:
     return node.starts_ns[step] + node.durations_ns[step]
+
+
+class HeaderFacts(TypedDict, total=False):
+    """Fields of the graph's header, by their names there; `threads` are those that one operator of a CPU uses.
+
+    `gradient_bytes` are the sizes of the variables' gradients by their layer, in the order of the variables; `level`,
+    "operations" or "segments", applies to files of JAX and TensorFlow.
+    """
+
+    machine: Mapping[str, Any]
+    versions: Mapping[str, str]
+    settings: Mapping[str, Any]
+    link: LinkCalibration | None
+    cores: int | None
+    threads: int
+    gradient_bytes: Mapping[str, int]
+    level: str
+
+
+def same_rank(rank: int, first: Path, second: Path) -> GraphError:
+    """Return the error of two files of one rank: which they are, and how to choose between them."""
+    return GraphError(
+        f"{first} and {second} are both of rank {rank}; name one file for each rank, with only one of these two, in "
+        "place of a folder"
+    )

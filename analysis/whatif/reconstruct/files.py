@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Unpack
 
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
-from keras_matrix.analysis.whatif.reconstruct.facts import HeaderFacts
+from keras_matrix.analysis.whatif.reconstruct.coverage import HeaderFacts
 from keras_matrix.analysis.whatif.reconstruct.kineto import graph as kineto
 from keras_matrix.analysis.whatif.reconstruct.xplane import graph as xplane
 from keras_matrix.records.traces.conversion import backend_of

@@ -2,22 +2,33 @@
 
 A dependency is that of most steps. One that a trace contradicts, because the operation begins clearly before the end of
 what it should wait for in most steps, is left out and reported.
+
+The same operation in successive steps: per lane, by name and order.
+
+Finds the process group of collectives whose events name none, where a rank is in several groups.
+
+A collective runs when all ranks of its group have come to it. So a group is found by following all ranks from their
+first collective on: the next of all members of a group must be the same operation with the same bytes. Of several such
+groups it is the one whose ranks were in the collective at the same time, over all steps.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from statistics import median
+from typing import NamedTuple
 
-from keras_matrix.analysis.whatif.graph import Collective, Node, NodeKind
-from keras_matrix.analysis.whatif.reconstruct.matching import match
-from keras_matrix.analysis.whatif.reconstruct.pieces import TOLERANCE_NS, Piece, RankTrace
+from keras_matrix.analysis.whatif.graph import Collective, GraphError, Node, NodeKind
+from keras_matrix.analysis.whatif.reconstruct.pieces import TOLERANCE_NS, Lane, Piece, RankTrace
 
 Row = tuple[Piece, ...]
 LARGE_ELEMENTS = 32_768  # torch divides operations from this size between threads
+# A step that shares fewer of its operations with the others does something else, such as to start the program.
+LEAST_SHARED = 0.8
 
 
 @dataclass(slots=True)
@@ -305,3 +316,127 @@ def _report(trace: RankTrace, others: Counter[str]) -> str:
         f"rank {trace.rank}: {len(others)} operations ({total_ms:.3f} ms a step) are only in some steps, or in another"
         f" order, and are left out: {names}"
     )
+
+
+class Matched(NamedTuple):
+    """The pieces of each operation that all steps have, one for each step, and the time of others by their name."""
+
+    rows: list[tuple[Piece, ...]]
+    others_ns: Counter[str]
+
+
+def match(steps: Sequence[Lane]) -> Matched:
+    """Match the pieces of a lane. An operation that a step lacks, or has in another order, is one of the others."""
+    names = [[piece.name for piece in lane] for lane in steps]
+    reference = _usual(names)
+    positions = [list(range(len(names[reference]))) if own is names[reference] else None for own in names]
+    kept = set(range(len(names[reference])))
+    aligned: list[dict[int, int]] = []
+    for own, known in zip(names, positions, strict=True):
+        pairs = dict(enumerate(known)) if known is not None else _aligned(names[reference], own)
+        aligned.append(pairs)
+        kept &= pairs.keys()
+    rows = [tuple(lane[pairs[at]] for lane, pairs in zip(steps, aligned, strict=True)) for at in sorted(kept)]
+    others: Counter[str] = Counter()
+    for lane, pairs in zip(steps, aligned, strict=True):
+        used = {pairs[at] for at in kept}
+        for at, piece in enumerate(lane):
+            if at not in used:
+                others[piece.name] += piece.duration_ns
+    return Matched(rows, others)
+
+
+def unusual(steps: Sequence[Lane]) -> set[int]:
+    """Return the steps of a lane that do something else than most, never all of them."""
+    names = [[piece.name for piece in lane] for lane in steps]
+    reference = _usual(names)
+    usual = Counter(names[reference])
+    found = set()
+    for step, own in enumerate(names):
+        shared = (usual & Counter(own)).total()
+        if shared < LEAST_SHARED * max(len(own), usual.total()):
+            found.add(step)
+    return found
+
+
+def _usual(names: Sequence[Sequence[str]]) -> int:
+    """Return the step whose operations most steps have exactly; of several the last, which is the most settled."""
+    counts = Counter(tuple(own) for own in names)
+    return max(range(len(names)), key=lambda step: (counts[tuple(names[step])], step))
+
+
+def _aligned(reference: Sequence[str], own: Sequence[str]) -> dict[int, int]:
+    """Return the positions in a step by those in the reference, of the operations that both have in the same order."""
+    if list(reference) == list(own):
+        return {at: at for at in range(len(own))}
+    least = min(len(reference), len(own))
+    begin = next((at for at in range(least) if reference[at] != own[at]), least)
+    end = next((at for at in range(least - begin) if reference[-1 - at] != own[-1 - at]), least - begin)
+    pairs = {at: at for at in range(begin)}
+    pairs |= {len(reference) - 1 - at: len(own) - 1 - at for at in range(end)}
+    middle = SequenceMatcher(None, reference[begin : len(reference) - end], own[begin : len(own) - end], autojunk=False)
+    for block in middle.get_matching_blocks():
+        pairs |= {begin + block.a + at: begin + block.b + at for at in range(block.size)}
+    return pairs
+
+
+def assign_groups(
+    traces: Sequence[RankTrace], groups: Mapping[str, tuple[int, ...]], offsets_ns: Sequence[int]
+) -> None:
+    """Set the group of each collective that has none. Raises `GraphError` if ranks call different collectives."""
+    several = {name: ranks for name, ranks in groups.items() if len(ranks) > 1}
+    queues = {trace.rank: _unknown(trace) for trace in traces}
+    shifts = {trace.rank: offset_ns for trace, offset_ns in zip(traces, offsets_ns, strict=True)}
+    while any(queues.values()):
+        found = _next(queues, several, shifts)
+        if found is None:
+            trace = next(trace for trace in traces if queues[trace.rank])
+            raise GraphError(
+                f"{trace.source}: {queues[trace.rank][0][0].name!r} of rank {trace.rank} belongs to no process group"
+                " whose other ranks call it, too; give the files of all ranks of the groups"
+            )
+        for rank in several[found]:
+            for piece in queues[rank].pop(0) if rank in queues else ():
+                if piece.call is not None:
+                    piece.call.group, piece.call.ranks = found, several[found]
+
+
+def _unknown(trace: RankTrace) -> list[Row]:
+    """Return the collectives without a group, in the order in which they were started. Raises `GraphError`."""
+    steps = []
+    for step in range(len(trace.windows)):
+        found = [piece for piece in trace.pieces(step) if piece.call is not None and not piece.call.group]
+        steps.append(sorted(found, key=lambda one: max((before.end_ns for before in one.after), default=one.start_ns)))
+    counts = [len(pieces) for pieces in steps]
+    if len(set(counts)) > 1:
+        step = next(step for step, count in enumerate(counts) if count != counts[0])
+        raise GraphError(
+            f"{trace.source}: rank {trace.rank} has {counts[step]} collectives in step {step + 1}, {counts[0]} in the"
+            " first; record steps that do the same"
+        )
+    return list(zip(*steps, strict=True))
+
+
+def _next(
+    queues: Mapping[int, Sequence[Row]], groups: Mapping[str, tuple[int, ...]], shifts: Mapping[int, int]
+) -> str | None:
+    """Return a group whose members all come to the same collective next: of several the one that fits the times."""
+    found = []
+    for name, ranks in groups.items():
+        own = [rank for rank in ranks if rank in queues]
+        heads = [(queues[rank][0], shifts[rank]) for rank in own if queues[rank]]
+        kinds = {(row[0].name, row[0].call.bytes if row[0].call else 0) for row, _ in heads}
+        if heads and len(heads) == len(own) and len(kinds) == 1:
+            found.append((*_apart(heads), name))
+    return min(found)[2] if found else None
+
+
+def _apart(heads: Sequence[tuple[Row, int]]) -> tuple[int, int]:
+    """Return for how long ranks were not in a collective at the same time, over all steps, and when it ended."""
+    apart_ns = ended_ns = 0
+    for step in range(len(heads[0][0])):
+        begins = [row[step].start_ns + shift for row, shift in heads]
+        ends = [row[step].end_ns + shift for row, shift in heads]
+        apart_ns += max(0, max(begins) - min(ends))
+        ended_ns += max(ends)
+    return apart_ns, ended_ns

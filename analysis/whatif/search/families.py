@@ -1,31 +1,99 @@
-"""The families of settings that a search may choose from, as a text says, and the search of several in sequence.
+"""The searches for a faster setting: of fused or bfloat16 layers, of memory, and of buckets of gradients.
+
+The families of settings that a search may choose from, as a text says, and the search of several in sequence.
 
 A text is names joined by commas: `tensor_fusion`, `op_fusion` (also `xla`), `amp`, `memory`, or `all`; `^memory` leaves
 a family out. `from_opfs2tsfs` also tries buckets that follow the fused blocks (dPRO: tensors of fused operations are
 fused, too).
+
+Chooses blocks of layers to fuse, or layers to compute in bfloat16, by the ratio of times that a probe measured.
+
+Each candidate on the critical path is replayed alone. Then they are added, best first, as long as each makes the step
+faster and shares no layer with one chosen before. Gains of one lane add up, and a gain that ends behind a collective
+is lost: replay sees both, a sum of probed gains would not.
+
+Searches recomputation and gradient accumulation, only where the predicted peak memory exceeds a budget.
+
+The peak is what does not depend on the batch, such as weights, gradients and the optimizer's state, plus the retained
+inputs of the layers. Gradient accumulation divides the latter by the number of parts. With recomputation one input is
+retained for each segment, and all inputs of one segment at a time.
+
+The estimate ignores fragmentation and temporary buffers; verification measures the peak.
+
+Searches which gradients are summed together, by replaying contiguous partitions of them.
+
+Torch and JAX can have any buckets: the search begins with capacities, with the partitions that would be optimal on a
+link that only they use (`earliest`), and with those derived from fused blocks; then it moves, merges and cuts buckets
+while that helps. TensorFlow has one size of packs: all sizes that make different packs are compared.
+
+Of settings whose predicted times differ by less than `EQUALLY_FAST`, the one with fewer collectives is better: such a
+difference is smaller than a prediction's error, and a replay does not contain the host's work for each collective.
+
+`earliest` finds contiguous partitions of gradients that end early on one link, by dynamic programming without replay. A
+gradient j is complete at r(j); a bucket that ends with it starts then, or when the bucket before it has ended. For
+buckets that follow one another on a link that nothing else uses, the partition found is optimal: the end of the last
+bucket is a non-decreasing function of the end of those before. It is a good beginning for a search by replay.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import inf
 
-from keras_matrix.analysis.whatif.graph import Graph, GraphError
-from keras_matrix.analysis.whatif.replay import replay
-from keras_matrix.analysis.whatif.search import layer_choice, memory, tensor_fusion
-from keras_matrix.analysis.whatif.search.memory import WorkerMemory
-from keras_matrix.analysis.whatif.search.trajectory import Strategy, Trajectory, skipped
+from keras_matrix.analysis.whatif.collectives import ddp_buckets, of_trace, tf_packs, time_s
+from keras_matrix.analysis.whatif.contention import exclusive
+from keras_matrix.analysis.whatif.engine import simulate
+from keras_matrix.analysis.whatif.graph import Graph, GraphError, NodeKind
+from keras_matrix.analysis.whatif.replay import replay, step_time_s
+from keras_matrix.analysis.whatif.search.trajectory import (
+    BEST,
+    EQUALLY_FAST,
+    LEAST_GAIN,
+    ReplayedTrial,
+    Strategy,
+    Trajectory,
+    TrialCollector,
+    critical_nodes,
+    skipped,
+    strategy_of,
+)
 from keras_matrix.analysis.whatif.what_ifs import registry
-from keras_matrix.analysis.whatif.what_ifs.op_fusion import OP_FUSION
-from keras_matrix.analysis.whatif.what_ifs.tensor_fusion import TENSOR_FUSION
-from keras_matrix.analysis.whatif.what_ifs.time_ratios import layers_in
+from keras_matrix.analysis.whatif.what_ifs.gradients import (
+    EACH,
+    NAME,
+    TENSOR_FUSION,
+    Sums,
+    corrections,
+    sums_of,
+    with_groups,
+)
+from keras_matrix.analysis.whatif.what_ifs.layers import (
+    ALL,
+    FUSED,
+    OP_FUSION,
+    REDUCED,
+    LayerRatio,
+    belongs,
+    layers_in,
+    segments_of,
+)
 from keras_matrix.analysis.whatif.what_ifs.what_if import Scalar, WhatIfError
 
+FUSION, AMP = "op_fusion", "amp"
+MEMORY = "memory"
 # In the order in which they are searched: what fits into memory comes first, and buckets follow the final compute.
-FAMILIES = (memory.NAME, layer_choice.OP_FUSION, layer_choice.AMP, TENSOR_FUSION.name)
-ALL, FROM_FUSION = "all", "from_opfs2tsfs"
-ALIASES = {"xla": layer_choice.OP_FUSION, "precision": layer_choice.AMP}
+FAMILIES = (MEMORY, FUSION, AMP, TENSOR_FUSION.name)
+ALL_FAMILIES, FROM_FUSION = "all", "from_opfs2tsfs"
+ALIASES = {"xla": FUSION, "precision": AMP}
+WHAT_IFS = {FUSION: FUSED, AMP: REDUCED}
+PARTS = (2, 4, 8, 16)
+MOST_REPLAYS = 200
+MOST_BUCKETS = 24  # of the partitions that dynamic programming proposes
+MOST_CAPACITIES = 12
+Partition = tuple[int, ...]  # the number of gradients of each bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +139,27 @@ def parse(text: str) -> Families:
     names = tuple(name for name in FAMILIES if name in ((chosen or set(FAMILIES)) - without))
     if not names:
         raise WhatIfError(f"--search: must leave a family, got {text!r}")
-    if from_fusion and not {layer_choice.OP_FUSION, TENSOR_FUSION.name} <= set(names):
+    if from_fusion and not {FUSION, TENSOR_FUSION.name} <= set(names):
         raise WhatIfError(
-            f"--search: {FROM_FUSION} derives buckets from fused blocks; search {layer_choice.OP_FUSION} and "
+            f"--search: {FROM_FUSION} derives buckets from fused blocks; search {FUSION} and "
             f"{TENSOR_FUSION.name} too, got {text!r}"
         )
     return Families(names, from_fusion)
 
 
 def _families(name: str) -> Sequence[str]:
-    if name == ALL:
+    if name == ALL_FAMILIES:
         return FAMILIES
     known = ALIASES.get(name, name)
     if known not in FAMILIES:
-        near = difflib.get_close_matches(name, [*FAMILIES, *ALIASES, ALL, FROM_FUSION], n=1) if len(name) <= 64 else []
-        advice = f"did you mean {near[0]}?" if near else f"known are {', '.join((*FAMILIES, ALL, FROM_FUSION))}"
+        near = (
+            difflib.get_close_matches(name, [*FAMILIES, *ALIASES, ALL_FAMILIES, FROM_FUSION], n=1)
+            if len(name) <= 64
+            else []
+        )
+        advice = (
+            f"did you mean {near[0]}?" if near else f"known are {', '.join((*FAMILIES, ALL_FAMILIES, FROM_FUSION))}"
+        )
         raise WhatIfError(f"--search: {name!r} is not known; {advice}")
     return (known,)
 
@@ -117,15 +191,15 @@ def search(graph: Graph, families: Families, inputs: SearchInputs) -> FamilyTraj
 
 
 def _searched(graph: Graph, name: str, families: Families, inputs: SearchInputs, applied: Sequence[str]) -> Trajectory:
-    if name == memory.NAME:
+    if name == MEMORY:
         if inputs.memory is None or inputs.budget_bytes is None:
             return Trajectory(name, 0.0, skipped="the peak memory of the trace, or its budget, is not known")
-        return memory.search(graph, inputs.memory, inputs.budget_bytes, before=applied)
+        return search_memory(graph, inputs.memory, inputs.budget_bytes, before=applied)
     if name == TENSOR_FUSION.name:
         fused = _blocks(graph, applied) if families.from_fusion else ()
-        return tensor_fusion.search(graph, before=applied, fused=fused)
-    ratios = inputs.fusion_ratios if name == layer_choice.OP_FUSION else inputs.amp_ratios
-    return layer_choice.search(graph, name, ratios, before=applied)
+        return search_fusion(graph, before=applied, fused=fused)
+    ratios = inputs.fusion_ratios if name == FUSION else inputs.amp_ratios
+    return search_layers(graph, name, ratios, before=applied)
 
 
 def _blocks(graph: Graph, applied: Sequence[str]) -> list[tuple[str, ...]]:
@@ -138,3 +212,299 @@ def _blocks(graph: Graph, applied: Sequence[str]) -> list[tuple[str, ...]]:
 def _together(strategy: Strategy, before: Mapping[str, Scalar]) -> Strategy:
     """Return a strategy with the settings of the families before it."""
     return replace(strategy, settings=None if strategy.settings is None else {**before, **strategy.settings})
+
+
+def search_layers(graph: Graph, family: str, ratios: Mapping[str, float], *, before: Sequence[str] = ()) -> Trajectory:
+    """Return the best choice of layers. `family` is `OP_FUSION` or `AMP`, `ratios` are by the text of the layers.
+
+    A ratio is the time of the layers with the change by that without it. `before` are what-ifs that made the graph.
+    Raises `GraphError` for layers that the graph does not have.
+    """
+    graph = exclusive(graph)
+    baseline = replay(graph)
+    if not ratios:
+        return skipped(family, baseline, "no gain has been probed")
+    name = WHAT_IFS[family]
+    found = layers_in(graph, name, [LayerRatio(text, ratio) for text, ratio in ratios.items()])
+    layers = {text: frozenset(own) for text, (own, _) in zip(ratios, found, strict=True)}
+    critical = critical_nodes(baseline)
+    candidates = [text for text, own in layers.items() if any(belongs(node, own) for node in critical)]
+    if not candidates:
+        return skipped(family, baseline, "no operation of a layer with a probed gain is on the critical path")
+    trials = TrialCollector(graph, tuple(before))
+    alone = {text: trials.replayed([f"{name}={text}:{ratios[text]:g}"]) for text in candidates}
+    chosen: list[str] = []
+    lowest = step_time_s(graph)
+    for text in sorted(candidates, key=lambda one: (alone[one], one)):
+        if any(layers[text] & layers[other] for other in chosen):
+            continue
+        parts = ",".join(f"{one}:{ratios[one]:g}" for one in (*chosen, text))
+        time = trials.replayed([f"{name}={parts}"]) if chosen else alone[text]
+        if time < lowest * (1 - LEAST_GAIN):
+            chosen.append(text)
+            lowest = time
+    return trials.finished(family, baseline, _ranked(trials.found))
+
+
+def _ranked(trials: Sequence[ReplayedTrial]) -> list[ReplayedTrial]:
+    """Return the trials, fastest first; of equal ones the one with fewer layers, which was tried first."""
+    return sorted(trials, key=lambda one: one.step_time_s)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMemory:
+    """The memory of one worker: the measured peak, and the bytes that each layer retains for its backward pass."""
+
+    peak_bytes: int
+    retained_bytes: Mapping[str, int]
+
+    def predicted_bytes(self, segments: Sequence[Sequence[str]] | None = None, parts: int = 1) -> int:
+        """Return the predicted peak with recomputed segments of layers, and the batch in parts."""
+        retained = sum(self.retained_bytes.values())
+        fixed = max(0, self.peak_bytes - retained)
+        if segments is not None:
+            inside = {layer for segment in segments for layer in segment}
+            outside = sum(size for layer, size in self.retained_bytes.items() if layer not in inside)
+            inputs = sum(self.retained_bytes.get(segment[0], 0) for segment in segments)
+            largest = max(sum(self.retained_bytes.get(layer, 0) for layer in segment[1:]) for segment in segments)
+            retained = outside + inputs + largest
+        return fixed + retained // parts
+
+
+def search_memory(graph: Graph, use: WorkerMemory, budget_bytes: int, *, before: Sequence[str] = ()) -> Trajectory:
+    """Return the fastest settings whose predicted peak is within the budget, or why there are none."""
+    graph = exclusive(graph)
+    baseline = replay(graph)
+    if use.peak_bytes <= budget_bytes:
+        return skipped(MEMORY, baseline, f"the peak of {use.peak_bytes} bytes is within the budget of {budget_bytes}")
+    trials = TrialCollector(graph, tuple(before))
+    least = use.peak_bytes
+    for texts, peak_bytes in _candidates(graph, use):
+        least = min(least, peak_bytes)
+        if peak_bytes <= budget_bytes:
+            try:
+                trials.replayed(texts)
+            except GraphError as error:
+                return skipped(MEMORY, baseline, error)
+    if not trials.found:
+        return skipped(
+            MEMORY, baseline, f"no setting fits: the least predicted peak is {least} bytes, above {budget_bytes}"
+        )
+    ranked = sorted(trials.found, key=lambda one: one.step_time_s)[:BEST]
+    strategies = (strategy_of(graph, one.what_ifs, before) for one in ranked)
+    return Trajectory(
+        MEMORY,
+        baseline.step_time_s,
+        tuple(trials.found),
+        tuple(sorted(strategies, key=lambda one: one.step_time_s)),
+        before=tuple(before),
+        screened_s=step_time_s(graph),
+    )
+
+
+def _candidates(graph: Graph, use: WorkerMemory) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield what-ifs and the peak that is predicted with them."""
+    segments = segments_of(graph, (ALL,))
+    accumulated = [(f"gradient_accumulation={parts}", parts) for parts in PARTS if _divides(graph, parts)]
+    yield ("recomputation=all",), use.predicted_bytes(segments)
+    for text, parts in accumulated:
+        yield (text,), use.predicted_bytes(parts=parts)
+    for text, parts in accumulated:
+        yield ("recomputation=all", text), use.predicted_bytes(segments, parts)
+
+
+def _divides(graph: Graph, parts: int) -> bool:
+    batch = graph.header.settings.get("batch_size")
+    return not isinstance(batch, int) or batch % (parts * graph.header.world_size) == 0
+
+
+def search_fusion(
+    graph: Graph,
+    *,
+    before: Sequence[str] = (),
+    fused: Sequence[Sequence[str]] = (),
+    most_replays: int = MOST_REPLAYS,
+) -> Trajectory:
+    """Return the best buckets. Raises `GraphError` if the graph cannot be replayed.
+
+    `before` are what-ifs that made the graph, `fused` are blocks of layers to derive buckets from.
+    """
+    graph = exclusive(graph)
+    baseline = replay(graph)
+    if not any(node.kind is NodeKind.COMMUNICATION for node in critical_nodes(baseline)):
+        return skipped(NAME, baseline, "no communication is on the critical path")
+    try:
+        sums = sums_of(graph)
+    except GraphError as error:
+        return skipped(NAME, baseline, error)
+    tried = _Search(graph, sums, TrialCollector(graph, tuple(before)), most_replays)
+    sizes = [one.bytes for one in sums.gradients]
+    if graph.header.backend == "tensorflow":
+        for size, partition in _packs(sizes, most_replays):
+            tried.time_of(partition, f"{NAME}={size}b")
+    else:
+        for partition in tried.proposals(sizes, fused):
+            tried.time_of(partition)
+        tried.improve()
+    return tried.trials.finished(NAME, baseline, tried.ranked(), tried.collectives())
+
+
+class _Search:
+    """Replays partitions of one graph's gradients, each once."""
+
+    def __init__(self, graph: Graph, sums: Sums, trials: TrialCollector, most_replays: int) -> None:
+        self.trials, self._most = trials, most_replays
+        # With its sums at the end, the other nodes of every replayed graph are these; that takes half the time.
+        self._graph = with_groups(graph, sums, sums.groups)
+        self._sums = sums_of(self._graph)
+        self._times: dict[Partition, float] = {}
+        self._texts: dict[Partition, str] = {}
+
+    def ranked(self) -> list[ReplayedTrial]:
+        """Return all partitions, best first; of those that are equally fast the ones with fewer collectives."""
+        limit = min(self._times.values()) * (1 + EQUALLY_FAST)
+        fast = sorted((one for one, time in self._times.items() if time <= limit), key=len)
+        others = sorted((one for one, time in self._times.items() if time > limit), key=self._times.__getitem__)
+        return [ReplayedTrial((self._texts[one],), self._times[one], False) for one in (*fast, *others)]
+
+    def collectives(self) -> dict[tuple[str, ...], int]:
+        """Return the number of collectives of each trial, by its what-ifs."""
+        return {(text,): len(partition) for partition, text in self._texts.items()}
+
+    def proposals(self, sizes: Sequence[int], fused: Sequence[Sequence[str]]) -> Iterator[Partition]:
+        """Yield the partitions with which a search begins."""
+        yield tuple(len(group) for group in self._sums.groups)
+        yield (len(sizes),)
+        if fused:
+            yield _of_blocks([one.layer for one in self._sums.gradients], fused)
+        yield from earliest(self._ready(), self._time(sizes), MOST_BUCKETS)
+        for number in range(MOST_CAPACITIES):
+            cap_mb = sum(sizes) / (1 << 20) / 2**number
+            yield tuple(len(group) for group in ddp_buckets(sizes, max(cap_mb, 1e-6)))
+        yield (1,) * len(sizes)
+
+    def time_of(self, partition: Partition, text: str | None = None) -> float:
+        """Return the replayed step time of a partition; infinite once there were too many replays."""
+        if partition not in self._times and len(self._times) < self._most:
+            groups, begin = [], 0
+            for size in partition:
+                groups.append(range(begin, begin + size))
+                begin += size
+            time = step_time_s(with_groups(self._graph, self._sums, groups))
+            self._texts[partition] = text or f"{NAME}={_counts(partition)}"
+            self._times[partition] = time
+            self.trials.add(self._texts[partition], time)
+        return self._times.get(partition, float("inf"))
+
+    def improve(self) -> None:
+        """Take the best neighbour of the best partition while that is faster."""
+        while len(self._times) < self._most:
+            best = min(self._times, key=lambda one: (self._times[one], len(one)))
+            before = self._times[best]
+            for partition in neighbours(best):
+                self.time_of(partition)
+            if min(self._times.values()) >= before * (1 - LEAST_GAIN):
+                return
+
+    def _ready(self) -> list[float]:
+        """Return when each gradient is complete on all ranks, within the replayed step."""
+        schedule = simulate(self._graph)
+        ends, begin = schedule.ends_ns, schedule.begin_ns
+        return [
+            max(ends[number] for numbers in one.ready.values() for number in numbers) - begin
+            for one in self._sums.gradients
+        ]
+
+    def _time(self, sizes: Sequence[int]) -> Callable[[int, int], float]:
+        """Return how long the sum of successive gradients takes, in nanoseconds."""
+        link = of_trace(self._graph)
+        factors = corrections(self._graph, self._sums, link)
+        factor = sum(factors) / len(factors) * 1e9
+        one = next(iter(self._sums.collectives[0].values())).collective
+        ends = [0]
+        for size in sizes:
+            ends.append(ends[-1] + size)
+        ranks, operation = (len(one.ranks), one.operation) if one else (2, "all_reduce")
+        return lambda begin, end: factor * time_s(link, operation, ranks, ends[end] - ends[begin])
+
+
+def _packs(sizes: Sequence[int], most: int) -> list[tuple[int, Partition]]:
+    """Return sizes of packs that make different packs, the largest first, at most so many; 0 is a single pack."""
+    found: dict[Partition, int] = {}
+    totals = {sum(sizes[begin:end]) for begin in range(len(sizes)) for end in range(begin + 1, len(sizes) + 1)}
+    # A pack is closed when it is larger than its limit: just below a sum it takes no more than that.
+    for size in (0, *sorted({total - 1 for total in totals if total > 1}, reverse=True)):
+        found.setdefault(tuple(len(group) for group in tf_packs(sizes, size)), size)
+    partitions = list(found)
+    count = min(len(partitions), most)
+    return [(found[one], one) for one in (partitions[at * len(partitions) // count] for at in range(count))]
+
+
+def _counts(partition: Partition) -> str:
+    """Return a partition as the value of the what-if."""
+    if len(partition) > 1 and set(partition) == {1}:
+        return EACH
+    return ",".join(map(str, partition)) + ("," if len(partition) == 1 else "")
+
+
+def _of_blocks(layers: Sequence[str | None], blocks: Sequence[Sequence[str]]) -> Partition:
+    """Return a bucket for the successive gradients of each fused block, and one for each other gradient."""
+    block_of = {layer: at for at, block in enumerate(blocks) for layer in block}
+    sizes: list[int] = []
+    last: int | None = None
+    for layer in layers:
+        block = block_of.get(layer) if layer is not None else None
+        if block is not None and block == last:
+            sizes[-1] += 1
+        else:
+            sizes.append(1)
+        last = block
+    return tuple(sizes)
+
+
+def earliest(ready: Sequence[float], time: Callable[[int, int], float], most_buckets: int) -> list[Partition]:
+    """Return the partition that ends first for each number of buckets from 1 to `most_buckets`.
+
+    `ready` is when each gradient is complete, `time(i, j)` how long the sum of gradients i to j - 1 takes.
+    """
+    count = len(ready)
+    complete = [max(ready[: at + 1]) for at in range(count)]
+    took = [[time(begin, end) if begin < end else 0.0 for end in range(count + 1)] for begin in range(count)]
+    ends = [0.0 if not at else inf for at in range(count + 1)]
+    choices: list[list[int]] = []
+    found = []
+    for buckets in range(1, min(most_buckets, count) + 1):
+        following, chosen = [inf] * (count + 1), [0] * (count + 1)
+        for end in range(buckets, count + 1):
+            available = complete[end - 1]
+            for begin in range(buckets - 1, end):
+                finish = max(ends[begin], available) + took[begin][end]
+                if finish < following[end]:
+                    following[end], chosen[end] = finish, begin
+        ends = following
+        choices.append(chosen)
+        found.append(_traced(choices, count))
+    return found
+
+
+def _traced(choices: Sequence[Sequence[int]], count: int) -> Partition:
+    sizes = []
+    end = count
+    for chosen in reversed(choices):
+        sizes.append(end - chosen[end])
+        end = chosen[end]
+    return tuple(reversed(sizes))
+
+
+def neighbours(partition: Partition) -> list[Partition]:
+    """Return partitions that differ by a moved boundary, a merged pair of buckets or a bucket cut in the middle."""
+    found: list[Partition] = []
+    for at, (left, right) in enumerate(pairwise(partition)):
+        for moved in (-1, 1):
+            if left + moved > 0 and right - moved > 0:
+                found.append((*partition[:at], left + moved, right - moved, *partition[at + 2 :]))
+        found.append((*partition[:at], left + right, *partition[at + 2 :]))
+    for at, size in enumerate(partition):
+        if size > 1:
+            found.append((*partition[:at], size // 2, size - size // 2, *partition[at + 1 :]))
+    return found

@@ -9,13 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
-from keras_matrix.analysis.whatif.what_ifs.batch import BATCH_SIZE, GRADIENT_ACCUMULATION
-from keras_matrix.analysis.whatif.what_ifs.link import BANDWIDTH, LATENCY
-from keras_matrix.analysis.whatif.what_ifs.op_fusion import OP_FUSION
-from keras_matrix.analysis.whatif.what_ifs.precision import PRECISION
-from keras_matrix.analysis.whatif.what_ifs.recomputation import RECOMPUTATION
-from keras_matrix.analysis.whatif.what_ifs.removal import NO_INPUT_STALLS, NO_OVERLAP
-from keras_matrix.analysis.whatif.what_ifs.tensor_fusion import TENSOR_FUSION
+from keras_matrix.analysis.whatif.what_ifs.gradients import NO_INPUT_STALLS, NO_OVERLAP, TENSOR_FUSION
+from keras_matrix.analysis.whatif.what_ifs.layers import OP_FUSION, PRECISION, RECOMPUTATION
 from keras_matrix.analysis.whatif.what_ifs.what_if import (
     Predict,
     Realised,
@@ -24,7 +19,7 @@ from keras_matrix.analysis.whatif.what_ifs.what_if import (
     WhatIfError,
     setting,
 )
-from keras_matrix.analysis.whatif.what_ifs.workers import WORKERS
+from keras_matrix.analysis.whatif.what_ifs.workers import BANDWIDTH, BATCH_SIZE, GRADIENT_ACCUMULATION, LATENCY, WORKERS
 
 WHAT_IFS: dict[str, WhatIf] = {
     one.name: one

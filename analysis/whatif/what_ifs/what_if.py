@@ -1,8 +1,11 @@
-"""What a what-if is: a change of a graph, with its text and the settings that realise it."""
+"""What a what-if is: a change of a graph, with its text and the settings that realise it.
+
+Removes, adds and scales nodes of a graph. Nodes get new numbers; what depended on them follows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,3 +93,105 @@ def setting(graph: Graph, name: str, default: Any = None) -> Any:
     """Return a setting of the traced cell, or a parameter of the workload `fc`; `default` if it is unknown."""
     settings = graph.header.settings
     return settings.get(name, default) if name in SETTINGS else spec.parameter(settings, name, default)
+
+
+def scaled(node: Node, factor: float, *, gaps: bool = False) -> Node:
+    """Return a node whose durations, and with `gaps` also the gaps before it, are multiplied."""
+    changed = replace(node, durations_ns=tuple(round(value * factor) for value in node.durations_ns))
+    return replace(changed, gaps_ns=tuple(round(value * factor) for value in node.gaps_ns)) if gaps else changed
+
+
+def in_order(
+    graph: Graph, nodes: Sequence[Node], placed: Sequence[Node], instead: Mapping[int, Sequence[int]]
+) -> list[Node]:
+    """Return nodes of a graph and new collectives, so that each comes behind what it depends on.
+
+    A lane runs its nodes in their order, and a collective may be on the lane of its rank's operations. A new one comes
+    directly behind what it waits for, and behind the collectives of its lane before the first one that is missing. A
+    node stays where it is unless something that it waits for, by `instead` for a missing one, comes later now.
+    """
+    together = (*nodes, *placed)
+    index = {node.number: at for at, node in enumerate(together)}
+    depends = {node.number: _resolved(node, index, instead) for node in together}
+    last: dict[tuple[int, str], int] = {}
+    for node in nodes:
+        first = min((number for number in instead if graph.nodes[number].rank == node.rank), default=0)
+        if node.collective is not None and node.number < first:
+            last[node.rank, node.lane] = node.number
+    for node in placed:
+        lane = node.rank, node.lane
+        if lane in last:
+            depends[node.number].append(last[lane])
+        last[lane] = node.number
+    floating = {node.number for node in placed}
+    places: dict[int, tuple[int, int]] = {}
+    for number in _dependencies_first(depends):
+        behind = [(places[one][0], places[one][1] + 1) for one in depends[number] if one in places]
+        places[number] = max(behind if number in floating else [(index[number], 0), *behind], default=(-1, 0))
+    return sorted(together, key=lambda node: (places[node.number], index[node.number]))
+
+
+def _resolved(node: Node, present: Mapping[int, int], instead: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return the present nodes that a node depends on."""
+    return [one for other in node.depends for one in ([other] if other in present else instead.get(other, ()))]
+
+
+def _dependencies_first(depends: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return the numbers of nodes, each behind those that it depends on if they form no circle."""
+    found: dict[int, None] = {}
+    entered: set[int] = set()
+    for first in depends:
+        stack = [first]
+        while stack:
+            number = stack[-1]
+            waiting = [] if number in entered else [one for one in depends[number] if one not in entered]
+            entered.add(number)
+            if waiting:
+                stack += waiting
+            else:
+                found.setdefault(stack.pop())
+    return list(found)
+
+
+def renumbered(
+    graph: Graph, nodes: Sequence[Node], instead: Mapping[int, Sequence[int]] | None = None, **header: Any
+) -> Graph:
+    """Return the checked graph of these nodes, in their order.
+
+    Their numbers are those of the old graph, or new ones beyond them. A dependency on a node that is missing becomes
+    one on those that `instead` names for it, or otherwise on what the missing node depended on.
+    """
+    position = {node.number: at for at, node in enumerate(nodes)}
+    removed = {node.number: node for node in graph.nodes if node.number not in position}
+    found: dict[tuple[int, bool], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+
+    def resolved(number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return what a dependency has become: nodes of the same step, and of the step before."""
+        if number in position:
+            return (position[number],), ()
+        if instead is not None and number in instead:
+            return tuple(position[one] for one in instead[number]), ()
+        key = number, True
+        if key not in found:
+            found[key] = (), ()  # ends a cycle; a checked graph has none within a step
+            found[key] = both(removed[number].depends, removed[number].depends_before)
+        return found[key]
+
+    def both(depends: Iterable[int], depends_before: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        same: list[int] = []
+        before: list[int] = []
+        for number in depends:
+            own, earlier = resolved(number)
+            same += own
+            before += earlier
+        for number in depends_before:
+            before += resolved(number)[0]  # two steps back is always earlier than what else is waited for
+        return tuple(dict.fromkeys(same)), tuple(dict.fromkeys(before))
+
+    made = []
+    for at, node in enumerate(nodes):
+        depends, depends_before = both(node.depends, node.depends_before)
+        depends = tuple(one for one in depends if one != at)
+        same = (at, depends, depends_before) == (node.number, node.depends, node.depends_before)
+        made.append(node if same else replace(node, number=at, depends=depends, depends_before=depends_before))
+    return graph.with_nodes(made, **header)

@@ -3,20 +3,40 @@
 New ranks repeat the work of the traced ones, so that their durations do not vary independently: with more workers the
 slowest of a step is slower in fact. Collectives take as much longer as the calibration of the link says. Ranks of one
 machine share its cores.
+
+Another batch size, and gradients that are accumulated over parts of the batch.
+
+Another bandwidth or latency of the link that collectives use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from keras_matrix.analysis.whatif.collectives import of_trace, ring, time_s
-from keras_matrix.analysis.whatif.graph import Graph, Header, LinkCalibration, Node
-from keras_matrix.analysis.whatif.what_ifs.rewriting import renumbered, scaled
-from keras_matrix.analysis.whatif.what_ifs.what_if import Predict, Realised, WhatIf, WhatIfError, of_fc, setting, whole
+from keras_matrix.analysis.whatif.collectives import of_trace, ring, time_s, with_rate
+from keras_matrix.analysis.whatif.graph import Graph, Header, LinkCalibration, Node, NodeKind
+from keras_matrix.analysis.whatif.what_ifs.what_if import (
+    Predict,
+    Realised,
+    WhatIf,
+    WhatIfError,
+    of_fc,
+    renumbered,
+    scaled,
+    setting,
+    whole,
+)
+from keras_matrix.records.fc.network import UNITS, normal_rate
 
 NAME = "workers"
+BATCH, ACCUMULATION = "batch_size", "gradient_accumulation"
+UNSCALED = ("update", "communication")
+RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(?:([kmg])?bit)?", re.ASCII)
+TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(s|ms|us)", re.ASCII)
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
 def change(graph: Graph, workers: int, predict: Predict | None = None) -> Graph:
@@ -98,4 +118,225 @@ def settings(graph: Graph, workers: int) -> Realised:
 
 WORKERS = WhatIf(
     NAME, "other data-parallel workers, each with its share of the batch", "N", whole(NAME), change, settings
+)
+
+
+def change_batch(graph: Graph, batch: int, predict: Predict | None = None) -> Graph:
+    """Return the graph of another batch: work of the forward and backward pass and input in proportion.
+
+    A cost model that knows an operation replaces the proportion, which ignores fixed costs. Raises `WhatIfError` if the
+    batch of the trace is unknown.
+    """
+    before = setting(graph, BATCH)
+    if not isinstance(before, int) or before < 1:
+        raise WhatIfError(
+            f"{BATCH}: the batch size of {graph.header.source} is not known, so that it cannot be changed; trace a cell"
+            " with: runner trace CELL"
+        )
+    factor = batch / before
+    return graph.with_nodes(_of_batch(graph, node, factor, predict) for node in graph.nodes)
+
+
+def grows_with_batch(graph: Graph, node: Node) -> bool:
+    """Return whether a node's work is in proportion to the batch; what keeps no core of a CPU busy has a fixed time."""
+    if node.kind not in (NodeKind.COMPUTE, NodeKind.INPUT) or node.phase in UNSCALED:
+        return False
+    return node.cores > 0 or graph.header.device != "cpu"
+
+
+def _of_batch(graph: Graph, node: Node, factor: float, predict: Predict | None) -> Node:
+    if not grows_with_batch(graph, node):
+        return node
+    changed = replace(
+        node,
+        flops=None if node.flops is None else node.flops * factor,
+        bytes=None if node.bytes is None else round(node.bytes * factor),
+    )
+    if predict is not None and (before := predict(node)) and (after := predict(changed)):
+        return scaled(changed, after / before)
+    return scaled(changed, factor)
+
+
+def batch_settings(graph: Graph, batch: int) -> Realised:
+    """Return the setting `batch_size`."""
+    if not graph.header.settings:
+        return Realised(None, "the trace is not of a cell of this project")
+    return Realised({BATCH: batch})
+
+
+def change_accumulation(graph: Graph, parts: int, predict: Predict | None = None) -> Graph:
+    """Return the graph with the batch computed in parts, one after the other; only the last part sums gradients.
+
+    Work that grows with the batch is divided among the parts; what has a fixed time is repeated in each.
+    """
+    before = setting(graph, ACCUMULATION, 1)
+    if before != 1:
+        raise WhatIfError(f"{ACCUMULATION}: the trace has {before} parts already; trace a step of one part")
+    if parts == 1:
+        return graph
+    nodes: list[Node] = []
+    first = len(graph.nodes)
+    for rank in range(graph.header.world_size):
+        own = [node for node in graph.nodes if node.rank == rank]
+        repeated = _repeated(graph, own, parts)
+        if not repeated:
+            nodes += own
+            continue
+        begin, ends = min(repeated), _ends(graph, repeated.values())
+        after: tuple[int, ...] = ()  # the ends of the part before, on threads
+        nodes += [node for node in own if node.number < begin]
+        for part in range(parts - 1):
+            nodes += _copies(repeated, first, after, is_first=not part)
+            after = tuple(first + number for number in ends)
+            first += len(graph.nodes)
+        last = [repeated.get(node.number, node) for node in own if node.number >= begin]
+        nodes += [replace(last[0], depends=(*last[0].depends, *after)), *last[1:]]
+    if len(nodes) == len(graph.nodes):
+        raise WhatIfError(f"{ACCUMULATION}: no operation of {graph.header.source} is in the forward or backward phase")
+    return renumbered(graph, nodes)
+
+
+def _repeated(graph: Graph, nodes: list[Node], parts: int) -> dict[int, Node]:
+    """Return the nodes of a rank that each part repeats, with their share of the work, by number.
+
+    They are the forward and backward pass without communication.
+    Between the first and the last of them are also nodes without a phase, but nothing that waits for a collective.
+    """
+    inside = [node.number for node in nodes if node.phase in ("forward", "backward") and node.collective is None]
+    if not inside:
+        return {}
+    after_sums: set[int] = {node.number for node in nodes if node.collective is not None}
+    found = {}
+    for node in nodes:
+        if after_sums.intersection(node.depends):
+            after_sums.add(node.number)
+        elif (
+            inside[0] <= node.number <= inside[-1]
+            and node.collective is None
+            and node.phase not in (*UNSCALED, "input")
+            and node.kind not in (NodeKind.COMMUNICATION, NodeKind.INPUT)
+        ):
+            found[node.number] = scaled(node, 1 / parts) if grows_with_batch(graph, node) else node
+    return found
+
+
+def _ends(graph: Graph, nodes: Iterable[Node]) -> list[int]:
+    """Return the last node of each thread: the next part starts when all have ended. Streams only have an order."""
+    last: dict[str, int] = {}
+    for node in nodes:
+        if graph.header.device == "cpu" or node.kind is NodeKind.HOST:
+            last[node.lane] = node.number
+    return list(last.values())
+
+
+def _copies(repeated: Mapping[int, Node], first: int, after: tuple[int, ...], *, is_first: bool) -> Iterator[Node]:
+    """Yield the nodes of a part; they wait for each other, for the part before, or for what precedes the step."""
+    begin = min(repeated)
+    for number, node in repeated.items():
+        depends = tuple(
+            first + one if one in repeated else one for one in node.depends if one in repeated or one < begin
+        )
+        if number == begin:
+            depends = (*depends, *after)
+        before = node.depends_before if is_first else ()
+        yield replace(node, number=first + number, depends=depends, depends_before=before, gradient_of=None)
+
+
+def accumulation_settings(graph: Graph, parts: int) -> Realised:
+    """Return the parameter `gradient_accumulation`, which the batch must divide by."""
+    batch = setting(graph, BATCH)
+    if isinstance(batch, int) and batch % (parts * graph.header.world_size):
+        return Realised(None, f"a batch of {batch} has no {parts} equal parts on {graph.header.world_size} workers")
+    return of_fc(graph, ACCUMULATION, {ACCUMULATION: parts})
+
+
+BATCH_SIZE = WhatIf(BATCH, "another batch size", "N", whole(BATCH), change_batch, batch_settings)
+GRADIENT_ACCUMULATION = WhatIf(
+    ACCUMULATION,
+    "the batch in parts, one after the other; gradients are summed over workers once",
+    "PARTS",
+    whole(ACCUMULATION),
+    change_accumulation,
+    accumulation_settings,
+)
+
+
+def parse_rate(text: str) -> float:
+    """Return bits per second of a text such as `500mbit`, or of a number."""
+    match = RATE.fullmatch(text)
+    rate = float(match[1]) * UNITS.get(match[2], 1) if match else 0.0
+    if rate <= 0:
+        raise WhatIfError(f"bandwidth: must be a rate such as 500mbit, or bits per second, got {text!r}")
+    return rate
+
+
+def parse_latency(text: str) -> float:
+    """Return the seconds of a text such as `2ms`."""
+    if (match := TIME.fullmatch(text)) is None:
+        raise WhatIfError(f"latency: must be a time such as 2ms or 500us, got {text!r}")
+    return float(match[1]) * SECONDS[match[2]]
+
+
+def rate_text(bits_per_s: float) -> str | None:
+    """Return a rate as the parameter `network` has it; None if it is not a whole number of kbit/s."""
+    kilobits = bits_per_s / 1000
+    return normal_rate(f"{round(kilobits)}kbit") if kilobits == round(kilobits) else None
+
+
+def change_bandwidth(graph: Graph, bits_per_s: float, predict: Predict | None = None) -> Graph:
+    """Return the graph with collectives that take as much longer as the calibration of the link says."""
+    before = of_trace(graph)
+    after = with_rate(before, bits_per_s)
+
+    def changed(node: Node) -> Node:
+        one = node.collective
+        if one is None or len(one.ranks) < 2:
+            return node
+        was, is_now = (time_s(link, one.operation, len(one.ranks), one.bytes) for link in (before, after))
+        factor = is_now / was if was else 1.0
+        return replace(node, durations_ns=tuple(round(value * factor) for value in node.durations_ns))
+
+    return graph.with_nodes((changed(node) for node in graph.nodes), link=after)
+
+
+def change_latency(graph: Graph, latency_s: float, predict: Predict | None = None) -> Graph:
+    """Return the graph with collectives that wait this much longer in each step of their ring."""
+
+    def added_s(operation: str, ranks: int) -> float:
+        return latency_s * ring(operation, ranks)[0]
+
+    def changed(node: Node) -> Node:
+        if (one := node.collective) is None:
+            return node
+        more_ns = round(added_s(one.operation, len(one.ranks)) * 1e9)
+        return replace(node, durations_ns=tuple(value + more_ns for value in node.durations_ns))
+
+    before = of_trace(graph)
+    table = tuple((name, ranks, size, time + added_s(name, ranks)) for name, ranks, size, time in before.table)
+    after: LinkCalibration = replace(
+        before,
+        alpha_s=before.alpha_s + added_s("all_reduce", before.ranks),
+        table=table,
+        source=f"{before.source}, with {latency_s * 1e3:g} ms of latency",
+    )
+    return graph.with_nodes((changed(node) for node in graph.nodes), link=after)
+
+
+def bandwidth_settings(graph: Graph, bits_per_s: float) -> Realised:
+    """Return the network of that rate, which `ci/netns` makes."""
+    if (text := rate_text(bits_per_s)) is None:
+        return Realised(None, f"the rate of a network must be a whole number of kbit/s, got {bits_per_s:g} bit/s")
+    return of_fc(graph, "network", {"network": text})
+
+
+def latency_settings(graph: Graph, latency_s: float) -> Realised:
+    """Return that no setting adds latency."""
+    return Realised(None, "predicted only: unverified, since no setting here adds latency to a link")
+
+
+BANDWIDTH = WhatIf(
+    "bandwidth", "another rate of the link", "RATE, such as 500mbit", parse_rate, change_bandwidth, bandwidth_settings
+)
+LATENCY = WhatIf(
+    "latency", "more latency of the link", "TIME, such as 2ms", parse_latency, change_latency, latency_settings
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.scaling.devices import DeviceScaling, on_one_device
+from keras_matrix.analysis.scaling import DeviceScaling, on_one_device
 from keras_matrix.analysis.views.result_table import ResultTable
 from keras_matrix.dashboards.charts.dot_plots import slot_of
 from keras_matrix.dashboards.charts.scaling.gain import NO_GAIN, GainPanel, Gains, most, panel

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from keras_matrix.analysis.fc.parallel import FcFigure
-from keras_matrix.analysis.scaling.devices import DeviceScaling
-from keras_matrix.analysis.scaling.step_breakdown import StepBreakdown
+from keras_matrix.analysis.fc import FcFigure
+from keras_matrix.analysis.scaling import DeviceScaling, StepBreakdown
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.views.result_table import CellView
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, FigureRow, Value

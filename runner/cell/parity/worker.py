@@ -5,14 +5,14 @@ those that reach the optimiser, and updates those that it makes. Only Keras's ow
 on every backend: gradients are stored as variables of the optimiser, which Keras carries through compiled steps on all
 of them.
 
-The host compares the outputs in `analysis.parity.deviations`.
+The host compares the outputs in `analysis.parity`.
 
 Facts that known causes of deviations depend on are noted, reported, and corrected on request. A cause is a mechanism:
 an operation that a backend is known to compute inexactly (`records.instruments.parity.Operation`), in any workload.
 `watch` notes which of them run, also in custom layers, since it replaces the backend's own function; operations to be
 corrected are computed exactly. Deviations that remain then have another cause.
 
-The host judges them in `analysis.parity.explanations`.
+The host judges them in `analysis.parity`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A call on an accelerator returns before the work is done: launch and synchronisation cost some tens of microseconds,
 which must be small compared with the work. So calls are timed in stretches of at least `LEAST_STRETCH_S`, with one
 synchronisation at the end. STREAM's rule, arrays of at least four times the caches, is applied to the L2 cache of the
-device; `LEAST_ARRAY_BYTES` is more than that on every GPU in `analysis/hardware/datasheet.py`. On a CPU each call is
+device; `LEAST_ARRAY_BYTES` is more than that on every GPU in `analysis/roofline.py`. On a CPU each call is
 timed.
 """
 

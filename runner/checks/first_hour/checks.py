@@ -16,7 +16,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from keras_matrix.analysis.hardware.datasheet import TERA, Datasheet, datasheet
+from keras_matrix.analysis.roofline import TERA, Datasheet, datasheet
 from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.codec import decode
 from keras_matrix.records.instruments.first_hour import ProbeAnswer, ProbeOrder

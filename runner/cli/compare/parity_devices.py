@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections.abc import Sequence
 
-from keras_matrix.analysis.replicas import equal_work
+from keras_matrix.analysis.proofs import device_verdict, is_proved, verdict_meaning
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.replicas.proof import BackendProof, ReplicaProof
 from keras_matrix.records.text import printable
@@ -25,11 +25,11 @@ def run(request: ParityRequest, devices: int, distribution: str, *, as_json: boo
     def say(found: ReplicaProof) -> None:
         if not as_json:
             backends = [*found.backends, *found.failures, *found.unsupported]
-            verdicts = ", ".join(f"{name} {equal_work.verdict(found, name).partition(':')[0]}" for name in backends)
+            verdicts = ", ".join(f"{name} {device_verdict(found, name).partition(':')[0]}" for name in backends)
             print(f"{next(ended)}/{len(request.subjects)} {found.workload}: {verdicts}", file=sys.stderr, flush=True)
 
     proofs = prove_all(request, devices, distribution, say)
-    code = 0 if all(map(equal_work.is_proved, proofs)) else 1
+    code = 0 if all(map(is_proved, proofs)) else 1
     if as_json:
         print(document({"exit_code": code, "devices": devices, "workloads": list(map(to_json, proofs))}))
     else:
@@ -43,16 +43,16 @@ def table(proofs: Sequence[ReplicaProof], devices: int) -> list[str]:
     for found in proofs:
         for number, (backend, own) in enumerate(found.backends.items()):
             figures = [_figure(own, *one) for one in FIGURES]
-            rows.append(["" if number else found.workload, backend, *figures, equal_work.verdict(found, backend)])
+            rows.append(["" if number else found.workload, backend, *figures, device_verdict(found, backend)])
             notes += _notes(f"{found.workload}, {backend}", own)
         for backend in (*found.failures, *found.unsupported):
-            notes.append(f"  {found.workload}, {backend}: {equal_work.verdict(found, backend)}")
+            notes.append(f"  {found.workload}, {backend}: {device_verdict(found, backend)}")
     head = f"{devices} devices against one: relative differences, 0 is equal"
     return [head, "", *columns(rows, right=frozenset(range(2, 6))), *([""] if notes else []), *map(printable, notes)]
 
 
 def _notes(name: str, own: BackendProof) -> list[str]:
-    lines = [f"* {name}: {line}" for line in (*own.findings, *(equal_work.meaning(own) if own.findings else []))]
+    lines = [f"* {name}: {line}" for line in (*own.findings, *(verdict_meaning(own) if own.findings else []))]
     if own.left_out:
         lines.append(
             f"  {name}: {len(own.left_out)} of {own.weights} weights are left out, whose update rounding decides"

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.analysis.hardware.flops import agreements, all_agree
-from keras_matrix.analysis.hardware.roofline import PeakShare, Product, Roofline, Slope
+from keras_matrix.analysis.flops import agreements, all_agree
+from keras_matrix.analysis.roofline import PeakShare, Product, Roofline, Slope
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.peaks import Peaks
 from keras_matrix.records.instruments.work import FlopCheck

@@ -13,9 +13,8 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from keras_matrix.analysis.fc.cells import LIMITS, Summary, proof_problem, summary
-from keras_matrix.analysis.fc.parallel import FcFigure
-from keras_matrix.analysis.fc.proofs import worst_error
+from keras_matrix.analysis.fc import FcFigure
+from keras_matrix.analysis.proofs import PROOF_LIMITS, Summary, fc_summary, proof_problem, worst_error
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc.proof import ProofAnswer
 from keras_matrix.records.fc.rules import DEFAULTS, WHAT_IF
@@ -119,7 +118,7 @@ def measured_lines(records: Sequence[Record], figures: Mapping[str, FcFigure]) -
 
 
 def _summary_lines(records: Sequence[Record]) -> list[str]:
-    first, found = records[0], summary(records)
+    first, found = records[0], fc_summary(records)
     if found is None:
         return []
     task = problem_of(first.settings)
@@ -164,7 +163,7 @@ def _cell_rows(records: Sequence[Record], figures: Mapping[str, FcFigure]) -> li
             "cell_id": cell,
             "settings": to_json(own[0].settings),
             "statuses": [str(record.status) for record in own],
-            "summary": to_json(summary(own)),
+            "summary": to_json(fc_summary(own)),
             "figure": to_json(figures.get(cell)),
             "parallel": to_json(own[0].parallel),
         }
@@ -250,7 +249,7 @@ def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> l
     keys = dict.fromkeys((p.problem.precision, p.problem.mode) for answer in answers for p in answer.proofs)
     for precision, mode in keys:
         texts = [_worst(answer, mode, precision) for answer in answers]
-        rows.append([mode, precision, f"{LIMITS[precision]:.0e}", *texts])
+        rows.append([mode, precision, f"{PROOF_LIMITS[precision]:.0e}", *texts])
     lines = columns(rows, right=frozenset(range(2, len(rows[0])))) if answers else []
     proofs = [(answer.backend, proof) for answer in answers for proof in answer.proofs]
     lines += [f"* {_named(name, proof.problem)}: {fault}" for name, proof in proofs if (fault := proof_problem(proof))]

@@ -24,7 +24,7 @@ from keras_matrix.analysis.comparison.primary_metric import (
 from keras_matrix.analysis.comparison.ratios import bracketed, repeats_for_intervals
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.keras_cost import KerasCost
-from keras_matrix.analysis.scaling.devices import DeviceScaling
+from keras_matrix.analysis.scaling import DeviceScaling
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure
-from keras_matrix.analysis.history.change_kinds import ChangeKind
-from keras_matrix.analysis.history.change_points import LEAST_FOR_CHANGES, Change
+from keras_matrix.analysis.history.change_points import LEAST_FOR_CHANGES, Change, ChangeKind
 from keras_matrix.analysis.history.sessions import LEAST_SESSIONS, CellSession, SessionSpread
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.views.history_view import ChangeView, HistoryView, left_out_text

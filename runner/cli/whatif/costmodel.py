@@ -11,8 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_matrix.analysis.whatif.cost.errors import HeldOutError, KindErrors, Predictor
-from keras_matrix.analysis.whatif.cost.model import CostModel
+from keras_matrix.analysis.whatif.cost.model import CostModel, HeldOutError, KindErrors, Predictor
 from keras_matrix.analysis.whatif.cost.roofline import DevicePeaks
 from keras_matrix.analysis.whatif.cost.training import train
 from keras_matrix.records import files

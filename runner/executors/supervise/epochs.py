@@ -19,12 +19,12 @@ from keras_matrix.analysis.surroundings.disturbance import (
     MeasuredStretch,
     OwnUse,
     WaitingUse,
+    busy_neighbours,
     other_cpu_share,
     stall_share,
     steal_share,
     together,
 )
-from keras_matrix.analysis.surroundings.neighbours import busy_neighbours
 from keras_matrix.analysis.surroundings.readings import Process
 from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.records.host.system import usable_memory_bytes

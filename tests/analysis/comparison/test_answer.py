@@ -8,7 +8,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.answer import subject
 from keras_matrix.analysis.comparison.table import Row, table
-from keras_matrix.analysis.stats.league_means import suite
+from keras_matrix.analysis.stats.suite import suite
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.schema import Record, Status, Times
 from tests.analysis.comparison.test_table import APART, CLOSE, records_of

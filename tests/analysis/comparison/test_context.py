@@ -8,7 +8,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.context import RunContext, SameWork, WorkStatus, cell_caveats, same_work
 from keras_matrix.analysis.comparison.table import Row, table
-from keras_matrix.analysis.hardware.roofline import roofline
+from keras_matrix.analysis.roofline import roofline
 from keras_matrix.records.fc.proof import ProvedMode
 from keras_matrix.records.instruments.parity import Deviation, Pair, ParityFinding, ParityRecord
 from keras_matrix.records.task import Goal, Metric, TaskRun

@@ -13,9 +13,8 @@ import pytest
 from keras_matrix.analysis import findings
 from keras_matrix.analysis.comparison.machines import difference, noun
 from keras_matrix.analysis.comparison.table import Row, summarise, table
-from keras_matrix.analysis.stats.league_means import suite
-from keras_matrix.analysis.stats.levels import levels
-from keras_matrix.analysis.stats.sequential import LOOKS
+from keras_matrix.analysis.stats.sequential import LOOKS, levels
+from keras_matrix.analysis.stats.suite import suite
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report import results
 from keras_matrix.records.findings import FindingKind

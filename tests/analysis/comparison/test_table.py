@@ -16,8 +16,8 @@ from keras_matrix.analysis.comparison.titles import titles
 from keras_matrix.analysis.findings import run_findings
 from keras_matrix.analysis.regression.gate import GATE_LOOKS
 from keras_matrix.analysis.stats.blocks import LEVEL, minimum_detectable_effect, spread
-from keras_matrix.analysis.stats.league_means import suite
 from keras_matrix.analysis.stats.sequential import FIXED, LOOKS, Looks
+from keras_matrix.analysis.stats.suite import suite
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.schema import DeviceProof, Memory, Record, Resolved, Status, Times

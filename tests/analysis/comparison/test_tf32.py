@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.comparison import tf32
+from keras_matrix.analysis.comparison import same_work
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.comparison.versus import versus
 from keras_matrix.analysis.regression.gate import GateOutcome, Rule
@@ -58,11 +58,11 @@ def test_records_without_probes_are_compared_by_their_one_field() -> None:
 
 
 def test_record_without_probes_is_not_compared_in_convolutions() -> None:
-    assert tf32.difference(cells([*on("jax", tf32=True), *on("torch", **ALL)])) is None
+    assert same_work.difference(cells([*on("jax", tf32=True), *on("torch", **ALL)])) is None
 
 
 def test_operations_with_the_same_users_are_listed_together() -> None:
-    assert tf32.difference(cells([*on("jax", **ALL), *on("torch", **NONE)])) == (
+    assert same_work.difference(cells([*on("jax", **ALL), *on("torch", **NONE)])) == (
         "jax uses it in matrix products, convolutions and recurrent layers, torch does not"
     )
 
@@ -75,14 +75,14 @@ def test_tf32_is_not_considered_where_products_are_not_in_float32(precision: str
 
 def test_operation_that_no_layer_computes_is_not_considered() -> None:
     only_convolutions_differ = {"tf32_convolution": False, "tf32_rnn": False}
-    assert tf32.difference(cells(three(torch=ALL | only_convolutions_differ, operations=["matmul"]))) is None
-    assert tf32.difference(cells(three(torch=ALL | only_convolutions_differ, operations=["convolution"]))) == (
+    assert same_work.difference(cells(three(torch=ALL | only_convolutions_differ, operations=["matmul"]))) is None
+    assert same_work.difference(cells(three(torch=ALL | only_convolutions_differ, operations=["convolution"]))) == (
         "tensorflow and jax use it in convolutions, torch does not"
     )
 
 
 def test_without_a_gpu_there_is_no_caveat() -> None:
-    assert tf32.difference(cells([*on("jax"), *on("torch")])) is None
+    assert same_work.difference(cells([*on("jax"), *on("torch")])) is None
 
 
 def test_difference_in_league_matched_prevents_the_comparison_with_advice() -> None:
@@ -111,14 +111,14 @@ def test_two_runs_of_one_backend_that_differ_in_tf32_are_compared_with_a_caveat(
 )
 def test_step_uses_tf32_if_an_operation_of_its_layers_does(operations: list[str], expected: bool) -> None:
     resolved = replace(Resolved(50, 32, "fresh", "float32"), operations=operations, **CUDNN)
-    assert tf32.of_step(resolved) is expected
+    assert same_work.of_step(resolved) is expected
 
 
 def test_step_of_unknown_layers_uses_tf32_as_its_matrix_products_do() -> None:
     resolved = replace(Resolved(50, 32, "fresh", "float32"), **ALL)
-    assert tf32.of_step(resolved) is True
-    assert tf32.of_step(replace(resolved, tf32_matmul=False)) is False
+    assert same_work.of_step(resolved) is True
+    assert same_work.of_step(replace(resolved, tf32_matmul=False)) is False
 
 
 def test_step_of_unknown_layers_without_probes_uses_tf32_as_its_record_says() -> None:
-    assert tf32.of_step(replace(Resolved(50, 32, "fresh", "float32"), tf32=True)) is True
+    assert same_work.of_step(replace(Resolved(50, 32, "fresh", "float32"), tf32=True)) is True

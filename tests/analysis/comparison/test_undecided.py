@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from keras_matrix.analysis.comparison.run_summary import Undecided, undecided
 from keras_matrix.analysis.comparison.table import Row, table
-from keras_matrix.analysis.comparison.undecided import Undecided, undecided
 from keras_matrix.records.schema import Record
 from tests.conftest import make_record, make_settings
 

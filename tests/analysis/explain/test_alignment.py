@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.analysis.explain.alignment import AlignedPart, aligned, half_width_s
-from keras_matrix.analysis.explain.parts import Part, PartKey, TrackPlace
+from keras_matrix.analysis.explain.parts import AlignedPart, Part, PartKey, TrackPlace, aligned, half_width_s
 from tests.analysis.explain.traced import Operation, parts
 
 FORWARD = {"phase": "forward"}

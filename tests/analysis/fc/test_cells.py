@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.fc.cells import summary
+from keras_matrix.analysis.proofs import fc_summary
 from keras_matrix.records.fc import spec
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Record, Status, Times
@@ -22,20 +22,20 @@ def record(*epoch_times_s: float, repeat: int = 0, status: Status = Status.OK) -
 
 
 def test_deviation_is_that_of_the_population_of_epochs_in_seconds_per_batch() -> None:
-    found = summary([record(1.0, 3.0)])
+    found = fc_summary([record(1.0, 3.0)])
     assert found is not None
     assert (found.mean_s, found.sd_s) == (pytest.approx(0.2), pytest.approx(0.1))  # of a sample it would be 0.14
 
 
 def test_epochs_of_measured_repeats_only_are_counted() -> None:
-    found = summary([record(1.0), record(3.0, repeat=1), record(50.0, repeat=2, status=Status.CRASH)])
+    found = fc_summary([record(1.0), record(3.0, repeat=1), record(50.0, repeat=2, status=Status.CRASH)])
     assert found is not None
     assert (found.mean_s, found.sd_s) == (pytest.approx(0.2), pytest.approx(0.1))
-    assert summary([record(1.0, status=Status.CRASH)]) is None
+    assert fc_summary([record(1.0, status=Status.CRASH)]) is None
 
 
 def test_rates_are_over_all_workers() -> None:
-    found = summary([record(2.0)])
+    found = fc_summary([record(2.0)])
     assert found is not None
     assert found.samples_per_s == pytest.approx(4 * 128 / 0.2)  # four models, each with a batch of its own
     assert found.wire_bytes_per_step is None  # the pretended workers are devices of one process

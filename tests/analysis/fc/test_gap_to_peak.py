@@ -8,9 +8,8 @@ from dataclasses import fields, replace
 import pytest
 
 from keras_matrix.analysis.comparison.table import Row, table
-from keras_matrix.analysis.fc import gap_to_peak
-from keras_matrix.analysis.fc.parallel import figures
-from keras_matrix.analysis.hardware.roofline import PeakShare
+from keras_matrix.analysis.fc import fc_figures, gap_lines
+from keras_matrix.analysis.roofline import PeakShare
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Record
 from tests.synthetic_fc import fc_records
@@ -37,7 +36,7 @@ def _epochs(record: Record) -> dict[str, list[float] | int]:
 
 def lines(found: Sequence[Row], shares: Mapping[str, PeakShare]) -> list[str]:
     cells = {cell.cell_id: cell for row in found for cell in row.cells.values()}
-    return gap_to_peak.lines(figures(cells.values(), shares), cells)
+    return gap_lines(fc_figures(cells.values(), shares), cells)
 
 
 def test_gap_is_to_the_automatic_step_with_the_share_of_fits_own_time() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.comparison.table import CellSummary, summarise
-from keras_matrix.analysis.fc.parallel import FcFigure, data_versus_model, figures
-from keras_matrix.analysis.hardware.roofline import PeakShare
+from keras_matrix.analysis.fc import FcFigure, data_versus_model, fc_figures
+from keras_matrix.analysis.roofline import PeakShare
 from keras_matrix.records.fc import spec
 from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.fc.spec import FcProblem
@@ -23,7 +23,7 @@ def of_tasks(*tasks: tuple[FcProblem, Sequence[float]], backend: str = "jax") ->
 
 
 def figure(cells: Sequence[CellSummary], mode: str = "fc_data", workers: int = 2) -> FcFigure:
-    found = [f for f in figures(cells, {}) if (f.task.mode, f.task.workers) == (mode, workers)]
+    found = [f for f in fc_figures(cells, {}) if (f.task.mode, f.task.workers) == (mode, workers)]
     assert len(found) == 1
     return found[0]
 
@@ -113,10 +113,10 @@ def test_shares_of_the_machine_are_those_of_the_roofline() -> None:
     (cell,) = cells
     none: dict[str, Any] = dict.fromkeys(PeakShare.__dataclass_fields__)
     share = PeakShare(**none | {"share_of_peak": 0.6, "share_of_own_gemm": 0.9})
-    (found,) = figures(cells, {cell.cell_id: share})
+    (found,) = fc_figures(cells, {cell.cell_id: share})
     assert (found.share_of_best, found.share_of_own) == (0.6, 0.9)
     assert found.flop_per_s == pytest.approx(spec.flops_per_step(TWO) / 0.5)
-    (bare,) = figures(cells, {})
+    (bare,) = fc_figures(cells, {})
     assert (bare.share_of_best, bare.share_of_own) == (None, None)
 
 
@@ -144,7 +144,7 @@ def test_memory_of_keras_own_path_is_that_of_its_process() -> None:
 
 def duel_of(*tasks: tuple[FcProblem, Sequence[float]]) -> list[tuple[float, bool]]:
     cells = of_tasks(*tasks)
-    found = data_versus_model(figures(cells, {}), {cell.cell_id: cell for cell in cells})
+    found = data_versus_model(fc_figures(cells, {}), {cell.cell_id: cell for cell in cells})
     return [(duel.ratio.centre, duel.settled) for duel in found]
 
 

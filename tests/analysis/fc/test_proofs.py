@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.fc.proofs import Origin, proofs_of, proved_modes, worst_error
+from keras_matrix.analysis.proofs import Origin, proofs_of, proved_modes, worst_error
 from keras_matrix.records.fc import spec
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProvedMode
 from keras_matrix.records.fc.spec import FcProblem

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.hardware.flops import LOOPS_ONCE, Agreement, agreements, all_agree
+from keras_matrix.analysis.flops import LOOPS_ONCE, Agreement, agreements, all_agree
 from keras_matrix.records.instruments.work import FlopCheck
 
 CHECK = FlopCheck("mnist_mlp", {}, "torch", 32, 1000, 2800, 1000, 1000.0, 2800.0, None, False, 100, "a tool")

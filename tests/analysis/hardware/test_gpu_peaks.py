@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.hardware.gpu_peaks import backends, merged, note, same_gpu
-from keras_matrix.analysis.hardware.roofline import roofline
+from keras_matrix.analysis.roofline import backends, merged, other_gpu_note, roofline, same_gpu
 from keras_matrix.records.instruments.peaks import Peaks
 from keras_matrix.records.instruments.work import Work, work_key
 from tests.analysis.hardware.test_roofline import RESOLVED, WORK, cell
@@ -54,7 +53,7 @@ def test_peak_of_a_single_image_is_noted_as_its_own_backends() -> None:
 
 def test_run_on_a_cpu_has_no_such_note() -> None:
     found = roofline([("mnist_mlp", cell())], WORKS, make_peaks())
-    assert note(make_peaks()) is None
+    assert other_gpu_note(make_peaks()) is None
     assert (found.shares[0].peak_of, found.notes) == (None, ())
 
 

@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.comparison.table import CellSummary, summarise
-from keras_matrix.analysis.hardware.datasheet import SHEETS, datasheet
-from keras_matrix.analysis.hardware.roofline import ComputePlace, Roofline, bytes_per_step, flops_per_step, roofline
+from keras_matrix.analysis.roofline import (
+    SHEETS,
+    ComputePlace,
+    Roofline,
+    bytes_per_step,
+    datasheet,
+    flops_per_step,
+    roofline,
+)
 from keras_matrix.records.instruments.work import Work, work_key
 from keras_matrix.records.schema import Resolved
 from tests.conftest import make_record, make_settings

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keras_matrix.analysis.comparison.primary_metric import Figure
-from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of, slowdown
-from keras_matrix.analysis.history.change_points import Assessment, Change, Notes, assess
+from keras_matrix.analysis.history.change_points import Assessment, Change, ChangeKind, Notes, assess, kind_of, slowdown
 from keras_matrix.analysis.history.sessions import CellSession, History
 from keras_matrix.analysis.stats.blocks import geometric
 from keras_matrix.records.task import Goal

@@ -7,31 +7,29 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.parity import deviations
-from keras_matrix.analysis.parity.explanations import (
+from keras_matrix.analysis import parity
+from keras_matrix.analysis.parity import (
     CAUSES,
     DeviationEvidence,
     adam_step_error,
     applying,
     correctable,
-    explained,
+    explained_pairs,
     largest,
     needs_nudge,
 )
 from keras_matrix.records.instruments.parity import Deviation, Facts, Operation, Pair, ParityFinding
 
 
-@pytest.mark.parametrize(
-    ("precision", "figure"), [(p, figure) for p in deviations.LIMITS for figure in deviations.LIMITS[p]]
-)
+@pytest.mark.parametrize(("precision", "figure"), [(p, figure) for p in parity.LIMITS for figure in parity.LIMITS[p]])
 def test_single_figure_beyond_its_limit_is_not_explained(precision: str, figure: str) -> None:
     def found(factor: float) -> list[ParityFinding]:
         changes: dict[str, Any] = {figure: factor * limit}
         observed = replace(Deviation(0.0, 0.0, 0.0, None, 0.0, None, 0.0), **changes)
-        pair = Pair(["jax", "torch"], {precision: observed}, deviations.findings(precision, observed))
-        return explained(pair, DeviationEvidence()).findings
+        pair = Pair(["jax", "torch"], {precision: observed}, parity.findings(precision, observed))
+        return explained_pairs(pair, DeviationEvidence()).findings
 
-    limit = deviations.LIMITS[precision][figure]
+    limit = parity.LIMITS[precision][figure]
     assert found(1.0) == []
     assert found(1.1) == [ParityFinding(precision, figure, 1.1 * limit, limit)]
 
@@ -45,7 +43,7 @@ def pair_of(
     value: float, backend: str = "tensorflow", figure: str = "update", corrected: float | None = 1e-15, **finding: Any
 ) -> Pair:
     """Return a backend and torch with one float64 figure beyond its limit, and the corrected deviation."""
-    limit = deviations.LIMITS["float64"][figure]
+    limit = parity.LIMITS["float64"][figure]
     found = ParityFinding("float64", figure, value, limit, **finding)
     changes: dict[str, Any] = {figure: corrected}
     remaining = {} if corrected is None else {"float64": Deviation(**changes)}
@@ -53,7 +51,7 @@ def pair_of(
 
 
 def is_explained(pair: Pair, facts: Facts) -> bool:
-    return explained(pair, DeviationEvidence(facts=dict.fromkeys(pair.backends, facts))).agrees
+    return explained_pairs(pair, DeviationEvidence(facts=dict.fromkeys(pair.backends, facts))).agrees
 
 
 def test_rounded_betas_lengthen_or_shorten_adams_step_by_the_float32_error_of_the_bias_correction() -> None:
@@ -65,7 +63,7 @@ def test_rounded_betas_lengthen_or_shorten_adams_step_by_the_float32_error_of_th
 
 @pytest.mark.parametrize("optimizer", ["Adam", "AdamW"])
 def test_adams_rounded_betas_explain_an_update_on_tensorflow_in_any_workload(optimizer: str) -> None:
-    pair = explained(pair_of(6.7e-6), DeviationEvidence(facts={"tensorflow": replace(ADAM, optimizer=optimizer)}))
+    pair = explained_pairs(pair_of(6.7e-6), DeviationEvidence(facts={"tensorflow": replace(ADAM, optimizer=optimizer)}))
     (finding,) = pair.findings
     assert finding.explanation is not None
     assert "rounds Adam's beta_1 and beta_2 to float32" in finding.explanation
@@ -139,7 +137,7 @@ def test_inexact_operation_explains_figures_only_if_it_ran(
 def test_float32_layers_explain_a_figure_of_any_backends_and_are_corrected_on_both() -> None:
     pair = pair_of(1e-6, "jax", "gradient")
     facts = dict.fromkeys(pair.backends, Facts("RMSprop", operations=[Operation.FLOAT32_LAYERS]))
-    (finding,) = explained(pair, DeviationEvidence(facts=facts)).findings
+    (finding,) = explained_pairs(pair, DeviationEvidence(facts=facts)).findings
     assert finding.explanation is not None
     assert finding.explanation.count("layers compute in float32") == 1
     assert correctable(pair, facts) == {(name, "float64"): {Operation.FLOAT32_LAYERS} for name in pair.backends}
@@ -156,7 +154,7 @@ def test_repeated_rows_matter_only_to_an_optimizer_that_squares_gradients() -> N
 
 def test_explanation_names_only_the_causes_that_may_be_as_large_as_the_figure() -> None:
     facts = {"tensorflow": replace(ADAM, operations=[Operation.GELU, Operation.REPEATED_ROWS])}
-    (finding,) = explained(pair_of(0.04), DeviationEvidence(facts=facts)).findings
+    (finding,) = explained_pairs(pair_of(0.04), DeviationEvidence(facts=facts)).findings
     assert finding.explanation is not None
     assert finding.explanation.startswith("Keras on TensorFlow hands an embedding's gradient to the optimizer as rows")
     assert "tf.nn.gelu" not in finding.explanation
@@ -193,7 +191,7 @@ def test_no_cause_names_a_workload() -> None:
 @pytest.mark.parametrize(("own", "is_explained"), [(0.004, True), (0.003, False), (0.0, False)])
 def test_training_loss_is_explained_by_three_times_a_backends_own_deviation(own: float, is_explained: bool) -> None:
     pair = Pair(["jax", "torch"], {}, [ParityFinding("float32", "losses", 0.01, 1e-3)])
-    found = explained(pair, DeviationEvidence({"torch": own}))
+    found = explained_pairs(pair, DeviationEvidence({"torch": own}))
     assert found.agrees == is_explained
 
 
@@ -216,7 +214,7 @@ def test_float32_gradient_is_explained_only_where_both_backends_round_so_and_a_n
     )
     rounding = {"jax": Deviation(gradient=0.02), "torch": Deviation(gradient=torch)}
     evidence = DeviationEvidence({}, rounding, {"torch": Deviation(gradient=nudged)})
-    assert explained(pair, evidence).agrees == is_explained
+    assert explained_pairs(pair, evidence).agrees == is_explained
 
 
 @pytest.mark.parametrize(("gradient", "is_explained"), [(0.03, True), (0.3, False)])
@@ -225,7 +223,7 @@ def test_norm_that_agrees_by_chance_is_judged_by_the_gradients_rounding(gradient
     pair = Pair(["jax", "torch"], observed, [ParityFinding("float32", "gradient_norm", 9e-4, 1e-4)])
     rounding = {b: Deviation(gradient_norm=norm, gradient=0.025) for b, norm in (("jax", 1e-9), ("torch", 9e-4))}
     evidence = DeviationEvidence({}, rounding, {"torch": Deviation(gradient_norm=5e-4)})
-    assert explained(pair, evidence).agrees == is_explained
+    assert explained_pairs(pair, evidence).agrees == is_explained
 
 
 def test_nudged_weights_are_needed_only_if_they_could_explain() -> None:
@@ -246,4 +244,4 @@ def test_largest_figure_of_several_nudges_counts() -> None:
 def test_other_deviations_are_not_explained() -> None:
     others = [ParityFinding("float64", "losses", 0.01, 1e-6), ParityFinding("float32", "loss", 0.01, 1e-5)]
     pair = Pair(["jax", "torch"], {}, others)
-    assert explained(pair, DeviationEvidence({"torch": 1.0, "jax": 1.0})) == pair
+    assert explained_pairs(pair, DeviationEvidence({"torch": 1.0, "jax": 1.0})) == pair

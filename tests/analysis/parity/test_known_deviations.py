@@ -1,6 +1,6 @@
 """Each known cause of a deviation by itself, on real backends: it is where it is said to be, and of its size.
 
-A new version of a backend in which a cause is gone fails here: then its entry in `analysis.parity.explanations`,
+A new version of a backend in which a cause is gone fails here: then its entry in `analysis.parity`,
 and its line in docs/parity.md, go too.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.parity.explanations import adam_step_error
+from keras_matrix.analysis.parity import adam_step_error
 from keras_matrix.records.instruments.parity import Operation
 
 pytestmark = [pytest.mark.process, pytest.mark.nightly, pytest.mark.xdist_group("known causes")]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_matrix.analysis.parity.deviations import ParityProcess
-from keras_matrix.analysis.replicas import equal_work
+from keras_matrix.analysis import proofs
+from keras_matrix.analysis.parity import ParityProcess
 from keras_matrix.records.instruments.parity import ParityOutput, Weight
 from keras_matrix.records.replicas.proof import PROOF_VERSION, BackendProof, ReplicaDifference, ReplicaProof
 
@@ -27,34 +27,34 @@ def process(losses: tuple[float, ...] = (1.0, 0.5), **factors: float) -> ParityP
 
 
 def test_equal_training_has_no_difference() -> None:
-    found = equal_work.difference(process(), process(), "float64", frozenset())
-    assert (found, equal_work.findings({"float64": found}, 2)) == (ReplicaDifference(0.0, 0.0, None), [])
+    found = proofs.device_difference(process(), process(), "float64", frozenset())
+    assert (found, proofs.device_findings({"float64": found}, 2)) == (ReplicaDifference(0.0, 0.0, None), [])
 
 
 def test_another_update_and_other_losses_are_found_with_the_weight() -> None:
-    found = equal_work.difference(process(), process((1.0, 0.4), update_1=2.0), "float64", frozenset())
+    found = proofs.device_difference(process(), process((1.0, 0.4), update_1=2.0), "float64", frozenset())
     assert (found.losses, found.update, found.update_at) == (pytest.approx(0.2), 0.5, "m/bias")
-    assert equal_work.findings({"float64": found}, 2) == [
+    assert proofs.device_findings({"float64": found}, 2) == [
         "float64 losses: 2e-01, limit 1e-06",
         "float64 update of m/bias: 5e-01, limit 1e-06",
     ]
 
 
 def test_a_proof_without_a_weight_to_compare_is_a_finding() -> None:
-    assert equal_work.findings({}, 0) == ["update: rounding decides that of every weight, so that none was compared"]
+    assert proofs.device_findings({}, 0) == ["update: rounding decides that of every weight, so that none was compared"]
 
 
 def test_a_loss_that_is_not_finite_is_found() -> None:
-    found = equal_work.difference(process(), process((1.0, float("nan"))), "float32", frozenset())
-    assert equal_work.findings({"float32": found}, 2) == ["float32 losses: not finite"]
+    found = proofs.device_difference(process(), process((1.0, float("nan"))), "float32", frozenset())
+    assert proofs.device_findings({"float32": found}, 2) == ["float32 losses: not finite"]
 
 
 def test_a_weight_whose_update_rounding_decides_is_left_out_and_the_others_are_not() -> None:
     one, nudged = process(), process(update_1=-1.0)
-    noise = equal_work.decided_by_rounding(one, nudged, "float32")
+    noise = proofs.decided_by_rounding(one, nudged, "float32")
     assert noise == frozenset({1})
-    assert equal_work.difference(one, process(update_1=-1.0), "float32", noise).update == 0.0
-    assert equal_work.difference(one, process(update_0=3.0, update_1=-1.0), "float32", noise).update_at == "m/kernel"
+    assert proofs.device_difference(one, process(update_1=-1.0), "float32", noise).update == 0.0
+    assert proofs.device_difference(one, process(update_0=3.0, update_1=-1.0), "float32", noise).update_at == "m/kernel"
 
 
 def proved(*findings: str, semantics: tuple[str, ...] = ()) -> ReplicaProof:
@@ -78,4 +78,4 @@ def proved(*findings: str, semantics: tuple[str, ...] = ()) -> ReplicaProof:
     ],
 )
 def test_each_proof_has_a_verdict(proof: ReplicaProof, verdict: str, is_proved: bool) -> None:
-    assert (equal_work.verdict(proof, "jax"), equal_work.is_proved(proof)) == (verdict, is_proved)
+    assert (proofs.device_verdict(proof, "jax"), proofs.is_proved(proof)) == (verdict, is_proved)

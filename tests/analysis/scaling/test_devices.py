@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.comparison.table import table
-from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
+from keras_matrix.analysis.scaling import DeviceScaling, device_scalings
 from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.instruments.gpu_place import GpuPlace
 from keras_matrix.records.replicas.facts import FED_FROM_HOST

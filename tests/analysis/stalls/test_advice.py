@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.stalls import advice as advising
-from keras_matrix.analysis.stalls.advice import helps
-from keras_matrix.analysis.stalls.analysis import reports
-from keras_matrix.analysis.stalls.report import Advice, SpeedupVerdict, StallReport
-from keras_matrix.analysis.stalls.verify import verdict, verified
+from keras_matrix.analysis.stalls import analysis as advising
+from keras_matrix.analysis.stalls.analysis import helps, reports
+from keras_matrix.analysis.stalls.report import Advice, SpeedupVerdict, StallReport, verdict, verified
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.instruments.input_probe import DecoderCost, InputProbe, StorageLimits
 from keras_matrix.records.instruments.input_use import InputUse

@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 
 from keras_matrix.analysis.stats import blocks
 from keras_matrix.analysis.stats.blocks import half_width, of_logs
-from keras_matrix.analysis.stats.levels import DISAGREEMENT_LEVEL, LEAST_DEGREES, Levels, grouped, levels
-from keras_matrix.analysis.stats.sequential import LOOKS, decide
+from keras_matrix.analysis.stats.sequential import (
+    DISAGREEMENT_LEVEL,
+    LEAST_DEGREES,
+    LOOKS,
+    Levels,
+    decide,
+    grouped,
+    levels,
+)
 
 HAND = {"a": [1.0, 3.0], "b": [4.0, 5.0, 6.0, 7.0]}
 values = st.lists(st.floats(-1, 1), min_size=2, max_size=6)

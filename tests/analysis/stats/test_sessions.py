@@ -14,7 +14,6 @@ from scipy.special import stdtrit
 from keras_matrix.analysis.comparison.table import Row, rows_of, summarise
 from keras_matrix.analysis.history.sessions import SessionSpread
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.analysis.stats.league_means import suite
 from keras_matrix.analysis.stats.sequential import FIXED
 from keras_matrix.analysis.stats.sessions import (
     BY_SPREAD,
@@ -24,6 +23,7 @@ from keras_matrix.analysis.stats.sessions import (
     geometric_mean,
     separate_ratio,
 )
+from keras_matrix.analysis.stats.suite import suite
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.schema import Record, Resolved, Status
 from tests.conftest import make_record, make_settings

@@ -7,19 +7,17 @@ from dataclasses import replace
 import pytest
 
 from keras_matrix.analysis.surroundings.disturbance import (
+    NEIGHBOUR_LIMIT,
     Cause,
     CounterChanges,
     Disturbed,
     MeasuredStretch,
+    Neighbour,
     OwnUse,
     WaitingUse,
-    disturbed,
-)
-from keras_matrix.analysis.surroundings.neighbours import (
-    NEIGHBOUR_LIMIT,
-    Neighbour,
     busy_neighbours,
     cause_of,
+    disturbed,
     neighbour_warnings,
     neighbours,
     share_while_waiting,

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import stdtrit
 
 from keras_matrix.analysis.stats.blocks import LEVEL, POWER
-from keras_matrix.analysis.surroundings.resolution import MIN_PAIRS, Detectable, resolution, resolution_text
+from keras_matrix.analysis.surroundings.examination import MIN_PAIRS, Detectable, resolution, resolution_text
 
 
 def detectable(log_ratios: list[float], pairs: int) -> Detectable:

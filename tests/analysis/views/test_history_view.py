@@ -7,8 +7,7 @@ import json
 
 import pytest
 
-from keras_matrix.analysis.history.change_kinds import ChangeKind
-from keras_matrix.analysis.history.change_points import Assessment, Notes, assess
+from keras_matrix.analysis.history.change_points import Assessment, ChangeKind, Notes, assess
 from keras_matrix.analysis.history.sessions import CellSession, History
 from keras_matrix.analysis.stats.blocks import geometric
 from keras_matrix.analysis.views.history_view import HistoryView, history_views

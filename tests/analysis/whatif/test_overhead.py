@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from keras_matrix.analysis.whatif.corrections import without_overhead
 from keras_matrix.analysis.whatif.graph import Graph, NodeKind
-from keras_matrix.analysis.whatif.overhead import without_overhead
 from keras_matrix.analysis.whatif.replay import step_time_s
 from keras_matrix.analysis.whatif.what_ifs import registry
 from tests.analysis.whatif.hand_made import Nodes, data_parallel

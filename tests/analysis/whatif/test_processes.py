@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from keras_matrix.analysis.whatif.corrections import as_mean_process
 from keras_matrix.analysis.whatif.graph import Graph
-from keras_matrix.analysis.whatif.processes import as_mean_process
 from keras_matrix.analysis.whatif.replay import step_time_s
 from tests.analysis.whatif.hand_made import Nodes
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from keras_matrix.analysis.whatif.corrections import recalibrated, with_link
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
-from keras_matrix.analysis.whatif.recalibration import recalibrated, with_link
 from keras_matrix.analysis.whatif.replay import step_time_s
 from keras_matrix.analysis.whatif.verify import Measurement, Prediction, PredictionVerdict, judge, judge_again
 from keras_matrix.analysis.whatif.what_ifs import registry

@@ -11,8 +11,8 @@ import pytest
 
 from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import table
-from keras_matrix.analysis.hardware.roofline import PeakShare
-from keras_matrix.analysis.scaling.devices import device_scalings
+from keras_matrix.analysis.roofline import PeakShare
+from keras_matrix.analysis.scaling import device_scalings
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.charts.figure_table import FigureRow
 from keras_matrix.dashboards.charts.scaling import devices

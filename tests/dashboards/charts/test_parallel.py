@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.comparison.table import table
-from keras_matrix.analysis.fc.parallel import data_versus_model, figures
+from keras_matrix.analysis.fc import data_versus_model, fc_figures
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.charts import parallel
 from keras_matrix.dashboards.charts.dot_plots import Strip
@@ -81,7 +81,7 @@ def synthetic_grid() -> ParallelGrid:
 
 def test_field_shows_the_faster_mode_and_the_factor() -> None:
     cells = fc_cells(made_up_run())
-    found = data_versus_model(figures(cells, {}), {cell.cell_id: cell for cell in cells})
+    found = data_versus_model(fc_figures(cells, {}), {cell.cell_id: cell for cell in cells})
     wanted = {}
     for duel in found:
         task, ratio = duel.data.task, duel.ratio.centre

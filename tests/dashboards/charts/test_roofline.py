@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from keras_matrix.analysis.comparison.table import CellSummary, summarise
-from keras_matrix.analysis.hardware.roofline import Roofline, roofline
+from keras_matrix.analysis.roofline import Roofline, roofline
 from keras_matrix.dashboards.charts import roofline as pictures
 from keras_matrix.dashboards.charts.label_layout import Box, Spot, place
 from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, RooflineDrawing, draw, scenes

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.fc.cells import proof_problem
+from keras_matrix.analysis.proofs import proof_problem
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.proof import Proof, ProofOrder
 from keras_matrix.records.fc.spec import DIVIDERS, MODES, OVERLAPPING, FcProblem, Parallelism

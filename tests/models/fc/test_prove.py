@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.fc.cells import LIMITS
+from keras_matrix.analysis.proofs import PROOF_LIMITS
 from keras_matrix.models.fc import layout, prove
 from keras_matrix.models.fc.layout import Array
 from keras_matrix.models.fc.prove import Trained, error, train, update_error
@@ -35,15 +35,15 @@ def error_of(problem: FcProblem, found: Trained) -> float:
     return update_error(problem, ProofOrder([problem], STEPS), found, train(problem, 0, STEPS))
 
 
-@pytest.mark.parametrize("precision", LIMITS)
+@pytest.mark.parametrize("precision", PROOF_LIMITS)
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 def test_steps_in_the_problems_precision_pass_the_proof(precision: str, reduce: str) -> None:
     problem = SMALL.changed(mode="fc_data", workers=4, precision=precision, reduce=reduce)
     found = descended(problem, lambda step: train(problem, 0, step).gradients[0])
-    assert error_of(problem, found) <= LIMITS[precision]
+    assert error_of(problem, found) <= PROOF_LIMITS[precision]
 
 
-@pytest.mark.parametrize("precision", LIMITS)
+@pytest.mark.parametrize("precision", PROOF_LIMITS)
 @pytest.mark.parametrize("taken", [0.0, 0.5, 2.0])
 def test_missing_or_partial_update_fails_the_proof(precision: str, taken: float) -> None:
     problem = SMALL.changed(mode="fc_data", workers=4, precision=precision, reduce="mean")
@@ -56,14 +56,14 @@ def test_in_float32_the_weights_themselves_do_not_tell_whether_a_square_layer_wa
     kept, wanted = train(problem, 0, 0).weights[0][:-1], train(problem, 0, STEPS).weights[0][:-1]
     worst = error([kept], [wanted])
     assert worst is not None
-    assert worst < LIMITS["float32"]
+    assert worst < PROOF_LIMITS["float32"]
 
 
 def test_non_finite_weight_fails_the_proof() -> None:
     problem = SMALL.changed(mode="fc_data", precision="float64")
     wanted = train(problem, 0, STEPS)
     spoilt = replace(wanted, weights=[[weight * float("nan") for weight in wanted.weights[0]]])
-    assert not error_of(problem, spoilt) <= LIMITS["float64"]
+    assert not error_of(problem, spoilt) <= PROOF_LIMITS["float64"]
 
 
 class Calls(list[tuple[Any, ...]]):

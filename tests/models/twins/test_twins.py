@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.parity.deviations import LIMITS
+from keras_matrix.analysis.parity import LIMITS
 from keras_matrix.models import twins
 from keras_matrix.models.twins.interface import FIRST_LOSS_LIMIT, LOSSES_LIMIT
 from keras_matrix.models.workload import UnsupportedWorkload

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis.replicas import equal_work
+from keras_matrix.analysis import proofs
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.spec import MODES, Parallelism
 from keras_matrix.records.instruments import parity, shipped
@@ -67,7 +67,7 @@ def test_proofs_of_several_devices_are_equal_and_of_the_locked_versions() -> Non
     assert problems == []
     assert {one.workload for one in found} >= {"mnist_mlp", "cifar10_cnn", "lstm", "fc", "bert"}
     for one in found:
-        assert equal_work.is_proved(one), f"ci/evidence {one.workload}"
+        assert proofs.is_proved(one), f"ci/evidence {one.workload}"
         assert ([*one.backends], one.devices) == ([*BACKENDS], 2)
         for backend, own in one.backends.items():
             versions = {name: own.versions[name] for name in ("keras", backend)}

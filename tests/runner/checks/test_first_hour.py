@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_matrix.analysis.hardware.datasheet import datasheet
+from keras_matrix.analysis.roofline import datasheet
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.first_hour import ProbeAnswer
 from keras_matrix.records.instruments.peaks import Gemm, Stream, Timed

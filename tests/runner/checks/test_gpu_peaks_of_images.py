@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keras_matrix.analysis.hardware.gpu_peaks import backends
+from keras_matrix.analysis.roofline import backends
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments import peaks as peak_files
 from keras_matrix.records.instruments.peaks import Peaks, fingerprint

@@ -230,9 +230,9 @@ def test_failed_corrected_process_leaves_the_deviation_unexplained(tmp_path: Pat
 
 
 def parity_limits() -> Any:
-    from keras_matrix.analysis.parity import deviations
+    from keras_matrix.analysis import parity
 
-    return deviations.LIMITS
+    return parity.LIMITS
 
 
 def test_crashed_parity_process_is_reported_and_others_are_compared(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis.hardware.datasheet import datasheet
+from keras_matrix.analysis.roofline import datasheet
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import decode
 from keras_matrix.records.instruments.peaks import PeakAnswer

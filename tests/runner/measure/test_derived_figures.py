@@ -17,8 +17,7 @@ from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import CellResult, Times
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.measure.derived_figures import TOLERANCE, derived
-from keras_matrix.runner.measure.judge import ResultRefused, accept
+from keras_matrix.runner.measure.judge import TOLERANCE, ResultRefused, accept, derived
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor
 

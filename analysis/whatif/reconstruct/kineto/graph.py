@@ -8,17 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, checked
-from keras_matrix.analysis.whatif.reconstruct import clocks, groups, nodes
-from keras_matrix.analysis.whatif.reconstruct.coverage import Coverage, coverage_of
-from keras_matrix.analysis.whatif.reconstruct.facts import HeaderFacts
-from keras_matrix.analysis.whatif.reconstruct.kineto import collectives
+from keras_matrix.analysis.whatif.reconstruct import clocks, nodes
+from keras_matrix.analysis.whatif.reconstruct.clocks import set_periods
+from keras_matrix.analysis.whatif.reconstruct.coverage import Coverage, HeaderFacts, coverage_of, same_rank
+from keras_matrix.analysis.whatif.reconstruct.kineto import device
 from keras_matrix.analysis.whatif.reconstruct.kineto.host import BETWEEN
 from keras_matrix.analysis.whatif.reconstruct.kineto.rank import trace_of
 from keras_matrix.analysis.whatif.reconstruct.kineto.reading import RankRecording, read
-from keras_matrix.analysis.whatif.reconstruct.matching import unusual
-from keras_matrix.analysis.whatif.reconstruct.periods import set_periods
+from keras_matrix.analysis.whatif.reconstruct.nodes import unusual
 from keras_matrix.analysis.whatif.reconstruct.pieces import RankTrace
-from keras_matrix.analysis.whatif.reconstruct.ranks import same_rank
 from keras_matrix.records.text import percentage
 from keras_matrix.records.traces.conversion import worker_of
 from keras_matrix.records.traces.neutral import MOST_WORKERS
@@ -176,11 +174,11 @@ def _assign_groups(
         return
     # A file names the groups of its own rank; groups of others may have the same name.
     known = dict.fromkeys(ranks for one in recordings for ranks in one.groups.values())
-    groups.assign(traces, {" ".join(map(str, ranks)): ranks for ranks in known}, alignment.offsets_ns)
+    nodes.assign_groups(traces, {" ".join(map(str, ranks)): ranks for ranks in known}, alignment.offsets_ns)
     for trace in traces:
         for step in range(len(trace.windows)):
             calls = [piece for piece in trace.pieces(step) if piece.call is not None]
-            collectives.number([sorted(calls, key=lambda piece: piece.start_ns)])
+            device.number_calls([sorted(calls, key=lambda piece: piece.start_ns)])
 
 
 def _same_collectives(traces: Sequence[RankTrace]) -> None:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from keras_matrix.analysis.whatif.graph import NodeKind
-from keras_matrix.analysis.whatif.reconstruct.kineto.reading import RUNTIME, Message, RankEvent
-from keras_matrix.analysis.whatif.reconstruct.kineto.shapes import NOTHING, Operands
+from keras_matrix.analysis.whatif.reconstruct.kineto.reading import NOTHING, RUNTIME, Message, Operands, RankEvent
 from keras_matrix.analysis.whatif.reconstruct.pieces import Piece, Window
 from keras_matrix.records.traces.neutral import Phase
 from keras_matrix.records.traces.request import LAYER, MARK, PHASE

@@ -14,9 +14,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from keras_matrix.analysis.whatif.graph import GraphError, NodeKind
-from keras_matrix.analysis.whatif.reconstruct.kineto import collectives
-from keras_matrix.analysis.whatif.reconstruct.kineto.collectives import cut_by_size, size_of
-from keras_matrix.analysis.whatif.reconstruct.kineto.device import DevicePieces
+from keras_matrix.analysis.whatif.reconstruct.kineto.device import (
+    THREADS,
+    TRANSFERS_AT_A_TIME,
+    DevicePieces,
+    cut_by_size,
+    fill_buckets,
+    is_transfer,
+    joined_piece,
+    launches_of,
+    number_calls,
+    size_of,
+)
 from keras_matrix.analysis.whatif.reconstruct.kineto.host import ACCUMULATE, REDUCER, HostWork, Launch, Sweep
 from keras_matrix.analysis.whatif.reconstruct.kineto.reading import RUNTIME, Place, RankEvent, RankRecording
 from keras_matrix.analysis.whatif.reconstruct.pieces import TOLERANCE_NS, Lane, Piece, RankTrace, Window, by_step
@@ -53,7 +62,7 @@ def trace_of(recording: RankRecording, rank: int) -> RankTrace:
     recording.threads.setdefault(main, [])
     lanes = _lanes(recording, main)
     making = Making(rank, bool(recording.streams), gone_back=recording.gone_back)
-    work = HostWork(windows, making, _issued(recording), collectives.launches_of(recording, lanes))
+    work = HostWork(windows, making, _issued(recording), launches_of(recording, lanes))
     work.orphans = _orphans(recording)
     find_returns(work, recording.threads, lanes)
     trace = RankTrace(str(recording.path), rank, windows, {}, lanes[main], caveats=caveats)
@@ -158,7 +167,7 @@ def _lanes(recording: RankRecording, main: Place) -> dict[Place, str]:
 
 def _has_collectives(recording: RankRecording, place: Place) -> bool:
     """Return whether a thread runs collectives of gloo."""
-    return any(not collectives.is_transfer(event) for event in recording.gloo.get(place, ()))
+    return any(not is_transfer(event) for event in recording.gloo.get(place, ()))
 
 
 def _issued(recording: RankRecording) -> dict[int, RankEvent]:
@@ -192,7 +201,7 @@ def _add_collectives(recording: RankRecording, work: HostWork, trace: RankTrace)
     pieces += _without_start(recording, work, trace)
     for lane in dict.fromkeys(piece.lane for piece in pieces):
         trace.lanes[lane] = by_step([piece for piece in pieces if piece.lane == lane], steps)
-        at_a_time = collectives.TRANSFERS_AT_A_TIME if lane != "gloo" else _threads(recording)
+        at_a_time = TRANSFERS_AT_A_TIME if lane != "gloo" else _threads(recording)
         trace.parallel[lane] = at_a_time
     gloo = by_step(pieces, steps)
     unknown: list[list[Piece]] = []
@@ -203,8 +212,8 @@ def _add_collectives(recording: RankRecording, work: HostWork, trace: RankTrace)
         copies: Sequence[Piece] = _copies(trace, step)
         if buckets and not on_device:
             copies = wait_for_buckets(_lane_of(trace, buckets[0], step), buckets)
-        collectives.fill_buckets(buckets, _gradients(trace, step), copies)
-        collectives.number([calls])
+        fill_buckets(buckets, _gradients(trace, step), copies)
+        number_calls([calls])
         returns = {id(launch.joined) for launch in joined if launch.resumes_ns is not None or launch.gradient}
         unknown.append([one for one in gloo[step] if id(one) not in returns and one.lane == "gloo"])
     wait_for_others(trace, unknown)
@@ -218,7 +227,7 @@ def _without_start(recording: RankRecording, work: HostWork, trace: RankTrace) -
         for event in events:
             step = work.step_at(event.start_ns)
             if step is not None and (event.start_ns, event.name) not in known:
-                piece = collectives.joined(recording, event, event)
+                piece = joined_piece(recording, event, event)
                 piece.step = step
                 found.append(piece)
     if found:
@@ -229,7 +238,7 @@ def _without_start(recording: RankRecording, work: HostWork, trace: RankTrace) -
 def _threads(recording: RankRecording) -> int:
     """Return how many collectives of gloo run at a time."""
     seen = sum(_has_collectives(recording, place) for place in recording.gloo)
-    return max(collectives.THREADS, seen)
+    return max(THREADS, seen)
 
 
 def _lane_of(trace: RankTrace, call: Piece, step: int) -> Lane:

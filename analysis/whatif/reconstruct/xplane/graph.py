@@ -7,6 +7,14 @@ separated, become segments.
 A segment is a run of successive operations with the same phase and layer; those without a phase or a layer belong to
 the run that they are in. It ends where another lane or rank waits for one of them, and begins where one of them waits.
 Its time is the sum of theirs; the gaps within it are before it.
+
+What a rank waits for on other ranks of the same process, besides collectives.
+
+The gradients that TensorFlow's collectives sum, which its files do not say.
+
+MultiWorkerMirroredStrategy sums the gradients in the reverse order of the variables, several at once if they fit into
+`bytes_per_pack` (`CollectiveAllReduce._do_batch_all_reduce_dense` in tensorflow/python/distribute/cross_device_ops.py).
+So the variables that are updated between the ends of two collectives say how many gradients the first one sums.
 """
 
 from __future__ import annotations
@@ -19,20 +27,21 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, NodeKind, checked
+import numpy as np
+
+from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, Node, NodeKind, checked
 from keras_matrix.analysis.whatif.reconstruct import clocks, nodes
-from keras_matrix.analysis.whatif.reconstruct.coverage import coverage_of
-from keras_matrix.analysis.whatif.reconstruct.facts import HeaderFacts
-from keras_matrix.analysis.whatif.reconstruct.matching import LEAST_SHARED
+from keras_matrix.analysis.whatif.reconstruct.coverage import HeaderFacts, coverage_of, same_rank
+from keras_matrix.analysis.whatif.reconstruct.nodes import LEAST_SHARED
 from keras_matrix.analysis.whatif.reconstruct.pieces import Lane, Piece, RankTrace
-from keras_matrix.analysis.whatif.reconstruct.ranks import same_rank
-from keras_matrix.analysis.whatif.reconstruct.xplane import between, inferred, packs
+from keras_matrix.analysis.whatif.reconstruct.xplane import inferred
 from keras_matrix.analysis.whatif.reconstruct.xplane.chain import lay_out
-from keras_matrix.analysis.whatif.reconstruct.xplane.inferred import Link, NodePlace
+from keras_matrix.analysis.whatif.reconstruct.xplane.inferred import Link, NodePlace, between_ranks
 from keras_matrix.analysis.whatif.reconstruct.xplane.rank import Rank, fill, mark_gradients
 from keras_matrix.analysis.whatif.reconstruct.xplane.reading import Profile, read
 from keras_matrix.analysis.whatif.reconstruct.xplane.rows import OperationRow
 from keras_matrix.records.fc import spec
+from keras_matrix.records.traces.neutral import Phase
 from keras_matrix.records.traces.steps import is_part
 
 OPERATIONS, SEGMENTS = "operations", "segments"
@@ -68,15 +77,15 @@ def graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
             raise GraphError(f"{path}: a device ran no operation that each step has; record the trace again")
         inferred.add_to_collectives(rank)
     number(ranks)
-    caveats += packs.add_sizes(ranks, facts.get("gradient_bytes", {}))
-    links = between.links(ranks)
+    caveats += add_sizes(ranks, facts.get("gradient_bytes", {}))
+    links = links_between(ranks)
     parallel = concurrent(ranks)
     traces = [rank.trace(parallel) for rank in ranks]
     if level == SEGMENTS:
         links = merge(traces, links)
     alignment = clocks.align(traces, [_clock(rank.profiles[0], len(workers)) for rank in ranks])
     made = nodes.make(traces, alignment.offsets_ns, threads=1)
-    made.nodes = between.connected(made.nodes, links)
+    made.nodes = connected(made.nodes, links)
     caveats += [*alignment.caveats, *(text for trace in traces for text in trace.caveats), *made.caveats]
     header = replace(
         _header(paths, ranks, facts),
@@ -434,3 +443,106 @@ def _total(values: Sequence[Number | None]) -> Number | None:
     """Return the sum, None if a value is not known."""
     known = [value for value in values if value is not None]
     return sum(known[1:], known[0]) if known and len(known) == len(values) else None
+
+
+def links_between(ranks: Sequence[Rank]) -> list[Link]:
+    """Return what ranks wait for on others: their sums, and at the end of a step the last operations of all."""
+    found: list[Link] = []
+    for rank in ranks:
+        own = [other for other in ranks if other.profiles is rank.profiles]
+        if rank is own[0] and len(own) > 1:
+            found += between_ranks(own)
+            for one in own:
+                found += [
+                    Link(_place_of(one, one.returns[0]), _place_of(other, last))
+                    for other in own
+                    for last in _last(other)
+                    if other is not one
+                ]
+        for lane in rank.lanes:
+            if lane != rank.main:
+                for step, piece in enumerate(rank.returns):
+                    if rank.lanes[lane][step]:
+                        piece.after.append(rank.lanes[lane][step][-1])
+    return found
+
+
+def _last(rank: Rank) -> list[Piece]:
+    """Return the last operation of each lane, without the host's return."""
+    lanes = [[piece for piece in steps[0] if piece is not rank.returns[0]] for steps in rank.lanes.values()]
+    return [lane[-1] for lane in lanes if lane]
+
+
+def _place_of(rank: Rank, piece: Piece) -> NodePlace:
+    return NodePlace(rank.number, piece.lane, piece.name)
+
+
+def connected(nodes: Sequence[Node], found: Sequence[Link]) -> list[Node]:
+    """Return the nodes with these dependencies, and gaps without the time in which they waited for them."""
+    numbers = {NodePlace(node.rank, node.lane, node.name): node.number for node in nodes}
+    changed = list(nodes)
+    for link in found:
+        waiting, before = numbers.get(link.waiting), numbers.get(link.before)
+        if waiting is None or before is None or waiting == before:
+            continue
+        node, other = changed[waiting], changed[before]
+        ends = [start + length for start, length in zip(other.starts_ns, other.durations_ns, strict=True)]
+        gaps = [
+            max(0, min(gap, start - end)) for gap, start, end in zip(node.gaps_ns, node.starts_ns, ends, strict=True)
+        ]
+        changed[waiting] = replace(node, depends=(*node.depends, before), gaps_ns=tuple(gaps))
+    return changed
+
+
+def add_sizes(ranks: Sequence[Rank], sizes_bytes: Mapping[str, int]) -> list[str]:
+    """Set the gradients of collectives that no program describes; return what is not known of them.
+
+    `sizes_bytes` are those of the variables' gradients by their layer, in the order of the variables.
+    """
+    for rank in ranks:
+        collectives = _packed(rank)
+        if not collectives:
+            continue
+        counts = _counts(rank, collectives)
+        if not sizes_bytes or sum(counts) != len(sizes_bytes):
+            reason = (
+                f"{sum(counts)} variables are updated after them, but {len(sizes_bytes)} gradients have known sizes"
+                if sizes_bytes
+                else "the file does not contain them; name the cell of the trace"
+            )
+            return [f"the sizes of {len(collectives)} collectives are not known: {reason}"]
+        _set(rank, collectives, counts, sizes_bytes)
+    return []
+
+
+def _packed(rank: Rank) -> list[OperationRow]:
+    """Return the collectives without a program, in the order of their numbers."""
+    described = {name for profile in rank.profiles for name in profile.programs}
+    rows = [row for own in rank.rows.lanes.values() for row in own if row.is_collective]
+    return sorted((row for row in rows if row.identity.program not in described), key=lambda row: row.position)
+
+
+def _counts(rank: Rank, collectives: Sequence[OperationRow]) -> list[int]:
+    """Return how many variables are updated after each collective, and before the end of the next one."""
+    updates = [
+        row.position
+        for rows in rank.rows.lanes.values()
+        for row in rows
+        if row.identity.phase is Phase.UPDATE and not row.is_collective
+    ]
+    ends = [row.position for row in collectives]
+    places = np.searchsorted(ends, updates, side="right") - 1
+    return [int((places == at).sum()) for at in range(len(ends))]
+
+
+def _set(
+    rank: Rank, collectives: Sequence[OperationRow], counts: Sequence[int], sizes_bytes: Mapping[str, int]
+) -> None:
+    gradients = list(sizes_bytes.items())[::-1]
+    for row, count in zip(collectives, counts, strict=True):
+        own, gradients = gradients[:count], gradients[count:]
+        for piece in rank.pieces[id(row)]:
+            if piece.call is not None:
+                piece.call.bytes = sum(size for _, size in own)
+                piece.call.tensors = tuple(size for _, size in own)
+                piece.call.tensor_layers = tuple(layer for layer, _ in own)

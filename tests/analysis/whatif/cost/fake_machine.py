@@ -13,11 +13,10 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-from keras_matrix.analysis.whatif.cost.model import CostModel, TrainingData
+from keras_matrix.analysis.whatif.cost.model import CostModel, DecisionTree, TrainingData
 from keras_matrix.analysis.whatif.cost.operations import FEATURES, samples_of
 from keras_matrix.analysis.whatif.cost.roofline import DevicePeaks
 from keras_matrix.analysis.whatif.cost.training import LEARNING_RATE, Regressor, train
-from keras_matrix.analysis.whatif.cost.trees import DecisionTree
 from keras_matrix.analysis.whatif.graph import Graph, Node, NodeKind
 from tests.analysis.whatif.hand_made import Nodes
 

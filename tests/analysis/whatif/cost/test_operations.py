@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.whatif.cost.kinds import OperationKind
 from keras_matrix.analysis.whatif.cost.operations import (
     FEATURES,
+    OperationKind,
     ideal_of,
     observed_peaks,
     product_of,

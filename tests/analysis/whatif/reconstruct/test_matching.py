@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.analysis.whatif.reconstruct.matching import match, unusual
+from keras_matrix.analysis.whatif.reconstruct.nodes import match, unusual
 from keras_matrix.analysis.whatif.reconstruct.pieces import Lane
 from tests.analysis.whatif.reconstruct.pieces import work
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from keras_matrix.analysis.whatif.graph import Graph
-from keras_matrix.analysis.whatif.search import families, layer_choice, memory
-from keras_matrix.analysis.whatif.search.families import Families, SearchInputs
-from keras_matrix.analysis.whatif.search.memory import WorkerMemory
+from keras_matrix.analysis.whatif.search import families
+from keras_matrix.analysis.whatif.search.families import Families, SearchInputs, WorkerMemory
 from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIfError
 from tests.analysis.whatif.hand_made import Nodes, data_parallel, fc_cell, link
 
@@ -28,7 +27,7 @@ def compute_bound(**settings: object) -> Graph:
 
 
 def test_blocks_are_chosen_as_long_as_each_makes_the_step_faster() -> None:
-    found = layer_choice.search(compute_bound(), "op_fusion", {"0-1": 0.5, "2-3": 0.9, "1-2": 0.8})
+    found = families.search_layers(compute_bound(), "op_fusion", {"0-1": 0.5, "2-3": 0.9, "1-2": 0.8})
     assert found.best is not None
     assert found.best.what_ifs == ("op_fusion=0-1:0.5,2-3:0.9",)
     assert found.best.settings == {"fuse": "0-1,2-3"}
@@ -36,7 +35,7 @@ def test_blocks_are_chosen_as_long_as_each_makes_the_step_faster() -> None:
 
 
 def test_a_block_that_is_slower_compiled_is_not_chosen() -> None:
-    found = layer_choice.search(compute_bound(), "op_fusion", {"0": 1.2, "1": 1.3, "2-3": 0.9})
+    found = families.search_layers(compute_bound(), "op_fusion", {"0": 1.2, "1": 1.3, "2-3": 0.9})
     assert found.best is not None
     assert found.best.what_ifs == ("op_fusion=2-3:0.9",)
     assert [trial.what_ifs[0] for trial in found.trials][-2:] == ["op_fusion=2-3:0.9,0:1.2", "op_fusion=2-3:0.9,1:1.3"]
@@ -45,7 +44,7 @@ def test_a_block_that_is_slower_compiled_is_not_chosen() -> None:
 def test_a_gain_counts_only_where_no_collective_follows_later() -> None:
     """Sums follow one another from the end of layer 3's backward pass: of layer 0 only the forward pass counts."""
     graph = with_cores(data_parallel())
-    found = layer_choice.search(graph, "amp", {"0": 0.5, "3": 0.5})
+    found = families.search_layers(graph, "amp", {"0": 0.5, "3": 0.5})
     assert [(trial.what_ifs[0], round(trial.step_time_s * 1e9)) for trial in found.trials] == [
         ("precision=0:0.5", 1800),
         ("precision=3:0.5", 1700),
@@ -61,14 +60,14 @@ def test_layers_off_the_critical_path_are_not_tried() -> None:
     nodes.add(1000, layer="slow", phase="forward", cores=1.0)
     nodes.add(10, lane="other", layer="fast", phase="forward", cores=1.0)
     graph = nodes.graph()
-    found = layer_choice.search(graph, "amp", {"fast": 0.5, "slow": 0.5})
+    found = families.search_layers(graph, "amp", {"fast": 0.5, "slow": 0.5})
     assert [trial.what_ifs for trial in found.trials] == [("precision=slow:0.5",)]
-    assert "is on the critical path" in layer_choice.search(graph, "amp", {"fast": 0.5}).skipped
-    assert layer_choice.search(graph, "amp", {}).skipped == "no gain has been probed"
+    assert "is on the critical path" in families.search_layers(graph, "amp", {"fast": 0.5}).skipped
+    assert families.search_layers(graph, "amp", {}).skipped == "no gain has been probed"
 
 
 def test_memory_is_not_searched_within_the_budget() -> None:
-    found = memory.search(compute_bound(), USE, 1400)
+    found = families.search_memory(compute_bound(), USE, 1400)
     assert found.skipped == "the peak of 1400 bytes is within the budget of 1400"
 
 
@@ -83,7 +82,7 @@ def test_recomputation_retains_an_input_a_segment_and_all_of_one_segment() -> No
 
 def test_the_fastest_setting_that_fits_is_chosen() -> None:
     """Parts of a batch divide the work, recomputation adds the forward pass to it."""
-    found = memory.search(compute_bound(), USE, 1300)
+    found = families.search_memory(compute_bound(), USE, 1300)
     assert found.best is not None
     assert found.best.what_ifs == ("gradient_accumulation=2",)
     assert found.best.settings == {"gradient_accumulation": 2}
@@ -97,12 +96,12 @@ def test_the_fastest_setting_that_fits_is_chosen() -> None:
 
 
 def test_only_settings_that_fit_are_tried() -> None:
-    found = memory.search(compute_bound(batch_size=2), USE, 1300)
+    found = families.search_memory(compute_bound(batch_size=2), USE, 1300)
     assert [trial.what_ifs for trial in found.trials] == [("recomputation=all",)]
 
 
 def test_a_budget_that_nothing_fits_is_reported() -> None:
-    found = memory.search(compute_bound(), USE, 1000)
+    found = families.search_memory(compute_bound(), USE, 1000)
     assert found.skipped == "no setting fits: the least predicted peak is 1075 bytes, above 1000"
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.analysis.whatif.replay import replay, step_time_s
-from keras_matrix.analysis.whatif.search.tensor_fusion import Partition, earliest, neighbours, search
+from keras_matrix.analysis.whatif.search.families import Partition, earliest, neighbours, search_fusion
 from keras_matrix.analysis.whatif.search.trajectory import EQUALLY_FAST
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.records.codec import canonical
@@ -60,7 +60,7 @@ def test_the_search_finds_the_best_of_all_partitions() -> None:
         one: step_time_s(registry.apply(graph, [registry.read(f"tensor_fusion={','.join(map(str, one))},")]))
         for one in partitions(6)
     }
-    found = search(graph)
+    found = search_fusion(graph)
     assert found.best is not None
     assert found.best.step_time_s == pytest.approx(min(times.values()))
     assert found.baseline_s == pytest.approx(step_time_s(graph))
@@ -70,13 +70,13 @@ def test_the_search_finds_the_best_of_all_partitions() -> None:
 def test_among_equally_fast_settings_the_one_with_fewer_collectives_is_best() -> None:
     """Without latency many partitions end 50 after the backward pass; every one of them has the last gradient alone."""
     graph = data_parallel(link=link(0.0, 0.05e-9))
-    found = search(registry.apply(graph, [registry.read("tensor_fusion=4,")]))
+    found = search_fusion(registry.apply(graph, [registry.read("tensor_fusion=4,")]))
     assert found.best is not None
     assert found.best.what_ifs == ("tensor_fusion=3,1",)
 
 
 def test_a_search_reports_every_trial_and_replays_the_best_and_those_of_its_trajectory() -> None:
-    found = search(registry.apply(fc_cell(), [registry.read("tensor_fusion=4,")]))
+    found = search_fusion(registry.apply(fc_cell(), [registry.read("tensor_fusion=4,")]))
     assert (found.family, found.skipped) == ("tensor_fusion", "")
     assert len({trial.what_ifs for trial in found.trials}) == len(found.trials) > 5
     lowest = [trial.step_time_s for trial in found.trials if trial.is_better]
@@ -90,7 +90,7 @@ def test_a_search_reports_every_trial_and_replays_the_best_and_those_of_its_traj
 
 
 def test_each_gradient_alone_is_named_so() -> None:
-    found = search(registry.apply(fc_cell(), [registry.read("tensor_fusion=4,")]))
+    found = search_fusion(registry.apply(fc_cell(), [registry.read("tensor_fusion=4,")]))
     assert ("tensor_fusion=each",) in {trial.what_ifs for trial in found.trials}
     assert not any(trial.what_ifs == ("tensor_fusion=1,1,1,1",) for trial in found.trials)
 
@@ -113,7 +113,7 @@ def varying() -> Graph:
 
 def test_strategies_are_ordered_by_the_replay_of_each_step_and_trials_by_that_of_the_mean() -> None:
     graph = varying()
-    found = search(graph)
+    found = search_fusion(graph)
     assert found.screened_s == step_time_s(graph)
     assert found.baseline_s == replay(graph).step_time_s
     screened = {trial.what_ifs: trial.step_time_s for trial in found.trials}
@@ -127,12 +127,12 @@ def test_strategies_are_ordered_by_the_replay_of_each_step_and_trials_by_that_of
 
 
 def test_a_trajectory_is_stored_as_json() -> None:
-    assert '"family":"tensor_fusion"' in canonical(search(data_parallel()))
+    assert '"family":"tensor_fusion"' in canonical(search_fusion(data_parallel()))
 
 
 def test_the_traced_setting_is_kept_if_nothing_is_faster() -> None:
     """A link without latency: each gradient alone is optimal."""
-    found = search(data_parallel(link=link(0.0, 0.3e-9)))
+    found = search_fusion(data_parallel(link=link(0.0, 0.3e-9)))
     assert (found.best, found.strategies) == (None, ())
     assert len(found.trials) > 3
 
@@ -144,18 +144,18 @@ def test_a_step_whose_communication_is_hidden_is_not_searched() -> None:
     for rank in range(2):
         nodes.add(500, rank)
         nodes.add(10, rank, depends=(sums[rank],))
-    found = search(nodes.graph())
+    found = search_fusion(nodes.graph())
     assert (found.skipped, found.trials) == ("no communication is on the critical path", ())
 
 
 def test_a_step_without_collectives_is_not_searched() -> None:
-    assert search(chain([10])).skipped == "no communication is on the critical path"
+    assert search_fusion(chain([10])).skipped == "no communication is on the critical path"
 
 
 def test_tensorflow_is_searched_by_the_bytes_of_its_packs() -> None:
     graph = fc_cell()
     tensorflow = replace(graph, header=replace(graph.header, backend="tensorflow"))
-    found = search(registry.apply(tensorflow, [registry.read("tensor_fusion=0b")]))
+    found = search_fusion(registry.apply(tensorflow, [registry.read("tensor_fusion=0b")]))
     assert [trial.what_ifs for trial in found.trials] == [
         ("tensor_fusion=0b",),
         ("tensor_fusion=2999b",),
@@ -167,12 +167,12 @@ def test_tensorflow_is_searched_by_the_bytes_of_its_packs() -> None:
 
 
 def test_buckets_are_also_derived_from_fused_blocks() -> None:
-    found = search(data_parallel(), fused=[("layer_0", "layer_1", "layer_2")])
+    found = search_fusion(data_parallel(), fused=[("layer_0", "layer_1", "layer_2")])
     assert ("tensor_fusion=1,3",) in {trial.what_ifs for trial in found.trials}
 
 
 def test_a_search_replays_no_more_than_it_may() -> None:
-    assert len(search(big(30), most_replays=7).trials) == 7
+    assert len(search_fusion(big(30), most_replays=7).trials) == 7
 
 
 def big(layers: int) -> Graph:

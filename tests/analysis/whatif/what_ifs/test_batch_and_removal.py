@@ -9,9 +9,9 @@ import pytest
 from keras_matrix.analysis.whatif.engine import simulate
 from keras_matrix.analysis.whatif.graph import Graph, Node, NodeKind
 from keras_matrix.analysis.whatif.replay import step_time_s
-from keras_matrix.analysis.whatif.what_ifs.batch import BATCH_SIZE, GRADIENT_ACCUMULATION
-from keras_matrix.analysis.whatif.what_ifs.removal import NO_INPUT_STALLS, NO_OVERLAP
+from keras_matrix.analysis.whatif.what_ifs.gradients import NO_INPUT_STALLS, NO_OVERLAP
 from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIfError
+from keras_matrix.analysis.whatif.what_ifs.workers import BATCH_SIZE, GRADIENT_ACCUMULATION
 from tests.analysis.whatif.hand_made import Nodes, chain, data_parallel, fc_cell
 
 

@@ -9,10 +9,7 @@ import pytest
 from keras_matrix.analysis.whatif.graph import Graph, Node
 from keras_matrix.analysis.whatif.replay import step_time_s
 from keras_matrix.analysis.whatif.what_ifs import layers
-from keras_matrix.analysis.whatif.what_ifs.op_fusion import OP_FUSION
-from keras_matrix.analysis.whatif.what_ifs.precision import PRECISION
-from keras_matrix.analysis.whatif.what_ifs.recomputation import RECOMPUTATION
-from keras_matrix.analysis.whatif.what_ifs.time_ratios import LayerRatio
+from keras_matrix.analysis.whatif.what_ifs.layers import OP_FUSION, PRECISION, RECOMPUTATION, LayerRatio
 from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIf, WhatIfError
 from tests.analysis.whatif.hand_made import Nodes, chain, fc_cell
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from keras_matrix.analysis.whatif.graph import Graph
-from keras_matrix.analysis.whatif.what_ifs.rewriting import renumbered, scaled
+from keras_matrix.analysis.whatif.what_ifs.what_if import renumbered, scaled
 from tests.analysis.whatif.hand_made import Nodes
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.analysis.whatif.replay import step_time_s
-from keras_matrix.analysis.whatif.what_ifs.gradients import sums_of
-from keras_matrix.analysis.whatif.what_ifs.tensor_fusion import LINK_LANE, TENSOR_FUSION, Fusion, parse
+from keras_matrix.analysis.whatif.what_ifs.gradients import LINK_LANE, TENSOR_FUSION, Fusion, parse, sums_of
 from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIfError
 from tests.analysis.whatif.hand_made import LINK, MAIN, Nodes, chain, data_parallel, fc_cell, link
 

@@ -9,9 +9,8 @@ import pytest
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration
 from keras_matrix.analysis.whatif.replay import step_time_s
 from keras_matrix.analysis.whatif.what_ifs import registry
-from keras_matrix.analysis.whatif.what_ifs.link import BANDWIDTH, LATENCY, parse_latency, parse_rate
 from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIf, WhatIfError
-from keras_matrix.analysis.whatif.what_ifs.workers import WORKERS
+from keras_matrix.analysis.whatif.what_ifs.workers import BANDWIDTH, LATENCY, WORKERS, parse_latency, parse_rate
 from tests.analysis.whatif.hand_made import Nodes, chain, data_parallel, fc_cell
 
 COMPUTE_NS, UPDATE_NS = 600, 50  # before the first collective, and after the last

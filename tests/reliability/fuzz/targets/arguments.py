@@ -224,8 +224,8 @@ TARGET = Target(
         *("runner/matrix/overrides.py", "dashboards/live/app/hosts.py", "records/host/[cg]*_list.py"),
         *(
             "analysis/whatif/what_ifs/registry.py",
-            "analysis/whatif/what_ifs/time_ratios.py",
-            "analysis/whatif/what_ifs/link.py",
+            "analysis/whatif/what_ifs/layers.py",
+            "analysis/whatif/what_ifs/workers.py",
         ),
     ),
 )

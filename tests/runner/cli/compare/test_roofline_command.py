@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.comparison.table import table
-from keras_matrix.analysis.hardware.roofline import Roofline
+from keras_matrix.analysis.roofline import Roofline
 from keras_matrix.records import run_files
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import decode, to_json

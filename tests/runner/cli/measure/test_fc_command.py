@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.fc.cells import proof_problem
-from keras_matrix.analysis.fc.sweep import BATCH_SIZES, COLUMNS, WEIGHT_SIZES
+from keras_matrix.analysis.fc import BATCH_SIZES, COLUMNS, WEIGHT_SIZES
+from keras_matrix.analysis.proofs import proof_problem
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc import proof, rules, spec

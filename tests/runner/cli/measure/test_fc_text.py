@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.fc.parallel import FcFigure, figures
-from keras_matrix.analysis.hardware.roofline import PeakShare
+from keras_matrix.analysis.fc import FcFigure, fc_figures
+from keras_matrix.analysis.roofline import PeakShare
 from keras_matrix.records.fc import spec
 from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.fc.proof import Proof, ProofAnswer
@@ -85,7 +85,7 @@ def test_failures_and_warnings_are_printed_once() -> None:
 def figure_of(task: FcProblem, communication: Communication | None = None, **share: float) -> FcFigure:
     cells = fc_cells(fc_records(task, "jax", [0.1], communication))
     nothing: dict[str, Any] = dict.fromkeys(field.name for field in fields(PeakShare))
-    (found,) = figures(cells, {cell.cell_id: PeakShare(**nothing | share) for cell in cells if share})
+    (found,) = fc_figures(cells, {cell.cell_id: PeakShare(**nothing | share) for cell in cells if share})
     return found
 
 

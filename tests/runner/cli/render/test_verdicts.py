@@ -9,7 +9,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
 from keras_matrix.analysis.comparison.table import Row, table
-from keras_matrix.analysis.hardware.roofline import roofline
+from keras_matrix.analysis.roofline import roofline
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.task import Goal, Metric, TaskRun

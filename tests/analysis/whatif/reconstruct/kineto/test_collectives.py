@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis.whatif.reconstruct.kineto.collectives import cut_by_size, sort_of
+from keras_matrix.analysis.whatif.reconstruct.kineto.device import cut_by_size, sort_of
 from keras_matrix.analysis.whatif.reconstruct.pieces import Piece, RankTrace
 from tests.analysis.whatif.reconstruct.kineto.events import (
     Event,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.analysis.whatif.reconstruct.kineto.shapes import NOTHING, Operands, operands_of
+from keras_matrix.analysis.whatif.reconstruct.kineto.reading import NOTHING, Operands, operands_of
 
 FLOATS = ["float", "float"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keras_matrix.analysis.whatif.graph import Graph, Node
-from keras_matrix.analysis.whatif.reconstruct.facts import HeaderFacts
+from keras_matrix.analysis.whatif.reconstruct.coverage import HeaderFacts
 from keras_matrix.analysis.whatif.reconstruct.xplane.graph import graph_of
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.traces.request import CLOCK, NAMES_NAME, STEP, Names

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keras_matrix.analysis.whatif.reconstruct.xplane.chain import covered_ns, idle, served_ns
 from keras_matrix.analysis.whatif.reconstruct.xplane.reading import union
-from keras_matrix.analysis.whatif.reconstruct.xplane.serial import covered_ns, idle, served_ns
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)).map(lambda one: (one[0], one[0] + one[1])))
 

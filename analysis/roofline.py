@@ -11,6 +11,20 @@ share the machine's. The FLOPs are those of the batch that all devices share. So
 "Roofline: an insightful visual performance model for multicore architectures", CACM 52(4), 2009.
 
 Guarantee: pure; None if FLOPs, bytes or peak are unknown.
+
+Peaks that GPU makers state, by product name. CPUs are not listed: their peak depends on clocks without guarantee.
+
+Dense rates, without structured sparsity, of the unit that a matrix product in that precision runs on (tensor cores
+where there are any; float32 means full float32, not TF32), at boost clock. Memory in byte/s.
+Sources: NVIDIA's data sheets V100 (2020), T4 (2019), A10 (2021), A100 (2022), A30 (2022), L4 (2023), L40S (2023), H100
+(2023), H200 (2024), and the white paper of the Hopper architecture (2022) for the H100's dense rates; where a sheet
+gives tensor-core rates "with sparsity" only, half of them. On 23 November 2026 the sheets were not available:
+L40S was compared with a dealer's copy, H100 80GB HBM3 and H200 with other publications, and they agree; H100 NVL and
+H200 NVL were entered without a copy and must still be compared with their sheets; the others are unchanged.
+
+Merging of a GPU's peaks from several images: each image has one backend, and all measured the same device.
+
+Guarantee: pure. Figures of CPUs are those of one measurement, never merged.
 """
 
 from __future__ import annotations
@@ -18,11 +32,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.comparison import tf32
+from keras_matrix.analysis.comparison import same_work
 from keras_matrix.analysis.comparison.table import CellSummary, work_id
 from keras_matrix.analysis.generation import median_of, read_rate
-from keras_matrix.analysis.hardware import gpu_peaks
-from keras_matrix.analysis.hardware.datasheet import datasheet
 from keras_matrix.records.dtypes import COMPUTED_IN, ELEMENT_BYTES, variable_bytes
 from keras_matrix.records.fc import spec
 from keras_matrix.records.instruments.peaks import Gemm, Peaks, Stream
@@ -33,6 +45,8 @@ from keras_matrix.records.text import percentage
 TRAINING_PER_FORWARD = 3
 ABOVE_PEAK = 1.02
 QUIET_SHARE = 0.05  # of all CPU time, by others: above it a note says that the peaks may be too low
+TERA = 1e12
+DEVICE = "gpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +176,7 @@ class MachinePeaks:
     def peak_of(self, place: ComputePlace | None) -> str | None:
         """Return the backend of a GPU's peak, and the number of backends; None on a CPU."""
         roof = self.product(place)
-        if roof is None or roof.place.device != gpu_peaks.DEVICE:
+        if roof is None or roof.place.device != DEVICE:
             return None
         count = sum(_same(one.place, roof.place) for one in self.own)
         return (
@@ -228,7 +242,7 @@ def place_of(cell: CellSummary) -> ComputePlace | None:
     if record is None or record.resolved is None:
         return None
     precision = COMPUTED_IN[_as_ran(cell).precision]
-    if precision == "float32" and tf32.of_step(record.resolved):
+    if precision == "float32" and same_work.of_step(record.resolved):
         precision = "tf32"
     threads = record.resolved.cpus if record.resolved.cpus is not None else record.machine.logical_cpus
     return ComputePlace(cell.settings.device, precision, threads)
@@ -391,7 +405,7 @@ def _notes(peaks: Peaks | None) -> Iterable[str]:
     if peaks is None:
         yield "no peaks measured for this machine and these versions: measure them there with: runner roofline"
         return
-    if whose := gpu_peaks.note(peaks):
+    if whose := other_gpu_note(peaks):
         yield whose
     if peaks.other_cpu_share is not None and peaks.other_cpu_share > QUIET_SHARE:
         yield (
@@ -402,3 +416,102 @@ def _notes(peaks: Peaks | None) -> Iterable[str]:
         yield f"not timed: {what}: {reason}"
     for what, note in sorted(peaks.notes.items()):
         yield f"{what}: {note}"
+
+
+@dataclass(frozen=True, slots=True)
+class Datasheet:
+    """The peaks stated by a product's maker."""
+
+    product: str
+    flop_per_s: Mapping[str, float]
+    memory_byte_per_s: float
+
+
+def _sheet(product: str, memory_tb_per_s: float, **tera_flop_per_s: float) -> Datasheet:
+    return Datasheet(product, {name: rate * TERA for name, rate in tera_flop_per_s.items()}, memory_tb_per_s * TERA)
+
+
+SHEETS = (
+    _sheet("H200", 4.8, float64=67, float32=67, tf32=494.7, bfloat16=989.4, float16=989.4),
+    _sheet("H200 NVL", 4.8, float64=60, float32=60, tf32=417.5, bfloat16=835.5, float16=835.5),
+    _sheet("H100 NVL", 3.9, float64=60, float32=60, tf32=417.5, bfloat16=835.5, float16=835.5),
+    _sheet("H100 PCIe", 2.0, float64=51, float32=51, tf32=378, bfloat16=756, float16=756),
+    _sheet("H100 80GB HBM3", 3.35, float64=67, float32=67, tf32=494.7, bfloat16=989.4, float16=989.4),
+    _sheet("A100-SXM4-80GB", 2.039, float64=19.5, float32=19.5, tf32=156, bfloat16=312, float16=312),
+    _sheet("A100-SXM4-40GB", 1.555, float64=19.5, float32=19.5, tf32=156, bfloat16=312, float16=312),
+    _sheet("A100-PCIE-40GB", 1.555, float64=19.5, float32=19.5, tf32=156, bfloat16=312, float16=312),
+    _sheet("A100 80GB PCIe", 1.935, float64=19.5, float32=19.5, tf32=156, bfloat16=312, float16=312),
+    _sheet("A30", 0.933, float64=10.3, float32=10.3, tf32=82, bfloat16=165, float16=165),
+    _sheet("A10", 0.6, float32=31.2, tf32=62.5, bfloat16=125, float16=125),
+    _sheet("L40S", 0.864, float32=91.6, tf32=183, bfloat16=362, float16=362),
+    _sheet("L4", 0.3, float32=30.3, tf32=60, bfloat16=121, float16=121),
+    _sheet("T4", 0.32, float32=8.1, float16=65),
+    _sheet("V100-SXM2", 0.9, float64=7.8, float32=15.7, float16=125),
+    _sheet("V100-PCIE", 0.9, float64=7, float32=14, float16=112),
+)
+# Drivers before 470 omit the first, and prefix some products with the second.
+MAKERS = ("NVIDIA ", "Tesla ")
+# Names of one product with different memory sizes, on which its stated peaks do not depend.
+SAME_SHEET = {f"{product}-{size}": product for product in ("V100-SXM2", "V100-PCIE") for size in ("16GB", "32GB")}
+
+
+def datasheet(product: str | None) -> Datasheet | None:
+    """Return the sheet of a device by its driver's name for it, None if no sheet has exactly this name.
+
+    A longer name is another device: a part of a GPU (`A100-SXM4-40GB MIG 1g.5gb`), a virtual one (`A10-24Q`,
+    `GRID A100-10C`), or another product (`H200 NVL`, `A10G`, `GH200 480GB`).
+    """
+    name = (product or "").strip()
+    for maker in MAKERS:
+        name = name.removeprefix(maker)
+    name = SAME_SHEET.get(name, name)
+    return next((sheet for sheet in SHEETS if sheet.product == name), None)
+
+
+def merged(own: Peaks, others: Iterable[Peaks]) -> Peaks:
+    """Return `own`, which has figures of a GPU, with the newest ones of other backends from the same GPU."""
+    for other in sorted(others, key=lambda one: one.measured_at, reverse=True):
+        if same_gpu(own, other):
+            own = _with_backends_of(own, other)
+    return own
+
+
+def same_gpu(one: Peaks, other: Peaks) -> bool:
+    """Return whether both measured the same GPU: by its UUID; if one lacks it, by host and product name."""
+    if one.gpu_uuid and other.gpu_uuid:
+        return one.gpu_uuid == other.gpu_uuid
+    product = one.devices.get(DEVICE)
+    same_host = one.machine.host_id == other.machine.host_id
+    return product is not None and product == other.devices.get(DEVICE) and same_host
+
+
+def backends(peaks: Peaks) -> tuple[str, ...]:
+    """Return the backends whose matrix products were timed on the GPU."""
+    return tuple(sorted({gemm.backend for gemm in peaks.gemms if gemm.device == DEVICE}))
+
+
+def other_gpu_note(peaks: Peaks) -> str | None:
+    """Return a note on the backends that a GPU's peaks are of; None without a GPU."""
+    found = backends(peaks)
+    if not found:
+        return None
+    if len(found) > 1:
+        return f"the GPU's peaks are the best of {', '.join(found)}, each measured on this GPU"
+    return (
+        f"the GPU's peaks are of {found[0]}, this image's backend only: measure them with the other backends' GPU "
+        "images too, into the same results folder, with: runner roofline --measure"
+    )
+
+
+def _with_backends_of(own: Peaks, other: Peaks) -> Peaks:
+    known, timed = backends(own), {stream.by for stream in own.streams if stream.device == DEVICE}
+    gemms = [one for one in other.gemms if one.device == DEVICE and one.backend not in known]
+    streams = [one for one in other.streams if one.device == DEVICE and one.by not in timed]
+    # On a GPU the number of CPUs does not identify a figure, and images may have different ones.
+    threads = next(gemm.threads for gemm in own.gemms if gemm.device == DEVICE)
+    return replace(
+        own,
+        gemms=own.gemms + [replace(one, threads=threads) for one in gemms],
+        streams=own.streams + [replace(one, threads=threads) for one in streams],
+        devices=other.devices | own.devices,
+    )

@@ -4,21 +4,24 @@ A cell is compared with that of the same backend on one device, all other settin
 at one machine; of GPUs that were used at the same time, the one device's must be among the several. Guarantee: pure; a
 speed-up is known only for equal work, and without one the reason is. Limit: what `jit: auto` chooses, and where batches
 are, may differ between one device and several; this is part of the speed-up, and stated with it.
+
+The communication share of a step, of the FC modes' workers and of a Keras workload's devices. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison.machines import noun
 from keras_matrix.analysis.comparison.ratios import BackendRatio, at_each, bracketed, ratio_of, too_few
 from keras_matrix.analysis.comparison.same_work import differing
 from keras_matrix.analysis.comparison.table import CellSummary, Row, paired_at_machines, work_id
-from keras_matrix.analysis.scaling.step_breakdown import StepBreakdown, step_breakdown
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.codec import canonical
+from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.instruments.gpu_place import gpus_of_place, host_of_place
 from keras_matrix.records.replicas.facts import FED_FROM_HOST, Replicas
 from keras_matrix.records.schema import Record
@@ -28,6 +31,8 @@ from keras_matrix.records.text import percentage
 FASTER = "faster than one device"
 NOT_MEASURED = "one device not measured"
 NO_SUCH_CELL = f"{NOT_MEASURED}: set devices: [1, {{}}]"
+# Their shares are not comparable (docs/devices.md).
+HOW = {TimingMethod.TIMED: "each collective timed, with waiting", TimingMethod.PROFILED: "by the profiler"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +182,34 @@ def _fed(devices: int, replicas: Replicas) -> str:
     if FED_FROM_HOST not in replicas.semantics:
         return ""
     return f"one device has its batches in its memory, {devices} devices get theirs from host memory"
+
+
+@dataclass(frozen=True, slots=True)
+class StepBreakdown:
+    """The communication share of a step's time, in the epochs with timed collectives: medians over the repeats.
+
+    Seconds; `share` is of 1, and negative if noise exceeds a difference.
+    """
+
+    method: TimingMethod
+    step_time_s: float
+    share: float
+
+    @property
+    def how(self) -> str:
+        """How the share was measured, in a few words."""
+        return HOW[self.method]
+
+    @property
+    def share_text(self) -> str:
+        """The share as a percentage; below zero it is noise, whose value says nothing."""
+        return percentage(self.share) if self.share >= 0 else "below 0 %"
+
+
+def step_breakdown(measured: Iterable[Communication | None]) -> StepBreakdown | None:
+    """Return the medians over the repeats in which collectives were timed; None if they were in none."""
+    timed = [one for one in measured if one is not None]
+    if not timed:
+        return None
+    step_time_s, share = (statistics.median(getattr(one, name) for one in timed) for name in ("step_time_s", "share"))
+    return StepBreakdown(timed[0].method, step_time_s, share)

@@ -1,0 +1,294 @@
+"""Figures across the cells of the FC modes: rates and shares of the peak, communication, the efficiency of workers, and
+data against model parallelism.
+
+Guarantee: pure; None if a part was not measured. Throughputs are compared block by block, in the repeats that both
+cells have, and only between cells of one backend whose settings are otherwise equal.
+
+Gaps of the FC modes as text: of Keras's layers to the native loop, of a backend's library to the machine's best.
+
+Guarantee: pure; each line states figures of the run itself, compared between cells of one backend whose settings are
+otherwise equal. Limits: which part of Keras's step takes the time (`lab/run fc layers` measures that) and why a
+library is slow are not known here. docs/fc.md and docs/roofline.md state both for one machine.
+
+The sweep of the 2016 mini-benchmark in its CSV layout: that of `parse_mini.py` for the output of `run_mini.sh`.
+
+For each weight size a heading line, then a line for each batch size: the batch size and the seconds of a batch in
+thirteen configurations, in the original's order, `N/A` if not measured. The layout has no line that names the
+configurations; they are those of `COLUMNS`.
+
+Two intended differences: seconds have six decimals instead of three, because steps are far below a millisecond here;
+and the original's `gpu_aggr` selected the location of the central copy of the weights, whereas here every worker has
+its own copy, so that cells on GPUs have `gpu_aggr` 1 and cells on the CPU 0. As in the original, `MB` counts 2^20
+weights, not bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from keras_matrix.analysis.comparison.ratios import bracketed
+from keras_matrix.analysis.comparison.table import CellSummary, log_ratios
+from keras_matrix.analysis.roofline import PeakShare
+from keras_matrix.analysis.scaling import StepBreakdown, step_breakdown
+from keras_matrix.analysis.stats.blocks import Estimate, of_logs
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.fc import rules, spec
+from keras_matrix.records.fc.spec import LOCAL, FcProblem, gpu_aggr
+from keras_matrix.records.schema import Record
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.text import MIB, percentage
+
+# The modes of data parallelism and those of model parallelism for the same work.
+RIVALS = {"fc_data_ff": "fc_model_ff", "fc_data": "fc_model", "fc_data_manual": "fc_model_manual"}
+NOTABLE_GAP = 1.05  # Keras's step over the native one
+FAR_BELOW = 0.75  # a backend's own product over the machine's best
+LAYERS = "fc_keras"
+SECTION = "Where Keras's layers lose"  # of docs/fc.md
+NATIVE = ("fc_data", "fc_single_manual")  # automatic gradients first, as Keras's are
+# mode, workers, gpu_aggr
+COLUMNS = (
+    ("fc_data", 1, 0),
+    ("fc_data", 2, 0),
+    ("fc_data", 2, 1),
+    ("fc_data_slice", 2, 0),
+    ("fc_data_slice", 2, 1),
+    ("fc_model", 2, 0),
+    ("fc_data_ff", 1, 0),
+    ("fc_data_ff", 2, 0),
+    ("fc_data_ff", 2, 1),
+    ("fc_model_ff", 2, 0),
+    ("fc_single_manual", 1, 0),
+    ("fc_model_manual", 2, 0),
+    ("fc_data_manual", 2, 0),
+)
+WEIGHT_SIZES = (1024, 2048, 4096, 8192)
+BATCH_SIZES = tuple(2**power for power in range(1, 14))
+ABSENT = "N/A"
+
+
+@dataclass(frozen=True, slots=True)
+class FcFigure:
+    """One cell of the FC modes over its repeats.
+
+    Shares of the machine's best measured product and of the backend's own are of 1; `communication_share` is 0 if
+    no collective was called. `bytes_per_step` is the payload by formula, `wire_bytes_per_step` what processes send for
+    it (None if workers share a process). `efficiency` is throughput over that of one worker times the workers, with
+    its interval. `worker_memory_bytes` is the largest peak of a process with workers, `processes` their number.
+    """
+
+    cell_id: str
+    settings: Settings
+    task: FcProblem
+    step_time_s: float
+    samples_per_s: float
+    flop_per_s: float
+    share_of_best: float | None
+    share_of_own: float | None
+    bytes_per_step: int
+    communication_share: float | None
+    spent: StepBreakdown | None
+    efficiency: Estimate | None
+    worker_memory_bytes: int | None
+    processes: int
+    wire_bytes_per_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersusModel:
+    """Data against model parallelism at one size: the ratio of the model-parallel step's time to the other's."""
+
+    data: FcFigure
+    model: FcFigure
+    ratio: Estimate
+
+    @property
+    def settled(self) -> bool:
+        """Return whether the interval separates the two; False without an interval."""
+        return self.ratio.excludes(1.0)
+
+
+def fc_figures(cells: Iterable[CellSummary], shares: Mapping[str, PeakShare]) -> list[FcFigure]:
+    """Return the figures of the measured cells of the FC modes; `shares` are by cell_id."""
+    found = [cell for cell in cells if cell.settings.workload == spec.WORKLOAD and cell.step_time]
+    alone = {work_of(cell.settings): cell for cell in found if spec.problem_of(cell.settings).workers == 1}
+    return [_figure(cell, shares.get(cell.cell_id), alone.get(work_of(cell.settings))) for cell in found]
+
+
+def work_of(settings: Settings) -> str:
+    """Return the identity of a cell's backend and work, independent of the number of its workers."""
+    return canonical(rules.one_worker(settings))
+
+
+def data_versus_model(figures: Sequence[FcFigure], cells: Mapping[str, CellSummary]) -> list[DataVersusModel]:
+    """Return data against model parallelism wherever both were measured on more than one worker.
+
+    `cells` are those of the figures, by cell_id.
+    """
+    found = []
+    for figure in figures:
+        rival = RIVALS.get(figure.task.mode) if figure.task.workers > 1 else None
+        other = with_mode(figure, rival, figures) if rival else None
+        if other and (ratio := ratio_of(other, figure, cells)):
+            found.append(DataVersusModel(figure, other, ratio))
+    return found
+
+
+def with_mode(figure: FcFigure, mode: str, figures: Iterable[FcFigure]) -> FcFigure | None:
+    """Return the figure whose settings differ from this one's only by this mode."""
+    settings = replace(figure.settings, params={**figure.settings.params, "mode": mode})
+    return next((one for one in figures if one.settings == settings), None)
+
+
+def ratio_of(one: FcFigure, other: FcFigure, cells: Mapping[str, CellSummary]) -> Estimate | None:
+    """Return the ratio one / other of the time of a step over their common blocks; `cells` are by cell_id."""
+    return of_logs(list(log_ratios(cells[one.cell_id], cells[other.cell_id]).values()))
+
+
+def _figure(cell: CellSummary, share: PeakShare | None, alone: CellSummary | None) -> FcFigure:
+    assert cell.step_time is not None
+    task, step_time_s = spec.problem_of(cell.settings), cell.step_time.centre
+    peaks = [_peaks_bytes(record) for record in cell.measured]
+    counted = [record.parallel for record in cell.measured]
+    spent = step_breakdown(one.communication for one in counted if one)
+    silent = bool(counted) and all(one is not None and not one.counted_bytes_per_step for one in counted)
+    return FcFigure(
+        cell_id=cell.cell_id,
+        settings=cell.settings,
+        task=task,
+        step_time_s=step_time_s,
+        samples_per_s=task.samples_per_step / step_time_s,
+        flop_per_s=spec.flops_per_step(task) / step_time_s,
+        share_of_best=share.share_of_peak if share else None,
+        share_of_own=share.share_of_own_gemm if share else None,
+        bytes_per_step=spec.traffic_per_step(task).sent_bytes(task.workers),
+        communication_share=0.0 if silent else spent.share if spent else None,
+        spent=spent,
+        efficiency=_efficiency(cell, alone),
+        worker_memory_bytes=max((peak for own in peaks for peak in own), default=None),
+        processes=max((len(own) for own in peaks), default=1) or 1,
+        wire_bytes_per_step=spec.wire_bytes_of(record.parallel for record in cell.measured),
+    )
+
+
+def _peaks_bytes(record: Record) -> list[int]:
+    """Return the peak of each process with workers; Keras's own path has one, the cell's."""
+    if record.parallel is not None:
+        return record.parallel.peak_worker_memory_bytes
+    own = record.memory.peak_host_memory_bytes
+    return [] if own is None else [own]
+
+
+def _efficiency(cell: CellSummary, alone: CellSummary | None) -> Estimate | None:
+    """Return throughput over that of one worker times the workers; None for one worker, or without its cell."""
+    task = spec.problem_of(cell.settings)
+    if alone is None or task.workers == 1:
+        return None
+    # For fc_phy more workers take more samples a step; for the others this is 1 / workers.
+    gained = task.samples_per_step / spec.problem_of(alone.settings).samples_per_step / task.workers
+    speed_up = of_logs(list(log_ratios(alone, cell).values()))
+    return speed_up.scaled(gained) if speed_up else None
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Keras's layers' step over the native loop's; `fixed_share` of that ratio is `fit`'s own time an epoch."""
+
+    keras: FcFigure
+    native: FcFigure
+    ratio: Estimate
+    fixed_share: float | None
+
+    @property
+    def notable(self) -> bool:
+        """Whether the interval's lower end exceeds the limit, or the centre if there is no interval."""
+        low = self.ratio.low if self.ratio.low is not None else self.ratio.centre
+        return low > NOTABLE_GAP
+
+
+def gaps(found: Sequence[FcFigure], cells: Mapping[str, CellSummary]) -> list[Gap]:
+    """Return Keras's layers against the native loop wherever both were measured; `cells` are by cell_id."""
+    compared = []
+    for figure in found:
+        modes = NATIVE if figure.task.mode == LAYERS else ()
+        native = next((other for mode in modes if (other := with_mode(figure, mode, found))), None)
+        if native and (ratio := ratio_of(figure, native, cells)):
+            compared.append(Gap(figure, native, ratio, _fixed_share(cells[figure.cell_id])))
+    return compared
+
+
+def gap_lines(found: Sequence[FcFigure], cells: Mapping[str, CellSummary]) -> list[str]:
+    """Return the gaps as lines; empty if there is no known gap. `cells` are by cell_id."""
+    return [*(_gap_line(gap) for gap in gaps(found, cells) if gap.notable), *_library_lines(found)]
+
+
+def _fixed_share(cell: CellSummary) -> float | None:
+    steps = next((r.resolved.steps_per_epoch for r in cell.measured if r.resolved), None)
+    if cell.fixed_time_per_epoch_s is None or cell.step_time is None or not steps:
+        return None
+    return cell.fixed_time_per_epoch_s / steps / cell.step_time.centre
+
+
+def _gap_line(gap: Gap) -> str:
+    backend, task = gap.keras.settings.backend, gap.keras.task
+    ratio = (
+        f"{backend}: Keras's layers take {bracketed(gap.ratio)} the step of {gap.native.task.mode}, "
+        f"{task.weight_size} wide, batch {task.batch_size}"
+    )
+    if gap.fixed_share is None:
+        return f"{ratio}; the share of fit's own time an epoch is not known (docs/fc.md: {SECTION})"
+    return f"{ratio}: {percentage(gap.fixed_share)} of it is fit's own time an epoch (docs/fc.md: {SECTION})"
+
+
+def _library_lines(found: Sequence[FcFigure]) -> Iterator[str]:
+    """Yield a line for each backend and precision whose own product is far below the machine's best."""
+    named: set[tuple[str, str]] = set()
+    for figure in found:
+        name = figure.settings.backend, figure.settings.precision
+        if name in named or not figure.share_of_best or not figure.share_of_own:
+            continue
+        reached = figure.share_of_best / figure.share_of_own
+        if reached < FAR_BELOW:
+            named.add(name)
+            yield (
+                f"{name[0]}: its own product reaches {percentage(reached)} of the machine's best in {name[1]}: the "
+                "library it multiplies with is the limit, whatever the mode (runner roofline; docs/roofline.md)"
+            )
+
+
+def backends_of(figures: Iterable[FcFigure]) -> list[str]:
+    """Return the backends that measured a point of the sweep, in their usual order."""
+    found = {figure.settings.backend for figure in figures if _is_point(figure)}
+    return [backend for backend in BACKENDS if backend in found]
+
+
+def as_csv(figures: Iterable[FcFigure], backend: str) -> str:
+    """Return the sweep of one backend as text with a final newline."""
+    times_s = {
+        (*_configuration(f), f.task.weight_size, f.task.batch_size): f.step_time_s
+        for f in figures
+        if f.settings.backend == backend and _is_point(f)
+    }
+    lines = []
+    for size in WEIGHT_SIZES:
+        lines.append(f"{size} x {size} weights ({size * size // MIB}MB)")
+        for batch in BATCH_SIZES:
+            found = [times_s.get((*column, size, batch)) for column in COLUMNS]
+            lines.append(", ".join([str(batch), *(ABSENT if s is None else f"{s:.6f}" for s in found)]))
+    return "\n".join(lines) + "\n"
+
+
+def _configuration(figure: FcFigure) -> tuple[str, int, int]:
+    """Return the column of a cell: its mode, its workers and `gpu_aggr`."""
+    task = figure.task
+    return task.mode, task.workers, gpu_aggr(task.mode, task.workers, figure.settings.device)
+
+
+def _is_point(figure: FcFigure) -> bool:
+    """Return whether a cell is a point of the sweep: its sizes and all other settings are the sweep's."""
+    task = figure.task
+    expected = FcProblem(task.mode, task.workers, weight_size=task.weight_size, batch_size=task.batch_size)
+    in_columns = _configuration(figure) in COLUMNS
+    in_sizes = task.weight_size in WEIGHT_SIZES and task.batch_size in BATCH_SIZES
+    return in_columns and in_sizes and task == expected and task.network == LOCAL

@@ -1,1 +1,0 @@
-"""Comparisons across the cells of the FC modes. Pure."""

@@ -1,1 +1,0 @@
-"""How much of the hardware a cell uses: peaks, FLOPs, roofline. Pure."""

@@ -1,1 +1,0 @@
-"""Parity of backends: deviations and their explanations. Pure."""

@@ -1,0 +1,234 @@
+"""What proofs of correct training say: of the FC modes, and of training on several devices.
+
+What a proof shows of each FC mode, and the stored proof of a mode on several backends. Pure functions.
+
+Figures of a cell of the FC modes in addition to its time: rates and bytes; and the check of a proof.
+
+What stored proofs say of a row on several devices: whether its backends do there the work of one device. Pure.
+
+A proof trains on a CPU with random layers off, at the workload's small parameters. The line says where a row differs.
+
+Compares training on several devices with training on one, of the same weights and batches. Pure.
+
+Limits are those of `analysis.parity`. A weight whose update rounding decides is left out: an optimiser turns
+a gradient that is zero but for rounding into full steps of either sign. It is found without the devices under test, as
+one device's own update differs as much if each weight is changed by one unit in the last place.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from keras_matrix.analysis.parity import LIMITS, ON_A_CPU, ParityProcess, unlike_updates, worst_loss, worst_update
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.fc import spec
+from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProvedMode
+from keras_matrix.records.fc.spec import FcProblem
+from keras_matrix.records.replicas.proof import BackendProof, ReplicaDifference, ReplicaProof
+from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.settings import DATA, Settings
+
+# How far a result may be from plain NumPy in float64: max |difference| / max |reference|.
+PROOF_LIMITS = {"float64": 1e-10, "float32": 1e-5}
+SHOWN = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """When and where a proof ran: a wall-clock label, the device, and the machine in a few words."""
+
+    started_at: str
+    device: str
+    machine: str
+
+
+def worst_error(proofs: Sequence[Proof]) -> float | None:
+    """Return the largest error of these proofs against NumPy; None without proofs."""
+    found = [e for p in proofs for e in (p.gradient_error, p.weight_error, p.update_error, p.loss_error)]
+    errors = [error for error in found if error is not None]
+    if any(math.isnan(error) for error in errors):
+        return math.nan
+    return max(errors, default=None)
+
+
+def proved_modes(answers: Sequence[ProofAnswer], origin: Origin) -> list[ProvedMode]:
+    """Return what the answers show of each mode, backend and precision."""
+    found = []
+    for answer in answers:
+        for mode, precision in dict.fromkeys((p.problem.mode, p.problem.precision) for p in answer.proofs):
+            own = [p for p in answer.proofs if (p.problem.mode, p.problem.precision) == (mode, precision)]
+            worst = worst_error(own)
+            failures = [problem for p in own if (problem := proof_problem(p))]
+            finite = worst is not None and math.isfinite(worst)
+            found.append(
+                ProvedMode(
+                    backend=answer.backend,
+                    mode=mode,
+                    precision=precision,
+                    device=origin.device,
+                    workers=sorted({p.problem.workers for p in own}),
+                    problems=len(own),
+                    worst_error=worst if finite else None,
+                    failure=next(iter(failures), None if finite else "an error is not finite"),
+                    version=answer.version,
+                    started_at=origin.started_at,
+                    machine=origin.machine,
+                )
+            )
+    return found
+
+
+def proofs_of(proofs: Sequence[ProvedMode], task: FcProblem, versions: Mapping[str, str]) -> list[ProvedMode]:
+    """Return the proofs of a task's mode with its number of workers, one per backend and precision.
+
+    Those of the version in `versions` count before newer ones of other versions.
+    """
+    found: dict[tuple[str, str], ProvedMode] = {}
+    for proof in sorted(proofs, key=lambda one: (one.version == versions.get(one.backend), one.started_at)):
+        if proof.mode == task.mode and task.workers in proof.workers:
+            found[proof.backend, proof.precision] = proof
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One cell over its repeats. `sd_s` is the population deviation of the measured epochs' times per batch.
+
+    `bytes_per_step` is the payload by formula, `wire_bytes_per_step` the bytes that processes actually send;
+    None if workers share a process, and in records without it.
+    """
+
+    mean_s: float
+    sd_s: float
+    samples_per_s: float
+    bytes_per_step: int
+    wire_bytes_per_step: int | None
+
+
+def fc_summary(records: Sequence[Record]) -> Summary | None:
+    """Return the figures of one cell; None if no repeat was measured."""
+    measured = [(r, r.resolved.steps_per_epoch) for r in records if r.status in MEASURED and r.resolved is not None]
+    batch_s = [epoch_s / steps for record, steps in measured for epoch_s in record.times.epoch_times_s]
+    if not batch_s:
+        return None
+    mean_s, task = statistics.fmean(batch_s), spec.problem_of(records[0].settings)
+    return Summary(
+        mean_s=mean_s,
+        sd_s=statistics.pstdev(batch_s),
+        samples_per_s=task.samples_per_step / mean_s,
+        bytes_per_step=spec.traffic_per_step(task).sent_bytes(task.workers),
+        wire_bytes_per_step=spec.wire_bytes_of(record.parallel for record, _ in measured),
+    )
+
+
+def proof_problem(proof: Proof) -> str | None:
+    """Return why a proof fails, None if it passes."""
+    limit = PROOF_LIMITS[proof.problem.precision]
+    for what, error in (
+        ("gradients", proof.gradient_error),
+        ("weights", proof.weight_error),
+        ("updates of the weights", proof.update_error),
+        ("loss", proof.loss_error),
+    ):
+        if error is not None and not error <= limit:
+            return f"{what} are {error:.1e} from plain NumPy, limit {limit:.0e}"
+    if None in (proof.gradient_error, proof.update_error) and spec.MODES[proof.problem.mode].trains:
+        return "no gradients or no updates were recorded"
+    return proof.layout_problem
+
+
+def proof_lines(
+    proofs: Iterable[ReplicaProof], settings: Settings, versions: Mapping[str, Mapping[str, str] | None]
+) -> tuple[str, ...]:
+    """Return a line on the proof of these settings, and one for what is not proved; `versions` are by backend.
+
+    The newest proof of each backend counts, one of the same parameters before others. On one device there is no line.
+    """
+    if settings.devices == 1:
+        return ()
+    wanted = settings.workload, settings.devices, settings.distribution
+    found = [one for one in proofs if (one.workload, one.devices, one.distribution) == wanted]
+    found.sort(key=lambda one: (canonical(one.params) == canonical(settings.params), one.started_at))
+    newest = {name: one for one in found for name in (*one.backends, *one.failures, *one.unsupported)}
+    known = [_text(newest[name], name, settings, versions[name]) for name in versions if name in newest]
+    where = "" if settings.device == "cpu" else ON_A_CPU
+    lines = [f"{settings.devices} devices against one{where}: {', '.join(known)}"] if known else []
+    if absent := [name for name in versions if name not in newest]:
+        command = f"runner parity {settings.workload} --devices {settings.devices}"
+        divided = "" if settings.distribution == DATA else f" --distribution {settings.distribution}"
+        lines.append(
+            f"{settings.devices} devices not compared with one: {', '.join(absent)}: compare with: {command}{divided}"
+        )
+    return tuple(lines)
+
+
+def _text(proof: ReplicaProof, backend: str, settings: Settings, versions: Mapping[str, str] | None) -> str:
+    own = proof.backends.get(backend)
+    if own is None:
+        return f"{backend} {device_verdict(proof, backend)}"
+    details = [
+        *_losses(own),
+        *([] if canonical(proof.params) == canonical(settings.params) else ["at its small parameters"]),
+        *(["other versions"] if versions and not versions.items() <= own.versions.items() else []),
+    ]
+    return f"{backend} {device_verdict(proof, backend)}{' (' + ', '.join(details) + ')' if details else ''}"
+
+
+def _losses(own: BackendProof) -> list[str]:
+    observed = own.differences.get(SHOWN)
+    if observed is None or observed.losses is None:
+        return []
+    return [f"{SHOWN} losses within {observed.losses:.0e}".replace("e-0", "e-") if observed.losses else "equal losses"]
+
+
+def decided_by_rounding(one: ParityProcess, nudged: ParityProcess, precision: str) -> frozenset[int]:
+    """Return the weights whose update rounding decides."""
+    return unlike_updates(one, nudged, precision, LIMITS[precision]["update"])
+
+
+def device_difference(
+    one: ParityProcess, several: ParityProcess, precision: str, left_out: frozenset[int]
+) -> ReplicaDifference:
+    """Return the differences between two processes of one precision, without the weights that are left out."""
+    update, update_at = worst_update(one, several, precision, left_out)
+    return ReplicaDifference(worst_loss(one.trace.losses, several.trace.losses), update, update_at)
+
+
+def device_findings(differences: Mapping[str, ReplicaDifference], weights: int) -> list[str]:
+    """Return the differences beyond their limit, a line each, and if no weight is left to be compared."""
+    found = [] if weights else ["update: rounding decides that of every weight, so that none was compared"]
+    for precision, observed in differences.items():
+        for figure in ("losses", "update"):
+            value, limit = getattr(observed, figure), LIMITS[precision][figure]
+            if value is not None and value <= limit:
+                continue
+            at = f" of {observed.update_at}" if figure == "update" and observed.update_at else ""
+            found.append(
+                f"{precision} {figure}{at}: {'not finite' if value is None else f'{value:.0e}, limit {limit:.0e}'}"
+            )
+    return found
+
+
+def device_verdict(proof: ReplicaProof, backend: str) -> str:
+    """Return whether a backend on several devices does the work of one, in a few words."""
+    if backend in proof.unsupported:
+        return f"unsupported: {proof.unsupported[backend]}"
+    if backend in proof.failures:
+        return f"not compared: {proof.failures[backend]}"
+    own = proof.backends[backend]
+    if own.is_equal:
+        return "equal to one device"
+    return "differs by meaning" if verdict_meaning(own) else "differs from one device"
+
+
+def verdict_meaning(own: BackendProof) -> list[str]:
+    """Return what has another meaning on several devices even with random layers off."""
+    return [line for line in own.semantics if line.startswith("batch normalisation") and "each replica" in line]
+
+
+def is_proved(proof: ReplicaProof) -> bool:
+    """Return whether each backend that supports the devices does the work of one, except for a stated other meaning."""
+    return not proof.failures and all(own.is_equal or verdict_meaning(own) for own in proof.backends.values())

@@ -1,1 +1,0 @@
-"""What several workers or devices gain, and what part of a step they communicate. Pure."""
