@@ -26,7 +26,7 @@ from keras_matrix.analysis.stats.blocks import Estimate, paired_logs
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.schema import Record, Times
 
-MEANING = "trace and compile are of the whole process, building included; they are not parts of the first step"
+START_MEANING = "trace and compile are of the whole process, building included; they are not parts of the first step"
 COLD, WARM = "cold", "warm"
 Repeat = tuple[str, int]
 """A place and the number of a process there."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keras_matrix.analysis.comparison import starts
+from keras_matrix.analysis.comparison.starts import START_MEANING, start_of
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record
 from keras_matrix.records.text import number, percentage, plural, printable, seconds
@@ -166,11 +166,11 @@ def heading(table: TraceSummary, measured_step_s: float | None) -> list[str]:
 
 def start_lines(record: Record) -> list[str]:
     """Return how the traced process started, as far as its backend reports it."""
-    start = starts.start_of([record])
+    start = start_of([record])
     parts = {"trace": start.trace_time_s, "compile": start.compile_time_s, "first step": start.first_step_time_s}
     known = ", ".join(f"{name} {seconds(value)}" for name, value in parts.items() if value is not None)
     compiling = start.trace_time_s is not None or start.compile_time_s is not None
-    return [f"start of the process: {known}{f' ({starts.MEANING})' if compiling else ''}"] if known else []
+    return [f"start of the process: {known}{f' ({START_MEANING})' if compiling else ''}"] if known else []
 
 
 def table_lines(table: TraceSummary, top: int) -> list[str]:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keras_matrix.analysis.comparison import starts
 from keras_matrix.analysis.comparison.context import UnreadFile
 from keras_matrix.analysis.comparison.machines import noun
 from keras_matrix.analysis.comparison.primary_metric import (
@@ -22,6 +21,7 @@ from keras_matrix.analysis.comparison.primary_metric import (
     epoch_quantiles,
 )
 from keras_matrix.analysis.comparison.ratios import bracketed, repeats_for_intervals
+from keras_matrix.analysis.comparison.starts import START_MEANING, reported
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.keras_cost import KerasCost
 from keras_matrix.analysis.scaling import DeviceScaling
@@ -311,7 +311,7 @@ def _used(cell: CellSummary) -> dict[str, str]:
 
 
 def _process_lines(cell: CellSummary) -> list[str]:
-    compiling = ("trace", "compile") if any(starts.reported(record.times) for record in cell.records) else ()
+    compiling = ("trace", "compile") if any(reported(record.times) for record in cell.records) else ()
     head = ["repeat", "status", "build", *compiling, "first step", "first epoch", "measured epochs", "recompiles"]
     rows = [[*head, "step: mean", "median", "p95", "2017-suite total"]]
     for record in cell.records:
@@ -323,7 +323,7 @@ def _process_lines(cell: CellSummary) -> list[str]:
         compiled = record.resolved.recompiles_timed if record.resolved else None
         cells = [*map(seconds, figures), epochs, "-" if compiled is None else str(compiled), *map(seconds, tail)]
         rows.append([str(record.repeat), record.status, *cells])
-    notes = [starts.MEANING] if compiling else []
+    notes = [START_MEANING] if compiling else []
     return ["  " + line for line in [*aligned(rows), *notes]]
 
 

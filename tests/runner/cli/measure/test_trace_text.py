@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from keras_matrix.analysis.comparison.starts import MEANING
 from keras_matrix.records.traces.table import IdleGap, TimeShare
 from keras_matrix.runner.cli.measure.trace import heading, start_lines, table_lines
 from tests.conftest import make_record

@@ -80,7 +80,7 @@ def test_tracing_and_compiling_are_shown_if_the_backend_reports_them() -> None:
     values = lines[lines.index(head) + 1]
     for name, value in {"trace": "500 ms", "compile": "1.25 s"}.items():
         assert values[head.index(name) :].startswith(value)
-    assert "  " + starts.MEANING in lines
+    assert "  " + starts.START_MEANING in lines
     assert not any(line.startswith("  repeat") and " compile " in line for line in shown(plain))
 
 
