@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from keras_matrix.analysis.comparison.starts import START_MEANING
 from keras_matrix.records.traces.table import IdleGap, TimeShare
 from keras_matrix.runner.cli.measure.trace import heading, start_lines, table_lines
 from tests.conftest import make_record
@@ -88,7 +89,7 @@ def test_start_of_the_traced_process_has_what_its_backend_reports() -> None:
     plain = make_record(0.01)
     times = replace(plain.times, trace_time_s=0.5, compile_time_s=4.2, first_step_time_s=2.5)
     assert start_lines(replace(plain, times=times)) == [
-        f"start of the process: trace 500 ms, compile 4.20 s, first step 2.50 s ({MEANING})"
+        f"start of the process: trace 500 ms, compile 4.20 s, first step 2.50 s ({START_MEANING})"
     ]
     only_step = replace(times, trace_time_s=None, compile_time_s=None)
     assert start_lines(replace(plain, times=only_step)) == ["start of the process: first step 2.50 s"]
