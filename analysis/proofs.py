@@ -27,7 +27,7 @@ from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc import spec
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProvedMode
 from keras_matrix.records.fc.spec import FcProblem
-from keras_matrix.records.replicas.proof import BackendProof, ReplicaDifference, ReplicaProof
+from keras_matrix.records.replicas import BackendProof, ReplicaDifference, ReplicaProof
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import DATA, Settings
 

@@ -23,7 +23,7 @@ from keras_matrix.records.backends import TABLE
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.instruments.gpu_place import gpus_of_place, host_of_place
-from keras_matrix.records.replicas.facts import FED_FROM_HOST, Replicas
+from keras_matrix.records.replicas import FED_FROM_HOST, Replicas
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import DATA, Settings
 from keras_matrix.records.text import percentage

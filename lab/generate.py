@@ -65,7 +65,7 @@ for _ in sys.stdin:
     print(bare(), flush=True)
 """
 BOTH_INSIDE = """
-from keras_matrix.runner.cell.generation.phase import generated
+from keras_matrix.runner.cell.generation import generated
 from keras_matrix.runner.cell.loop import Stretch, call_epochs
 inputs = {"token_ids": ids, "padding_mask": mask}
 def cell():

@@ -1,12 +1,20 @@
 """The backends that are measured: one table of everything that differs between them outside their own modules. Pure.
 
 A new backend is a row here and the modules that carry its name; CONTRIBUTING.md lists them.
+
+The packages whose versions are recorded, from which an environment is made again. Pure.
+
+KerasHub is recorded of a cell that imports it. Limit: other packages that a user's workload imports are not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+KERAS_HUB = "keras-hub"
+# What KerasHub requires, but not for models without a tokenizer: it brings TensorFlow.
+NOT_NEEDED = "tensorflow-text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +138,10 @@ TABLE: dict[str, Backend] = {
         ),
     )
 }
+_PLUGINS = tuple(name for one in TABLE.values() for name in one.plugins)
+DISTRIBUTIONS = ("keras", *(name for one in TABLE.values() for name in one.packages), *_PLUGINS, "numpy", KERAS_HUB)
+# Earlier records do not state these even if the cell used them.
+STATED_LATER = frozenset({*_PLUGINS, KERAS_HUB})
 BACKENDS: tuple[str, ...] = (*TABLE,)
 BY_COMPILE_TIME: tuple[str, ...] = tuple(sorted(TABLE, key=lambda name: TABLE[name].compile_rank))
 

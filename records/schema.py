@@ -24,7 +24,7 @@ from keras_matrix.records.instruments.gpu_place import GpuPlace, place_of_gpus
 from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.instruments.usage import Usage
 from keras_matrix.records.instruments.work_done import WorkDone
-from keras_matrix.records.replicas.facts import Replicas
+from keras_matrix.records.replicas import Replicas
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import TaskRun
 from keras_matrix.records.traces.request import Traced

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.communication import Communication, TimingMethod
-from keras_matrix.records.replicas.facts import Replica, Replicas
+from keras_matrix.records.replicas import Replica, Replicas
 from keras_matrix.records.schema import Record, Resolved
 from keras_matrix.records.settings import MODEL
 from tests.conftest import make_record, make_settings

@@ -18,7 +18,7 @@ from keras_matrix.analysis.stats.cell_statistics import STATISTICS
 from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
 from keras_matrix.analysis.surroundings import disturbance, examination, findings
 from keras_matrix.analysis.surroundings.findings import Limit
-from keras_matrix.dashboards.charts.scaling.figures import scaling_lines
+from keras_matrix.dashboards.charts.scaling import scaling_lines
 from keras_matrix.models.fc.layout import BATCH_SCALE
 from keras_matrix.models.fc.processes.ranks import MEETING_LIMIT_S
 from keras_matrix.models.inputs.pipelines.jpeg_header import MOST_PIXELS

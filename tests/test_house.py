@@ -155,7 +155,7 @@ def test_each_room_of_the_runner_imports_only_those_below_it() -> None:
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("runner.machine.process_tree", "from keras_matrix.runner.executors.supervise import environment"),
+        ("runner.machine.tree_memory", "from keras_matrix.runner.executors.supervise import environment"),
         ("runner.executors.registry", "def f():\n    from keras_matrix.runner.checks.peaks import measure"),
         ("runner.matrix.reader", "import keras_matrix.runner.plan.plan"),
         ("runner.measure.judge", "from keras_matrix.runner import checks"),

@@ -24,7 +24,7 @@ from keras_matrix.records.fc.spec import is_native, problem_of
 from keras_matrix.records.instruments.influence import Influence
 from keras_matrix.records.instruments.parity import Pair, ParityRecord
 from keras_matrix.records.instruments.usage import UsageSeries
-from keras_matrix.records.replicas.proof import ReplicaProof
+from keras_matrix.records.replicas import ReplicaProof
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import PREFIX
 from keras_matrix.records.traces.table import TraceSummary

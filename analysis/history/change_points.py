@@ -38,8 +38,7 @@ from packaging.version import InvalidVersion, Version
 
 from keras_matrix.analysis.history.sessions import CellSession, History, SessionSpread, session_spread
 from keras_matrix.analysis.stats.blocks import Estimate, geometric
-from keras_matrix.records.backends import TABLE
-from keras_matrix.records.packages import DISTRIBUTIONS, STATED_LATER
+from keras_matrix.records.backends import DISTRIBUTIONS, STATED_LATER, TABLE
 from keras_matrix.records.task import PREFIX, Goal
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from keras_matrix.analysis.views.result_table import ResultTable
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import Band, Strip, StripPicture, Stroke, Word, slot_of
-from keras_matrix.dashboards.charts.scaling.gain import LEFT, NO_GAIN, GainPanel, Gains, most, panel
+from keras_matrix.dashboards.charts.scaling import LEFT, NO_GAIN, GainPanel, Gains, most, panel
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc.communication import TimingMethod
 from keras_matrix.records.fc.spec import LOCAL, MODES, FcProblem

@@ -13,9 +13,8 @@ from pathlib import Path
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.panels import Panel
-from keras_matrix.dashboards.live.questions import EARLIEST_DAY, DashboardFilter, Question, Reader, answer
+from keras_matrix.dashboards.live.questions import EARLIEST_DAY, DashboardFilter, Question, Reader, answer, with_titles
 from keras_matrix.dashboards.live.session import MeasuredSession
-from keras_matrix.dashboards.live.works import with_titles
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.text import plural
 from keras_matrix.uploader.errors import UploadError

@@ -18,10 +18,9 @@ from keras_matrix.analysis.comparison.answer import subject
 from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.views.result_table import ResultTable
-from keras_matrix.dashboards.charts import axes, figure_table, parallel, pictures, usage
+from keras_matrix.dashboards.charts import axes, figure_table, parallel, pictures, scaling, usage
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import StripPicture, slot_of
-from keras_matrix.dashboards.charts.scaling import devices
 from keras_matrix.dashboards.report import environment, failures, results, traces
 from keras_matrix.dashboards.report.inputs import Inputs, inputs
 from keras_matrix.dashboards.report.tables import keras_cost
@@ -71,7 +70,7 @@ def render(records: Sequence[Record], table: ResultTable, about: Mapping[str, ob
         drawn=drawn,
         usages_left_out=usage.left_out(rows, run_context.usage_series),
         parallel=fc_pictures,
-        devices=devices.pictures(table),
+        devices=scaling.pictures(table),
         keras_costs=keras_cost.tables(table.keras_costs),
         inputs=read,
         tf32=any("TF32" in one.caveats for one in found),

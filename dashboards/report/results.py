@@ -24,7 +24,7 @@ from keras_matrix.dashboards.charts.dot_plots import RatioPlot, Word, interval_m
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, FigureRow, Value, WorkFigures, statistic_lines
 from keras_matrix.dashboards.charts.pictures import work_details
 from keras_matrix.dashboards.charts.roofline import bandwidth, rate
-from keras_matrix.dashboards.charts.scaling.figures import scaled_value, scaling_lines
+from keras_matrix.dashboards.charts.scaling import scaled_value, scaling_lines
 from keras_matrix.dashboards.report.device_memory import device_memory_values, device_unit
 from keras_matrix.records.schema import HARMLESS, Record, Status
 from keras_matrix.records.settings import FIT, GENERATE

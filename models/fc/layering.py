@@ -13,8 +13,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_matrix.models.fc.interface import Tensor, Worker
-from keras_matrix.models.fc.scopes import scope
+from keras_matrix.models.fc.interface import Tensor, Worker, scope
 from keras_matrix.records.fc import layer_groups
 from keras_matrix.records.fc.spec import FcProblem
 

@@ -15,8 +15,7 @@ from typing import Any
 from keras import ops
 
 from keras_matrix.models.fc import layering
-from keras_matrix.models.fc.interface import Loss, Stage, Tensor, Worker, WorkerAxis
-from keras_matrix.models.fc.scopes import scope
+from keras_matrix.models.fc.interface import Loss, Stage, Tensor, Worker, WorkerAxis, scope
 from keras_matrix.records.fc.spec import FcProblem
 
 Batch = tuple[Any, Any]

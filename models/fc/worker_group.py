@@ -11,7 +11,7 @@ from typing import Any
 
 from keras_matrix.models.fc.layout import Array
 from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.fc.rendezvous import Rendezvous
+from keras_matrix.records.fc.network import Rendezvous
 from keras_matrix.records.fc.spec import FcProblem, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.request import TraceOrder

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from keras_matrix.models.profiling.folder import XPlaneProfiler
+from keras_matrix.models.profiling import XPlaneProfiler
 
 
 class Profiler(XPlaneProfiler):

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_matrix.models.profiling.folder import XPlaneProfiler
+from keras_matrix.models.profiling import XPlaneProfiler
 from keras_matrix.records.traces.programs import ProgramSummary, counted
 from keras_matrix.records.traces.request import scope_of
 

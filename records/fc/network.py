@@ -1,6 +1,8 @@
 """The network namespaces that `ci/netns` creates for worker processes, as read from an environment variable.
 
 Its value is the rate of the links and the namespaces, separated by blanks: `200mbit kbm-net-71-0 kbm-net-71-1`.
+
+Where the workers of a cell meet that is divided among several machines, as the executor arranges it. Pure.
 """
 
 from __future__ import annotations
@@ -55,3 +57,38 @@ def network_problem(found: Network | None, rate: str, workers: int) -> str | Non
     if len(found.namespaces) < workers:
         return f"network: {len(found.namespaces)} namespaces exist for {workers} workers; {advice}"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A machine of a cell: its name for people, its `host_id` in records, and the address where the others reach it.
+
+    `port` is where it waits for the process that measures; 0 on the machine of that process.
+    """
+
+    name: str
+    host_id: str
+    address: str
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """The machines of a cell, in the order of their workers' ranks; the first one measures.
+
+    `index` is the machine of this process. Only who has `key`, in hexadecimal digits, may connect.
+    """
+
+    sites: list[Site]
+    key: str
+    index: int = 0
+
+    @property
+    def here(self) -> Site:
+        """The machine of this process."""
+        return self.sites[self.index]
+
+    @property
+    def measures(self) -> bool:
+        """Whether this process measures, and does not only provide workers."""
+        return self.index == 0

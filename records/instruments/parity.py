@@ -22,7 +22,7 @@ from pathlib import Path
 from keras_matrix.records import files
 from keras_matrix.records.codec import CodecError, about, decode, dumps
 from keras_matrix.records.identity import file_name
-from keras_matrix.records.replicas.facts import Replicas
+from keras_matrix.records.replicas import Replicas
 from keras_matrix.records.settings import Scalar
 
 PARITY_VERSION = 3

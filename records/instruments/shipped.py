@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from keras_matrix.records import replicas
 from keras_matrix.records.fc import proof
 from keras_matrix.records.fc.proof import ProvedMode
 from keras_matrix.records.instruments import influence, parity
 from keras_matrix.records.instruments.influence import Influence
 from keras_matrix.records.instruments.parity import ParityRecord
-from keras_matrix.records.replicas import proof as replicas
-from keras_matrix.records.replicas.proof import ReplicaProof
+from keras_matrix.records.replicas import ReplicaProof
 
 EVIDENCE = Path(__file__).parents[1] / "evidence"
 
@@ -35,7 +35,7 @@ def proofs(results: Iterable[Path]) -> tuple[ProvedMode, ...]:
 
 def replica_proofs(results: Iterable[Path]) -> tuple[ReplicaProof, ...]:
     """Return the proofs of several devices in these folders and the shipped ones; invalid files are left out."""
-    return (*(one for folder in results for one in replicas.load(folder)[0]), *_shipped()[2])
+    return (*(one for folder in results for one in replicas.load_proofs(folder)[0]), *_shipped()[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Checks:
 
 def checks(results: Path) -> Checks:
     """Return the checks of one results folder, each file read once."""
-    found, modes, several = parity.load(results), proof.load(results), replicas.load(results)
+    found, modes, several = parity.load(results), proof.load(results), replicas.load_proofs(results)
     influences, problems = influence.load_with_problems(results)
     return Checks(
         (*found[0], *_shipped()[0]),
@@ -64,4 +64,4 @@ def checks(results: Path) -> Checks:
 
 @cache
 def _shipped() -> tuple[tuple[ParityRecord, ...], tuple[ProvedMode, ...], tuple[ReplicaProof, ...]]:
-    return tuple(parity.load(EVIDENCE)[0]), tuple(proof.load(EVIDENCE)[0]), tuple(replicas.load(EVIDENCE)[0])
+    return tuple(parity.load(EVIDENCE)[0]), tuple(proof.load(EVIDENCE)[0]), tuple(replicas.load_proofs(EVIDENCE)[0])

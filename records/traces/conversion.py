@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from keras_matrix.records.traces import neutral, programs, torch
-from keras_matrix.records.traces.categories import kinds
-from keras_matrix.records.traces.neutral import Flow, Head, Span, TrackKind
+from keras_matrix.records.traces.kineto import kinds
+from keras_matrix.records.traces.neutral import Flow, Head, Span, TrackKind, is_part
 from keras_matrix.records.traces.request import Names, TraceError
-from keras_matrix.records.traces.steps import is_part
 from keras_matrix.records.traces.xspace import reader, tracks
 
 XPLANE = ".xplane.pb"

@@ -8,6 +8,12 @@ zero at the first step.
 
 Each event is on a separate line, so that `spans` can read the file as a stream. `phase`, `layer` and `step` are missing
 if the backend does not report them: they are never guessed.
+
+Which marked step of a profiler's file is none: the last one, if the profiler stopped within it.
+
+`torch.profiler` marks a step from each call of `step()` to the next one, and the last until it stops. So a loop that
+ends before its schedule does leaves a mark in which nothing, or only the beginning of a step, has happened. A device
+may still be at work on the last step when the profiler of JAX or TensorFlow stops.
 """
 
 from __future__ import annotations
@@ -19,7 +25,8 @@ import math
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -32,20 +39,22 @@ from keras_matrix.records.codec import decode, to_json
 from keras_matrix.records.traces.request import TraceError
 
 T = TypeVar("T")
-
 VERSION = 1
 # Measured on a trace of 100 MB: level 6 takes three times as long as level 2 and saves a sixth of the size.
 COMPRESSION = 2
 LANES = 1000  # maximum number of tracks of one kind
 MOST_WORKERS = 4096
 MOST_NS = 1 << 62
-
 BEGINNING = '{"displayTimeUnit":"ms","otherData":'
 PACKED = b"\x1f\x8b"
 MOST_HEAD_CHARACTERS = 10_000
 MOST_LINE_CHARACTERS = 1 << 20
 _FOREIGN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 _UNREADABLE = (OSError, EOFError, zlib.error, *_FOREIGN)
+H = TypeVar("H", bound=Hashable)
+# A last step with less than this share of the operations of the step before has done something else, if anything.
+FEW = 0.1
+MOST = 0.8
 
 
 class Phase(StrEnum):
@@ -341,3 +350,28 @@ def _opened(path: Path) -> Iterator[IO[str]]:
         source.seek(0)
         with io.TextIOWrapper(gzip.GzipFile(fileobj=source) if packed else source, encoding="utf-8") as text:
             yield text
+
+
+def is_unfinished(steps: Sequence[Sequence[str]]) -> bool:
+    """Return whether the last of several steps is unfinished, by the names of what each did, in order.
+
+    It is the beginning of the step before, but of no other step the whole, or nearly nothing of it.
+    """
+    if len(steps) < 2:
+        return False
+    last, before = list(steps[-1]), list(steps[-2])
+    if len(last) >= len(before) or any(last == list(other) for other in steps[:-1]):
+        return False
+    # The operation in which the profiler stopped may be divided in another way.
+    return last[:-1] == before[: len(last) - 1] or len(last) < FEW * len(before)
+
+
+def is_part(steps: Sequence[Counter[H]]) -> bool:
+    """Return whether the last of several steps has only a part of the operations of the step before.
+
+    For operations without an order, such as those of a program on a pool of threads.
+    """
+    if len(steps) < 2:
+        return False
+    last, before = steps[-1], steps[-2]
+    return last <= before and last.total() < MOST * before.total() and last not in steps[:-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from keras_matrix.records.traces.categories import OF_HOST
+from keras_matrix.records.traces.kineto import OF_HOST
 
 
 @dataclass(frozen=True, slots=True)

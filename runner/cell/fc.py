@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from keras_matrix.models.fc.interface import layer_name
 from keras_matrix.models.fc.native.assembly import assemble, reserve
-from keras_matrix.models.fc.processes.ranks import WorkerDied
-from keras_matrix.models.fc.processes.remote import serve
+from keras_matrix.models.fc.processes.ranks import WorkerDied, serve
 from keras_matrix.models.fc.processes.worker import MEETING_LIMIT_S, WorkerStart
-from keras_matrix.models.fc.scopes import layer_name
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec
 from keras_matrix.models.process.children import start_method
 from keras_matrix.records.backends import TABLE
@@ -30,11 +29,10 @@ from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.checks.devices import DeviceMismatch, prove, reserving
 from keras_matrix.runner.cell.checks.tf32 import may_use_tf32
 from keras_matrix.runner.cell.clock import monotonic
-from keras_matrix.runner.cell.interleaving import Turns
 from keras_matrix.runner.cell.job import Job, in_a_line, keep_tuning, result_of
 from keras_matrix.runner.cell.loop import EpochLog, finite, timed
 from keras_matrix.runner.cell.measure import finished, found_versions, resolved_of, with_start
-from keras_matrix.runner.cell.measured_epochs import PROCESS, Allocated, Compiling, MeasuredEpochs
+from keras_matrix.runner.cell.measured_epochs import PROCESS, Allocated, Compiling, MeasuredEpochs, Turns
 from keras_matrix.runner.cell.phases import Timeline, agreed
 
 

@@ -18,13 +18,13 @@ import numpy as np
 from keras_matrix.models.injected_faults import Circumstances, plant
 from keras_matrix.models.registry import load
 from keras_matrix.models.workload import Built
+from keras_matrix.records.backends import KERAS_HUB
 from keras_matrix.records.fc import rules
 from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS
 from keras_matrix.records.host import cpu_list, inherited_environment
 from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR
 from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
-from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.records.schema import CellResult, Memory, Resolved, Times
 from keras_matrix.records.settings import FIT, GENERATE, KERAS, PIPELINE, PRECISIONS, PREDICT, Settings
 from keras_matrix.runner.cell import backends, memory
@@ -34,19 +34,16 @@ from keras_matrix.runner.cell.checks.devices import prove, refuse_devices, reser
 from keras_matrix.runner.cell.checks.remat import check_remat, rematerialised, rematerialised_layers
 from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
 from keras_matrix.runner.cell.clock import monotonic
-from keras_matrix.runner.cell.generation.figures import generation
-from keras_matrix.runner.cell.generation.phase import Generating, check_generates
+from keras_matrix.runner.cell.generation import Generating, check_generates, generation
 from keras_matrix.runner.cell.implementations.generating import NativeGenerating
 from keras_matrix.runner.cell.implementations.training import StepTraining
-from keras_matrix.runner.cell.interleaving import Turns, leave_copies
 from keras_matrix.runner.cell.job import Job, in_a_line, keep_tuning, publish_figures, result_of, write_result
 from keras_matrix.runner.cell.loop import Stretch
-from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs
+from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs, Turns, leave_copies
 from keras_matrix.runner.cell.options import accumulated_steps, applied, job_as_resolved, request_of
 from keras_matrix.runner.cell.phases import Predicting, Training
-from keras_matrix.runner.cell.piped.training import PipedTraining
+from keras_matrix.runner.cell.piped.training import PipedTraining, input_use
 from keras_matrix.runner.cell.piped.training import check as check_input
-from keras_matrix.runner.cell.piped.use import input_use
 from keras_matrix.runner.cell.process_options import (
     changed_options,
     check_backend,

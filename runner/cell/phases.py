@@ -18,10 +18,9 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch, Feed, Feeder, counted_feed, make_batches, steps_of_pass
 from keras_matrix.runner.cell.clock import monotonic
-from keras_matrix.runner.cell.interleaving import Turns
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.loop import CallLog, EpochLog, Stretch, call_epochs, fit_epochs, step_time_by_doubling
-from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
+from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs, Turns
 from keras_matrix.runner.cell.work.counter import Counting, Ledger, WeightChecksums, predicted
 from keras_matrix.runner.cell.work.received import received_samples
 

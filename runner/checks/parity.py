@@ -61,7 +61,7 @@ from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.machine import machine
 from keras_matrix.runner.machine.mounts import import_roots
-from keras_matrix.runner.machine.process_tree import end_leftovers
+from keras_matrix.runner.machine.tree_memory import end_leftovers
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.plan.session import writing
 

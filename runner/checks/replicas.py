@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from keras_matrix.analysis.parity import ParityProcess
 from keras_matrix.analysis.proofs import decided_by_rounding, device_difference, device_findings
+from keras_matrix.records import replicas
 from keras_matrix.records.instruments.parity import Operation
-from keras_matrix.records.replicas import proof, rules
-from keras_matrix.records.replicas.proof import BackendProof, ReplicaProof
+from keras_matrix.records.replicas import BackendProof, ReplicaProof
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import DATA
 from keras_matrix.records.trees import remove_tree
@@ -34,7 +34,7 @@ def prove_all(request: ParityRequest, devices: int, distribution: str, done: Pro
     proofs = []
     for context, subject in in_slots(request):
         found = prove(context, subject, devices, distribution)
-        proof.save(request.results, found)
+        replicas.save_proof(request.results, found)
         proofs.append(found)
         done(found)
     return proofs
@@ -61,14 +61,14 @@ class _Proof:
     unsupported: dict[str, str] = field(default_factory=dict)
     switched_off: list[str] = field(default_factory=list)
 
-    def proof(self) -> ReplicaProof:
+    def replicas(self) -> ReplicaProof:
         """Run the processes and return the proof."""
         found: dict[str, BackendProof] = {}
         for backend in self.context.backends:
             if (own := self._of_backend(backend)) is not None:
                 found[backend] = own
         return ReplicaProof(
-            version=proof.PROOF_VERSION,
+            version=replicas.PROOF_VERSION,
             workload=self.subject.workload,
             params=dict(self.subject.params),
             batch_size=self.subject.batch_size,
@@ -87,7 +87,7 @@ class _Proof:
     def _of_backend(self, backend: str) -> BackendProof | None:
         """Return the proof of one backend; None if it does not support the devices, or a process failed."""
         settings = settings_of(self.subject, self._keys(backend, "float32")[-1])
-        problems = [*rules.problems(settings), *filter(None, [rules.backend_problem(settings)])]
+        problems = [*replicas.problems(settings), *filter(None, [replicas.backend_problem(settings)])]
         if problems:
             self.unsupported[backend] = problems[0]
             return None

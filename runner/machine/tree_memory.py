@@ -7,20 +7,23 @@ pids). A reading of one process took 4 us, a walk 15 us a thread (docs/instrumen
 Anonymous memory is not backed by a file: heap, stacks, copies of private pages; without page cache, mapped files and
 shared memory. A page that a forked child still shares with its server counts for the child, as in a fresh process.
 Sources: proc(5) for statm and smaps_rollup; of the kernel, Documentation/admin-guide/cgroup-v2.rst (memory.stat).
+
+Process trees in /proc: their processes, the kernel's OOM kills, and processes that a killed runner left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from keras_matrix.records.host.cgroups import ControlGroup, group
+from keras_matrix.records.host.inherited_environment import MARK
 from keras_matrix.records.host.procfs import ProcTree
-from keras_matrix.runner.machine import process_tree
 from keras_matrix.runner.machine.surroundings.counters import PAGE_BYTES, after, close, opened, total
 
 WALK_S = 1.0
@@ -28,6 +31,8 @@ LINE_BYTES = 256
 STAT_BYTES = 1 << 14
 # The kernel's names for a group's anonymous memory, including that of the groups below it.
 ANONYMOUS = {1: b"total_rss ", 2: b"anon "}
+CHILDREN_BYTES = 1 << 16
+EMPTY_SCANS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ class TreeMemory:
         if last_pid and last_pid == self._last_pid and now_s - self._walked_s < WALK_S:
             return
         self._last_pid, self._walked_s = last_pid, now_s
-        for pid in process_tree.tree(self._root):
+        for pid in tree(self._root):
             if pid not in self._files and (descriptor := opened(f"/proc/{pid}/statm")) is not None:
                 self._files[pid] = descriptor
 
@@ -143,3 +148,73 @@ def _proportional(pid: int) -> int | None:
             with contextlib.suppress(ValueError, IndexError):
                 return int(line.split()[1]) * 1024
     return None
+
+
+def tree(root: int) -> Iterator[int]:
+    """Yield the process and everything below it."""
+    pending = [root]
+    while pending:
+        pid = pending.pop()
+        yield pid
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - a backend has tens of threads: each path costs
+                pending.extend(_children(pid, task))
+
+
+def kill_tree(root: int) -> None:
+    """Kill a process and everything below it."""
+    signal_tree(root, signal.SIGKILL)
+
+
+def signal_tree(root: int, number: signal.Signals) -> None:
+    """Send a signal to a process and everything below it."""
+    for pid in list(tree(root)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel has killed for memory since it started."""
+    with contextlib.suppress(OSError):
+        return after(Path("/proc/vmstat").read_bytes(), b"oom_kill ") or 0
+    return 0
+
+
+def end_leftovers(mark: str) -> int:
+    """Kill every process with this mark, left by a runner that was itself killed; return their number.
+
+    A process that forks and ends all the time can escape a scan of /proc, so that several in a row must find nothing.
+    """
+    ended, empty = 0, 0
+    while empty < EMPTY_SCANS:
+        found = _end_marked(mark)
+        ended += found
+        empty = 0 if found else empty + 1
+    return ended
+
+
+def _end_marked(mark: str) -> int:
+    wanted = os.fsencode(f"{MARK}={mark}")
+    ended = 0
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
+                ended += 1
+    return ended
+
+
+def _children(pid: int, task: str) -> list[int]:
+    """Return the live processes that one thread started."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/task/{task}/children", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        return [int(child) for child in os.read(descriptor, CHILDREN_BYTES).split()]
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)

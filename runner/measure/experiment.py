@@ -24,15 +24,14 @@ from keras_matrix.runner.executors.contract import Contract
 from keras_matrix.runner.interrupts import deferring_interrupts
 from keras_matrix.runner.machine import machine
 from keras_matrix.runner.machine.mounts import import_roots
-from keras_matrix.runner.machine.process_tree import end_leftovers
 from keras_matrix.runner.machine.surroundings import pinning
+from keras_matrix.runner.machine.tree_memory import end_leftovers
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer, StoredPlacements, planned_cells, stored_progress
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, measure, utc_now
 from keras_matrix.runner.plan.adaptive import Adaptive, ArmsQuestion, SessionGoal
-from keras_matrix.runner.plan.estimates import estimates
-from keras_matrix.runner.plan.plan import PlannedRepeat
+from keras_matrix.runner.plan.plan import PlannedRepeat, estimates
 from keras_matrix.runner.plan.session import ArmRequest, Session, SessionRequest, begin, resume, writing
 from keras_matrix.runner.plan.stopping import stopping
 
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
     from keras_matrix.analysis.regression.gate import Rule
     from keras_matrix.runner.executors.places import Places
     from keras_matrix.runner.executors.preflight import Preflight
-    from keras_matrix.runner.plan.largest_batch import Try
-    from keras_matrix.runner.plan.largest_cells import LargestFound
+    from keras_matrix.runner.plan.largest_batch import LargestFound, Try
 
 # File of a run's folder: the log folder of the latest start that had one.
 LOG_DIR_NAME = "log_dir.json"

@@ -33,6 +33,7 @@ from keras_matrix.analysis.surroundings.disturbance import (
     busy_text,
     neighbour_warnings,
 )
+from keras_matrix.records import replicas as replica_facts
 from keras_matrix.records.codec import CodecError, decode, loads
 from keras_matrix.records.epoch_figures import EpochWork, timed_epochs_s, tokens_a_sample, with_figures
 from keras_matrix.records.fc import spec
@@ -41,7 +42,6 @@ from keras_matrix.records.host.memory_errors import says_out_of_memory
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
-from keras_matrix.records.replicas import facts as replica_facts
 from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, GpuEpochs, Resolved, Status, Surroundings, Times
 from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.records.text import percentage, plural, printable_values
@@ -56,7 +56,7 @@ from keras_matrix.runner.measure.work_judge import (
     samples_proven,
     work_caveats,
 )
-from keras_matrix.runner.plan.steps import TARGET_EPOCH_S
+from keras_matrix.runner.plan.plan import TARGET_EPOCH_S
 
 SECOND_EPOCH_LIMIT = 1.2
 # A fifth of the length that the runner aims at: one time slice of the scheduler (4 ms) is 4 % of it. Epochs between the

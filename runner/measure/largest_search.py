@@ -16,9 +16,8 @@ from keras_matrix.runner.machine import machine
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Display, Experiment, measured, origin
 from keras_matrix.runner.measure.request import RunRequest
-from keras_matrix.runner.plan import largest_cells
-from keras_matrix.runner.plan.largest_batch import Try, search
-from keras_matrix.runner.plan.largest_cells import LargestCell, LargestFound
+from keras_matrix.runner.plan import largest_batch
+from keras_matrix.runner.plan.largest_batch import LargestCell, LargestFound, Try, search
 from keras_matrix.runner.plan.session import resume, writing
 
 FOLDER = "fit-batch"
@@ -26,13 +25,13 @@ FOLDER = "fit-batch"
 
 def find(request: RunRequest, cell: Cell, display: Display) -> LargestCell:
     """Search the largest batch of a cell."""
-    return largest_cells.found_of(cell, search(lambda size: _try(request, cell, size, display)))
+    return largest_batch.found_of(cell, search(lambda size: _try(request, cell, size, display)))
 
 
 def with_largest(request: RunRequest, experiment: Experiment, display: Display) -> Experiment:
     """Return the experiment with a number in place of each `batch_size: largest`, and show what was found."""
     cells = [cell for cell in experiment.cells if cell.uses_largest_batch]
-    largest_cells.check_limit(cells, request.memory_bytes, "batch_size: largest")
+    largest_batch.check_limit(cells, request.memory_bytes, "batch_size: largest")
     with writing(request.results) as results:
         earlier = None if request.new else _of_earlier_start(request, results, experiment)
         found = earlier or [find(request, cell, display) for cell in cells]
@@ -41,15 +40,15 @@ def with_largest(request: RunRequest, experiment: Experiment, display: Display) 
 
 
 def _numbered(request: RunRequest, experiment: Experiment, found: Sequence[LargestCell]) -> Experiment:
-    about = {**experiment.about, largest_cells.KEY: largest_cells.about(found, request.memory_bytes)}
-    return replace(experiment, cells=largest_cells.resolved(experiment.cells, found), about=about)
+    about = {**experiment.about, largest_batch.KEY: largest_batch.about(found, request.memory_bytes)}
+    return replace(experiment, cells=largest_batch.resolved(experiment.cells, found), about=about)
 
 
 def _of_earlier_start(request: RunRequest, results: Results, experiment: Experiment) -> list[LargestCell] | None:
     """Return the search results of the run that this command will continue; None if it continues no run."""
     for run in reversed(results.runs()):
         try:
-            found = largest_cells.stored_results(run.about(), experiment.cells, request.memory_bytes)
+            found = largest_batch.stored_results(run.about(), experiment.cells, request.memory_bytes)
         except StoreFailure:
             continue  # reported by `resume`
         if not found:
@@ -62,7 +61,7 @@ def _of_earlier_start(request: RunRequest, results: Results, experiment: Experim
 
 def _try(request: RunRequest, cell: Cell, size: int, display: Display) -> Try:
     """Train a few steps at a batch size in a separate process."""
-    record = _latest(request, largest_cells.trial(cell, size), display)
+    record = _latest(request, largest_batch.trial(cell, size), display)
     memory = record.memory
     peak = memory.peak_host_memory_bytes if cell.settings.device == "cpu" else memory.peak_device_memory_bytes
     tried = Try(size, record.status, record.reason, peak)

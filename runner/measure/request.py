@@ -29,7 +29,7 @@ from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, Matrix, expand, load, parse, text_of
 from keras_matrix.runner.matrix.service_selection import Service, chosen
 from keras_matrix.runner.measure.seams import Seams
-from keras_matrix.runner.plan.largest_cells import refuse
+from keras_matrix.runner.plan.largest_batch import refuse
 
 if TYPE_CHECKING:
     from keras_matrix.runner.executors.registry import Executors

@@ -32,8 +32,7 @@ from keras_matrix.runner.measure.attempts import Attempts, Key
 from keras_matrix.runner.measure.lost_gpu import LostGpus
 from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.measure.record_builder import record_of, with_changes
-from keras_matrix.runner.plan.plan import PlannedRepeat, calibration_group
-from keras_matrix.runner.plan.steps import longest_epoch_s, steps_for
+from keras_matrix.runner.plan.plan import PlannedRepeat, calibration_group, longest_epoch_s, steps_for
 
 if TYPE_CHECKING:
     from keras_matrix.runner.executors.preflight import Preflight

@@ -4,6 +4,8 @@ A change point keeps its thread while its position moves by at most `MOVES` sess
 distance of two; the oldest of several threads of one change point counts, the others are duplicates. A thread that a
 person closed stays closed. One whose change point is no longer found is closed only if a rule with a lower threshold
 does not find it either: a change near the threshold is found on some nights and not on others.
+
+What the traces on both sides of a change show, if both sides have one.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import hashlib
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,7 +28,13 @@ from keras_matrix.analysis.history.change_points import (
     slowdown,
 )
 from keras_matrix.analysis.history.sessions import History
+from keras_matrix.analysis.traces import OperationShift, largest_shifts
 from keras_matrix.records.codec import canonical
+from keras_matrix.records.history_reader import Past, PastRun
+from keras_matrix.records.store import Run
+from keras_matrix.records.traces.request import TraceError
+from keras_matrix.records.traces.table import TraceSummary
+from keras_matrix.runner.measure.traces import FOLDER, stored_traces, table_of
 
 GROWS_BY, GROWS_AT_LEAST = 1.25, 0.02
 GONE_BELOW = 2.8
@@ -142,3 +151,26 @@ def _is_gone(one: Assessment, thread: Thread) -> bool:
         return False
     at = runs.index(thread.run_id)
     return not any(abs(index - at) <= MOVES for index in change_points(one.history.logs, GONE_BELOW))
+
+
+def shifts_of(past: Past, one: Assessment, change: Change) -> list[OperationShift] | None:
+    """Return the operations whose time differs most between the newest traces of both levels; None without two."""
+    at = [level.first for level in one.levels].index(change.index)
+    tables = []
+    for level in one.levels[at - 1 : at + 1]:
+        runs = {session.run_id for session in one.history.valued[level.first : level.last + 1]}
+        ordered = (run for run in reversed(past.runs) if run.run_id in runs)
+        tables.append(next((table for run in ordered if (table := _table(run, one))), None))
+    before, after = tables
+    return largest_shifts(before, after) if before and after else None
+
+
+def _table(run: PastRun, one: Assessment) -> TraceSummary | None:
+    stored = Run(run.root / run.run_id)
+    if not any((stored.folder / FOLDER).glob(f"{one.history.cell_id}.*")):
+        return None
+    for record, path in stored_traces(stored, stored.load()[0]):
+        if (record.cell_id, record.machine.host_id) == (one.history.cell_id, one.history.host_id):
+            with suppress(TraceError):
+                return table_of(path)
+    return None

@@ -18,10 +18,9 @@ from typing import Any
 
 from keras_matrix.runner.errors import UsageError, system_reason
 from keras_matrix.runner.notify import issue_text
-from keras_matrix.runner.notify.errors import NotifyError
 from keras_matrix.runner.notify.events import CLOSING, Event, Thread
 from keras_matrix.runner.notify.notice import Notice
-from keras_matrix.runner.notify.places import TOKEN_VARIABLE, GitHub
+from keras_matrix.runner.notify.places import TOKEN_VARIABLE, GitHub, NotifyError
 
 PER_PAGE = 100
 TIMEOUT_S = 30

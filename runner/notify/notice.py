@@ -13,7 +13,7 @@ from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.traces import OperationShift
 from keras_matrix.analysis.views.history_view import ChangeView, HistoryView
 from keras_matrix.dashboards.charts.time_series import date
-from keras_matrix.records.packages import KERAS_HUB
+from keras_matrix.records.backends import KERAS_HUB
 from keras_matrix.records.task import PREFIX
 from keras_matrix.records.text import Unit, percent_change, plural, quantity, unit_for
 from keras_matrix.runner.notify.events import Due, Event

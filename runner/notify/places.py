@@ -1,4 +1,7 @@
-"""Where notifications go, and who owns which cells: the texts of the command line, checked."""
+"""Where notifications go, and who owns which cells: the texts of the command line, checked.
+
+The error of a notification that could not be sent.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from keras_matrix.records.host.addresses import without_user
-from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.errors import InfrastructureError, UsageError
 
 GITHUB, WEBHOOK = "github", "webhook"
 FORMS = "github:OWNER/REPO or webhook:URL"
@@ -132,3 +135,10 @@ def _check_address(what: str, url: str) -> None:
         raise UsageError(f"{what}: must be an address such as https://example.org/path, without a user name")
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
         raise UsageError(f"{what}: must begin with https://, got http:// and the host {parts.hostname}")
+
+
+class NotifyError(InfrastructureError):
+    """A notification could not be sent; the next run sends it."""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}; nothing is lost: the next run sends what is due"

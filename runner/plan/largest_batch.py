@@ -1,4 +1,10 @@
-"""Searches the largest batch that fits a device's memory: doubling, then bisection, with a process per try. Pure.
+"""Replaces `batch_size: largest` of cells by the number that a search found. Pure.
+
+A cell has one number for a full run, stored in `run.json`; a continued run uses it again. If no batch fits, or a try
+ended for a reason other than memory, the cell is measured with the batch size of that try, so that its records contain
+the reason.
+
+Searches the largest batch that fits a device's memory: doubling, then bisection, with a process per try. Pure.
 
 The result is exact to an eighth of the largest power of two that fits: allocators round, and batch sizes are rarely
 chosen more finely.
@@ -6,14 +12,123 @@ chosen more finely.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from keras_matrix.records.codec import CodecError, decode, to_json
+from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import MEASURED, Status
+from keras_matrix.runner.errors import UsageError
 
+if TYPE_CHECKING:
+    from keras_matrix.runner.matrix.reader import Cell
+
+KEY = "largest_batch"
+TRY_STEPS = 2  # calls of the backend in an epoch of a try
+TRY_EPOCHS = 2
+FULL_PASS = 10_000_000  # steps; the process limits them to one pass over its samples
 MOST = 1_000_000  # as the grammar of a matrix allows
 PARTS = 8
 TOO_LARGE = frozenset({Status.OOM_DEVICE, Status.OOM_HOST})
+
+
+@dataclass(frozen=True, slots=True)
+class LargestCell:
+    """The search result of a planned cell: `batch_size` is measured; `largest` is None if no batch fits."""
+
+    planned: str
+    batch_size: int
+    largest: int | None
+    smallest_too_large: int | None
+    peak_memory_bytes: int | None
+    tries: int
+    stopped: str | None = None
+
+
+def found_of(cell: Cell, search: BatchSearch) -> LargestCell:
+    """Return the search result of a planned cell."""
+    largest, stopped = search.largest, search.stopped
+    return LargestCell(
+        planned=cell.cell_id,
+        batch_size=(stopped or largest).batch_size if stopped or largest else 1,  # type: ignore[union-attr]
+        largest=largest.batch_size if largest and not stopped else None,
+        smallest_too_large=search.smallest_too_large.batch_size if search.smallest_too_large else None,
+        peak_memory_bytes=largest.peak_memory_bytes if largest and not stopped else None,
+        tries=search.tries,
+        stopped=f"{stopped.status}: {stopped.reason}" if stopped else None,
+    )
+
+
+def check_limit(cells: Sequence[Cell], memory_bytes: int | None, what: str) -> None:
+    """Refuse a search on a CPU without a memory limit. Raises `UsageError`."""
+    if memory_bytes is None and any(cell.settings.device == "cpu" for cell in cells):
+        raise UsageError(
+            f"{what}: on a CPU the search needs a limit, got none; add --executor docker --memory 8g, or "
+            "choose a GPU with --set device=gpu"
+        )
+
+
+def refuse(cells: Sequence[Cell]) -> None:
+    """Refuse `batch_size: largest` for a command that needs a number. Raises `UsageError`."""
+    if any(cell.uses_largest_batch for cell in cells):
+        raise UsageError(
+            "batch_size: must be a whole number for this command, got largest; find the number with runner fit-batch "
+            "and set it with --set batch_size=NUMBER"
+        )
+
+
+def trial(cell: Cell, size: int) -> Cell:
+    """Return the cell of a try: few steps at a batch size, with as many batches in memory as a measured cell."""
+    steps = TRY_STEPS * cell.settings.steps_per_execution
+    full = cell.settings.steps_per_epoch
+    in_memory = full if isinstance(full, int) else FULL_PASS
+    few = replace(cell.settings, batch_size=size, steps_per_epoch=steps, epochs=TRY_EPOCHS, discard=1)
+    once = replace(cell, repeats=1, precision_target=None, trace=None, steps_held=in_memory)
+    return replace(once, settings=few, cell_id=cell_id(few))
+
+
+def resolved(cells: Sequence[Cell], found: Sequence[LargestCell]) -> list[Cell]:
+    """Return the cells with the numbers that were found; of cells that become equal the first remains."""
+    sizes = {one.planned: one.batch_size for one in found}
+    numbered = [_at(cell, sizes[cell.cell_id]) if cell.uses_largest_batch else cell for cell in cells]
+    return list({cell.cell_id: cell for cell in reversed(numbered)}.values())[::-1]
+
+
+def _at(cell: Cell, size: int) -> Cell:
+    settings = replace(cell.settings, batch_size=size)
+    return replace(cell, settings=settings, cell_id=cell_id(settings))
+
+
+def about(found: Sequence[LargestCell], memory_bytes: int | None) -> dict[str, Any]:
+    """Return the search results in the form stored in `run.json`."""
+    return {"memory_bytes": memory_bytes, "cells": to_json(list(found))}
+
+
+def stored_results(run: Mapping[str, Any], cells: Sequence[Cell], memory_bytes: int | None) -> list[LargestCell] | None:
+    """Return the search results in the `run.json` of an earlier start; None if they cannot replace a search.
+
+    That is the case if a cell is missing, the memory limit was different, or infrastructure stopped a search.
+    """
+    stored = run.get(KEY)
+    if not isinstance(stored, dict) or stored.get("memory_bytes") != memory_bytes:
+        return None
+    try:
+        found = decode(list[LargestCell], stored.get("cells"), KEY)
+    except CodecError:
+        return None
+    complete = {one.planned for one in found} == {cell.cell_id for cell in cells if cell.uses_largest_batch}
+    failed = any((one.stopped or "").startswith(f"{Status.INFRA}:") for one in found)
+    return found if complete and not failed else None
+
+
+@dataclass(frozen=True, slots=True)
+class LargestFound:
+    """The search results of the cells with `batch_size: largest`, from this start or the earlier one it continues."""
+
+    cells: Sequence[Cell]
+    found: Sequence[LargestCell]
+    by_earlier_start: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,22 @@ implementation or arm only, or that a command or a key of the matrix puts togeth
 cells of a comparison, which stay together: figures that are compared are measured close in time. This is the randomised
 complete block design (Fisher 1935, The Design of Experiments). Every second block reverses the order of the cells in
 each comparison of the block before: steady drift cancels (ABBA).
+
+How many steps an epoch has if `steps_per_epoch` is "auto".
+
+Estimates how long the cells of a plan take: from the newest run that measured them, or from their work.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter, itemgetter
+from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.identity import work_values
@@ -24,6 +31,9 @@ from keras_matrix.records.schema import MEASURED, Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.matrix.catalog import Catalog
 from keras_matrix.runner.matrix.reader import Cell
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.matrix.reader import Cell
 
 # For estimates. A factor of three is precise enough: durations of earlier runs replace them.
 START_TIME_S = 0.5
@@ -33,10 +43,14 @@ LEAST_STEP_TIME_S = 0.001
 USER_STEP_TIME_S = 0.01
 FLOPS_PER_S = 50e9
 TRAINING_PER_FORWARD = 3
-
 # Cells that differ in these only are compared: measured close in time, with the same number of steps in an epoch.
 ARMS = ("backend", "implementation")
 _COMPARED = attrgetter(*(f.name for f in fields(Settings) if f.name not in (*ARMS, "params")))
+TARGET_EPOCH_S = 0.5
+# Calibrated step times scatter; without a margin half of all epochs would be shorter than the target.
+TARGET_MARGIN = 1.1
+# The share of a process's time limit that its epochs may fill: the start and the first step come in addition.
+EPOCHS_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +169,68 @@ def _step_s(settings: Settings, catalog: Catalog) -> float:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def steps_for(step_times_s: Iterable[float], slowest_s: float = 0.0, limit_s: float = math.inf) -> int:
+    """Return the smallest number of steps whose epoch lasts `TARGET_EPOCH_S` on every backend, at least 1. Pure.
+
+    `step_times_s` has the shortest step of each backend. There are no more steps than fit into an epoch of `limit_s` of
+    the slowest cell, whose step takes `slowest_s`: the epochs of fast backends are too short rather than none measured.
+    """
+    enough = max((math.ceil(TARGET_MARGIN * TARGET_EPOCH_S / seconds) for seconds in step_times_s), default=1)
+    return enough if enough * slowest_s <= limit_s else max(1, math.floor(limit_s / slowest_s))
+
+
+def longest_epoch_s(limits: Iterable[tuple[float, int]]) -> float:
+    """Return the longest epoch for which each process has time, from its limit in seconds and its number of epochs."""
+    return min((EPOCHS_SHARE * timeout_s / epochs for timeout_s, epochs in limits), default=math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """The estimated duration of a repeat of each cell, in seconds, by cell_id.
+
+    `over_limit_s` contains the estimates that exceed the time limit of their cell (`timeout_s`); `within_limit_s` has
+    the limit for these cells. `earlier` contains the durations in the newest run.
+    """
+
+    within_limit_s: Mapping[str, float]
+    over_limit_s: Mapping[str, float]
+    earlier: Mapping[str, float]
+
+    def total_s(self, repeats: Iterable[PlannedRepeat]) -> float:
+        """Return the estimated duration of all these repeats."""
+        return sum(self.within_limit_s[planned.cell.cell_id] for planned in repeats)
+
+    def without_limit_s(self, cell_id: str) -> float:
+        """Return the estimated duration of a repeat without its time limit."""
+        return self.over_limit_s.get(cell_id, self.within_limit_s[cell_id])
+
+
+def estimates(results: Path, cells: Sequence[Cell]) -> Estimates:
+    """Return the estimates for a plan, from the newest run in the results folder if it measured the cell."""
+    from keras_matrix.runner.matrix import catalog
+
+    known, earlier = catalog.load(), earlier_wall_times(results)
+    within_s, over_s = {}, {}
+    for cell in cells:
+        within_s[cell.cell_id] = found_s = estimate_s(cell, known, earlier)
+        if found_s > cell.timeout_s:
+            within_s[cell.cell_id], over_s[cell.cell_id] = cell.timeout_s, found_s
+    return Estimates(within_s, over_s, earlier)
+
+
+def earlier_wall_times(results: Path) -> dict[str, float]:
+    """Return the duration of each cell's process in the newest run, in seconds."""
+    from keras_matrix.records.store import Results
+
+    newest = Results(results).latest()
+    if newest is None:
+        return {}
+    from statistics import median
+
+    taken: dict[str, list[float]] = {}
+    for record in newest.load()[0]:
+        if record.harness.wall_time_s:
+            taken.setdefault(record.cell_id, []).append(record.harness.wall_time_s)
+    return {cell: median(walls) for cell, walls in taken.items()}

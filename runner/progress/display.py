@@ -15,7 +15,7 @@ from keras_matrix.runner.progress.largest import lines, tried_line
 from keras_matrix.runner.progress.lines import progress
 
 if TYPE_CHECKING:
-    from keras_matrix.runner.plan.largest_cells import LargestFound
+    from keras_matrix.runner.plan.largest_batch import LargestFound
 
 
 class TerminalDisplay:

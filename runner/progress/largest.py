@@ -7,8 +7,7 @@ from collections.abc import Collection
 from keras_matrix.records.text import bytes_text
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_text
-from keras_matrix.runner.plan.largest_batch import Try
-from keras_matrix.runner.plan.largest_cells import LargestCell, LargestFound
+from keras_matrix.runner.plan.largest_batch import LargestCell, LargestFound, Try
 
 
 def lines(largest: LargestFound, printed: Collection[str] = ()) -> list[str]:

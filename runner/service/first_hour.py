@@ -12,8 +12,7 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import loads
 from keras_matrix.runner.checks.first_hour.checks import Hour, steps
 from keras_matrix.runner.checks.first_hour.measured import HourTarget
-from keras_matrix.runner.checks.first_hour.report import Report, read
-from keras_matrix.runner.checks.first_hour.steps import CheckStep, Done, StepOutcome, StepResult
+from keras_matrix.runner.checks.first_hour.steps import CheckStep, Done, Report, StepOutcome, StepResult, read
 from keras_matrix.runner.errors import InfrastructureError, InputError, Interrupted, UsageError
 from keras_matrix.runner.executors.preflight import preflight_of
 from keras_matrix.runner.executors.probe import Probe, probe_settings

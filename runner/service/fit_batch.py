@@ -5,7 +5,7 @@ from __future__ import annotations
 from keras_matrix.records.schema import Status
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.request import RunRequest
-from keras_matrix.runner.plan.largest_cells import LargestCell, check_limit
+from keras_matrix.runner.plan.largest_batch import LargestCell, check_limit
 from keras_matrix.runner.service import cells
 
 

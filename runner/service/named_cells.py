@@ -15,7 +15,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.request import RunRequest
-from keras_matrix.runner.plan.largest_cells import refuse
+from keras_matrix.runner.plan.largest_batch import refuse
 from keras_matrix.runner.service import cells
 from keras_matrix.runner.service.histories import without_run
 from keras_matrix.runner.service.stored import unread_file, unread_lines

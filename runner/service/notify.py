@@ -12,18 +12,17 @@ from keras_matrix.analysis.views.history_view import HistoryView
 from keras_matrix.records.history_reader import Past
 from keras_matrix.records.text import printable
 from keras_matrix.runner.notify import webhook
-from keras_matrix.runner.notify.errors import NotifyError
-from keras_matrix.runner.notify.events import CLOSING, Due, Event, Thread, due, duplicates
+from keras_matrix.runner.notify.events import CLOSING, Due, Event, Thread, due, duplicates, shifts_of
 from keras_matrix.runner.notify.github_issues import Issues
 from keras_matrix.runner.notify.notice import About, Notice, summary
 from keras_matrix.runner.notify.places import (
     TOKEN_VARIABLE,
     GitHub,
+    NotifyError,
     Owner,
     Place,
     owner_of,
 )
-from keras_matrix.runner.notify.traces import shifts_of
 from keras_matrix.runner.service import histories
 from keras_matrix.runner.service.histories import read
 

@@ -18,7 +18,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.service.whatif import WhatIfWork, measure
 from keras_matrix.runner.whatif import measurement, probes
 from keras_matrix.runner.whatif.measurement import BASE
-from keras_matrix.runner.whatif.memory_use import memory_use
+from keras_matrix.runner.whatif.probes import memory_use
 
 
 @dataclass(frozen=True, slots=True)

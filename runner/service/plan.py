@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from keras_matrix.records import replicas as replica_rules
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.replicas import rules as replica_rules
 from keras_matrix.runner.matrix.grammar import LARGEST
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.plan.estimates import Estimates
-from keras_matrix.runner.plan.plan import PlannedRepeat
+from keras_matrix.runner.plan.plan import Estimates, PlannedRepeat
 
 if TYPE_CHECKING:
     from keras_matrix.runner.executors.preflight import Preflight

@@ -20,7 +20,7 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Display, Experiment
 from keras_matrix.runner.measure.experiment import measured as measured_session
 from keras_matrix.runner.measure.request import RunRequest
-from keras_matrix.runner.plan.estimates import estimates
+from keras_matrix.runner.plan.plan import estimates
 from keras_matrix.runner.plan.session import Session
 from keras_matrix.runner.service.commands import DECIDED_BY
 

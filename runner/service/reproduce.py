@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_matrix.analysis.regression.reproduction import Reproduction, judge
-from keras_matrix.records.backends import TABLE
-from keras_matrix.records.packages import KERAS_HUB
+from keras_matrix.records.backends import KERAS_HUB, TABLE
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import RECORD_NAME, Run, latest_attempts
 from keras_matrix.records.task import PREFIX

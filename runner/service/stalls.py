@@ -29,7 +29,7 @@ from keras_matrix.runner.measure.experiment import Display, Experiment, dataset_
 from keras_matrix.runner.measure.input_tools import InputTools
 from keras_matrix.runner.measure.request import RunRequest, check_range
 from keras_matrix.runner.measure.stalls import store_probes, store_verified, stored_probes
-from keras_matrix.runner.plan.largest_cells import refuse
+from keras_matrix.runner.plan.largest_batch import refuse
 from keras_matrix.runner.service import cells
 from keras_matrix.runner.service.named_cells import named_cells, searched, stored_limit_s
 from keras_matrix.runner.service.run import Finished, finished

@@ -77,7 +77,7 @@ PARTS = (
     OptionalPart(
         "verification",
         lambda run, records: os.path.lexists(run.folder / VERIFICATION),
-        "keras_matrix.runner.whatif.verification_file:stored",
+        "keras_matrix.runner.whatif.measurement:stored",
     ),
 )
 

@@ -36,8 +36,8 @@ from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.service import cells
 from keras_matrix.runner.service.run import finished
 from keras_matrix.runner.service.stored import Findings, chosen_run, passed_over, write_page
-from keras_matrix.runner.whatif import cost_data, cost_file, links, verification_file
-from keras_matrix.runner.whatif.cost_file import Applied
+from keras_matrix.runner.whatif import cost_data, measurement, source
+from keras_matrix.runner.whatif.cost_data import Applied
 from keras_matrix.runner.whatif.measurement import (
     MeasuredSetting,
     MeasurementPlan,
@@ -72,7 +72,7 @@ def loaded(trace: TraceFiles, calibration: Path | None = None, level: str | None
     """
     settings = trace.record.settings if trace.record else None
     try:
-        link = None if calibration is None else links.of_file(calibration, settings)
+        link = None if calibration is None else source.of_file(calibration, settings)
     except GraphError as error:
         raise UsageError(f"--calibration: {error}") from error
     with _readable(trace):
@@ -101,7 +101,7 @@ def _readable(trace: TraceFiles) -> Iterator[None]:
 def cost_model(file: Path, peaks: Path | None, trace: TraceFiles, graph: Graph, results: Path) -> Applied:
     """Return a cost model for the device of a trace, whose peaks are in a file or stored. Raises `UsageError`."""
     measured_peaks = cost_data.peaks_from(peaks) if peaks else _stored_peaks(results, trace.record)
-    return cost_file.applied(file, graph.header, measured_peaks)
+    return cost_data.applied(file, graph.header, measured_peaks)
 
 
 def _stored_peaks(results: Path, record: Record | None) -> Peaks | None:
@@ -232,7 +232,7 @@ def verified(
         result = replace(result, verification=first)
         if work.recalibrate and first.verdict is not PredictionVerdict.VERIFIED:
             result = _again(result, graph, shown, measurements)
-    session.run.store_object(verification_file.FILE, verification_document(graph, result))
+    session.run.store_object(measurement.FILE, verification_document(graph, result))
     findings = session.findings
     context = replace(findings.run_context, verification=result.verification)
     write_page(replace(findings, run_context=context), session.run.folder / "report.html")
@@ -246,7 +246,7 @@ def name_of(strategy: Strategy) -> str:
 
 def verification_document(graph: Graph, result: VerifiedRun) -> dict[str, object]:
     """Return the content of `whatif.json`."""
-    return verification_file.document(
+    return measurement.document(
         result.session.run, graph.header.source, result.verification, result.left_out, result.note
     )
 

@@ -3,16 +3,26 @@
 Times are those of operations that have the cores which they need to themselves, as in what-ifs.
 A trace that is named itself must be readable; one of a run that cannot be read is left out with a warning, since a
 single damaged trace must not make all others useless.
+
+Reads the file of a cost model, and applies it to the device of a trace.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keras_matrix.analysis.whatif.contention import exclusive
-from keras_matrix.analysis.whatif.cost.model import TrainingData
+from keras_matrix.analysis.whatif.cost.model import (
+    CostModel,
+    CostModelError,
+    TrainingData,
+    known_device,
+    parse,
+    predictor,
+)
 from keras_matrix.analysis.whatif.cost.operations import (
     OperationSample,
     cores_of,
@@ -21,8 +31,9 @@ from keras_matrix.analysis.whatif.cost.operations import (
     samples_of,
 )
 from keras_matrix.analysis.whatif.cost.roofline import MEASURED, DevicePeaks, device_peaks
-from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header
+from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, Node
 from keras_matrix.records.codec import CodecError
+from keras_matrix.records.files import UnfitFile, read_plain
 from keras_matrix.records.instruments.peaks import Peaks, in_file
 from keras_matrix.records.store import RECORD_NAME, Results, Run, latest_attempts
 from keras_matrix.records.traces.request import TraceError
@@ -34,6 +45,7 @@ from keras_matrix.runner.whatif.source import TraceFiles, files_of, graph_of
 _Count = tuple[str, int, int, float, float]
 RUN_FILE = "run.json"
 ADVICE = "PyTorch: record with record_shapes=True; JAX, TensorFlow: with the compiled program in the profile"
+LIMIT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +183,40 @@ def _nothing(paths: Sequence[Path], found: Sequence[_Count], warnings: Sequence[
     if warnings:
         return f"{where}: no trace can be read; first: {warnings[0]}"
     return f"{where}: contains no trace; record one with: runner trace CELL"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A model for one device: its predictions in seconds, as what-ifs take them, and what they are based on."""
+
+    predict: Callable[[Node], float | None]
+    basis: str
+
+
+def read(path: Path) -> CostModel:
+    """Return the model of a file. Raises `UsageError`, which names the file and what is wrong with it."""
+    try:
+        return parse(read_plain(os.path.realpath(path), LIMIT_BYTES), str(path))
+    except UnfitFile as error:
+        raise UsageError(f"{path}: cannot be read: {error}; name the file of a cost model") from error
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except CostModelError as error:
+        raise UsageError(str(error)) from error
+
+
+def applied(path: Path, header: Header, peaks: Peaks | None) -> Applied:
+    """Return a model for the device of a graph. `peaks` are those of its machine, None if they were not measured.
+
+    Raises `UsageError` if the file cannot be used, or if the device is new and has no peaks.
+    """
+    model = read(path)
+    if device := known_device(model, header):
+        return Applied(predictor(model, device), f"{path}: learned on {device}")
+    if peaks and (device := peaks_of_graph(header, peaks)):
+        return Applied(predictor(model, device), f"{path}: {device} is new to the model, predicted from its peaks")
+    known = "; ".join(map(str, model.devices))
+    raise UsageError(
+        f"{path}: was not learned on {header.backend} on {product_of(header)} (but on {known}), and the peaks of that"
+        " machine were not measured; measure them there with runner roofline --measure"
+    )

@@ -2,6 +2,8 @@
 
 The cells are measured as one comparison: interleaved, with the same number of steps, with exactly the settings that a
 strategy file names. What cannot be measured here is returned with the reason, never measured with other settings.
+
+The verification of predictions that a run measured: `whatif.json` in its folder.
 """
 
 from __future__ import annotations
@@ -10,19 +12,26 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from keras_matrix.records.codec import CodecError, decode, to_json
 from keras_matrix.records.fc import network, spec
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.names import SETTINGS, unnamed
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.settings import FIT, Scalar, Settings
+from keras_matrix.records.store import VERIFICATION, Run
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.whatif.strategy_file import checked_changes
 
+if TYPE_CHECKING:
+    from keras_matrix.analysis.whatif.verify import Verification
+    from keras_matrix.records.schema import Record
+
 BASE = "baseline"
+FILE, VERSION = VERIFICATION, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +148,32 @@ def _measured(name: str, records: Sequence[Record]) -> MeasuredSetting:
         [*(loss for loss in last if loss is not None), *diverged],
         sorted({f"{record.status}: {record.reason}" for record in own if record not in good}),
     )
+
+
+def document(
+    run: Run, source: str, found: Verification | None, left_out: Mapping[str, str], note: str = ""
+) -> dict[str, object]:
+    """Return the content of the file; `source` is what was predicted, `left_out` says what was not measured."""
+    return {
+        "version": VERSION,
+        "run": run.run_id,
+        "source": source,
+        "verdict": None if found is None else found.verdict.value,
+        "verification": to_json(found),
+        "left_out": dict(left_out),
+        "note": note,
+    }
+
+
+def stored(run: Run, records: Sequence[Record] = ()) -> Verification | None:
+    """Return the verification of a run; None if it has none, or one that cannot be read. No record is needed."""
+    from keras_matrix.analysis.whatif.verify import Verification
+
+    content = run.load_object(FILE) or {}
+    if content.get("version") != VERSION or content.get("verification") is None:
+        return None
+    try:
+        return decode(Verification, content["verification"], FILE)
+    except CodecError as error:
+        run.note_unread(run.folder / FILE, error)
+        return None

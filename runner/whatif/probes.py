@@ -5,6 +5,8 @@ and with each block changed. A block's ratio follows from the difference and fro
 gives to its layers. A difference that its interval does not separate from zero is no gain.
 
 Source of attributing the whole difference of a step to the changed block: dPRO (Hu et al., MLSys 2022).
+
+The memory that a traced cell used, and how much of it the inputs of its layers are; for the workload `fc` only.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
 from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, NodeKind
-from keras_matrix.analysis.whatif.search.families import AMP, FUSION, Families
+from keras_matrix.analysis.whatif.search.families import AMP, FUSION, Families, WorkerMemory
 from keras_matrix.analysis.whatif.what_ifs.layers import (
     PRECISION,
     REDUCED,
@@ -28,7 +30,9 @@ from keras_matrix.analysis.whatif.what_ifs.layers import (
     parse_ratios,
 )
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict
+from keras_matrix.records.dtypes import variable_bytes
 from keras_matrix.records.fc import spec
+from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.whatif.strategy_file import checked_changes, with_changes
@@ -161,3 +165,22 @@ def _is_faster(change: Estimate) -> bool:
 
 def _time_ns(graph: Graph, layers: frozenset[str]) -> float:
     return sum(node.duration_ns for node in exclusive(graph).nodes if belongs(node, layers))
+
+
+def memory_use(record: Record | None, graph: Graph) -> WorkerMemory | None:
+    """Return the peak of a traced cell, and what each layer retains; None if either is not known.
+
+    On a CPU both are of all workers together, on a device of one worker.
+    """
+    if record is None or record.settings.workload != spec.WORKLOAD:
+        return None
+    problem, layers = spec.problem_of(record.settings), layers_of(graph)
+    on_device = record.settings.device != "cpu"
+    peak = record.memory.peak_device_memory_bytes if on_device else record.memory.peak_host_memory_bytes
+    if peak is None or len(layers) != len(problem.shapes):
+        return None
+    rows = problem.batch_size // problem.data_size if on_device else problem.batch_size
+    item = variable_bytes(problem.precision)
+    return WorkerMemory(
+        peak, {name: rows * shape[0] * item for name, shape in zip(layers, problem.shapes, strict=True)}
+    )

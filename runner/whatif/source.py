@@ -2,38 +2,69 @@
 
 Promise: one clear error for what cannot be read, which names the file; a trace with some ranks only is read, and its
 graph says which are missing. Facts of a traced cell, such as its settings, come from its record.
+
+The calibration of the link between workers: the times of collectives that a traced cell measured under load.
+
+`collectives.json`, next to the profilers' files of a trace, has them; so may any file of the same format, a list of
+`{"operation": "all_reduce", "ranks": 2, "bytes": 1048576, "seconds": 0.05}`, of NCCL with `"library": "nccl"`.
+
+A trace graph as Parquet files, one per rank, in a folder of its own.
+
+Promise: `read` of what `write` wrote is the same graph, checked again. A folder with the files of only some ranks is
+refused, since nodes depend on those of other ranks.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
+from typing import Any
 
-from keras_matrix.analysis.whatif.collectives import MOST_CORRECTION, measured_ratio
+from keras_matrix.analysis.whatif.collectives import MOST_CORRECTION, fit, measured_ratio
 from keras_matrix.analysis.whatif.contention import exclusive
-from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration, Node
+from keras_matrix.analysis.whatif.graph import (
+    VERSION,
+    Collective,
+    Graph,
+    GraphError,
+    Header,
+    LinkCalibration,
+    Node,
+    NodeKind,
+    checked,
+)
 from keras_matrix.analysis.whatif.reconstruct.coverage import HeaderFacts
 from keras_matrix.analysis.whatif.replay import held_out
+from keras_matrix.records.codec import CodecError, canonical, decode, loads
 from keras_matrix.records.dtypes import variable_bytes
-from keras_matrix.records.fc import calibration, spec
+from keras_matrix.records.fc import calibration, network, spec
+from keras_matrix.records.fc.calibration import TimedCollective
+from keras_matrix.records.files import read_json
 from keras_matrix.records.names import named
 from keras_matrix.records.schema import Record
-from keras_matrix.records.settings import Scalar
+from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.text import percentage
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.conversion import CHROME, XPLANE
 from keras_matrix.records.traces.request import NATIVE_NAME
-from keras_matrix.runner.whatif import links, stored_graph
+from keras_matrix.uploader.local import graph_files
+from keras_matrix.uploader.local.graph_files import GraphFileDamaged
 
 PROFILE_ENDINGS = (XPLANE, *CHROME)
-ENDINGS = (*PROFILE_ENDINGS, stored_graph.ENDING, ".ctf")
+ENDING = ".parquet"
+ENDINGS = (*PROFILE_ENDINGS, ENDING, ".ctf")
 OPERATIONS, SEGMENTS = "operations", "segments"
 MOST_ERROR = 0.03
 CALLBACK = re.compile(r"io_callback(\.\d+)?$|\bPyFunc(_\d+)?$", re.ASCII)
 _EPOCH = re.compile(r"epoch(\d+)\.worker(\d+)\.")
+NCCL = "nccl"
+PREFIX = "collective_"
+LISTS = frozenset(name for name, kind in graph_files.COLUMNS.items() if kind.endswith("[]"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +90,7 @@ def files_of(given: Sequence[Path]) -> list[Path]:
             what = "is a folder: name it alone" if path.is_dir() else "no such file or folder"
             raise GraphError(f"{path}: {what}")
         if not path.name.endswith(ENDINGS):
-            raise GraphError(f"{path}: must end in {', '.join((*PROFILE_ENDINGS, stored_graph.ENDING))}")
+            raise GraphError(f"{path}: must end in {', '.join((*PROFILE_ENDINGS, ENDING))}")
     if len(given) == 1 and neutral.is_one(given[0]):
         return _beside_neutral(given[0])
     return list(given)
@@ -73,7 +104,7 @@ def graph_of(trace: TraceFiles, link: LinkCalibration | None = None, level: str 
     """
     graph = _graph_of(trace, level)
     if link is None and graph.header.link is None:
-        link = links.next_to(trace.paths, trace.record.settings if trace.record else None)
+        link = next_to(trace.paths, trace.record.settings if trace.record else None)
         ratio = None if link is None or graph.header.missing_ranks else _ratio(graph, link)
         if ratio is not None and not 1 / MOST_CORRECTION <= ratio <= MOST_CORRECTION:
             text = (
@@ -115,11 +146,11 @@ def facts_of(record: Record) -> HeaderFacts:
 
 
 def _graph_of(trace: TraceFiles, level: str | None) -> Graph:
-    stored = [path for path in trace.paths if path.name.endswith(stored_graph.ENDING)]
+    stored = [path for path in trace.paths if path.name.endswith(ENDING)]
     if stored and len(stored) < len(trace.paths):
         raise GraphError(f"{stored[0]}: is a stored graph; name either such files or those of a profiler")
     if stored:
-        graph = stored_graph.read(stored)
+        graph = read(stored)
         return graph if trace.record is None else _with_record(graph, trace.record)
     graph = _of_profiles(trace, level or OPERATIONS)
     if level is None and trace.paths[0].name.endswith(XPLANE) and (error := _error(graph)) > MOST_ERROR:
@@ -173,7 +204,7 @@ def _with_sleeps(nodes: Sequence[Node], settings: Mapping[str, Scalar]) -> tuple
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    if stored := stored_graph.files_in(folder):
+    if stored := files_in(folder):
         return stored
     if (native := folder / NATIVE_NAME).is_dir() and not native.is_symlink():
         return _in_folder(native)
@@ -202,3 +233,116 @@ def _beside_neutral(path: Path) -> list[Path]:
         f"{path}: is a neutral trace, which does not say what waits for what; name the profiler's own files, which are "
         f"next to it in {NATIVE_NAME}/"
     )
+
+
+def of_file(path: Path, settings: Settings | None = None) -> LinkCalibration:
+    """Return the calibration of a file. Raises `GraphError`, which names it."""
+    try:
+        found = decode(list[TimedCollective], read_json(os.path.realpath(path)), path.name)
+    except OSError as error:
+        raise GraphError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except CodecError as error:
+        raise GraphError(f"{path}: is not a list of timed collectives ({error})") from error
+    return of_times(found, str(path), settings)
+
+
+def next_to(paths: Sequence[Path], settings: Settings | None = None) -> LinkCalibration | None:
+    """Return the calibration that is stored with these files of a trace; None without one. Raises `GraphError`."""
+    path = paths[0].parent / calibration.NAME
+    return of_file(path, settings) if path.is_file() else None
+
+
+def of_times(found: Sequence[TimedCollective], source: str, settings: Settings | None) -> LinkCalibration:
+    """Return alpha and beta of timed collectives: of the operation and number of ranks that were timed most often.
+
+    Of NCCL's collectives, whose algorithm depends on the size, also a table with the median of each size.
+    """
+    if not found:
+        raise GraphError(f"{source}: contains no timed collective; trace the cell again")
+    operation, ranks = Counter((one.operation, one.ranks) for one in found).most_common(1)[0][0]
+    points = [(one.bytes, one.seconds) for one in found if (one.operation, one.ranks) == (operation, ranks)]
+    link = fit(points, ranks=ranks, source=source, operation=operation, rate_bits_per_s=rate_of(settings))
+    return replace(link, table=_table(found)) if any(one.library == NCCL for one in found) else link
+
+
+def _table(found: Sequence[TimedCollective]) -> tuple[tuple[str, int, int, float], ...]:
+    times_s: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+    for one in found:
+        times_s[one.operation, one.ranks, one.bytes].append(one.seconds)
+    return tuple((*key, median(values)) for key, values in sorted(times_s.items()))
+
+
+def rate_of(settings: Settings | None) -> float | None:
+    """Return the rate of a cell's links in bits a second; None for one that is not limited."""
+    if settings is None or settings.workload != spec.WORKLOAD:
+        return None
+    return network.bits_per_s(spec.problem_of(settings).network)
+
+
+def write(graph: Graph, folder: Path) -> list[Path]:
+    """Write a graph into a folder, made if it is missing, and return the files. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ranks = sorted({node.rank for node in graph.nodes})
+    header = canonical({**asdict(graph.header), "files": ranks})
+    return [
+        graph_files.write(folder, rank, header, (_row(node) for node in graph.nodes if node.rank == rank))
+        for rank in ranks
+    ]
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files of the graph that is stored in a folder, by rank; empty if there is none."""
+    found = (path for path in folder.glob(f"rank*{ENDING}") if not path.is_symlink())
+    return sorted(found, key=lambda path: (len(path.name), path.name))
+
+
+def read(paths: list[Path]) -> Graph:
+    """Return the graph stored in these files, one per rank. Raises `GraphError` naming the file."""
+    try:
+        headers = {path: graph_files.header_of(path) for path in paths}
+        first = headers[paths[0]]
+        for path, text in headers.items():
+            if text != first:
+                raise GraphError(f"{path}: is of another graph than {paths[0]}; name the files of one graph")
+        header, ranks = _header(paths[0], first)
+        if len(paths) < len(ranks):
+            raise GraphError(f"{paths[0].parent}: has files of {len(paths)} ranks, the graph has {len(ranks)}")
+        nodes = tuple(_nodes(graph_files.rows_of(paths)))
+    except GraphFileDamaged as error:
+        raise GraphError(str(error)) from error
+    except (CodecError, TypeError, ValueError, KeyError, AttributeError) as error:
+        if isinstance(error, GraphError):
+            raise
+        raise GraphError(f"{paths[0]}: is not a stored trace graph ({error})") from error
+    return checked(Graph(header, nodes))
+
+
+def _row(node: Node) -> dict[str, Any]:
+    row = {one.name: getattr(node, one.name) for one in fields(node) if one.name != "collective"}
+    if (found := node.collective) is not None:
+        row |= {f"{PREFIX}{one.name}": getattr(found, one.name) for one in fields(found)}
+    return row
+
+
+def _nodes(rows: list[tuple[Any, ...]]) -> Iterator[Node]:
+    names = tuple(graph_files.COLUMNS)
+    for values in rows:
+        row: dict[str, Any] = {
+            name: tuple(value) if name in LISTS and value is not None else value
+            for name, value in zip(names, values, strict=True)
+        }
+        parts = {name.removeprefix(PREFIX): row.pop(name) for name in names if name.startswith(PREFIX)}
+        collective = Collective(**parts) if parts["group"] is not None else None
+        yield Node(**row | {"kind": NodeKind(row["kind"]), "collective": collective})
+
+
+def _header(path: Path, text: str) -> tuple[Header, list[int]]:
+    data = loads(text)
+    if (version := data.get("version")) != VERSION:
+        raise GraphError(f"{path}: has version {version!r}, this program reads {VERSION}; build it again")
+    ranks = data.pop("files")
+    link: Mapping[str, Any] | None = data["link"]
+    if link is not None:
+        data["link"] = LinkCalibration(**{**link, "table": tuple(tuple(row) for row in link["table"])})
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+    return Header(**values), ranks

@@ -17,7 +17,7 @@ from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors.tasks import start
-from keras_matrix.runner.machine import process_tree
+from keras_matrix.runner.machine import tree_memory
 from tests.gpu.fake_nvml import FakeDriver
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]
@@ -100,8 +100,8 @@ def stopping() -> Iterator[threading.Thread]:
 
 def test_a_signal_ends_all_of_them_and_publishes_nothing(folder: Path, stopping: threading.Thread) -> None:
     (folder / "meet.py").write_text(MEET.split("ends =", maxsplit=1)[0] + "time.sleep(60.25)\n")
-    before = set(process_tree.tree(os.getpid()))
+    before = set(tree_memory.tree(os.getpid()))
     stopping.start()
     assert main([]) == 130
     assert records() == []
-    assert set(process_tree.tree(os.getpid())) <= before
+    assert set(tree_memory.tree(os.getpid())) <= before

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.host.procfs import Unread
-from keras_matrix.runner.machine.gpus.cell import CellGpus
 from keras_matrix.runner.machine.gpus.nvml import GpuLost
-from keras_matrix.runner.machine.gpus.readings import GpuProperties, GpuReading, GpuUse, ReadableGpu, open_gpu
+from keras_matrix.runner.machine.gpus.readings import CellGpus, GpuProperties, GpuReading, GpuUse, ReadableGpu, open_gpu
 from tests.gpu.fake_nvml import GPU_IS_LOST, NO_PERMISSION, NOT_SUPPORTED, RESET_REQUIRED, FakeDriver
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("pynvml")]  # it compiles a library

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.models.profiling import CLOCK_MARKS, load, record_epochs, recorded
-from keras_matrix.models.profiling.folder import XPlaneProfiler
+from keras_matrix.models.profiling import CLOCK_MARKS, XPlaneProfiler, load, record_epochs, recorded
 from keras_matrix.records.traces.request import CLOCK, STEP, TraceError, TraceOrder
 
 

@@ -16,20 +16,22 @@ from types import ModuleType
 import pytest
 
 from keras_matrix.analysis.whatif.cost import model as cost_model
+from keras_matrix.analysis.whatif.graph import GraphError
 from keras_matrix.records import findings
+from keras_matrix.records import replicas as replica_proof
 from keras_matrix.records.appended import annotations
 from keras_matrix.records.fc import proof as fc_proof
 from keras_matrix.records.instruments import parity, peaks
-from keras_matrix.records.replicas import proof as replica_proof
 from keras_matrix.records.store import Run
 from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.traces import neutral
-from keras_matrix.runner.checks.first_hour import report as first_hour
+from keras_matrix.runner.checks.first_hour import steps as first_hour
 from keras_matrix.runner.errors import MatrixError
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.reader import parse
 from keras_matrix.runner.measure import stalls
-from keras_matrix.runner.whatif import stored_graph, verification_file
+from keras_matrix.runner.whatif import measurement
+from keras_matrix.runner.whatif.source import _header
 from keras_matrix.uploader.errors import WarehouseFailure
 from keras_matrix.uploader.local import manifest
 from tests.old_results import BASE, BEFORE, DATA, TRACED
@@ -45,14 +47,14 @@ FORMATS: dict[str, tuple[int, str | None]] = {
     "records.findings.FINDINGS_VERSION": (1, "read_findings"),
     "records.instruments.parity.PARITY_VERSION": (3, "read_parity"),
     "records.instruments.peaks.PEAKS_VERSION": (1, "read_peaks"),
-    "records.replicas.proof.PROOF_VERSION": (1, "read_replica_proof"),
+    "records.replicas.PROOF_VERSION": (1, "read_replica_proof"),
     "records.schema.SCHEMA_VERSION": (4, None),  # records: tests/runner/test_old_results.py
     "records.traces.neutral.VERSION": (1, "read_trace"),
-    "runner.checks.first_hour.report.VERSION": (1, "read_first_hour"),
-    "runner.service.bisect.state.VERSION": (1, None),  # a bisection of another version begins anew
+    "runner.checks.first_hour.steps.VERSION": (1, "read_first_hour"),
+    "runner.service.bisect.search.VERSION": (1, None),  # a bisection of another version begins anew
     "runner.matrix.catalog.CATALOG_VERSION": (1, "read_catalog"),
     "runner.matrix.grammar.VERSION": (1, "read_matrix"),
-    "runner.whatif.verification_file.VERSION": (1, None),  # counts as missing
+    "runner.whatif.measurement.VERSION": (1, None),  # counts as missing
     "runner.notify.webhook.VERSION": (1, None),  # a message that is sent and never read
     "uploader.local.manifest.VERSION": (1, "read_manifest"),
     "uploader.schema.TABLES_VERSION": (4, None),  # tables are compared column by column
@@ -135,8 +137,8 @@ def read_parity(folder: Path, version: int) -> str:
 
 
 def read_replica_proof(folder: Path, version: int) -> str:
-    shutil.copytree(ROOT / "records" / "evidence" / "parity" / "devices", folder / replica_proof.FOLDER)
-    return _other_version(folder / replica_proof.FOLDER, version, lambda: replica_proof.load(folder))
+    shutil.copytree(ROOT / "records" / "evidence" / "parity" / "devices", folder / replica_proof.PROOFS_FOLDER)
+    return _other_version(folder / replica_proof.PROOFS_FOLDER, version, lambda: replica_proof.load_proofs(folder))
 
 
 def read_fc_proof(folder: Path, version: int) -> str:
@@ -170,8 +172,8 @@ def read_cost_model(folder: Path, version: int) -> str:
 
 
 def read_graph(folder: Path, version: int) -> str:
-    with pytest.raises(stored_graph.GraphError) as raised:
-        stored_graph._header(folder, json.dumps({"version": version}))
+    with pytest.raises(GraphError) as raised:
+        _header(folder, json.dumps({"version": version}))
     return str(raised.value)
 
 
@@ -196,7 +198,7 @@ def read_catalog(folder: Path, version: int) -> str:
 @pytest.mark.fault("F24", mutation="an analysis of another version is read as one of this version")
 @pytest.mark.parametrize(
     ("module", "name", "read"),
-    [(stalls, stalls.FILE, stalls._stored), (verification_file, verification_file.FILE, verification_file.stored)],
+    [(stalls, stalls.FILE, stalls._stored), (measurement, measurement.FILE, measurement.stored)],
 )
 def test_analysis_of_another_version_counts_as_missing(
     module: ModuleType, name: str, read: Callable[[Run], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

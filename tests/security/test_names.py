@@ -19,21 +19,20 @@ from hypothesis import strategies as st
 
 from keras_matrix.dashboards.live import page
 from keras_matrix.dashboards.live.questions import DashboardFilter, questions
-from keras_matrix.records import identity
+from keras_matrix.records import identity, replicas
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments import influence, parity, work
 from keras_matrix.records.instruments.influence import Influence
 from keras_matrix.records.instruments.parity import ParityRecord
 from keras_matrix.records.instruments.work import Work
-from keras_matrix.records.replicas import proof
-from keras_matrix.records.replicas.proof import ReplicaProof
+from keras_matrix.records.replicas import ReplicaProof
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.matrix import grammar
 from keras_matrix.runner.matrix import task_rules as rules
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.measure.tensorboard import writer
-from keras_matrix.uploader.bigquery import insert_statements
+from keras_matrix.uploader.bigquery import ddl
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.outbox import Batch, Outbox
 from keras_matrix.uploader.push import push
@@ -99,7 +98,7 @@ def test_stored_instruments_are_written_into_their_folder_whatever_the_names(tmp
     results = tmp_path / "above" / "results"
     results.mkdir(parents=True)
     parity.save(results, ParityRecord(1, name, {"value": name}, 8, 2, 0, name))
-    proof.save(results, ReplicaProof(1, name, {"value": name}, 8, 2, 0, 2))
+    replicas.save_proof(results, ReplicaProof(1, name, {"value": name}, 8, 2, 0, 2))
     work.keep(results, name, name, Work(name, {"value": name}, 1))
     influence.keep(results, [Influence(name, "cpu", 2, name, "jax", name, 1.0)])
     written = [path.relative_to(results) for path in tmp_path.rglob("*") if path.is_file()]
@@ -207,8 +206,8 @@ class Statements(FakeWarehouse):
 
     def merge(self, batch: Batch) -> int:
         """Note them, without the batch's own name, which is a hash."""
-        writing = insert_statements.insert_missing("p.d", batch, "p.d.staging", "2026-01-01")
-        reading = insert_statements.existing_keys("p.d", batch)
+        writing = ddl.insert_missing("p.d", batch, "p.d.staging", "2026-01-01")
+        reading = ddl.existing_keys("p.d", batch)
         self.batches += [re.sub(HASH, "HASH", one) for one in (writing, reading)]
         return len(list(batch.lines()))
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from keras_matrix.uploader.bigquery import client as connecting
-from keras_matrix.uploader.bigquery import insert_statements
-from keras_matrix.uploader.bigquery.retry import RetryPolicy
+from keras_matrix.uploader.bigquery import ddl
+from keras_matrix.uploader.bigquery.error_mapping import RetryPolicy
 from keras_matrix.uploader.bigquery.warehouse import BigQueryWarehouse
 from keras_matrix.uploader.errors import SchemaMismatch
 from keras_matrix.uploader.outbox import Batch, Outbox
@@ -92,10 +92,8 @@ def test_without_the_lease_row_overlapping_batches_insert_duplicates(
     emulated: str, overlapping: list[Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shows the documented behaviour of INSERT, and that the previous test can fail."""
-    script = insert_statements.insert_missing
-    monkeypatch.setattr(
-        insert_statements, "insert_missing", lambda *given: LEASED.sub("SET leased = 1;", script(*given))
-    )
+    script = ddl.insert_missing
+    monkeypatch.setattr(ddl, "insert_missing", lambda *given: LEASED.sub("SET leased = 1;", script(*given)))
     warehouse = opened(emulated)
     warehouse.create()
     for _ in range(10):

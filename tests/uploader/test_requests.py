@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.uploader.bigquery.error_mapping import Deadline, RetryPolicy
 from keras_matrix.uploader.bigquery.jobs import Jobs
-from keras_matrix.uploader.bigquery.retry import Deadline, RetryPolicy
 from keras_matrix.uploader.errors import (
     BadInput,
     Contended,

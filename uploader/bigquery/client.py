@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from keras_matrix.uploader.bigquery import connection_check, error_mapping
 from keras_matrix.uploader.bigquery.connection_check import EMULATOR
+from keras_matrix.uploader.bigquery.error_mapping import Deadline, RetryPolicy
 from keras_matrix.uploader.bigquery.jobs import REQUEST_S, Jobs
-from keras_matrix.uploader.bigquery.retry import Deadline, RetryPolicy
 from keras_matrix.uploader.bigquery.warehouse import BigQueryWarehouse
 from keras_matrix.uploader.errors import BadInput
 from keras_matrix.uploader.warehouse import Options

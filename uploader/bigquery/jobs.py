@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from keras_matrix.uploader.bigquery import error_mapping
-from keras_matrix.uploader.bigquery.retry import Deadline, RetryPolicy
+from keras_matrix.uploader.bigquery.error_mapping import Deadline, RetryPolicy
 from keras_matrix.uploader.errors import Contended, RowsRefused, Unreachable, WarehouseFailure
 
 if TYPE_CHECKING:

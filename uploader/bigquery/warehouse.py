@@ -3,7 +3,7 @@
 A dataset is created in one of two modes, which every command detects:
 
     with DML (the default)   a load job fills a staging table for the batch, one transaction inserts the rows whose keys
-                             are missing in the table (`uploader.bigquery.insert_statements`), the staging table is
+                             are missing in the table (`uploader.bigquery.ddl`), the staging table is
                              dropped
     append-only              for projects without DML (the sandbox): the existing keys of `<table>_appended` are read, a
                              load job appends the other lines, and `<table>` is a view with one row per key
@@ -23,7 +23,7 @@ from datetime import date, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.uploader.bigquery import ddl, error_mapping, insert_statements
+from keras_matrix.uploader.bigquery import ddl, error_mapping
 from keras_matrix.uploader.bigquery.jobs import REQUEST_S, UPLOAD_S, Jobs
 from keras_matrix.uploader.bigquery.partition_pruning import push_down_day_filters
 from keras_matrix.uploader.errors import BadInput, RowsRefused, SchemaMismatch, Unreachable, WarehouseFailure
@@ -170,7 +170,7 @@ class BigQueryWarehouse:
         limits_ms = [int(one.expiration_ms) for one in partitionings if one is not None and one.expiration_ms]
         if not limits_ms:
             return None
-        [[day]] = self._select("read-last-day-expired", insert_statements.last_day_expired(min(limits_ms))).rows
+        [[day]] = self._select("read-last-day-expired", ddl.last_day_expired(min(limits_ms))).rows
         retained: date = day + timedelta(days=1)
         return retained.isoformat()
 
@@ -236,7 +236,7 @@ class BigQueryWarehouse:
         staging = f"{self._ready}.{batch.table.name}_{batch.sha[:16]}_{uuid.uuid4().hex[:16]}"
         self._load(f"load-{batch.name[:40]}", batch.content(), batch.table, staging)
         try:
-            script = insert_statements.insert_missing(self._dataset, batch, staging, self._retained_from)
+            script = ddl.insert_missing(self._dataset, batch, staging, self._retained_from)
             return self._jobs.policy.retry_contended(lambda: self._inserted(batch, script), self._jobs.deadline)
         finally:
             self._drop(staging)
@@ -266,10 +266,8 @@ class BigQueryWarehouse:
         given = [bigquery.ArrayQueryParameter("runs", "STRING", runs)]
 
         def once() -> int:
-            existing = self._select(
-                f"read-{batch.name[:40]}", insert_statements.existing_keys(self._dataset, batch), given
-            )
-            lines = insert_statements.missing_lines(batch, set(existing.rows))
+            existing = self._select(f"read-{batch.name[:40]}", ddl.existing_keys(self._dataset, batch), given)
+            lines = ddl.missing_lines(batch, set(existing.rows))
             if lines:
                 text = "\n".join(lines) + "\n"
                 self._load(f"append-{batch.name[:40]}", text.encode(), batch.table, self._id(batch.table))

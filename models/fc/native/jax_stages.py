@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from keras_matrix.models.fc import layout
-from keras_matrix.models.fc.interface import Tensor
-from keras_matrix.models.fc.scopes import scope
+from keras_matrix.models.fc.interface import Tensor, scope
 from keras_matrix.models.fc.stages import Boxes, LocalStage, in_turn
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, device_peaks_bytes, placement
 from keras_matrix.records.fc.spec import LEARNING_RATE, WorkerPlacement

@@ -21,10 +21,9 @@ from jax.sharding import PartitionSpec as P
 
 from keras_matrix.models.fc import hlo, layout
 from keras_matrix.models.fc.collective_time import jax_collectives_s
-from keras_matrix.models.fc.interface import Loss, Tensor, Worker, WorkerAxis
+from keras_matrix.models.fc.interface import Loss, Tensor, Worker, WorkerAxis, scope
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import program
-from keras_matrix.models.fc.scopes import scope
 from keras_matrix.models.fc.worker_group import (
     WorkerGroup,
     WorkerSpec,
@@ -32,8 +31,9 @@ from keras_matrix.models.fc.worker_group import (
     device_peaks_bytes,
     placement,
 )
-from keras_matrix.records.fc import buckets, layer_groups
+from keras_matrix.records.fc import layer_groups
 from keras_matrix.records.fc.communication import Communication
+from keras_matrix.records.fc.layer_groups import buckets_by_count
 from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Parallelism, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 
@@ -98,7 +98,7 @@ class JaxWorker(Worker):
         if self.size == 1 or not self.buckets:
             return [self.all_reduce(gradient) for gradient in gradients]
         backward = gradients[::-1]
-        sums = [self._summed_together([backward[at] for at in bucket]) for bucket in buckets.by_count(self.buckets)]
+        sums = [self._summed_together([backward[at] for at in bucket]) for bucket in buckets_by_count(self.buckets)]
         return [gradient for bucket in sums for gradient in bucket][::-1]
 
     def _summed_together(self, arrays: Sequence[Tensor]) -> list[Tensor]:

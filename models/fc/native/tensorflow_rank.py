@@ -16,13 +16,12 @@ from typing import Any
 import tensorflow as tf
 
 from keras_matrix.models.fc import layout
-from keras_matrix.models.fc.interface import Tensor
+from keras_matrix.models.fc.interface import Tensor, scope
 from keras_matrix.models.fc.native.tensorflow_mirrored import MirroredWorker
 from keras_matrix.models.fc.processes.meeting import Meeting, located
 from keras_matrix.models.fc.processes.network import free_port
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import Result, program
-from keras_matrix.models.fc.scopes import scope
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement
 from keras_matrix.models.process.cpus import take_share
 from keras_matrix.records.fc.spec import LEARNING_RATE, WorkerPlacement

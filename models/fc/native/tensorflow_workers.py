@@ -19,10 +19,9 @@ import tensorflow as tf
 
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.collective_time import SCOPE, tensorflow_collectives_s
-from keras_matrix.models.fc.interface import Loss, Stage, Tensor, Worker, WorkerAxis
+from keras_matrix.models.fc.interface import Loss, Stage, Tensor, Worker, WorkerAxis, scope
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import Result, program
-from keras_matrix.models.fc.scopes import scope
 from keras_matrix.models.fc.stages import Boxes, LocalStage, in_turn
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement
 from keras_matrix.records.fc.communication import Communication

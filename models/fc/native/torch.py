@@ -15,11 +15,10 @@ import torch
 import torch.distributed as dist
 
 from keras_matrix.models.fc import layout
-from keras_matrix.models.fc.interface import Stage, Tensor, Worker
+from keras_matrix.models.fc.interface import Stage, Tensor, Worker, mark_with, scope
 from keras_matrix.models.fc.native.torch_worker import TorchWorker
 from keras_matrix.models.fc.processes.meeting import Meeting, NotMet, located
 from keras_matrix.models.fc.programs import program
-from keras_matrix.models.fc.scopes import mark_with, scope
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement, require_devices
 from keras_matrix.models.process.process_group import Member, connect, prepare, settle
 from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Parallelism, WorkerPlacement

@@ -10,7 +10,7 @@ import torch
 
 from keras_matrix.models.fc.interface import Tensor
 from keras_matrix.records.dtypes import ELEMENT_BYTES
-from keras_matrix.records.fc import buckets, layer_groups
+from keras_matrix.records.fc import layer_groups
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.text import MIB
 
@@ -61,5 +61,5 @@ def grouping(problem: FcProblem) -> dict[str, Any]:
         return {}
     item = ELEMENT_BYTES[problem.precision]
     sizes = [rows * columns * item for rows, columns in reversed(problem.shapes)]
-    capacities = buckets.capacities_of(layer_groups.counts(problem.buckets), sizes)
+    capacities = layer_groups.capacities_of(layer_groups.counts(problem.buckets), sizes)
     return {"bucket_cap_mb_list": [capacity / MIB for capacity in capacities]}

@@ -6,24 +6,34 @@ best practices"), and importing Keras is enough to initialise CUDA: it calls `to
 is not used, since its workers would be children of another process than the one with which they must end.
 
 If one process dies or fails, the others are ended at once and the exception names its rank; if the process that started
-them dies, they are killed. Those on other machines are started there (`models.fc.processes.remote`), and end with their
+them dies, they are killed. Those on other machines are started there (`models.fc.processes.ranks`), and end with their
 connection.
+
+Workers on other machines: the process that measures connects to one process there for each of its workers.
+
+A connection is a pipe's end over TCP. Both sides prove that they have the key, as in `multiprocessing.connection`; what
+they send is not encrypted, and whoever has the key may run any code: as for the cluster itself, the network must be
+private. The connections that a backend then makes between its workers are protected by nothing but that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import shutil
+import socket
 import statistics
+import struct
 import tempfile
 import time
+from dataclasses import replace
 from itertools import chain
-from multiprocessing.connection import Connection, wait
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keras_matrix.models.fc.processes import remote
 from keras_matrix.models.fc.processes.meeting import NotMet
 from keras_matrix.models.fc.processes.worker import (
     ANSWER,
@@ -36,6 +46,7 @@ from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerS
 from keras_matrix.models.process.children import StartMethod, end_of, start_method
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc.communication import Communication, TimingMethod
+from keras_matrix.records.fc.network import Site
 from keras_matrix.records.fc.spec import WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
 from keras_matrix.records.traces.request import TraceOrder
@@ -44,6 +55,13 @@ from keras_matrix.records.traces.request import TraceOrder
 NEWS_OF_DEATH_S = 0.5
 # Steps whose collectives are timed may take so many times as long, and reading a profile so many seconds.
 WATCHED_SLOWER, WATCHED_LEAST_S = 10.0, 30.0
+RETRY_S = 0.1
+# Within this time who connects proves that it has the key.
+HANDSHAKE_S = 5
+# A machine that acknowledges nothing for so long cannot be reached any more: a step may wait longer for a slow one.
+UNREACHABLE_S = 60
+# What a handshake with another program raises: a wrong key or length, its end, or no answer in time.
+NO_WORKER = (AuthenticationError, AssertionError, EOFError, OSError)
 
 
 class WorkerDied(Exception):
@@ -84,7 +102,7 @@ class Ranks(WorkerGroup):
             start = WorkerStart(order, rank, meeting, timeout_s, copied, backend)
             self._processes.append(started_worker(start, theirs, list(self._pipes)))
         try:  # after the processes here, which would have these connections, too
-            self._pipes += remote.connections(order, timeout_s)
+            self._pipes += connections(order, timeout_s)
         except NotMet as error:
             self._fail(str(error), NotConnected)
         self._ask("places")
@@ -217,3 +235,75 @@ class Ranks(WorkerGroup):
     def _fail(self, text: str, kind: type[WorkerFailed] = WorkerFailed) -> NoReturn:
         self.close()
         raise kind(f"{text}; the other workers were ended")
+
+
+def connections(order: WorkerSpec, timeout_s: float) -> list[Connection]:
+    """Return a connection to each worker on another machine, by rank. Raises `NotMet`."""
+    meeting, until_s = order.rendezvous, time.monotonic() + timeout_s
+    if meeting is None:
+        return []
+    return [
+        _connected(site, bytes.fromhex(meeting.key), until_s)
+        for site in meeting.sites[1:]
+        for _ in range(order.workers_here)
+    ]
+
+
+def _connected(site: Site, key: bytes, until_s: float) -> Connection:
+    while True:
+        try:
+            found = _tuned(socket.create_connection((site.address, site.port), HANDSHAKE_S))
+            answer_challenge(found, key)
+            deliver_challenge(found, key)
+            return _without_limit(found)
+        except NO_WORKER as error:  # it does not listen yet
+            if time.monotonic() > until_s:
+                where = f"{site.name} ({site.address}:{site.port})"
+                raise NotMet(f"the workers of {where} cannot be reached: {error or type(error).__name__}") from error
+            time.sleep(RETRY_S)
+
+
+def serve(start: WorkerStart) -> None:
+    """Provide this machine's workers until each has ended; `start` is that of the first one of this machine.
+
+    How they end is not judged here: the process that measures ends or loses them. Raises OSError if the port is taken.
+    """
+    meeting = start.order.rendezvous
+    assert meeting is not None
+    processes, key = [], bytes.fromhex(meeting.key)
+    with socket.create_server((meeting.here.address, meeting.here.port)) as server:
+        for rank in range(start.rank, start.rank + start.order.workers_here):
+            processes.append(started_worker(replace(start, rank=rank), accepted(server, key), []))
+    for process in processes:
+        process.join()
+
+
+def accepted(server: socket.socket, key: bytes) -> Connection:
+    """Return the next connection of a process that has the key; others are closed."""
+    while True:
+        found = _tuned(server.accept()[0])
+        with contextlib.suppress(*NO_WORKER):
+            deliver_challenge(found, key)
+            answer_challenge(found, key)
+            return _without_limit(found)
+        found.close()
+
+
+def _tuned(own: socket.socket) -> Connection:
+    """Return a socket as a connection with limits: of each answer, and of the time without any acknowledgement."""
+    own.settimeout(None)
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", HANDSHAKE_S, 0))
+    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, UNREACHABLE_S // 3)
+    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, UNREACHABLE_S // 6)
+    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREACHABLE_S * 1000)
+    return Connection(own.detach())
+
+
+def _without_limit(found: Connection) -> Connection:
+    """Return the connection, on which an answer may take as long as a step does."""
+    with socket.socket(fileno=found.fileno()) as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
+        own.detach()
+    return found

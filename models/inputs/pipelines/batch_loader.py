@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from keras_matrix.models.inputs.pipelines.decode import Decode
 from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage
 from keras_matrix.models.inputs.pipelines.pixels import PixelScaling
-from keras_matrix.models.inputs.stored.order import Order
-from keras_matrix.models.inputs.stored.sample import InputDataError, Sample, Source
+from keras_matrix.models.inputs.stored.sample import InputDataError, Order, Sample, Source
 from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR, BAD_SAMPLES_FILE
 
 STAGES = ("fetch_wall_s", "fetch_cpu_s", "prepare_wall_s", "prepare_cpu_s", "bytes", "batch")

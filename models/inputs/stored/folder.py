@@ -30,8 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_matrix.models.inputs.stored.order import Order
-from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Sample
+from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Order, Sample
 
 JPEG_SUFFIXES = (b".jpg", b".jpeg", b".jpe", b".jfif")
 OWN_FILES = frozenset({b"manifest.json"})

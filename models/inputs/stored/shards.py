@@ -14,8 +14,7 @@ import numpy as np
 from keras_matrix.models.inputs.stored import manifest
 from keras_matrix.models.inputs.stored.example import Features, WrongExample, decoded
 from keras_matrix.models.inputs.stored.manifest import Manifest
-from keras_matrix.models.inputs.stored.order import Order
-from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Sample
+from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Order, Sample
 
 TFRECORD, ARRAY_RECORD = "tfrecord", "array_record"
 # `train-00000-of-01024` without a suffix is what TensorFlow's converter of ImageNet writes.

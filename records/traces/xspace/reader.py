@@ -29,22 +29,20 @@ from keras_matrix.records.traces.request import CLOCK, MARK, PHASE, STEP, WORKER
 from keras_matrix.records.traces.xspace import hlo, xplane
 from keras_matrix.records.traces.xspace.columns import Places
 from keras_matrix.records.traces.xspace.hlo import Instruction
-from keras_matrix.records.traces.xspace.launches import (
+from keras_matrix.records.traces.xspace.operations import (
     CORRELATION,
     NO_CORRELATION,
     NO_LAUNCHES,
-    Launches,
-    StepMark,
-    launches,
-)
-from keras_matrix.records.traces.xspace.operations import (
     NO_RUN,
     NO_SIZE,
     NOTHING,
+    Launches,
     LineKey,
     OperationColumns,
     OperationTable,
     ProgramOperation,
+    StepMark,
+    launches,
 )
 from keras_matrix.records.traces.xspace.xplane import UNTOLD, Events, Plane, PlaneEvent, PlaneLine
 

@@ -20,10 +20,11 @@ from keras_matrix.records.traces.names import Scopes, copy_of, is_collective
 from keras_matrix.records.traces.neutral import KINDS, Phase, Span, Track, TrackKind
 from keras_matrix.records.traces.request import PHASE, STEP, Names
 from keras_matrix.records.traces.xspace.columns import Places
-from keras_matrix.records.traces.xspace.launches import NO_CORRELATION, NO_STEP
 from keras_matrix.records.traces.xspace.operations import (
+    NO_CORRELATION,
     NO_RUN,
     NO_SIZE,
+    NO_STEP,
     Flags,
     LineKey,
     OperationColumns,

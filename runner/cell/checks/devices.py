@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from keras_matrix.models.fc.worker_group import NoDevice, NoSuchDevices
+from keras_matrix.records import replicas
 from keras_matrix.records.host.memory_errors import says_out_of_memory
-from keras_matrix.records.replicas import rules
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
@@ -37,9 +37,9 @@ class DeviceMismatch(Exception):
 
 def refuse_devices(settings: Settings) -> None:
     """Raise `Unsupported` if the backend or the cell's CPUs do not allow its number of devices."""
-    problems = (*rules.problems(settings), rules.backend_problem(settings))
+    problems = (*replicas.problems(settings), replicas.backend_problem(settings))
     cpus = len(os.sched_getaffinity(0))
-    if found := [one for one in (*problems, rules.too_few_cpus(settings, cpus)) if one]:
+    if found := [one for one in (*problems, replicas.too_few_cpus(settings, cpus)) if one]:
         raise Unsupported("; ".join(found))
 
 

@@ -14,7 +14,7 @@ from keras_matrix.models.twins.generation import Continue
 from keras_matrix.models.twins.interface import Compiled
 from keras_matrix.records.schema import Learning, Times
 from keras_matrix.runner.cell.batches import Batch, make_batches
-from keras_matrix.runner.cell.generation.phase import Generating, generated, lengths
+from keras_matrix.runner.cell.generation import Generating, generated, lengths
 from keras_matrix.runner.cell.implementations.training import untraced
 from keras_matrix.runner.cell.loop import Stretch
 from keras_matrix.runner.cell.phases import WorkMismatch, unchanged

@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, cast
 
+from keras_matrix.records import replicas
 from keras_matrix.records.backends import TABLE
-from keras_matrix.records.replicas import rules
 from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.runner.cell.backends import Unsupported
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
@@ -41,7 +41,7 @@ def check_resolved(settings: Settings, model: Any) -> None:
             "devices: the workload returns its own source of batches, which is not divided among devices; set feed: "
             "device_resident or host_fed, or devices: 1"
         )
-    if found := rules.problems(settings):
+    if found := replicas.problems(settings):
         raise Unsupported("; ".join(found))
     own = TABLE[settings.backend]
     if model.jit_compile and not own.compiles_replicas:

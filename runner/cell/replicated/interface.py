@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.replicas.facts import Replicas
+from keras_matrix.records.replicas import Replicas
 from keras_matrix.runner.cell.batches import Batch, Feeder
 
 if TYPE_CHECKING:

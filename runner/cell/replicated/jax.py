@@ -14,7 +14,7 @@ from keras_matrix.models.fc.native.jax import reserve
 from keras_matrix.models.fc.native.jax_workers import STEPS_AHEAD
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.replicas.facts import Replica, Replicas
+from keras_matrix.records.replicas import Replica, Replicas
 from keras_matrix.records.settings import DATA, RESIDENT, Settings
 from keras_matrix.runner.cell.backends import Unsupported
 from keras_matrix.runner.cell.batches import Batch, Feeder, counted_feed

@@ -13,7 +13,7 @@ from keras_matrix.models.fc.collective_time import SCOPE, tensorflow_collectives
 from keras_matrix.models.fc.native.tensorflow import reserve
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.replicas.facts import FED_FROM_HOST, Replica, Replicas
+from keras_matrix.records.replicas import FED_FROM_HOST, Replica, Replicas
 from keras_matrix.records.settings import RESIDENT, Settings
 from keras_matrix.runner.cell.backends import Unsupported
 from keras_matrix.runner.cell.backends.tensorflow import repeated

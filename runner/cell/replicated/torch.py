@@ -41,7 +41,7 @@ from keras_matrix.models.process.children import end_of, end_with_parent, start_
 from keras_matrix.models.process.float64 import keep_float64
 from keras_matrix.models.process.process_group import Member, connect, prepare, settle
 from keras_matrix.records.fc.communication import Communication, TimingMethod
-from keras_matrix.records.replicas.facts import Replica, Replicas
+from keras_matrix.records.replicas import Replica, Replicas
 from keras_matrix.records.settings import RESIDENT, Settings
 from keras_matrix.runner.cell.backends import Unsupported
 from keras_matrix.runner.cell.batches import Batch, Feeder, counted_feed

@@ -1,11 +1,17 @@
-"""The steps of a first hour with their expectations and results, and the command's exit code. Pure."""
+"""The steps of a first hour with their expectations and results, and the command's exit code. Pure.
+
+The report of a first hour, to be attached to an issue: as Markdown for people and as JSON. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
+
+VERSION = 1
 
 
 class StepOutcome(StrEnum):
@@ -51,3 +57,78 @@ def exit_code(done: Sequence[Done]) -> int:
     """Return 0 if all steps were as expected; 2 or 3 if an essential command exited so; else 1."""
     failed = [one for one in done if one.found.outcome is StepOutcome.FAILED]
     return failed[0].exit_code if failed else 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """The subject, the steps and their results. `about` maps properties of the subject to their values."""
+
+    subject: str
+    about: Mapping[str, str]
+    done: Sequence[Done]
+
+    @property
+    def title(self) -> str:
+        """A sentence with the number of steps that were as expected."""
+        ran = [one for one in self.done if one.found.outcome is not StepOutcome.NOT_RUN]
+        good = sum(one.found.outcome is StepOutcome.OK for one in ran)
+        text = f"A first hour on {self.subject}: {good} of {len(ran)} steps as expected"
+        skipped = len(self.done) - len(ran)
+        return f"{text}, {skipped} could not run" if skipped else text
+
+    def markdown(self) -> str:
+        """Return the report as Markdown."""
+        return "\n\n".join(self.parts()) + "\n"
+
+    def parts(self) -> list[str]:
+        """Return the paragraphs, headings and tables of the report."""
+        parts = [f"# {self.title}", table(("", ""), list(self.about.items())), "## Steps", self._steps()]
+        if details := [f"- {one.name}: {cell(line)}" for one in self.done for line in one.found.details]:
+            parts += ["## Details", "\n".join(details)]
+        return parts
+
+    def json(self) -> str:
+        """Return the report as a JSON document."""
+        steps = [asdict(one) for one in self.done]
+        document = {"version": VERSION, "subject": self.subject, "title": self.title, "about": dict(self.about)}
+        return json.dumps({**document, "steps": steps}, indent=1, allow_nan=False) + "\n"
+
+    def _steps(self) -> str:
+        rows = [
+            (one.name, str(one.found.outcome), f"{one.duration_s:.1f} s", one.expected, one.found.summary)
+            for one in self.done
+        ]
+        return table(("step", "outcome", "time", "expected", "found"), rows)
+
+
+def read(document: Mapping[str, Any]) -> Report:
+    """Return the report from its JSON document. Raises KeyError, TypeError or ValueError for an invalid one."""
+    if document["version"] != VERSION:
+        raise ValueError(f"version: must be {VERSION}, got {document['version']!r}")
+    done = []
+    for step in document["steps"]:
+        found = step["found"]
+        typed = StepResult(**(found | {"outcome": StepOutcome(found["outcome"]), "details": tuple(found["details"])}))
+        done.append(Done(**(step | {"found": typed})))
+    return Report(str(document["subject"]), dict(document["about"]), done)
+
+
+def merged(reports: Mapping[str, Report]) -> Report:
+    """Return several reports of the same subject as one; lines that differ contain the name of their report."""
+    about: dict[str, str] = {}
+    for name, report in reports.items():
+        for key, value in report.about.items():
+            about[key if about.get(key, value) == value else f"{key} ({name})"] = value
+    subject = next(iter(reports.values())).subject
+    return Report(subject, about, [one for report in reports.values() for one in report.done])
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table with its cells escaped."""
+    lines = [head, ["---"] * len(head), *([cell(text) for text in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell(text: str) -> str:
+    """Return a text escaped for a cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

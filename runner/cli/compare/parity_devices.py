@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from keras_matrix.analysis.proofs import device_verdict, is_proved, verdict_meaning
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.replicas.proof import BackendProof, ReplicaProof
+from keras_matrix.records.replicas import BackendProof, ReplicaProof
 from keras_matrix.records.text import printable
 from keras_matrix.runner.checks.parity import ParityRequest
 from keras_matrix.runner.checks.replicas import prove_all

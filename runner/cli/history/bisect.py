@@ -23,7 +23,7 @@ from keras_matrix.runner.cli.options import add_measuring_options, number, run_r
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.environments.rebuilt import cache_folder
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.plan.estimates import estimates
+from keras_matrix.runner.plan.plan import estimates
 from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service import cells, exit_codes
 from keras_matrix.runner.service.bisect import text

@@ -19,8 +19,7 @@ from keras_matrix.runner.cli.options import add_matrix_options, add_results_opti
 from keras_matrix.runner.cli.render.format import aligned, document
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_texts, work
-from keras_matrix.runner.plan.estimates import Estimates, estimates
-from keras_matrix.runner.plan.plan import PlannedRepeat, order, plan_id
+from keras_matrix.runner.plan.plan import Estimates, PlannedRepeat, estimates, order, plan_id
 from keras_matrix.runner.service.plan import plan_document, refused_cells, refused_lines
 
 

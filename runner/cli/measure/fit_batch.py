@@ -12,7 +12,7 @@ from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_op
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.largest_search import find
-from keras_matrix.runner.plan.largest_cells import LargestCell
+from keras_matrix.runner.plan.largest_batch import LargestCell
 from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.progress.largest import cell_name, line
 from keras_matrix.runner.service import cells

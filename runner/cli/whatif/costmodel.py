@@ -20,7 +20,7 @@ from keras_matrix.records.text import NOTHING, number, percentage, plural, print
 from keras_matrix.runner.cli.options import check_output
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import InfrastructureError
-from keras_matrix.runner.whatif import cost_data, cost_file, cost_regressor
+from keras_matrix.runner.whatif import cost_data, cost_regressor
 
 HEADING = ["", "different", "time", "regression", "roofline", "new device", "predicted with"]
 
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train and write a model, or show one."""
     if args.action == "show":
-        _show(cost_file.read(args.file), args.file, as_json=args.json)
+        _show(cost_data.read(args.file), args.file, as_json=args.json)
         return 0
     check_output("--to", args.to)
     _show(_trained(args.paths, args.to, args.peaks), args.to, as_json=args.json)

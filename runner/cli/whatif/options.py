@@ -15,7 +15,7 @@ from keras_matrix.runner.measure.request import CellChoice, check_range
 from keras_matrix.runner.progress.display import TerminalDisplay
 from keras_matrix.runner.service import whatif
 from keras_matrix.runner.service.whatif import WhatIfWork
-from keras_matrix.runner.whatif.cost_file import Applied
+from keras_matrix.runner.whatif.cost_data import Applied
 from keras_matrix.runner.whatif.source import OPERATIONS, SEGMENTS, TraceFiles
 
 TRACE_HELP = (

@@ -31,8 +31,8 @@ from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.measure.request import check_range
 from keras_matrix.runner.service import whatif
 from keras_matrix.runner.service.whatif import choices_of, replayed, what_if_problem, write_timelines
-from keras_matrix.runner.whatif import picture, stored_graph
-from keras_matrix.runner.whatif.cost_file import Applied
+from keras_matrix.runner.whatif import picture, source
+from keras_matrix.runner.whatif.cost_data import Applied
 from keras_matrix.runner.whatif.prediction import StrategyPrediction, predictions
 
 TOP, RESAMPLES, MOST_RESAMPLES = 12, 200, 100_000
@@ -138,7 +138,7 @@ class Output:
                 title = f"A step of {ranks} of {graph.header.backend}: measured, and below it replayed"
                 self.picture.write_text(picture.svg(graph, replayed.schedule, title), encoding="utf-8")
             if self.graph is not None:
-                stored_graph.write(graph, self.graph)
+                source.write(graph, self.graph)
         except OSError as error:
             raise InfrastructureError(f"{error.filename}: cannot be written: {error.strerror or error}") from error
 

@@ -25,7 +25,7 @@ from keras_matrix.runner.executors.docker.engine import Engine, EngineGone, Star
 from keras_matrix.runner.executors.process.fork_servers import ANSWER_LIMIT_S, Server
 from keras_matrix.runner.executors.supervise.output import CappedOutput
 from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, ServerGone
-from keras_matrix.runner.machine import process_tree
+from keras_matrix.runner.machine import tree_memory
 
 SOCKET = "socket"
 OOM_PAUSES_S = (0.05, 0.15, 0.3)
@@ -83,7 +83,7 @@ class CellContainer:
             with contextlib.suppress(EngineGone):
                 self._keeper.engine.kill(self._started.container_id)
         if pid > 0:  # it had not ended before its pid was read
-            process_tree.kill_tree(pid)
+            tree_memory.kill_tree(pid)
 
     def release(self) -> None:
         """Remove the container."""
@@ -145,7 +145,7 @@ class ContainerServer(Server):
     def begin(self, order: dict[str, Any], output: int) -> int:
         """Start a process through the server; return its pid on this machine."""
         inner = super().begin(order, output)
-        found = (pid for pid in process_tree.tree(self._started.pid) if pid_inside(pid) == inner)
+        found = (pid for pid in tree_memory.tree(self._started.pid) if pid_inside(pid) == inner)
         return next(found, self._started.pid)
 
     def receive(self, timeout_s: float | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from keras_matrix.runner.executors.docker import executor as docker
 from keras_matrix.runner.executors.docker.engine import ContainerLimits, Engine, Image, Seccomp, connect
 from keras_matrix.runner.executors.docker.executor import IMAGES, ContainerPlace, DockerExecutor, image_name, looked_up
 from keras_matrix.runner.executors.registry import ExecutorEntry, ExecutorRequest, Executors
-from keras_matrix.runner.machine import process_tree
+from keras_matrix.runner.machine import tree_memory
 from keras_matrix.runner.matrix.reader import Cell
 
 # Left to the machine itself, so that a cell that needs too much is ended before the machine runs out of memory.
@@ -48,7 +48,7 @@ class InContainers(Executors):
 
     def end_leftovers(self, results: Path) -> None:
         """End the processes and remove the containers of a killed runner."""
-        process_tree.end_leftovers(str(results.resolve()))
+        tree_memory.end_leftovers(str(results.resolve()))
         docker.end_leftovers(self._engine(), str(results.resolve()))
 
     def executor(self, run: Run, python: str | None) -> Executor:

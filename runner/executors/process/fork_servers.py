@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from keras_matrix.records.schema import Container
 from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, ServerGone
-from keras_matrix.runner.machine import process_tree
+from keras_matrix.runner.machine import tree_memory
 
 K = TypeVar("K", bound=Hashable)
 ANSWER_LIMIT_S = 120.0
@@ -58,7 +58,7 @@ class Server:
 
     def kill(self, pid: int) -> None:
         """End a process that it started, and all below it."""
-        process_tree.kill_tree(pid)
+        tree_memory.kill_tree(pid)
 
     def release(self) -> None:
         """Its process has ended."""
@@ -91,7 +91,7 @@ class ProcessServer(Server):
         try:
             self.process.wait(CLOSE_LIMIT_S)
         except subprocess.TimeoutExpired:
-            process_tree.kill_tree(self.process.pid)
+            tree_memory.kill_tree(self.process.pid)
             self.process.wait()
 
 

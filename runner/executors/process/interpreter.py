@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import keras_matrix
-from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.packages import DISTRIBUTIONS
+from keras_matrix.records.backends import BACKENDS, DISTRIBUTIONS
 from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.errors import UsageError
 

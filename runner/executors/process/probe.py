@@ -20,7 +20,7 @@ from keras_matrix.runner.executors.probe import ProbeFailed
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.supervise.environment import ALLOWED, cell_environment, cuda_cache_in
 from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable
-from keras_matrix.runner.machine.process_tree import kill_tree
+from keras_matrix.runner.machine.tree_memory import kill_tree
 
 TAIL_CHARACTERS = 2000
 

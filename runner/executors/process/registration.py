@@ -11,7 +11,7 @@ from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_versions
 from keras_matrix.runner.executors.registry import Executors
-from keras_matrix.runner.machine.process_tree import end_leftovers
+from keras_matrix.runner.machine.tree_memory import end_leftovers
 from keras_matrix.runner.matrix.reader import Cell
 
 

@@ -32,10 +32,10 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Outcome, Running, WaitingCell
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.process.interpreter import installed_versions
-from keras_matrix.runner.executors.ray import folders
+from keras_matrix.runner.executors.ray import machines
 from keras_matrix.runner.executors.ray.machines import NodeFacts
 from keras_matrix.runner.executors.supervise.watch import Never, Watch
-from keras_matrix.runner.machine import machine, process_tree
+from keras_matrix.runner.machine import machine, tree_memory
 from keras_matrix.runner.machine.surroundings import pinning
 
 SHARED = ("compile_cache_dir", "autotune_dir", "cuda_cache_dir")
@@ -125,7 +125,7 @@ class Agent:
     def __init__(self, mark: str, start: str, labels: Mapping[str, str]) -> None:
         """End what an earlier agent of the same session left on this node."""
         restored()
-        process_tree.end_leftovers(mark)
+        tree_memory.end_leftovers(mark)
         self._machine = _machine(labels)
         self._executor = ProcessExecutor(start=start, mark=mark)
         # The same for every agent of a session here, so that what a killed one left is removed.
@@ -154,7 +154,7 @@ class Agent:
         made = self._scratch / MODULES / digest
         aside = made.with_name(f".{digest}.{os.getpid()}")
         try:
-            folders.unpacked(archive, aside)
+            machines.unpacked(archive, aside)
             aside.rename(made)
         except (OSError, tarfile.TarError):
             remove_tree(aside)
@@ -244,18 +244,18 @@ class Agent:
             outcome = replace(outcome, machine=self._machine)
         try:
             return FinishedCell(outcome, *self._archives(live.job))
-        except (OSError, folders.TooLarge) as error:
+        except (OSError, machines.TooLarge) as error:
             # Its figures are complete without the other files.
             warning = f"files_left: {error}; they were not copied from the node"
             result = [path for path in (live.job.result_path,) if path.is_file()]
-            without = folders.packed(Path(live.job.folder), result)
+            without = machines.packed(Path(live.job.folder), result)
             return FinishedCell(replace(outcome, warnings=(*outcome.warnings, warning)), without)
 
     def _archives(self, job: Job) -> tuple[bytes, bytes | None]:
         """Return the archives of a cell's files, without its home and temporary files, and of its outputs."""
         folder = Path(job.folder)
         own = [path for path in sorted(walk(folder)) if path.relative_to(folder).parts[0] not in LEFT_THERE]
-        return folders.packed(folder, own), folders.packed(Path(job.outputs_dir)) if job.outputs_dir else None
+        return machines.packed(folder, own), machines.packed(Path(job.outputs_dir)) if job.outputs_dir else None
 
     def _abandon(self, live: _Live) -> None:
         live.running.abandon()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.records.codec import CodecError, decode
-from keras_matrix.records.fc.rendezvous import Rendezvous, Site
+from keras_matrix.records.fc.network import Rendezvous, Site
 from keras_matrix.records.files import read_json
 from keras_matrix.records.host.gpu_list import GpuChoice
 from keras_matrix.records.schema import CellResult
@@ -29,7 +29,7 @@ from keras_matrix.records.store import Run
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCell
-from keras_matrix.runner.executors.ray import folders
+from keras_matrix.runner.executors.ray import machines
 from keras_matrix.runner.executors.ray.agent import FinishedCell
 from keras_matrix.runner.executors.ray.cluster import UNAVAILABLE_S, Cluster, Lost, Unavailable
 from keras_matrix.runner.executors.ray.machines import NodeFacts, Offer, identity_of
@@ -59,7 +59,7 @@ class Archives:
 
     def _archive(self, root: str) -> tuple[str, bytes]:
         if root not in self._made:
-            archive = folders.modules(Path(root), self._results)
+            archive = machines.modules(Path(root), self._results)
             self._made[root] = (hashlib.sha256(archive).hexdigest()[:16], archive)
         return self._made[root]
 
@@ -204,7 +204,7 @@ class ExecutorOnMachine:
             agents = self._started(job, timeout_s)
         except TimeoutError:
             outcome = Outcome(infrastructure=self._place.note_lost(f"does not answer within {ANSWER_S:.0f} s"))
-        except folders.TooLarge as error:
+        except machines.TooLarge as error:
             outcome = Outcome(refused=str(error))
         except OSError as error:
             outcome = Outcome(infrastructure=f"modules: cannot be read: {error}")
@@ -367,9 +367,9 @@ class CellOnNode:
 
 def copied(ended: FinishedCell, job: Job) -> None:
     """Write the files of a process to the job's folders here. Raises OSError and `tarfile.TarError`."""
-    folders.unpacked(ended.folder, Path(job.folder))
+    machines.unpacked(ended.folder, Path(job.folder))
     if ended.outputs is not None and job.outputs_dir is not None:
-        folders.unpacked(ended.outputs, Path(job.outputs_dir))
+        machines.unpacked(ended.outputs, Path(job.outputs_dir))
 
 
 def combined(measured: Outcome, others: Sequence[FinishedCell], job: Job) -> Outcome:

@@ -33,11 +33,18 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import WaitingCell
 from keras_matrix.runner.executors.supervise.environment import allowed_cpus
 from keras_matrix.runner.executors.supervise.visible_gpus import gpus_if_visible
-from keras_matrix.runner.machine import process_tree
-from keras_matrix.runner.machine.gpus.cell import CellGpus
+from keras_matrix.runner.machine import tree_memory
+from keras_matrix.runner.machine.gpus.readings import CellGpus
 from keras_matrix.runner.machine.surroundings.counters import Counters, Sampler, moved, since
-from keras_matrix.runner.machine.surroundings.processes import ProcessStat, others, processes, read_line
-from keras_matrix.runner.machine.surroundings.self_usage import cpu_now, own_now, own_since
+from keras_matrix.runner.machine.surroundings.processes import (
+    ProcessStat,
+    cpu_now,
+    others,
+    own_now,
+    own_since,
+    processes,
+    read_line,
+)
 
 # Reading every process of the machine takes milliseconds: done while all cells rest, and not after each short epoch.
 SCAN_INTERVAL_S = 1.0
@@ -157,7 +164,7 @@ class _Scans:
 
 def below(roots: Collection[int]) -> set[int]:
     """Return these processes and everything below them."""
-    return {pid for root in roots for pid in process_tree.tree(root)}
+    return {pid for root in roots for pid in tree_memory.tree(root)}
 
 
 def surroundings(epochs: Epochs, load: tuple[float, float]) -> Surroundings:

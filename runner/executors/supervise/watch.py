@@ -2,7 +2,7 @@
 
 It was started by its `Parent`: a server on this machine or in a container.
 
-A process rests at its calibration and around each measured epoch until it may continue (`runner.cell.interleaving`);
+A process rests at its calibration and around each measured epoch until it may continue (`runner.cell.measured_epochs`);
 while it rests nothing is counted.
 """
 
@@ -24,7 +24,7 @@ from keras_matrix.runner.executors import Outcome, WaitingCell
 from keras_matrix.runner.executors.supervise.epochs import Alive, Epochs, surroundings
 from keras_matrix.runner.executors.supervise.output import CappedOutput
 from keras_matrix.runner.executors.supervise.sampling import Pace, Sampling
-from keras_matrix.runner.machine import process_tree
+from keras_matrix.runner.machine import tree_memory
 from keras_matrix.runner.machine.gpus.readings import ReadableGpu, Unreadable
 from keras_matrix.runner.machine.tree_memory import group_of
 
@@ -75,7 +75,7 @@ class Meter:
 
     def on(self) -> None:
         """Begin a stretch."""
-        self._begun = (time.perf_counter(), time.process_time(), process_tree.oom_kills())
+        self._begun = (time.perf_counter(), time.process_time(), tree_memory.oom_kills())
 
     def worked_s(self) -> float:
         """Return the wall time so far, including a stretch that has not ended."""
@@ -89,7 +89,7 @@ class Meter:
         self._begun = None
         self.wall_s += time.perf_counter() - wall_s
         self.own_cpu_s += time.process_time() - own_s
-        self.oom_kills += process_tree.oom_kills() - kills
+        self.oom_kills += tree_memory.oom_kills() - kills
 
 
 class ControlPipe:

@@ -31,7 +31,7 @@ from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, Parent,
 from keras_matrix.runner.executors.tasks.metrics.search import Written, metrics_of
 from keras_matrix.runner.executors.tasks.observation import TaskObservation
 from keras_matrix.runner.executors.tasks.start import Command, DeviceMissing, NotStarted, TooFewDevices, task_of
-from keras_matrix.runner.machine import process_tree
+from keras_matrix.runner.machine import tree_memory
 from keras_matrix.runner.machine.gpus.readings import open_gpu, readable
 
 GRACE_S = 5.0
@@ -175,7 +175,7 @@ class TaskWatch(ProcessWatch):
             self._stopped = why
             self._kill_at_s = time.perf_counter() + GRACE_S
             if self._pid > 0:  # an ended container has no process
-                process_tree.signal_tree(self._pid, signal.SIGTERM)
+                tree_memory.signal_tree(self._pid, signal.SIGTERM)
 
     def _close(self) -> None:
         os.close(self._report)

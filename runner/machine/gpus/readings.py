@@ -10,6 +10,10 @@ has its own memory and processes; power, energy, clocks, temperature and utilisa
 
 Written from NVML's documentation (nvml.h; docs.nvidia.com/deploy/nvml-api) and tested with a fake library
 (tests/gpu/fake_nvml.c), not on a GPU.
+
+The GPUs of one cell: each is read at both ends of every measured epoch.
+
+The values of a GPU that cannot be read are None, with the reason; a GPU that NVML reports lost is evidence.
 """
 
 from __future__ import annotations
@@ -30,57 +34,6 @@ PERCENT = 0.01
 NANO = 1e-9
 # Where power samples come from: NVML_FI_DEV_POWER_INSTANT, or nvmlDeviceGetPowerUsage.
 INSTANT, POWER_USAGE = "instant", "power_usage"
-
-
-@dataclass(frozen=True, slots=True)
-class GpuReading:
-    """The driver's values at one moment; energy and throttled times count from when it was loaded.
-
-    `at_s` is when the energy was read, by the reader's monotonic clock.
-    """
-
-    sm_clock_hz: int | None = None
-    memory_clock_hz: int | None = None
-    temperature_c: float | None = None
-    power_w: float | None = None
-    throttle_mask: int | None = None
-    energy_j: float | None = None
-    thermal_throttled_s: float | None = None
-    power_throttled_s: float | None = None
-    at_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GpuUse:
-    """The usage of a GPU at one moment; its utilisation is that of the driver's last period."""
-
-    memory_used_bytes: int | None = None
-    process_memory_bytes: int | None = None
-    utilisation_share: float | None = None
-    power_w: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GpuProperties:
-    """The identity of a GPU; `mig` is whether it is one MIG device of a card."""
-
-    uuid: str | None = None
-    compute_capability: str | None = None
-    mig: bool | None = None
-
-
-class Unreadable:
-    """Replaces a GPU that cannot be read, so that sums over several GPUs do not silently leave one out."""
-
-    power_source: str | None = None
-
-    def use(self, pids: Collection[int]) -> GpuUse:
-        """Return nothing measured."""
-        return GpuUse()
-
-    def energy_j(self) -> float | None:
-        """Return nothing measured."""
-        return None
 
 
 class ReadableGpu:
@@ -198,6 +151,60 @@ class ReadableGpu:
         return None if status is None else float(status.violationTime) * NANO
 
 
+Open = Callable[[str], ReadableGpu | Unread]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """The driver's values at one moment; energy and throttled times count from when it was loaded.
+
+    `at_s` is when the energy was read, by the reader's monotonic clock.
+    """
+
+    sm_clock_hz: int | None = None
+    memory_clock_hz: int | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    throttle_mask: int | None = None
+    energy_j: float | None = None
+    thermal_throttled_s: float | None = None
+    power_throttled_s: float | None = None
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """The usage of a GPU at one moment; its utilisation is that of the driver's last period."""
+
+    memory_used_bytes: int | None = None
+    process_memory_bytes: int | None = None
+    utilisation_share: float | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProperties:
+    """The identity of a GPU; `mig` is whether it is one MIG device of a card."""
+
+    uuid: str | None = None
+    compute_capability: str | None = None
+    mig: bool | None = None
+
+
+class Unreadable:
+    """Replaces a GPU that cannot be read, so that sums over several GPUs do not silently leave one out."""
+
+    power_source: str | None = None
+
+    def use(self, pids: Collection[int]) -> GpuUse:
+        """Return nothing measured."""
+        return GpuUse()
+
+    def energy_j(self) -> float | None:
+        """Return nothing measured."""
+        return None
+
+
 def open_gpu(visible: str, library: Any = None) -> ReadableGpu | Unread:
     """Return the GPU with this name in `CUDA_VISIBLE_DEVICES`; for one in MIG mode its first MIG device, as in CUDA."""
     nvml = open_nvml(library)
@@ -244,3 +251,64 @@ def over_epochs(
             for joules, seconds in zip(energies_j, times_s, strict=True)
         ],
     )
+
+
+class CellGpus:
+    """The GPUs with these names, as in `CUDA_VISIBLE_DEVICES`. `begin` and `end` alternate."""
+
+    def __init__(self, names: Sequence[str], open_gpu: Open = open_gpu) -> None:
+        self._names = names
+        self._found = [open_gpu(name) for name in names]
+        self._identities = [one.identity() if isinstance(one, ReadableGpu) else GpuProperties() for one in self._found]
+        self._before: list[GpuReading | None] = []
+        self._ends: list[list[tuple[GpuReading, GpuReading]]] = [[] for _ in names]
+
+    @property
+    def sampled(self) -> tuple[ReadableGpu | Unreadable, ...]:
+        """The GPUs to sample while the cell works: empty if no GPU can be read."""
+        return readable(self._found)
+
+    def begin(self) -> None:
+        """Read before an epoch, while the cell rests."""
+        self._before = [one.read() if isinstance(one, ReadableGpu) else None for one in self._found]
+
+    def go(self) -> None:
+        """Read the energy once more, as the epoch begins."""
+        self._before = [
+            one.with_energy_now(before) if isinstance(one, ReadableGpu) and before else None
+            for one, before in zip(self._found, self._before, strict=False)
+        ]
+
+    def end(self) -> None:
+        """Read after the epoch."""
+        befores, self._before = self._before, []
+        for one, before, ends in zip(self._found, befores, self._ends, strict=False):
+            if isinstance(one, ReadableGpu) and before is not None:
+                ends.append((before, one.read()))
+
+    def epochs(self) -> list[GpuEpochs | None]:
+        """Return a record's figures of each GPU, in the order of their names; None for one without a reading."""
+        return [
+            over_epochs(ends, identity) if ends else None
+            for identity, ends in zip(self._identities, self._ends, strict=True)
+        ]
+
+    @property
+    def lost(self) -> str | None:
+        """NVML's message about a lost GPU; None if it reports no lost GPU."""
+        for name, one in zip(self._names, self._found, strict=True):
+            text = one.lost if isinstance(one, ReadableGpu) else one.why if isinstance(one, GpuLost) else None
+            if text is not None:
+                return f"GPU {name}: {text.removeprefix('NVML: ')}"
+        return None
+
+    @property
+    def unread(self) -> str | None:
+        """What could not be read and why, except values that a GPU does not provide; None if all was read."""
+        problems = []
+        for name, one in zip(self._names, self._found, strict=True):
+            if isinstance(one, Unread):
+                problems.append(f"GPU {name}: {one.why}")
+            elif one.not_permitted:
+                problems.append(f"GPU {name}: NVML: Insufficient Permissions: {', '.join(one.not_permitted)}")
+        return "; ".join(problems) or None

@@ -14,9 +14,8 @@ from keras_matrix.records.host.system import MEMORY, container_engine
 from keras_matrix.runner.machine.gpus.state import gpus_and_driver
 from keras_matrix.runner.machine.surroundings.counters import Sampler, since
 from keras_matrix.runner.machine.surroundings.pinning import most_cores
-from keras_matrix.runner.machine.surroundings.processes import missing_rights, others, processes
+from keras_matrix.runner.machine.surroundings.processes import ended_cpu_s, missing_rights, others, processes
 from keras_matrix.runner.machine.surroundings.processors import clocks, heat, hypervisor, numa_nodes, online
-from keras_matrix.runner.machine.surroundings.self_usage import ended_cpu_s
 
 LOAD = "/proc/loadavg"
 DECIMAL = re.compile(r"[0-9]+[.][0-9]+")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from keras_matrix.runner.environments import commits, dated, package_versions
+from keras_matrix.runner.environments import commits, dated
 from keras_matrix.runner.environments.layered import BaseEnvironment, Layer, distributions, layered
 from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.plan.session import ArmRequest
@@ -60,7 +60,7 @@ class PackageAxis:
     name: str
     labels: Sequence[str]
     base: BaseEnvironment
-    listing: package_versions.Listing
+    listing: dated.Listing
     cache: Cache
     wheels: Sequence[str] = ()
 
@@ -89,7 +89,7 @@ class PackageAxis:
         """Keep the environments, which the next command may need."""
 
     def _environment(self, position: int) -> Path:
-        wanted = package_versions.requirements(self.name, self.labels[position], self.base.versions, self.listing)
+        wanted = dated.requirements(self.name, self.labels[position], self.base.versions, self.listing)
         return layered(Layer(wanted, (), self.base), self.cache.folder, self.cache.say)
 
 

@@ -2,11 +2,22 @@
 
 A trial is one session whose arms are the environments of the versions. A trial that the state has answered is not
 measured again; one that was interrupted is continued.
+
+The stored state of a search: the answer to each trial, so that the same command continues after any interruption.
+
+    bisect/<digest>/bisection.json    the versions and the answers so far
+    bisect/<digest>/result.json       the result, once there is one
+    bisect/<digest>/*-N.json          both files of an earlier search with the same request, or of a damaged one
+    bisect/<digest>/<run_id>/         the measured runs
+
+Promise: a file is replaced completely or not at all. A search with another request, or other versions, is another one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import statistics
 import sys
 import time
@@ -30,15 +41,16 @@ from keras_matrix.analysis.regression.bisection import (
 )
 from keras_matrix.analysis.regression.gate import Rule
 from keras_matrix.analysis.stats.sequential import PRECISION_TARGET
-from keras_matrix.records.backends import TABLE
-from keras_matrix.records.packages import KERAS_HUB
+from keras_matrix.records import files
+from keras_matrix.records.backends import KERAS_HUB, TABLE
+from keras_matrix.records.codec import CodecError, canonical, decode
 from keras_matrix.records.schema import Status
+from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.records.text import duration, near
-from keras_matrix.runner.environments import commits, dated, package_versions
+from keras_matrix.runner.environments import commits, dated
 from keras_matrix.runner.environments.layered import BaseEnvironment, base_of
-from keras_matrix.runner.environments.local_wheels import local_wheels
-from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork, NotNow, pip, with_cuda
+from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork, NotNow, local_wheels, pip, with_cuda
 from keras_matrix.runner.errors import InfrastructureError, RunnerError, UsageError
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.matrix import catalog
@@ -51,9 +63,11 @@ from keras_matrix.runner.plan.session import ArmRequest, Session
 from keras_matrix.runner.service import exit_codes
 from keras_matrix.runner.service.bisect import text
 from keras_matrix.runner.service.bisect.axes import Cache, CheckoutAxis, DateAxis, PackageAxis, VersionAxis
-from keras_matrix.runner.service.bisect.state import VERSION, Answered, BisectionState, SearchState
 from keras_matrix.runner.service.bisect.text import answer_line, undecided_line
 from keras_matrix.runner.service.named_cells import chosen_cell
+
+STATE, RESULT = "bisection.json", "result.json"
+VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +166,8 @@ def axis_of(span: SearchRange, cell: Cell, stored: Cache) -> VersionAxis:
         lock = dated.lock_on(_wanted(span.requirements, base, cell), base.python)
         return DateAxis(dated.locks_between(good, bad, lock), base.python, stored)
     tool = pip(stored.folder, stored.say)
-    listing = cache(lambda name: package_versions.listed(name, tool, base.python, pre=span.pre))
-    name = package_versions.installed_name(span.package, base.versions)
+    listing = cache(lambda name: dated.listed(name, tool, base.python, pre=span.pre))
+    name = dated.installed_name(span.package, base.versions)
     try:
         known = listing(name)
     except NoNetwork:
@@ -161,7 +175,7 @@ def axis_of(span: SearchRange, cell: Cell, stored: Cache) -> VersionAxis:
     except CannotRebuild as error:
         unknown = near(name, base.versions) if name not in base.versions else ""
         raise CannotRebuild(f"--package: {error}{unknown}") from error
-    versions = package_versions.between(name, known, span.good, span.bad)
+    versions = dated.between(name, known, span.good, span.bad)
     wheels = local_wheels([f"{name}=={one}" for one in versions], tool)
     return PackageAxis(name, versions, base, listing, stored, wheels)
 
@@ -335,3 +349,76 @@ class Trials:
         self.process_s = statistics.fmean(walls) if walls else self.process_s
         if trial.contrasts == (TOTAL,) and len(found.logs[0] if found.logs else ()) > 1:
             self._blocks = bisection.expected_blocks(found.logs[0], rule) or rule.looks.blocks[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A trial that was measured, by the positions of its arms; its answer; its runs by arm; its processes' seconds."""
+
+    arms: dict[str, int]
+    logs: list[list[float]]
+    reason: str | None = None
+    runs: dict[str, str] = field(default_factory=dict)
+    wall_s: list[float] = field(default_factory=list)
+
+    @property
+    def answer(self) -> TrialAnswer:
+        """The answer, for the search."""
+        return TrialAnswer(tuple(map(tuple, self.logs)), self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class BisectionState:
+    """The content of `bisection.json`: what is searched, by its settings and the names of the versions."""
+
+    version: int
+    subject: str
+    labels: list[str]
+    settings: Settings
+    answers: list[Answered] = field(default_factory=list)
+
+
+class SearchState:
+    """The state of one search, in its folder below `root`."""
+
+    def __init__(self, root: Path, identity: Mapping[str, Any], empty: BisectionState, *, new: bool) -> None:
+        self.folder = root / hashlib.sha256(canonical(dict(identity)).encode(errors="surrogatepass")).hexdigest()[:16]
+        found = None if new or (self.folder / RESULT).exists() else self._read()
+        self.continued = found is not None
+        self._stored = empty if found is None else found
+        if found is None:
+            self._set_aside()
+
+    @property
+    def answers(self) -> Sequence[Answered]:
+        """The answers so far, in their order."""
+        return self._stored.answers
+
+    def add(self, answered: Answered) -> None:
+        """Store another answer. Raises OSError."""
+        self._stored.answers.append(answered)
+        self._write(STATE, canonical(self._stored))
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Store the result. Raises OSError."""
+        self._write(RESULT, json.dumps(result, indent=1, allow_nan=False))
+
+    def _read(self) -> BisectionState | None:
+        """Return the stored state; None if it is missing or damaged."""
+        try:
+            found = decode(BisectionState, files.read_json(self.folder / STATE), "bisection")
+        except (OSError, CodecError):
+            return None
+        return found if found.version == VERSION else None
+
+    def _set_aside(self) -> None:
+        """Rename the files of an earlier search."""
+        there = [path for path in (self.folder / STATE, self.folder / RESULT) if path.exists()]
+        taken = {path.stem.rpartition("-")[2] for path in self.folder.glob("*-*.json")}
+        number = next(n for n in itertools.count(1) if str(n) not in taken)
+        for path in there:
+            path.rename(path.with_stem(f"{path.stem}-{number}"))
+
+    def _write(self, name: str, text: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        files.replace(self.folder / name, text + "\n")

@@ -11,7 +11,7 @@ import pytest
 from keras_matrix.analysis import proofs
 from keras_matrix.analysis.parity import ParityProcess
 from keras_matrix.records.instruments.parity import ParityOutput, Weight
-from keras_matrix.records.replicas.proof import PROOF_VERSION, BackendProof, ReplicaDifference, ReplicaProof
+from keras_matrix.records.replicas import PROOF_VERSION, BackendProof, ReplicaDifference, ReplicaProof
 
 PATHS = ("m/kernel", "m/bias")
 NORMALISED = "batch normalisation uses the statistics of each replica's rows, not of the global batch"

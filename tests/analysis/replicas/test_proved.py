@@ -8,7 +8,7 @@ from typing import Any
 from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.views.result_table import result_table
-from keras_matrix.records.replicas.proof import PROOF_VERSION, BackendProof, ReplicaDifference, ReplicaProof
+from keras_matrix.records.replicas import PROOF_VERSION, BackendProof, ReplicaDifference, ReplicaProof
 from keras_matrix.runner.cli.render.findings import table_lines
 from tests.synthetic_devices import device_records
 

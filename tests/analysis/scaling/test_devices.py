@@ -12,7 +12,7 @@ from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.scaling import DeviceScaling, device_scalings
 from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.instruments.gpu_place import GpuPlace
-from keras_matrix.records.replicas.facts import FED_FROM_HOST
+from keras_matrix.records.replicas import FED_FROM_HOST
 from keras_matrix.records.schema import Record, Status
 from tests.conftest import make_record, make_settings
 from tests.synthetic_devices import device_records, replicas_of, scaled_run

@@ -14,10 +14,9 @@ from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.roofline import PeakShare
 from keras_matrix.analysis.scaling import device_scalings
 from keras_matrix.analysis.views.result_table import result_table
+from keras_matrix.dashboards.charts import scaling
 from keras_matrix.dashboards.charts.figure_table import FigureRow
-from keras_matrix.dashboards.charts.scaling import devices
-from keras_matrix.dashboards.charts.scaling.devices import DevicePictures
-from keras_matrix.dashboards.charts.scaling.figures import scaling_lines
+from keras_matrix.dashboards.charts.scaling import DevicePictures, scaling_lines
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.dashboards.report import results
 from keras_matrix.records.schema import Record
@@ -37,7 +36,7 @@ ROWS = (
 
 
 def pictures(records: Sequence[Record]) -> DevicePictures:
-    return devices.pictures(result_table(table(records)))
+    return scaling.pictures(result_table(table(records)))
 
 
 def lines(records: Sequence[Record]) -> dict[str, FigureRow]:

@@ -13,8 +13,7 @@ from keras_matrix.dashboards.charts.figure_table import by_work
 from keras_matrix.dashboards.charts.stored_charts import worker_scalings
 from keras_matrix.dashboards.live.page import panel_of
 from keras_matrix.dashboards.live.panels import Panel
-from keras_matrix.dashboards.live.questions import DashboardFilter, questions
-from keras_matrix.dashboards.live.works import with_titles
+from keras_matrix.dashboards.live.questions import DashboardFilter, questions, with_titles
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.service.stored import update_findings

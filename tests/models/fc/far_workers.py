@@ -18,12 +18,11 @@ import keras
 
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.native.assembly import assemble
-from keras_matrix.models.fc.processes.ranks import Ranks, WorkerDied, WorkerFailed
-from keras_matrix.models.fc.processes.remote import serve
+from keras_matrix.models.fc.processes.ranks import Ranks, WorkerDied, WorkerFailed, serve
 from keras_matrix.models.fc.processes.worker import WorkerStart
 from keras_matrix.models.fc.prove import error, train
 from keras_matrix.models.fc.worker_group import WorkerSpec
-from keras_matrix.records.fc.rendezvous import Rendezvous, Site
+from keras_matrix.records.fc.network import Rendezvous, Site
 from keras_matrix.records.fc.spec import FcProblem, layout_problem, parallel_of
 from keras_matrix.records.traces.request import TraceOrder
 

@@ -35,8 +35,7 @@ from keras_matrix.models.language_models import building  # noqa: E402
 from keras_matrix.models.registry import workloads  # noqa: E402
 from keras_matrix.models.workload import Request, UnsupportedWorkload  # noqa: E402
 from keras_matrix.runner.cell import backends  # noqa: E402
-from keras_matrix.runner.cell.generation.figures import OwnLoop  # noqa: E402
-from keras_matrix.runner.cell.generation.phase import generated  # noqa: E402
+from keras_matrix.runner.cell.generation import OwnLoop, generated  # noqa: E402
 
 PROMPT, LONGEST = 5, 12
 

@@ -17,7 +17,7 @@ from keras_matrix.models import twins  # noqa: E402
 from keras_matrix.models.registry import workloads  # noqa: E402
 from keras_matrix.models.workload import Request  # noqa: E402
 from keras_matrix.runner.cell import backends  # noqa: E402
-from keras_matrix.runner.cell.generation.phase import generated  # noqa: E402
+from keras_matrix.runner.cell.generation import generated  # noqa: E402
 from tests.models.twins.compiling import BACKEND, WAYS, way_of  # noqa: E402
 
 ROWS, LONGEST = 3, 12

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.records.fc import buckets, layer_groups
-from keras_matrix.records.fc.buckets import MIB
+from keras_matrix.records.fc import layer_groups
+from keras_matrix.records.fc.layer_groups import MIB
 
 
 def test_a_bucket_is_closed_as_soon_as_its_size_reaches_the_capacity() -> None:
-    assert buckets.by_capacity([4, 4, 4, 4, 4], [8]) == [[0, 1], [2, 3], [4]]
-    assert buckets.by_capacity([4, 4, 4, 4, 4], [9]) == [[0, 1, 2], [3, 4]]
-    assert buckets.by_capacity([4, 100, 4], [8]) == [[0, 1], [2]]
+    assert layer_groups.buckets_by_capacity([4, 4, 4, 4, 4], [8]) == [[0, 1], [2, 3], [4]]
+    assert layer_groups.buckets_by_capacity([4, 4, 4, 4, 4], [9]) == [[0, 1, 2], [3, 4]]
+    assert layer_groups.buckets_by_capacity([4, 100, 4], [8]) == [[0, 1], [2]]
 
 
 def test_each_bucket_has_its_own_capacity_and_the_last_applies_to_all_others() -> None:
-    assert buckets.by_capacity([4] * 6, [4, 8]) == [[0], [1, 2], [3, 4], [5]]
-    assert buckets.by_capacity([4] * 6, buckets.capacities_bytes(0)) == [[0, 1, 2, 3, 4, 5]]
-    assert buckets.by_capacity([MIB, 24 * MIB, MIB, MIB], buckets.capacities_bytes(0)) == [[0], [1, 2], [3]]
+    assert layer_groups.buckets_by_capacity([4] * 6, [4, 8]) == [[0], [1, 2], [3, 4], [5]]
+    assert layer_groups.buckets_by_capacity([4] * 6, layer_groups.capacities_bytes(0)) == [[0, 1, 2, 3, 4, 5]]
+    assert layer_groups.buckets_by_capacity([MIB, 24 * MIB, MIB, MIB], layer_groups.capacities_bytes(0)) == [
+        [0],
+        [1, 2],
+        [3],
+    ]
 
 
 def test_capacity_is_counted_in_mib() -> None:
-    assert buckets.capacities_bytes(0.5) == [MIB // 2]
+    assert layer_groups.capacities_bytes(0.5) == [MIB // 2]
 
 
 def test_capacities_of_explicit_buckets_make_these_buckets() -> None:
     sizes = [3, 50, 50, 7, 50]
     for counts in ([1, 2, 2], [5], [1] * 5, [2, 3]):
-        assert buckets.by_capacity(sizes, buckets.capacities_of(counts, sizes)) == buckets.by_count(counts)
+        assert layer_groups.buckets_by_capacity(
+            sizes, layer_groups.capacities_of(counts, sizes)
+        ) == layer_groups.buckets_by_count(counts)
 
 
 def test_groups_are_read_as_they_are_written() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.records.replicas.facts import Replica, Replicas, problem_of
+from keras_matrix.records.replicas import Replica, Replicas, problem_of
 
 TWO = [Replica("cpu:0", 16, 12, 64), Replica("cpu:1", 16, 12, 64)]
 DATA = Replicas("DataParallel", True, TWO, 0, 6, 1000, [])

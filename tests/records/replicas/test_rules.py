@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records import replicas
 from keras_matrix.records.identity import cell_id
-from keras_matrix.records.replicas import rules
 from tests.conftest import make_settings
 
 
@@ -18,9 +18,9 @@ def test_one_device_is_the_cell_without_the_key() -> None:
 
 
 def test_one_device_divides_nothing() -> None:
-    assert rules.normalised(make_settings(distribution="model")) == make_settings()
+    assert replicas.normalised(make_settings(distribution="model")) == make_settings()
     both = make_settings(devices=2, distribution="model")
-    assert rules.normalised(both) is both
+    assert replicas.normalised(both) is both
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_one_device_divides_nothing() -> None:
     ],
 )
 def test_settings_that_no_backend_can_divide_are_named(changes: dict[str, Any], expected: list[str]) -> None:
-    assert rules.problems(make_settings(**changes)) == expected
+    assert replicas.problems(make_settings(**changes)) == expected
 
 
 def test_a_users_own_feed_is_known_in_the_cell_only() -> None:
     own = make_settings(devices=2, feed="pipeline", workload="my.module:build", set_by_matrix="")
-    assert rules.problems(own) == []
+    assert replicas.problems(own) == []
 
 
 @pytest.mark.parametrize(
@@ -97,20 +97,20 @@ def test_a_users_own_feed_is_known_in_the_cell_only() -> None:
     ],
 )
 def test_what_a_backend_does_not_offer_is_named(backend: str, changes: dict[str, Any], begins: str | None) -> None:
-    found = rules.backend_problem(make_settings(backend=backend, devices=2, **changes))
+    found = replicas.backend_problem(make_settings(backend=backend, devices=2, **changes))
     assert (found or "")[: len(begins or "")] == (begins or "")
     assert (found is None) == (begins is None)
-    assert rules.backend_problem(make_settings(backend=backend, **changes)) is None
+    assert replicas.backend_problem(make_settings(backend=backend, **changes)) is None
 
 
 def test_labels_of_external_commands_are_no_backends() -> None:
-    assert rules.backend_problem(make_settings(backend="variant-a")) is None
+    assert replicas.backend_problem(make_settings(backend="variant-a")) is None
 
 
 def test_each_device_of_a_cpu_needs_a_cpu() -> None:
-    assert rules.too_few_cpus(make_settings(devices=2), 2) is None
-    assert rules.too_few_cpus(make_settings(devices=3, device="gpu"), 2) is None
-    assert rules.too_few_cpus(make_settings(devices=3), 2) == (
+    assert replicas.too_few_cpus(make_settings(devices=2), 2) is None
+    assert replicas.too_few_cpus(make_settings(devices=3, device="gpu"), 2) is None
+    assert replicas.too_few_cpus(make_settings(devices=3), 2) == (
         "devices: must be at most the number of CPUs that the cell may use (2), got 3: a device without a CPU of its "
         "own shows no scaling; lower devices to 2"
     )

@@ -12,7 +12,7 @@ from keras_matrix.records.traces.neutral import WORKING, Phase, Span, TrackKind
 from keras_matrix.records.traces.request import Names
 from keras_matrix.records.traces.table import TraceSummary
 from keras_matrix.records.traces.xspace import reader, tracks
-from keras_matrix.records.traces.xspace.launches import MOST_HOPS
+from keras_matrix.records.traces.xspace.operations import MOST_HOPS
 from tests.records.traces import gpu
 from tests.records.traces.gpu import (
     COPIES,

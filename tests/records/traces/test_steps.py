@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from keras_matrix.records.traces.steps import is_part, is_unfinished
+from keras_matrix.records.traces.neutral import is_part, is_unfinished
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis import proofs
+from keras_matrix.records import replicas
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.spec import MODES, Parallelism
 from keras_matrix.records.instruments import parity, shipped
 from keras_matrix.records.instruments.parity import ParityRecord
-from keras_matrix.records.replicas import proof
 from keras_matrix.runner.matrix import catalog
 from tests.scripts import script
 
@@ -63,7 +63,7 @@ def test_every_workload_agrees_on_every_two_backends_at_the_locked_versions(work
 
 
 def test_proofs_of_several_devices_are_equal_and_of_the_locked_versions() -> None:
-    found, problems = proof.load(shipped.EVIDENCE)
+    found, problems = replicas.load_proofs(shipped.EVIDENCE)
     assert problems == []
     assert {one.workload for one in found} >= {"mnist_mlp", "cifar10_cnn", "lstm", "fc", "bert"}
     for one in found:

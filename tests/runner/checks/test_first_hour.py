@@ -21,10 +21,10 @@ from keras_matrix.records.instruments.peaks import Gemm, Stream, Timed
 from keras_matrix.records.schema import DeviceProof, Times
 from keras_matrix.records.traces.names import copy_of
 from keras_matrix.records.traces.neutral import Span, Track, TrackKind
-from keras_matrix.runner.checks.first_hour import checks, report
+from keras_matrix.runner.checks.first_hour import checks
 from keras_matrix.runner.checks.first_hour.checks import copies_to_device, share_in_steps
 from keras_matrix.runner.checks.first_hour.measured import MeasuredRun
-from keras_matrix.runner.checks.first_hour.steps import CheckStep, Done, StepOutcome, StepResult
+from keras_matrix.runner.checks.first_hour.steps import CheckStep, Done, Report, StepOutcome, StepResult, read
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.measure.seams import Seams
@@ -258,10 +258,8 @@ def test_step_that_raises_fails_and_the_next_one_runs() -> None:
     assert done[0].found.summary == "ZeroDivisionError: x"
 
 
-def made(name: str, outcome: StepOutcome, **about: str) -> report.Report:
-    return report.Report(
-        "a GPU", about, [Done(name, "something", StepResult(outcome, "a | b", ("more",), {"x": 1}), 1.5)]
-    )
+def made(name: str, outcome: StepOutcome, **about: str) -> Report:
+    return Report("a GPU", about, [Done(name, "something", StepResult(outcome, "a | b", ("more",), {"x": 1}), 1.5)])
 
 
 def test_reports_of_several_backends_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,7 +276,7 @@ def test_reports_of_several_backends_are_merged(tmp_path: Path, capsys: pytest.C
     assert "| versions (torch) | torch 1 |" in text
     assert "| jax | ok | 1.5 s | something | a \\| b |" in text
     assert "- jax: more" in text
-    assert report.read(json.loads((tmp_path / "all.json").read_text())).title == text.splitlines()[0].removeprefix("# ")
+    assert read(json.loads((tmp_path / "all.json").read_text())).title == text.splitlines()[0].removeprefix("# ")
 
 
 class NoBackends:
@@ -370,7 +368,7 @@ def test_checks_that_apply_to_a_cpu_pass_on_it(tmp_path: Path, capsys: pytest.Ca
     path = tmp_path / "hour.md"
     code = main(["first-hour", "--backend=jax", "--device=cpu", f"--report={path}", *only])
     assert code == 0, capsys.readouterr().out
-    found = report.read(json.loads(path.with_suffix(".json").read_text()))
+    found = read(json.loads(path.with_suffix(".json").read_text()))
     outcomes = {one.name: one.found for one in found.done}
     assert outcomes["jax: a small cell"].summary.partition(" on ")[2].startswith("cpu:0")
     assert outcomes["jax: a known allocation"].outcome is OK

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keras_matrix.records import replicas
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.instruments.parity import ParityOutput, Weight
-from keras_matrix.records.replicas import proof
-from keras_matrix.records.replicas.facts import Replica, Replicas
-from keras_matrix.records.replicas.proof import ReplicaProof
+from keras_matrix.records.replicas import Replica, ReplicaProof, Replicas
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
@@ -67,8 +66,8 @@ class Ran:
         arguments = ["parity", "mnist_mlp", "--devices", "2", "--results", str(self.results), *flags]
         self.code = main(arguments, Seams(executor=self.executor))
 
-    def proof(self) -> ReplicaProof:
-        ((found,), problems) = proof.load(self.results)
+    def replicas(self) -> ReplicaProof:
+        ((found,), problems) = replicas.load_proofs(self.results)
         assert problems == []
         return found
 

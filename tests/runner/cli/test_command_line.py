@@ -25,7 +25,7 @@ from keras_matrix.runner.cli.main import COMMANDS, main
 from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.seams import Seams
-from keras_matrix.runner.plan.steps import TARGET_EPOCH_S
+from keras_matrix.runner.plan.plan import TARGET_EPOCH_S
 from tests.fakes.executor import PRETENDED, FakeExecutor, crash, spoil
 from tests.sessions import newest_records
 

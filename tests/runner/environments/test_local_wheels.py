@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.runner.environments.local_wheels import local_wheels
+from keras_matrix.runner.environments.rebuilt import local_wheels
 from tests.small_wheels import write_wheel
 
 PIP = [sys.executable, "-m", "pip"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keras_matrix.records.backends import TABLE
-from keras_matrix.runner.environments import package_versions
-from keras_matrix.runner.environments.package_versions import Listed, between, installed_name, listed, requirements
+from keras_matrix.runner.environments import dated
+from keras_matrix.runner.environments.dated import Listed, between, installed_name, listed, requirements
 from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork
 from keras_matrix.runner.errors import UsageError
 
@@ -90,7 +90,7 @@ def test_versions_come_from_pip_for_the_environments_python(monkeypatch: pytest.
         seen.append(command)
         return "keras (3.15.0)\nAvailable versions: 3.15.0, 3.14.0, 3.9.0\n  INSTALLED: 3.15.0\n", True
 
-    monkeypatch.setattr(package_versions, "run_connected", run_connected)
+    monkeypatch.setattr(dated, "run_connected", run_connected)
     assert listed("keras", ["pip"], "there/python", pre=True) == Listed(["3.9.0", "3.14.0", "3.15.0"])
     assert seen[0][:6] == ["pip", "--python", "there/python", "index", "versions", "--only-binary"]
     assert ("--pre" in seen[0], seen[0][-1]) == (True, "keras")
@@ -100,9 +100,9 @@ def test_index_that_cannot_be_reached_is_said_with_the_way_to_work_without_it(mo
     def run_connected(command: list[str], problem: str) -> tuple[str, bool]:
         raise NoNetwork("connection broken")
 
-    monkeypatch.setattr(package_versions, "run_connected", run_connected)
+    monkeypatch.setattr(dated, "run_connected", run_connected)
     with pytest.raises(NoNetwork, match="cannot be reached; set PIP_NO_INDEX and PIP_FIND_LINKS: connection broken"):
         listed("keras", ["pip"], "python", pre=False)
-    monkeypatch.setattr(package_versions, "run_connected", lambda command, problem: ("", True))
+    monkeypatch.setattr(dated, "run_connected", lambda command, problem: ("", True))
     with pytest.raises(CannotRebuild, match="pip finds no version of keras with a wheel for python"):
         listed("keras", ["pip"], "python", pre=False)

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import BACKENDS, KERAS_HUB
 from keras_matrix.records.host import cpu_list
 from keras_matrix.records.identity import cell_id
-from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.records.schema import CellResult
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.process.executor import ProcessExecutor

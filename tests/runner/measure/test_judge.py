@@ -14,7 +14,7 @@ from keras_matrix.analysis.surroundings import disturbance
 from keras_matrix.records.codec import dumps, to_json
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.input_use import InputUse
-from keras_matrix.records.replicas.facts import Replica, Replicas
+from keras_matrix.records.replicas import Replica, Replicas
 from keras_matrix.records.schema import (
     SCHEMA_VERSION,
     CellResult,

@@ -17,7 +17,7 @@ from keras_matrix.runner.errors import Interrupted, MatrixError
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from keras_matrix.runner.measure.seams import Seams
-from keras_matrix.runner.plan.largest_cells import FULL_PASS, LargestCell, about, stored_results
+from keras_matrix.runner.plan.largest_batch import FULL_PASS, LargestCell, about, stored_results
 from tests.fakes.executor import FakeExecutor
 from tests.runner.cli.measure.test_fit_batch import device_of
 

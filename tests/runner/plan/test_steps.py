@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from keras_matrix.runner.plan.steps import longest_epoch_s, steps_for
+from keras_matrix.runner.plan.plan import longest_epoch_s, steps_for
 
 
 @pytest.mark.parametrize(("times_s", "steps"), [([0.1, 0.2], 6), ([], 1), ([2.0, 3.0], 1), ([0.0005], 1100)])

@@ -15,7 +15,7 @@ from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.traces.request import Traced
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.whatif import stored_graph
+from keras_matrix.runner.whatif import source
 from keras_matrix.runner.whatif.cost_data import Collected, collected
 from tests.analysis.whatif.cost.fake_machine import graph
 from tests.conftest import MACHINE, make_record, make_settings
@@ -29,7 +29,7 @@ def run_of(folder: Path, *records: Record) -> Run:
     run = Results(folder).create(RUN_ID, {"machine": to_json(MACHINE), "versions": VERSIONS})
     for at, record in enumerate(records):
         name = f"traces/{at}"
-        stored_graph.write(graph(), run.folder / name)
+        source.write(graph(), run.folder / name)
         run.publish(replace(record, trace=Traced(3, name)))
     return run
 
@@ -94,7 +94,7 @@ def test_measured_peaks_of_the_results_folder_are_used(tmp_path: Path) -> None:
 
 def test_measured_peaks_replace_the_rates_of_the_same_device(tmp_path: Path) -> None:
     alone = tmp_path / "alone"
-    stored_graph.write(graph(), alone)
+    source.write(graph(), alone)
     assert [one.source for one in collect(alone).devices] == [OBSERVED]
     run_of(tmp_path / "results", traced())
     peak_files.keep(tmp_path / "results", make_peaks())

@@ -17,7 +17,7 @@ from keras_matrix.records.fc import calibration
 from keras_matrix.records.fc.calibration import TimedCollective
 from keras_matrix.records.schema import Record
 from keras_matrix.runner.matrix.reader import expand, parse
-from keras_matrix.runner.whatif import links
+from keras_matrix.runner.whatif import source
 from keras_matrix.runner.whatif.source import TraceFiles, facts_of, files_of, graph_of
 from tests.conftest import make_record
 from tests.runner.whatif.graphs import data_parallel, two_workers
@@ -78,9 +78,9 @@ def test_facts_come_from_the_record_of_the_cell() -> None:
 
 def test_the_rate_of_a_link_is_that_of_the_cell() -> None:
     settings = record().settings
-    assert links.rate_of(settings) == 200e6
-    assert links.rate_of(replace(settings, params={**settings.params, "network": "local"})) is None
-    assert links.rate_of(None) is None
+    assert source.rate_of(settings) == 200e6
+    assert source.rate_of(replace(settings, params={**settings.params, "network": "local"})) is None
+    assert source.rate_of(None) is None
 
 
 @pytest.fixture
@@ -194,6 +194,6 @@ def test_times_of_nccl_are_a_table_with_the_median_of_each_size(tmp_path: Path) 
         for seconds in all_s
     ]
     (tmp_path / "times.json").write_text(json.dumps(times))
-    link = links.of_file(tmp_path / "times.json")
+    link = source.of_file(tmp_path / "times.json")
     assert link.table == (("all_reduce", 2, 1000, 2e-5), ("all_reduce", 2, 10**6, 1e-3))
     assert time_s(link, "all_reduce", 2, 10**6) == 1e-3

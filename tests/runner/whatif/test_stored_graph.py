@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.whatif.graph import GraphError, LinkCalibration
-from keras_matrix.runner.whatif import stored_graph
+from keras_matrix.runner.whatif import source
 from tests.runner.whatif.graphs import two_workers
 
 
@@ -16,38 +16,38 @@ def test_a_graph_is_equal_after_it_was_stored(tmp_path: Path) -> None:
     graph = two_workers()
     link = LinkCalibration(1e-3, 4e-8, 2, "probe", 2e8, (("all_reduce", 2, 1024, 0.001),))
     graph = replace(graph, header=replace(graph.header, link=link, settings={"workers": 2}, parallel_lanes={"gloo": 2}))
-    paths = stored_graph.write(graph, tmp_path / "graph")
+    paths = source.write(graph, tmp_path / "graph")
     assert [path.name for path in paths] == ["rank0.parquet", "rank1.parquet"]
-    assert paths == stored_graph.files_in(tmp_path / "graph")
-    assert graph == stored_graph.read(paths)
+    assert paths == source.files_in(tmp_path / "graph")
+    assert graph == source.read(paths)
 
 
 def test_files_are_in_the_order_of_ranks(tmp_path: Path) -> None:
     for rank in (10, 2, 0):
         (tmp_path / f"rank{rank}.parquet").touch()
-    assert [tmp_path / f"rank{rank}.parquet" for rank in (0, 2, 10)] == stored_graph.files_in(tmp_path)
+    assert [tmp_path / f"rank{rank}.parquet" for rank in (0, 2, 10)] == source.files_in(tmp_path)
 
 
 def test_a_missing_rank_is_refused(tmp_path: Path) -> None:
-    paths = stored_graph.write(two_workers(), tmp_path)
+    paths = source.write(two_workers(), tmp_path)
     with pytest.raises(GraphError, match="has files of 1 ranks, the graph has 2"):
-        stored_graph.read(paths[:1])
+        source.read(paths[:1])
 
 
 def test_files_of_two_graphs_are_refused(tmp_path: Path) -> None:
-    first = stored_graph.write(two_workers(), tmp_path / "a")
-    second = stored_graph.write(two_workers(forward_ns=3_000_000), tmp_path / "b")
+    first = source.write(two_workers(), tmp_path / "a")
+    second = source.write(two_workers(forward_ns=3_000_000), tmp_path / "b")
     with pytest.raises(GraphError, match=r"b/rank1\.parquet: is of another graph"):
-        stored_graph.read([first[0], second[1]])
+        source.read([first[0], second[1]])
 
 
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "empty"])
 def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path, damage: str) -> None:
-    paths = stored_graph.write(two_workers(), tmp_path)
+    paths = source.write(two_workers(), tmp_path)
     content = {"truncated": paths[0].read_bytes()[:-100], "foreign": b"PAR1 and other text", "empty": b""}[damage]
     paths[0].write_bytes(content)
     with pytest.raises(GraphError, match=r"rank0\.parquet: cannot be read as Parquet"):
-        stored_graph.read(paths)
+        source.read(paths)
 
 
 def test_another_parquet_file_is_refused(tmp_path: Path) -> None:
@@ -57,4 +57,4 @@ def test_another_parquet_file_is_refused(tmp_path: Path) -> None:
     with duckdb.connect(":memory:") as connection:
         connection.execute(f"COPY (SELECT 1 AS a) TO '{path}' (FORMAT parquet)")
     with pytest.raises(GraphError, match="is a Parquet file, but not a stored trace graph"):
-        stored_graph.read([path])
+        source.read([path])

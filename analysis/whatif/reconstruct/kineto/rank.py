@@ -29,10 +29,9 @@ from keras_matrix.analysis.whatif.reconstruct.kineto.device import (
 from keras_matrix.analysis.whatif.reconstruct.kineto.host import ACCUMULATE, REDUCER, HostWork, Launch, Sweep
 from keras_matrix.analysis.whatif.reconstruct.kineto.reading import RUNTIME, Place, RankEvent, RankRecording
 from keras_matrix.analysis.whatif.reconstruct.pieces import TOLERANCE_NS, Lane, Piece, RankTrace, Window, by_step
-from keras_matrix.records.traces.categories import unread
-from keras_matrix.records.traces.neutral import Phase
+from keras_matrix.records.traces.kineto import unread
+from keras_matrix.records.traces.neutral import Phase, is_unfinished
 from keras_matrix.records.traces.request import STEP
-from keras_matrix.records.traces.steps import is_unfinished
 from keras_matrix.records.traces.torch import OPERATORS, Making
 
 MAIN, AUTOGRAD = "host", "autograd"

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from keras_matrix.records.dtypes import ELEMENT_BYTES
 from keras_matrix.records.traces import kineto
-from keras_matrix.records.traces.categories import category_of, kinds
+from keras_matrix.records.traces.kineto import category_of, kinds
 from keras_matrix.records.traces.request import CLOCK, MARK, TraceError
 from keras_matrix.records.traces.torch import ANNOTATIONS, BACKWARD, DEVICE, OPERATORS, step_in
 

@@ -41,8 +41,7 @@ from keras_matrix.analysis.whatif.reconstruct.xplane.rank import Rank, fill, mar
 from keras_matrix.analysis.whatif.reconstruct.xplane.reading import Profile, read
 from keras_matrix.analysis.whatif.reconstruct.xplane.rows import OperationRow
 from keras_matrix.records.fc import spec
-from keras_matrix.records.traces.neutral import Phase
-from keras_matrix.records.traces.steps import is_part
+from keras_matrix.records.traces.neutral import Phase, is_part
 
 OPERATIONS, SEGMENTS = "operations", "segments"
 SEQUENCE = (

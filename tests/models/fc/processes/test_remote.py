@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.models.fc.processes import ranks, remote
+from keras_matrix.models.fc.processes import ranks
 from keras_matrix.models.fc.processes.meeting import NotMet
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.fc.rendezvous import Site
+from keras_matrix.records.fc.network import Site
 
 ROOT = Path(__file__).parents[4]
 ABORTS = "TensorFlow's profiler corrupts memory in some runs, as it merges an event's start and end of two threads"
@@ -77,17 +77,17 @@ def test_a_machine_that_does_not_come_is_named_with_its_address() -> None:
 
 
 def test_only_who_has_the_key_is_connected_whatever_else_connects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "HANDSHAKE_S", 1)
+    monkeypatch.setattr(ranks, "HANDSHAKE_S", 1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         host, port = server.getsockname()
         accepted: list[Any] = []
-        waiting = threading.Thread(target=lambda: accepted.append(remote.accepted(server, b"right")))
+        waiting = threading.Thread(target=lambda: accepted.append(ranks.accepted(server, b"right")))
         waiting.start()
         silent, talking = socket.create_connection((host, port)), socket.create_connection((host, port))
         talking.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
         with pytest.raises(AuthenticationError):
             Client((host, port), authkey=b"wrong")
-        own = remote._connected(Site("one", "1", host, port), b"right", time.monotonic() + 30)
+        own = ranks._connected(Site("one", "1", host, port), b"right", time.monotonic() + 30)
         waiting.join(10)
         own.send("hello")
         assert accepted[0].recv() == "hello"
@@ -96,11 +96,11 @@ def test_only_who_has_the_key_is_connected_whatever_else_connects(monkeypatch: p
 
 
 def test_a_port_of_another_program_is_no_machine_of_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "HANDSHAKE_S", 1)
+    monkeypatch.setattr(ranks, "HANDSHAKE_S", 1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         host, port = server.getsockname()  # which accepts and never answers
         with pytest.raises(NotMet, match=rf"^the workers of two \({host}:{port}\) cannot be reached: "):
-            remote._connected(Site("two", "2", host, port), b"key", time.monotonic())
+            ranks._connected(Site("two", "2", host, port), b"key", time.monotonic())
 
 
 def test_a_machine_that_cannot_be_reached_any_more_says_nothing_about_the_cell(tmp_path: Path) -> None:

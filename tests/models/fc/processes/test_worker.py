@@ -22,7 +22,7 @@ from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.models.process import children
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.communication import Communication, TimingMethod
-from keras_matrix.records.fc.rendezvous import Rendezvous, Site
+from keras_matrix.records.fc.network import Rendezvous, Site
 from keras_matrix.records.fc.spec import FcProblem, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 

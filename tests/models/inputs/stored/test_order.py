@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from keras_matrix.models.inputs.stored.order import SHUFFLES, Order
+from keras_matrix.models.inputs.stored.sample import SHUFFLES, Order
 
 
 def one_pass(order: Order, epoch: int = 0) -> np.ndarray:
@@ -83,7 +83,7 @@ def test_invalid_values_are_refused(arguments: tuple[int, int, str, int], messag
 
 
 def test_shared_permutation_cannot_be_changed() -> None:
-    from keras_matrix.models.inputs.stored.order import permuted_runs
+    from keras_matrix.models.inputs.stored.sample import permuted_runs
 
     with pytest.raises(ValueError, match="read-only"):
         permuted_runs(10, 2, 0, 0)[0] = 5

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from keras_matrix.models.inputs.stored import manifest
 from keras_matrix.models.inputs.stored.manifest import InputDataError
 from keras_matrix.records import findings, history_reader
+from keras_matrix.records import replicas as replica_proof
 from keras_matrix.records.appended import annotations
 from keras_matrix.records.codec import CodecError, to_json
 from keras_matrix.records.fc import calibration, proof
 from keras_matrix.records.fc.calibration import TimedCollective
 from keras_matrix.records.instruments import influence, parity, peaks, placements
 from keras_matrix.records.instruments.usage import UsageSeries
-from keras_matrix.records.replicas import proof as replica_proof
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.store_failure import StoreFailure
 from tests.conftest import make_record
@@ -72,7 +72,7 @@ FILES: Mapping[str, tuple[list[Any], Reader]] = {
         lambda r: influence.load([r]),
     ),
     str(proof.PATH): ([{**FC_PROOF, "modes": FC_PROOF["modes"][:2]}], lambda root: proof.load(root)[0]),
-    f"{replica_proof.FOLDER}/a.json": ([DEVICE_PROOF], lambda root: replica_proof.load(root)[0]),
+    f"{replica_proof.PROOFS_FOLDER}/a.json": ([DEVICE_PROOF], lambda root: replica_proof.load_proofs(root)[0]),
 }
 
 
@@ -120,7 +120,7 @@ TARGET = Target(
             "records/findings.py",
             "records/appended/annotations.py",
             "records/instruments/p[ela]*.py",
-            "records/replicas/proof.py",
+            "records/replicas.py",
         ),
         *("records/fc/proof.py", "records/fc/calibration.py", "records/instruments/influence.py", "records/codec.py"),
     ),

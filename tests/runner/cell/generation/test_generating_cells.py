@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import BACKENDS, KERAS_HUB
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.generation import Generation
-from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.executors.process.executor import ProcessExecutor

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.models.inputs.stored import page_cache
-from keras_matrix.runner.cell.piped.page_cache import PageCache
+from keras_matrix.runner.cell.piped.process_tree import PageCache
 
 FILES = [Path("a"), Path("b")]
 
@@ -50,7 +50,9 @@ def test_warm_cell_reads_its_files_before_each_epoch_if_they_fit_into_memory(
     monkeypatch.setattr(page_cache, "resident_share", lambda _: 1.0)
     for free_bytes, times in ((200, 3), (199, 0)):
         read.clear()
-        monkeypatch.setattr("keras_matrix.runner.cell.piped.page_cache.free_memory_bytes", lambda free=free_bytes: free)
+        monkeypatch.setattr(
+            "keras_matrix.runner.cell.piped.process_tree.free_memory_bytes", lambda free=free_bytes: free
+        )
         cache = PageCache([tmp_path / "a"])
         for _ in range(3):
             cache.prepare()

@@ -12,7 +12,7 @@ from keras_matrix.analysis.whatif.cost.model import predict
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.records.codec import dumps
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.whatif import cost_file, cost_regressor, stored_graph
+from keras_matrix.runner.whatif import cost_data, cost_regressor, source
 from tests.analysis.whatif.cost.fake_machine import PRODUCT, elementwise_s, graph, node, product_s, product_work
 from tests.analysis.whatif.hand_made import chain
 from tests.conftest import MACHINE
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stored(folder: Path, name: str, one: Graph) -> str:
-    stored_graph.write(one, folder / name)
+    source.write(one, folder / name)
     return name
 
 
@@ -51,7 +51,7 @@ def test_a_model_is_learned_written_and_shown_with_its_held_out_errors(
     )
     assert main(["costmodel", "show", "model.json"]) == 0
     assert capsys.readouterr().out == printed
-    model = cost_file.read(Path("model.json"))
+    model = cost_data.read(Path("model.json"))
     product = node("aten::mm", 1, **product_work((200, 300)))
     assert predict(model, product, model.devices[0]) == pytest.approx(product_s((200, 300)), rel=0.3)
     assert predict(model, node("aten::add", 1, bytes=50_000), model.devices[0]) == pytest.approx(

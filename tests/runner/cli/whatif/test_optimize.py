@@ -16,7 +16,7 @@ from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.whatif.optimize import found_lines
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.service import whatif
-from keras_matrix.runner.whatif import stored_graph
+from keras_matrix.runner.whatif import source
 from tests.runner.cli.whatif.traced_cell import LINK, MATRIX, WRONG_TIMES, executor, runner
 from tests.runner.whatif.graphs import data_parallel
 
@@ -206,7 +206,7 @@ def test_a_cell_over_a_network_is_compared_within_its_links(folder: Path, capsys
     text = MATRIX.replace("level: 3", "level: 3, network: 200mbit")
     (cell,) = expand(parse(Path("matrix.yaml"), text.encode()))
     graph = data_parallel(LINK)
-    stored_graph.write(graph.with_nodes(graph.nodes, settings=named(cell.settings)), folder / "graph")
+    source.write(graph.with_nodes(graph.nodes, settings=named(cell.settings)), folder / "graph")
     assert runner("optimize", "graph", "--search", "tensor_fusion") == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert "with a verdict: ci/netns 2 --rate 200mbit -- runner replay graph --what-if tensor_fusion=" in last

@@ -15,7 +15,7 @@ from keras_matrix.records.codec import dumps
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import Head, Span, Track, TrackKind
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.whatif import stored_graph
+from keras_matrix.runner.whatif import source
 from tests.analysis.whatif.cost import fake_machine
 from tests.analysis.whatif.cost.fake_machine import FASTER, usual_model
 from tests.conftest import MACHINE
@@ -27,7 +27,7 @@ from tests.synthetic_peaks import make_peaks
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    stored_graph.write(two_workers(), tmp_path / "graph")
+    source.write(two_workers(), tmp_path / "graph")
     return tmp_path
 
 
@@ -47,7 +47,7 @@ def test_a_stored_graph_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_without_layers_there_is_no_table_of_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     graph = two_workers()
     nodes = [replace(node, layer=None) for node in graph.nodes]
-    stored_graph.write(graph.with_nodes(nodes), folder / "unnamed")
+    source.write(graph.with_nodes(nodes), folder / "unnamed")
     assert main(["replay", "unnamed"]) == 0
     printed = capsys.readouterr().out
     assert "by layer" not in printed
@@ -64,7 +64,7 @@ def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_cost_model_is_applied_to_a_new_device_by_its_peaks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stored_graph.write(fake_machine.graph(FASTER), folder / "new")
+    source.write(fake_machine.graph(FASTER), folder / "new")
     (folder / "model.json").write_text(dumps(usual_model()))
     (folder / "peaks.json").write_text(dumps(make_peaks(replace(MACHINE, cpu_model=FASTER.product))))
     assert main(["replay", "new", "--costmodel", "model.json"]) == 2
@@ -95,7 +95,7 @@ def test_a_packed_timeline_is_written_as_such(folder: Path) -> None:
 
 def test_the_graph_is_stored_and_read_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", "graph", "--graph", "copy"]) == 0
-    files = [str(path) for path in stored_graph.files_in(folder / "copy")]
+    files = [str(path) for path in source.files_in(folder / "copy")]
     capsys.readouterr()
     assert main(["replay", *files]) == 0
     assert "replayed: 18.0 ms a step" in capsys.readouterr().out
@@ -266,7 +266,7 @@ def test_a_what_if_of_collectives_without_any_is_refused_by_its_own_name(
 ) -> None:
     graph = two_workers()
     alone = [replace(node, depends=()) for node in graph.nodes[:3]]
-    stored_graph.write(graph.with_nodes(alone, world_size=1), folder / "alone")
+    source.write(graph.with_nodes(alone, world_size=1), folder / "alone")
     assert main(["replay", "alone", "--what-if", text]) == 2
     printed = capsys.readouterr().err
     assert printed.startswith(f"runner: --what-if: {text}: fake.json")
@@ -304,7 +304,7 @@ def cell_graph(**header: object) -> Graph:
 def test_a_combination_says_which_what_if_has_no_effect(
     folder: Path, capsys: pytest.CaptureFixture[str], texts: tuple[str, str], caveat: str
 ) -> None:
-    stored_graph.write(cell_graph(), folder / "cell")
+    source.write(cell_graph(), folder / "cell")
     flags = [word for text in texts for word in ("--what-if", text)]
     assert main(["replay", "cell", *flags]) == 0
     assert f"caveat for {' '.join(texts)}: {caveat}" in capsys.readouterr().out.splitlines()
@@ -319,7 +319,7 @@ def test_a_combination_says_which_what_if_has_no_effect(
 def test_what_ifs_that_do_not_exclude_each_other_have_no_caveat(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stored_graph.write(cell_graph(), folder / "cell")
+    source.write(cell_graph(), folder / "cell")
     assert main(["replay", "cell", "--what-if", "tensor_fusion=2,", "--what-if", "workers=4"]) == 0
     assert "caveat" not in capsys.readouterr().out
 
@@ -334,7 +334,7 @@ WAITING = (
 def one_rank(folder: Path) -> str:
     """The stored graph of rank 0 of two."""
     graph = cell_graph(missing_ranks=(1,))
-    stored_graph.write(graph.with_nodes(graph.nodes[:6]), folder / "rank0")
+    source.write(graph.with_nodes(graph.nodes[:6]), folder / "rank0")
     return "rank0"
 
 

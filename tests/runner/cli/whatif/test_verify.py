@@ -14,7 +14,7 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.whatif import verification_file
+from keras_matrix.runner.whatif import measurement
 from tests.fakes.executor import FakeExecutor, crash
 from tests.runner.cli.whatif.traced_cell import MATRIX, WRONG_TIMES, executor, runner, true_step_s
 
@@ -78,9 +78,9 @@ def test_report_names_a_verification_that_cannot_be_read_and_has_no_predictions(
     assert runner("replay", "torch:fc", *WHAT_IFS, "--verify") == 0
     newest = Results(folder / "results").latest()
     assert newest is not None
-    assert verification_file.stored(newest) is not None
+    assert measurement.stored(newest) is not None
     (newest.folder / "whatif.json").write_text('{"version": 1, "verification": {"rounds": 3}}')
-    assert verification_file.stored(newest) is None
+    assert measurement.stored(newest) is None
     capsys.readouterr()
     assert runner("report", "--run", newest.run_id) == 1
     assert "/whatif.json: whatif.json.rounds: must be list, got 3\n" in capsys.readouterr().out

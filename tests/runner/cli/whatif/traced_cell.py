@@ -19,7 +19,7 @@ from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.seams import Seams
-from keras_matrix.runner.whatif import stored_graph
+from keras_matrix.runner.whatif import source
 from tests.fakes.executor import PRETENDED, FakeExecutor
 from tests.runner.whatif.graphs import data_parallel
 
@@ -72,7 +72,7 @@ def write_trace(folder: Path, steps: int) -> None:
     native.mkdir(parents=True)
     spans = [Span(Track(0, TrackKind.STEPS), f"step {n}", "step", n * 1000, 1000, step=n) for n in range(1, steps + 1)]
     neutral.write(folder / TRACE_NAME, Head("torch", 2, "cpu", steps), spans)
-    stored_graph.write(data_parallel(LINK), native)
+    source.write(data_parallel(LINK), native)
     (native / calibration.NAME).write_text(json.dumps([]))
 
 

@@ -19,8 +19,7 @@ from keras_matrix.runner.executors.ray import executor as executors
 from keras_matrix.runner.executors.ray.agent import Agent, FinishedCell
 from keras_matrix.runner.executors.ray.cluster import Lost, Unavailable
 from keras_matrix.runner.executors.ray.executor import Archives, CellOnNode, ExecutorOnMachine, MachinesOnRay
-from keras_matrix.runner.executors.ray.folders import packed
-from keras_matrix.runner.executors.ray.machines import offers
+from keras_matrix.runner.executors.ray.machines import offers, packed
 from tests.conftest import MACHINE, make_settings
 from tests.runner.executors.ray.test_machines import SMALL, node
 

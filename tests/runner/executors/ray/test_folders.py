@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.runner.executors.ray import folders
+from keras_matrix.runner.executors.ray import machines
 
 
 def names(folder: Path) -> list[str]:
@@ -23,7 +23,7 @@ def test_files_arrive_and_pipes_and_links_do_not(tmp_path: Path) -> None:
     (source / "traced" / "trace.json").write_bytes(bytes(range(256)))
     os.mkfifo(source / "orders")
     (source / "link").symlink_to("/etc/passwd")
-    folders.unpacked(folders.packed(source), target)
+    machines.unpacked(machines.packed(source), target)
     assert names(target) == ["result.json", "traced/trace.json"]
     assert (target / "traced" / "trace.json").read_bytes() == bytes(range(256))
 
@@ -45,7 +45,7 @@ def test_files_arrive_under_a_python_without_filters_of_archives(tmp_path: Path)
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "traced").mkdir(parents=True)
     (source / "traced" / "trace.json").write_text("{}")
-    folders.unpacked(folders.packed(source), target)
+    machines.unpacked(machines.packed(source), target)
     assert names(target) == ["traced/trace.json"]
 
 
@@ -60,7 +60,7 @@ def test_what_would_leave_the_folder_is_refused_under_such_a_python(tmp_path: Pa
         member.type, member.linkname = kind, "/etc/passwd" if kind == tarfile.SYMTYPE else ""
         archive.addfile(member)
     with pytest.raises(tarfile.TarError, match="no file or folder"):
-        folders.unpacked(buffer.getvalue(), tmp_path / "target")
+        machines.unpacked(buffer.getvalue(), tmp_path / "target")
     assert names(tmp_path) == []
 
 
@@ -79,15 +79,15 @@ def test_modules_leave_out_environments_caches_and_results(tmp_path: Path) -> No
         path = source / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
-    folders.unpacked(folders.modules(source, source / "out"), target)
+    machines.unpacked(machines.modules(source, source / "out"), target)
     assert names(target) == wanted
 
 
 def test_too_large_a_folder_is_refused_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(machines, "MOST_BYTES", 1 << 20)
     (tmp_path / "large.bin").write_bytes(bytes((1 << 20) + 1))
-    with pytest.raises(folders.TooLarge, match=rf"^{tmp_path}: has more than 1.00 MiB"):
-        folders.modules(tmp_path)
+    with pytest.raises(machines.TooLarge, match=rf"^{tmp_path}: has more than 1.00 MiB"):
+        machines.modules(tmp_path)
 
 
 def test_an_archive_cannot_write_outside_of_its_folder(tmp_path: Path) -> None:
@@ -97,5 +97,5 @@ def test_an_archive_cannot_write_outside_of_its_folder(tmp_path: Path) -> None:
         entry.size = 1
         archive.addfile(entry, io.BytesIO(b"x"))
     with pytest.raises(tarfile.TarError):
-        folders.unpacked(buffer.getvalue(), tmp_path / "inside")
+        machines.unpacked(buffer.getvalue(), tmp_path / "inside")
     assert not (tmp_path / "outside").exists()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.codec import dumps
-from keras_matrix.records.fc.rendezvous import Site
+from keras_matrix.records.fc.network import Site
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import DeviceProof, Machine
 from keras_matrix.records.traces.request import Trace
@@ -21,8 +21,7 @@ from keras_matrix.runner.executors.ray import agent as agents
 from keras_matrix.runner.executors.ray.agent import Agent, FinishedCell
 from keras_matrix.runner.executors.ray.cluster import Lost
 from keras_matrix.runner.executors.ray.executor import Archives, ExecutorOnMachine, MachinesOnRay
-from keras_matrix.runner.executors.ray.folders import packed
-from keras_matrix.runner.executors.ray.machines import GIB, Offer, fitting, groups, identity_of, need_of, offers
+from keras_matrix.runner.executors.ray.machines import GIB, Offer, fitting, groups, identity_of, need_of, offers, packed
 from keras_matrix.runner.executors.supervise.visible_gpus import gpus_of
 from keras_matrix.runner.executors.supervise.watch import Watch
 from keras_matrix.runner.machine.gpus.present import PresentGpus

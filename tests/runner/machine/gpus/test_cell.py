@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from keras_matrix.records.host.procfs import Unread
-from keras_matrix.runner.machine.gpus.cell import CellGpus
 from keras_matrix.runner.machine.gpus.nvml import GpuLost, Nvml
-from keras_matrix.runner.machine.gpus.readings import GpuProperties, GpuReading, ReadableGpu, Unreadable
+from keras_matrix.runner.machine.gpus.readings import CellGpus, GpuProperties, GpuReading, ReadableGpu, Unreadable
 
 
 class Gpu(ReadableGpu):

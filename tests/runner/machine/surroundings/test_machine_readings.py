@@ -16,7 +16,7 @@ from keras_matrix.analysis.surroundings.readings import Process, Swap, Zone
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.host import cgroups
 from keras_matrix.records.host.procfs import ProcTree, Unread
-from keras_matrix.runner.machine.surroundings import processes, processors, self_usage, snapshot
+from keras_matrix.runner.machine.surroundings import processes, processors, snapshot
 from keras_matrix.runner.machine.surroundings.snapshot import look
 from tests.fakes.machine import CGROUP, CPU, FILES, machine, write
 
@@ -218,26 +218,26 @@ def own_process(cpu_ticks: int, pages: int, read_bytes: int) -> dict[str, str]:
 
 
 def test_own_use_is_the_usage_of_the_runs_processes(tmp_path: Path) -> None:
-    usable = 16 * self_usage.PAGE_BYTES
-    before = self_usage.own_now(machine(tmp_path, own_process(100, 2, 100)), [30], usable)
+    usable = 16 * processes.PAGE_BYTES
+    before = processes.own_now(machine(tmp_path, own_process(100, 2, 100)), [30], usable)
     assert before == OwnUse(cpu_s=1.07, memory_share=1 / 8, storage_bytes=111)
-    after = self_usage.own_now(machine(tmp_path, own_process(150, 1, 400)), [30], usable)
-    moved = self_usage.own_since(before, after)
+    after = processes.own_now(machine(tmp_path, own_process(150, 1, 400)), [30], usable)
+    moved = processes.own_since(before, after)
     assert moved == OwnUse(cpu_s=pytest.approx(0.5), memory_share=1 / 8, storage_bytes=300)
 
 
 def test_unreadable_process_makes_the_own_use_unknown(tmp_path: Path) -> None:
     tree = machine(tmp_path, own_process(100, 2, 100))
-    known = self_usage.own_now(tree, [30], 4096)
-    assert self_usage.own_now(tree, [30, 99], 4096) == self_usage.own_now(tree, [], 4096) == OwnUse()
-    assert self_usage.own_since(known, OwnUse()) == self_usage.own_since(OwnUse(), known) == OwnUse()
-    assert self_usage.own_now(tree, [30], None).memory_share is None
+    known = processes.own_now(tree, [30], 4096)
+    assert processes.own_now(tree, [30, 99], 4096) == processes.own_now(tree, [], 4096) == OwnUse()
+    assert processes.own_since(known, OwnUse()) == processes.own_since(OwnUse(), known) == OwnUse()
+    assert processes.own_now(tree, [30], None).memory_share is None
 
 
 @pytest.mark.parametrize("garbage", ["", "x", "read_bytes: y\nwrite_bytes: 1\n", "\0 \0 \0"])
 def test_invalid_stat_of_an_own_process_makes_the_own_use_unknown(tmp_path: Path, garbage: str) -> None:
     tree = machine(tmp_path, {f"/proc/30/{name}": garbage for name in ("stat", "statm", "io")})
-    assert self_usage.own_now(tree, [30], 4096) == OwnUse()
+    assert processes.own_now(tree, [30], 4096) == OwnUse()
 
 
 def test_missing_rights_are_reported(tmp_path: Path) -> None:

@@ -1,0 +1,251 @@
+"""The rows of the table of figures about workers of the FC modes and devices of Keras workloads.
+
+Pure functions; for other cells the rows consist of dashes, and are then left out.
+
+The picture of a gain: throughput by number of workers or devices, as a multiple of that of one. No markup.
+
+Pure functions; only measured values are drawn. Both scales are logarithmic, so that the ideal is a straight line.
+
+The pictures of Keras workloads on several devices: speed-up by number of devices. No markup.
+
+Pure functions. Only measured values are drawn; pictures beyond those that a page shows are counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TypeVar
+
+from keras_matrix.analysis.fc import FcFigure
+from keras_matrix.analysis.scaling import DeviceScaling, StepBreakdown, on_one_device
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.analysis.views.result_table import CellView, ResultTable
+from keras_matrix.dashboards.charts.dot_plots import DotMark, Stroke, Word, slot_of
+from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, FigureRow, Value
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.fc.communication import TimingMethod
+from keras_matrix.records.settings import MODEL
+from keras_matrix.records.text import MIB, NOTHING, PERCENT, interval, number, plural
+
+COMMUNICATION_METHODS = {
+    TimingMethod.TIMED: "each collective timed separately, in epochs after the measured ones",
+    TimingMethod.PROFILED: "by the backend's profiler",
+}
+WIRE = "bytes that processes send for it, without headers"
+EFFICIENCY = "throughput divided by that of one worker times the workers"
+COMMUNICATION = "in communication"
+Figure = TypeVar("Figure")
+Rows = tuple[tuple[str, str, Callable[[Figure], Value | None]], ...]
+MOST_PANELS = 24
+PANEL_HEIGHT = 190
+TOP, BOTTOM = 12.0, 30.0
+LEFT, RIGHT = 11.0, 95.0  # of a panel's width, in per cent
+Gains = dict[int, tuple[float, float | None, float | None]]
+"""By number of workers: throughput as a multiple of that of one, and the ends of its interval."""
+NO_GAIN: Gains = {1: (1.0, None, None)}
+Thing = TypeVar("Thing")
+
+
+def scaling_lines(views: Sequence[CellView | None]) -> list[FigureRow]:
+    """Return the rows of a piece of work: what is known of each cell's workers and of its devices."""
+    workers = _worker_lines([view.parallel if view else None for view in views])
+    return [*workers, *_device_lines([view.scaling if view else None for view in views])]
+
+
+def _worker_lines(columns: Sequence[FcFigure | None]) -> list[FigureRow]:
+    kinds: Rows[FcFigure] = (
+        ("share of own product", "%", lambda one: scaled_value(one.share_of_own, PERCENT.size)),
+        ("payload a step", "MiB", lambda one: scaled_value(one.bytes_per_step or None, MIB)),
+        ("on the wire a step", "MiB", lambda one: scaled_value(one.wire_bytes_per_step or None, MIB, WIRE)),
+        (COMMUNICATION, "%", _communicating),
+        ("efficiency of workers", "%", lambda one: _estimate(one.efficiency, PERCENT.size, EFFICIENCY)),
+        ("memory of a worker", "MiB", _worker_memory),
+    )
+    return _rows(kinds, columns)
+
+
+def _device_lines(columns: Sequence[DeviceScaling | None]) -> list[FigureRow]:
+    kinds: Rows[DeviceScaling] = (
+        ("speed-up over one device", "x", _speed_up),
+        ("efficiency of devices", "%", lambda one: _estimate(one.efficiency, PERCENT.size, "speed-up / devices")),
+        (COMMUNICATION, "%", lambda one: _spent(one.spent) if one.spent else None),
+        ("divided by", "", _method),
+        ("rows of a device", "", lambda one: Value(_rows_of_a_device(one), hint=f"of {one.settings.batch_size}")),
+        ("gradients a step", "MiB", lambda one: scaled_value(one.replicas.gradient_bytes or None, MIB)),
+    )
+    return _rows(kinds, columns)
+
+
+def _rows(kinds: Rows[Figure], columns: Sequence[Figure | None]) -> list[FigureRow]:
+    return [
+        FigureRow(name, unit, [(figure and value(figure)) or NOT_MEASURED for figure in columns])
+        for name, unit, value in kinds
+    ]
+
+
+def _communicating(figure: FcFigure) -> Value | None:
+    if figure.spent is None:
+        silent = figure.communication_share == 0 and figure.task.workers > 1
+        return Value("0", hint="no collective was called") if silent else None
+    return _spent(figure.spent)
+
+
+def _spent(spent: StepBreakdown) -> Value:
+    hint = COMMUNICATION_METHODS[spent.method]
+    if spent.share < 0:
+        return Value("below 0", hint=f"{hint}; too small to be distinguished from zero")
+    return Value(number(spent.share, PERCENT.size), hint=hint)
+
+
+def _estimate(found: Estimate | None, unit: float, hint: str) -> Value | None:
+    if found is None:
+        return None
+    return Value(number(found.centre, unit), interval(found.low, found.high, found.centre, unit) or "no interval", hint)
+
+
+def _speed_up(one: DeviceScaling) -> Value:
+    return _estimate(one.speed_up, 1.0, one.text) or Value(NOTHING, hint=one.missing)
+
+
+def _method(one: DeviceScaling) -> Value:
+    own = "" if one.replicas.is_fit else "not fit"
+    return Value(one.replicas.method.rpartition(".")[2], own, one.replicas.method)
+
+
+def _rows_of_a_device(one: DeviceScaling) -> str:
+    return "/".join(str(rows) for rows in sorted({replica.rows for replica in one.replicas.replicas}))
+
+
+def _worker_memory(figure: FcFigure) -> Value | None:
+    if figure.worker_memory_bytes is None or figure.task.workers == 1:
+        return None
+    aside = "of the largest" if figure.processes > 1 else f"all {figure.task.workers} in one"
+    return Value(number(figure.worker_memory_bytes, MIB), aside, hint="peak resident memory of a process")
+
+
+def scaled_value(value: float | None, unit: float, hint: str = "") -> Value | None:
+    """Return a value in this unit; None for None."""
+    return None if value is None else Value(number(value, unit), hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class GainPanel:
+    """One small picture: throughput by workers, relative to one worker, of one piece of work on every backend."""
+
+    title: str
+    details: str
+    summary: str
+    height: int = PANEL_HEIGHT
+    rules: list[Stroke] = field(default_factory=list)
+    ideal: Stroke | None = None
+    strokes: list[Stroke] = field(default_factory=list)
+    marks: list[DotMark] = field(default_factory=list)
+    words: list[Word] = field(default_factory=list)
+
+
+def most(things: list[Thing], what: str, left_out: list[str]) -> list[Thing]:
+    """Return as many pictures as a page shows; the number of the others is appended to `left_out`."""
+    if len(things) > MOST_PANELS:
+        left_out.append(f"{plural(len(things) - MOST_PANELS, 'more picture')} of {what} left out; the table has all")
+    return things[:MOST_PANELS]
+
+
+def panel(title: str, details: str, gains: Mapping[str, Gains], noun: str) -> GainPanel:
+    """Return the picture of some backends' gains; `noun` is what there are several of, such as worker."""
+    counts = sorted({n for points in gains.values() for n in points})
+    values = [end for points in gains.values() for ends in points.values() for end in ends if end]
+    across, up = _Scale(counts, LEFT + 4, RIGHT - 3), _Scale([*values, counts[-1]], PANEL_HEIGHT - BOTTOM, TOP)
+    drawn = GainPanel(title, details, _summary(gains, noun))
+    for value in _powers(up.low, up.high):
+        drawn.rules.append(Stroke(f"{LEFT}%", "100%", up.at(value), up.at(value), 3))
+        drawn.words.append(Word(f"{LEFT}%", up.at(value), f"{value:g}", anchor="end", dx=-5))
+    for count in counts:
+        drawn.words.append(Word(across.percent(count), PANEL_HEIGHT - 12, str(count), anchor="middle"))
+    first, last = counts[0], counts[-1]
+    tip = f"as many times as there are {noun}s"
+    ideal = Stroke(across.percent(first), across.percent(last), up.at(first), up.at(last), 3, tip)
+    for backend, points in gains.items():
+        _draw(drawn, (backend, noun), points, (across, up))
+    return replace(drawn, ideal=ideal)
+
+
+def _draw(drawn: GainPanel, names: tuple[str, str], points: Gains, scales: tuple[_Scale, _Scale]) -> None:
+    (backend, noun), (across, up), slot = names, scales, slot_of(names[0])
+    places = [(across.percent(n), up.at(centre)) for n, (centre, _, _) in points.items()]
+    for (x1, y1), (x2, y2) in pairwise(places):
+        drawn.strokes.append(Stroke(x1, x2, y1, y2, slot))
+    for (n, (centre, low, high)), (x, y) in zip(points.items(), places, strict=True):
+        if low and high:
+            drawn.strokes.append(Stroke(x, x, up.at(low), up.at(high), slot))
+        ends = interval(low, high, centre) or "no interval"
+        tip = f"{backend}, {plural(n, noun)}: {number(centre)} times the throughput of one ({ends})"
+        drawn.marks.append(DotMark(x, y, slot, tip))
+
+
+def _summary(gains: Mapping[str, Gains], noun: str) -> str:
+    known = [(backend, n, centre) for backend, points in gains.items() for n, (centre, _, _) in points.items() if n > 1]
+    return "; ".join(f"{backend} {number(centre)} times with {plural(n, noun)}" for backend, n, centre in known)
+
+
+class _Scale:
+    """A logarithmic scale from the smallest to the largest of some values, between two positions."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        self.low, self.high = min(1.0, *values), max(values)
+        self._start, self._end = start, end
+
+    def at(self, value: float) -> float:
+        """Return the position of a value."""
+        width = math.log(self.high / self.low) or 1.0
+        return round(self._start + math.log(value / self.low) / width * (self._end - self._start), 2)
+
+    def percent(self, value: float) -> str:
+        """Return the position of a value in per cent of the width, as SVG writes it."""
+        return f"{self.at(value):.2f}%"
+
+
+def _powers(low: float, high: float) -> list[float]:
+    """Return the powers of two from low to high."""
+    first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
+    return [2.0**power for power in range(first, last + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePictures:
+    """The pictures of a run's cells on several devices, and for each row its title and the result of each cell."""
+
+    panels: list[GainPanel]
+    lines: list[tuple[str, list[str]]]
+    left_out: list[str]
+
+
+def pictures(table: ResultTable) -> DevicePictures:
+    """Return the pictures of a run's table; empty without cells on several devices."""
+    groups: dict[str, list[DeviceScaling]] = {}
+    for scaling in table.scalings:
+        if scaling.speed_up is not None:
+            groups.setdefault(_work(scaling), []).append(scaling)
+    left_out = list[str]()
+    by_work = [(work.row.title, [view.scaling.text for view in work.cells if view.scaling]) for work in table.works]
+    lines = [(title, texts) for title, texts in by_work if texts]
+    panels = most([_panel(group) for group in groups.values()], "devices", left_out)
+    return DevicePictures(panels, lines, left_out)
+
+
+def _work(one: DeviceScaling) -> str:
+    """Return the identity of the work that is divided, and of what is divided, for all backends and devices."""
+    return canonical(replace(on_one_device(one.settings), backend="", distribution=one.settings.distribution))
+
+
+def _panel(group: Sequence[DeviceScaling]) -> GainPanel:
+    settings = group[0].settings
+    gains: dict[str, Gains] = {}
+    for one in sorted(group, key=lambda one: (slot_of(one.settings.backend), one.devices)):
+        assert one.speed_up is not None
+        points = gains.setdefault(one.settings.backend, dict(NO_GAIN))
+        points[one.devices] = (one.speed_up.centre, one.speed_up.low, one.speed_up.high)
+    divided = "weights divided" if settings.distribution == MODEL else "rows divided"
+    return panel(group[0].work, f"batch of {settings.batch_size} on all devices together, {divided}", gains, "device")

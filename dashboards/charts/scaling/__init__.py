@@ -1,1 +1,0 @@
-"""Pictures and figures of what several workers or devices gain."""
