@@ -61,7 +61,7 @@ class _Proof:
     unsupported: dict[str, str] = field(default_factory=dict)
     switched_off: list[str] = field(default_factory=list)
 
-    def replicas(self) -> ReplicaProof:
+    def proof(self) -> ReplicaProof:
         """Run the processes and return the proof."""
         found: dict[str, BackendProof] = {}
         for backend in self.context.backends:
