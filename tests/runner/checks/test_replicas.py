@@ -66,7 +66,7 @@ class Ran:
         arguments = ["parity", "mnist_mlp", "--devices", "2", "--results", str(self.results), *flags]
         self.code = main(arguments, Seams(executor=self.executor))
 
-    def replicas(self) -> ReplicaProof:
+    def proof(self) -> ReplicaProof:
         ((found,), problems) = replicas.load_proofs(self.results)
         assert problems == []
         return found

@@ -102,7 +102,7 @@ class OneNode:
 
 def measure(folder: Path) -> int:
     """Run the commands on the cluster."""
-    with mock.patch.object(agents, "restored"), mock.patch.object(agents.process_tree, "end_leftovers"):
+    with mock.patch.object(agents, "restored"), mock.patch.object(agents.tree_memory, "end_leftovers"):
         places = PlacesOnRay(OneNode(), folder / "results", "fork")  # type: ignore[arg-type]
         return main(["--matrix", "matrix.yaml", "--results", str(folder / "results")], Seams(places=places))
 

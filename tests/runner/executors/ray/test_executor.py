@@ -349,12 +349,12 @@ def test_files_that_are_too_large_are_left_and_the_result_arrives(
             return Outcome(exit_code=0)
 
     monkeypatch.setattr(agent, "_started", lambda job, timeout_s: (Done(), ()))
-    monkeypatch.setattr(agents.folders, "MOST_FILES_BYTES", 1000)
+    monkeypatch.setattr(agents.machines, "MOST_FILES_BYTES", 1000)
     agent.start(job, 60.0, {})
     folder = Path(agent._live["nonce"].job.folder)
     (folder / "result.json").write_text("{}")
     (folder / "log").write_bytes(bytes(2000))
     ended = agent.call("nonce", 0, "finish")
     assert ended.outcome.warnings[0].startswith("files_left: ")
-    agents.folders.unpacked(ended.folder, folder.parent / "arrived")
+    agents.machines.unpacked(ended.folder, folder.parent / "arrived")
     assert [path.name for path in (folder.parent / "arrived").iterdir()] == ["result.json"]
