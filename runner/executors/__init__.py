@@ -91,7 +91,8 @@ class Running(Protocol):
     def root(self) -> int | None:
         """Return the id on this machine of the root of the cell's process tree.
 
-        None once it has ended, and if the executor's processes are not on this machine.
+        For a cell of `ProcessExecutor` that is the server that started it. None once it has ended, and if the
+        executor's processes are not on this machine.
         """
 
     def resident_bytes(self) -> int:

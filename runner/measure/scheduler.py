@@ -49,7 +49,7 @@ TRACED_REPEAT = 0
 
 
 def utc_now() -> datetime:
-    """Return the wall-clock time: a label for people, never used in arithmetic."""
+    """Return the wall-clock time: for labels and ages in days, never for a duration that is measured."""
     return datetime.now(UTC)
 
 

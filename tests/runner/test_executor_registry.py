@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,20 @@ cells:
   - workload: gru
     cpus: 64
 """
+
+
+def test_the_row_of_the_howto_is_one_of_the_registry() -> None:
+    page = (ROOT / "docs/howto/add-an-executor.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"```python\n(\w+\(\n    name=.*?\n\))\n```", page, flags=re.DOTALL)
+    assert eval(row, vars(registry)) == replace(
+        registry.ENTRIES["process"],
+        name="announced",
+        module="keras_matrix.runner.executors.announced",
+        summary="as process, each announced",
+        starts=("fork", "fresh"),
+        place="announced cells",
+        options=(),
+    )
 
 
 @pytest.fixture

@@ -125,12 +125,16 @@ class ProcessExecutor:
             if server is None:
                 server = self._light_server()
                 order |= {
-                    "argv": [self._interpreter.python, "-P", "-m", "keras_matrix.runner.cell.entry", str(job.path)],
+                    "argv": self._command(job),
                     "env": environment | make_home(job) | autotuning(job) | cuda_cache(job),
                 }
             return Watch(server, job, order, timeout_s, order_warnings(gpus))
         except ServerGone as error:
             return Never(Outcome(infrastructure=str(error), wall_time_s=time.perf_counter() - begun_s))
+
+    def _command(self, job: Job) -> list[str]:
+        """Return the command line of a fresh interpreter."""
+        return [self._interpreter.python, "-P", "-m", "keras_matrix.runner.cell.entry", str(job.path)]
 
     def _start_task(self, job: Job, timeout_s: float) -> Running:
         """Start an external command as a child of a light server, which ends all of its processes."""
