@@ -211,8 +211,10 @@ class DigestLedger:
     """The digests of the records in a folder: of those found at the start, and of those that this process published.
 
     What differs later was changed by another process, such as a cell, which may write wherever its user may. Changes
-    before the start, and those of one who ends this process, are not noticed. Several threads may publish; a record
-    takes 150 bytes of memory. A disk that fails changes nothing: an OSError is raised, and what was known stays known.
+    before the start, and those of one who ends this process, are not noticed. What changes within the same tick of the
+    file system's clock (milliseconds) as a publication is noticed only when each record is read. Several threads may
+    publish; a record takes 150 bytes of memory. A disk that fails changes nothing: an OSError is raised, and what was
+    known stays known.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:

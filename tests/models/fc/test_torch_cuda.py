@@ -150,7 +150,7 @@ def test_collectives_are_not_waited_for_any_more_after_they_were_timed(torch: An
     """Otherwise no sum would overlap with computation in the steps that are traced afterwards."""
     module, worker = sys.modules["keras_matrix.models.fc.native.torch"], worker_of("gpu")
     unwatched = dict(vars(worker))
-    watch = module.Watch(worker, SimpleNamespace(type="cpu"))
+    watch = module.CollectiveTimer(worker, SimpleNamespace(type="cpu"))
     assert vars(worker).keys() - unwatched.keys() == {*module.COLLECTIVES, "meanwhile"}
     watch.end()
     assert vars(worker) == unwatched
