@@ -1,16 +1,14 @@
-"""The record's part on the devices of a Keras workload: what each of them held and did, as read from its arrays.
+"""Keras workloads on several devices of one machine: which settings allow them, what each device did, and the proofs.
 
-The proof that a workload on several devices does the work of one device: its file, one for each workload.
+`devices: N` trains the same global batch on N devices. `distribution: data` gives each device its share of the batch,
+`model` its share of the weights. The FC modes divide their own work, among `workers`. What each device held and did is
+the record's part, as read from its arrays. That several devices do the work of one is proved by `runner parity WORKLOAD
+--devices N`, which trains the same weights and batches a few steps on one device and on N, random layers off, without
+timing. A proof is a file for each workload:
 
     results/parity/devices/<name>.json     a newer proof replaces an older one of the same workload and parameters
 
-`runner parity WORKLOAD --devices N` makes it: each backend trains the same weights and batches a few steps on one
-device and on N, random layers off, without timing.
-
-The rules of Keras workloads on several devices of one machine: which settings allow them. Pure.
-
-`devices: N` trains the same global batch on N devices. `distribution: data` gives each device its share of the batch,
-`model` its share of the weights. The FC modes divide their own work, among `workers`.
+The rules are pure; only `load_proofs` and what stores a proof touch files.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ losses differ only if in some epoch they are further apart than `LOSS_TOLERANCE`
 observed from seeds alone (docs/parity.md). Differing losses are a caveat of the comparison and do not prevent it.
 
 Different use of TF32 in float32 operations is a caveat in league `as_shipped`, where each backend keeps its default,
-and prevents the comparison in league `matched`, which turns TF32 off (`analysis.comparison.same_work`).
+and prevents the comparison in league `matched`, which turns TF32 off.
 
 A cell whose steps may have used part of their batches is compared with none.
 

@@ -91,12 +91,13 @@ def _view(assessed: Assessment, title: str) -> HistoryView:
 def _change(assessed: Assessment, change: Change) -> ChangeView:
     numbers = [level.first for level in assessed.levels]
     place = numbers.index(change.index)
+    kind = kind_of(change, assessed.history.figure.goal)
     return ChangeView(
         change,
-        kind_of(change, assessed.history.figure.goal),
+        kind,
         assessed.levels[max(place - 1, 0)].step_time,
         assessed.levels[place].step_time,
-        tuple(searches(assessed, change)),
+        tuple(searches(assessed, change)) if kind is ChangeKind.SLOWER else (),
     )
 
 

@@ -172,7 +172,7 @@ def term(label: str) -> str:
 
 def words(text: str) -> list[str]:
     """Return the words of a text, each figure with its unit as one of them."""
-    return _BEFORE_UNIT.sub("\u00a0", text).split(" ")
+    return _BEFORE_UNIT.sub("\u00a0", " ".join(text.split())).split(" ")
 
 
 def _shown(value: object) -> object:

@@ -132,7 +132,7 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class StoredPeaks:
-    """The stored peaks of a run's machine and versions, and those of other ones in the same results folder."""
+    """The stored peaks of a run's machine and versions, and of a GPU those of other images in this results folder."""
 
     own: Peaks
     others: tuple[Peaks, ...] = ()
@@ -167,7 +167,10 @@ def stored(results: Path, about: Mapping[str, Any]) -> StoredPeaks | None:
     """Return the peaks of the machine and versions in a `run.json`, or None. Raises `StoreFailure`."""
     name = fingerprint_of(about)
     own = read(results, name) if name else None
-    return StoredPeaks(own, tuple(read_others(results, own.fingerprint))) if own else None
+    if own is None:
+        return None
+    of_gpu = any(gemm.device != "cpu" for gemm in own.gemms)  # other images measure the same GPU
+    return StoredPeaks(own, tuple(read_others(results, own.fingerprint)) if of_gpu else ())
 
 
 def read(results: Path, name: str) -> Peaks | None:

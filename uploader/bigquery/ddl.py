@@ -40,9 +40,7 @@ def create_table(dataset: str, table: Table, suffix: str = "") -> str:
 
 
 def create_lease(dataset: str) -> str:
-    """Return the DDL of the table whose single row every transaction updates first
-    (`uploader.bigquery.ddl`).
-    """
+    """Return the DDL of the table whose single row every transaction updates first."""
     return (
         f"CREATE TABLE IF NOT EXISTS {quoted(dataset, LEASE)}\n"
         'OPTIONS (description = "One row. Each inserting transaction updates it first, so that concurrent ones '

@@ -6,7 +6,7 @@ best practices"), and importing Keras is enough to initialise CUDA: it calls `to
 is not used, since its workers would be children of another process than the one with which they must end.
 
 If one process dies or fails, the others are ended at once and the exception names its rank; if the process that started
-them dies, they are killed. Those on other machines are started there (`models.fc.processes.ranks`), and end with their
+them dies, they are killed. Those on other machines are started there (`serve`), and end with their
 connection.
 
 Workers on other machines: the process that measures connects to one process there for each of its workers.

@@ -35,7 +35,7 @@ BYTES_PER_ELEMENT = {"copy": 16, "triad": 24}
 
 
 def gemms(bench: Bench, order: PeakOrder, precision: str, clock: Clock = monotonic) -> Iterator[Gemm]:
-    """Yield the product's rates at each size. Raises `Refused`, or any error of the backend."""
+    """Yield the product's rates at each size. Raises `NotTimeable`, or any error of the backend."""
     settings = order.settings
     for size in order.sizes or SIZES:
         flops = 2 * size**3
@@ -47,7 +47,7 @@ def gemms(bench: Bench, order: PeakOrder, precision: str, clock: Clock = monoton
 
 
 def stream(bench: Bench, order: PeakOrder, kernel: str, clock: Clock = monotonic) -> Stream:
-    """Return the rates of a kernel. Raises `Refused`, or any error of the backend."""
+    """Return the rates of a kernel. Raises `NotTimeable`, or any error of the backend."""
     array_bytes = order.array_bytes or default_array_bytes()
     elements = array_bytes // FLOAT64_BYTES
     call = {"copy": bench.copy, "triad": bench.triad}[kernel](elements)

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         return 1 if unread else 0
     name = cells.one_of(args.cell, there, f"run {store.run_id}")
     found = findings_of(store)
-    [shown] = [(work, view) for work in found.table.works for view in work.cells if view.cell.cell_id == name]
+    shown = next((work, view) for work in found.table.works for view in work.cells if view.cell.cell_id == name)
     if store.run_id != newest.run_id:
         missing = "no such cell that can be read" if passed else "no such cell"
         print(f"the newest run, {newest.run_id}, has {missing}; this is of the newest that has it, {store.run_id}")

@@ -12,7 +12,7 @@ from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.views.history_view import ChangeView, HistoryView, left_out_text
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.store import Problem
-from keras_matrix.records.text import NOTHING, amount, interval_text, percent_change, percentage, printable
+from keras_matrix.records.text import NOTHING, amount, interval_text, percent_change, percentage, plural, printable
 from keras_matrix.runner.cli.render.format import columns, document
 
 REMARKS_SHOWN = 5
@@ -129,7 +129,7 @@ def _baseline(view: HistoryView) -> list[str]:
     baseline, figure = view.baseline, view.history.figure
     if baseline is None:
         return ["no session has a value: no process ended ok"]
-    value, sessions = baseline.value, f"{baseline.sessions} session{'s'[: baseline.sessions > 1]}"
+    value, sessions = baseline.value, plural(baseline.sessions, "session")
     interval = f", 95 % interval {_interval(value, figure)}" if value.low is not None else ""
     lines = [f"baseline: {sessions} since {baseline.since}, {amount(value.centre, figure.unit)}{interval}"]
     if baseline.spread is None:

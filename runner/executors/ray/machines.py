@@ -1,9 +1,9 @@
-"""The machines of a cluster and what they offer, and at which of them a comparison can run. Pure, without Ray.
+"""The machines of a cluster and what they offer, and at which of them a comparison can run; without Ray.
 
 A machine is one or more nodes, such as the containers of several backends: nodes that report the same `host_id` share
 its cores, so that only one of them may measure at a time.
 
-Folders that travel between the runner's machine and a node, as one compressed archive.
+Folders travel between the runner's machine and a node as one compressed archive (`packed`, `unpacked`).
 """
 
 from __future__ import annotations

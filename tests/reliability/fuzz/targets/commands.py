@@ -81,5 +81,12 @@ TARGET = Target(
     inputs(),
     checking,
     share=3,
-    modules=("runner/service/stored.py", "records/findings.py", "uploader/local/manifest.py", "uploader/rows.py"),
+    modules=(
+        "runner/service/stored.py",
+        "records/run_files.py",
+        "records/findings.py",
+        "analysis/views/result_table.py",
+        "uploader/local/manifest.py",
+        "uploader/rows.py",
+    ),
 )
