@@ -10,11 +10,8 @@ STREAM's triad. Several accelerators of a cell have the roof and the slope of al
 share the machine's. The FLOPs are those of the batch that all devices share. Source: Williams, Waterman, Patterson,
 "Roofline: an insightful visual performance model for multicore architectures", CACM 52(4), 2009.
 
-Guarantee: pure; None if FLOPs, bytes or peak are unknown.
-
-Peaks that GPU makers state, by product name. CPUs are not listed: their peak depends on clocks without guarantee.
-
-Dense rates, without structured sparsity, of the unit that a matrix product in that precision runs on (tensor cores
+Peaks that GPU makers state are listed by product name. CPUs are not: their peak depends on clocks without guarantee.
+They are dense rates, without structured sparsity, of the unit that a matrix product in that precision runs on (tensor cores
 where there are any; float32 means full float32, not TF32), at boost clock. Memory in byte/s.
 Sources: NVIDIA's data sheets V100 (2020), T4 (2019), A10 (2021), A100 (2022), A30 (2022), L4 (2023), L40S (2023), H100
 (2023), H200 (2024), and the white paper of the Hopper architecture (2022) for the H100's dense rates; where a sheet
@@ -22,9 +19,10 @@ gives tensor-core rates "with sparsity" only, half of them. On 23 November 2026 
 L40S was compared with a dealer's copy, H100 80GB HBM3 and H200 with other publications, and they agree; H100 NVL and
 H200 NVL were entered without a copy and must still be compared with their sheets; the others are unchanged.
 
-Merging of a GPU's peaks from several images: each image has one backend, and all measured the same device.
+A GPU's peaks are merged from several images: each has one backend, and all measured the same device. Figures of CPUs
+are those of one measurement, never merged.
 
-Guarantee: pure. Figures of CPUs are those of one measurement, never merged.
+Guarantee: pure; None if FLOPs, bytes or peak are unknown.
 """
 
 from __future__ import annotations

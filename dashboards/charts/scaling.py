@@ -1,14 +1,10 @@
-"""The rows of the table of figures about workers of the FC modes and devices of Keras workloads.
+"""What several workers of the FC modes and several devices of Keras workloads gain: rows of figures, and pictures.
 
-Pure functions; for other cells the rows consist of dashes, and are then left out.
+A picture has the throughput by number of workers or devices, as a multiple of that of one. Both scales are
+logarithmic, so that the ideal is a straight line. Pictures beyond those that a page shows are counted. Rows consist of
+dashes for other cells, and are then left out.
 
-The picture of a gain: throughput by number of workers or devices, as a multiple of that of one. No markup.
-
-Pure functions; only measured values are drawn. Both scales are logarithmic, so that the ideal is a straight line.
-
-The pictures of Keras workloads on several devices: speed-up by number of devices. No markup.
-
-Pure functions. Only measured values are drawn; pictures beyond those that a page shows are counted.
+Pure functions, no markup; only measured values are drawn.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Starts and stops a backend's own profiler around a few steps, and marks the steps of the program.
 
-Only cells that are traced, profiled for TensorBoard or measured for their collectives (models.fc.profiled) import it.
-
-Starts and stops the profilers of JAX and TensorFlow, which write one file into a folder.
+Those of JAX and TensorFlow write one file into a folder. Only cells that are traced, profiled for TensorBoard or
+measured for their collectives (models.fc.profiled) import it.
 """
 
 from __future__ import annotations
