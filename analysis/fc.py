@@ -1,9 +1,11 @@
-"""Figures across the cells of the FC modes: rates and shares of the peak, communication, the efficiency of workers, data
-against model parallelism, and the gaps of Keras's layers to the native loop and of a library to the machine's best.
+"""Figures across the cells of the FC modes: rates and shares of the peak, communication, the efficiency of workers,
+data against model parallelism, and the gaps of Keras's layers to the native loop and of a library to the machine's
+best.
 
 Guarantee: pure; None if a part was not measured. Throughputs are compared block by block, in the repeats that both
-cells have, and only between cells of one backend whose settings are otherwise equal. Limits: which part of Keras's step takes the time (`lab/run fc layers` measures that) and why a
-library is slow are not known here. docs/fc.md and docs/roofline.md state both for one machine.
+cells have, and only between cells of one backend whose settings are otherwise equal. Limits: which part of Keras's step
+takes the time (`lab/run fc layers` measures that) and why a library is slow are not known here. docs/fc.md and
+docs/roofline.md state both for one machine.
 
 The sweep of the 2016 mini-benchmark in its CSV layout: that of `parse_mini.py` for the output of `run_mini.sh`.
 

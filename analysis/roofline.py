@@ -11,13 +11,13 @@ share the machine's. The FLOPs are those of the batch that all devices share. So
 "Roofline: an insightful visual performance model for multicore architectures", CACM 52(4), 2009.
 
 Peaks that GPU makers state are listed by product name. CPUs are not: their peak depends on clocks without guarantee.
-They are dense rates, without structured sparsity, of the unit that a matrix product in that precision runs on (tensor cores
-where there are any; float32 means full float32, not TF32), at boost clock. Memory in byte/s.
-Sources: NVIDIA's data sheets V100 (2020), T4 (2019), A10 (2021), A100 (2022), A30 (2022), L4 (2023), L40S (2023), H100
-(2023), H200 (2024), and the white paper of the Hopper architecture (2022) for the H100's dense rates; where a sheet
-gives tensor-core rates "with sparsity" only, half of them. On 23 November 2026 the sheets were not available:
-L40S was compared with a dealer's copy, H100 80GB HBM3 and H200 with other publications, and they agree; H100 NVL and
-H200 NVL were entered without a copy and must still be compared with their sheets; the others are unchanged.
+They are dense rates, without structured sparsity, of the unit that a matrix product in that precision runs on (tensor
+cores where there are any; float32 means full float32, not TF32), at boost clock. Memory in byte/s. Sources: NVIDIA's
+data sheets V100 (2020), T4 (2019), A10 (2021), A100 (2022), A30 (2022), L4 (2023), L40S (2023), H100 (2023), H200
+(2024), and the white paper of the Hopper architecture (2022) for the H100's dense rates; where a sheet gives
+tensor-core rates "with sparsity" only, half of them. On 23 November 2026 the sheets were not available: L40S was
+compared with a dealer's copy, H100 80GB HBM3 and H200 with other publications, and they agree; H100 NVL and H200 NVL
+were entered without a copy and must still be compared with their sheets; the others are unchanged.
 
 A GPU's peaks are merged from several images: each has one backend, and all measured the same device. Figures of CPUs
 are those of one measurement, never merged.
