@@ -3,6 +3,9 @@
 Integers have at most 64 bits, as in the warehouse.
 
 Supported types: str, int, float, bool, None, lists, string-keyed dicts, enums, dataclasses and unions of these.
+
+Why not msgspec, which reads 10,000 records in 0.5 s instead of 3.3 s of CPU time: of dataclasses it takes unknown
+fields and repeated names without a word, and its messages lack the value that was received.
 """
 
 from __future__ import annotations
