@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import re
 import xml.etree.ElementTree as ET
@@ -19,6 +20,7 @@ from keras_matrix.dashboards.report.roofline_page import Heading, cell_table, ow
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.instruments.work import Work, work_key
 from keras_matrix.records.schema import Resolved
+from keras_matrix.records.text import percentage
 from keras_matrix.runner.cli.compare.roofline import lines
 from tests.conftest import make_record, make_settings
 from tests.synthetic_peaks import GIGA, gemm, make_peaks, stream
@@ -60,6 +62,23 @@ def test_labels_cover_no_label_or_point_and_are_within_the_picture(size: picture
     assert [(b, p) for b in boxes for p in points if b.meets(p)] == []
     whole = Box(0, 0, size.width, size.height)
     assert all(box.within(whole) for box in boxes)
+
+
+def test_terminal_and_page_show_the_same_figures_of_every_cell() -> None:
+    """Mutation: a renderer shows the cell's share of its own product in place of that of the peak."""
+    shown = found()
+    assert len(shown.shares) == 18
+    terminal, page = lines(shown, make_peaks()), html.unescape(render_page(shown, HEADING)).replace("\u00a0", " ")
+    rows = re.findall(r"<tr>(.*?)</tr>", page, flags=re.DOTALL)
+    for share in shown.shares:
+        values = [percentage(value) for value in (share.share_of_peak, share.share_of_own_gemm, share.mfu)]
+        values += [f"[{share.low * 100:.1f} {share.high * 100:.1f}]"] if share.low and share.high else []
+        for texts in (terminal, rows):
+            named = [
+                text for text in texts if re.search(rf"{share.title}\b(?!\d)", text) and f"{share.backend}" in text
+            ]
+            assert named, (share.title, share.backend)
+            assert any(all(value in text for value in values) for text in named), (values, named)
 
 
 def test_every_cell_is_a_point_and_every_work_and_roof_is_named() -> None:
