@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from keras_matrix.analysis.comparison.ratios import bracketed
+from keras_matrix.analysis.comparison.ratios import bracketed, change_text
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.views.comparison_view import CellChange, ComparisonView
 from keras_matrix.records.codec import to_json
@@ -109,7 +109,7 @@ def _facet_rows(view: ComparisonView) -> list[list[str]]:
             counts = (facets.unstable_processes, facets.recompiles, facets.forward_flops)
             counted = [f"{count(counted.new)} : {count(counted.base)}" for counted in counts]
             step = [percent_change(ratio) if ratio else NOTHING for ratio in (change.median_ratio, change.p95_ratio)]
-            first = _without_none(facets.first_epoch.estimate)
+            first = _change(facets.first_epoch.estimate)
             rows.append([change.title, change.backend, *step, first, *scatters, *counted])
     return rows
 
@@ -125,9 +125,9 @@ def _ratio(ratio: Estimate | None) -> list[str]:
     return [percent_change(ratio.centre), percentage_interval(*bounds) if bounds else "none"]
 
 
-def _without_none(ratio: Estimate | None) -> str:
-    """Return a ratio with its interval, if it has one."""
-    return " ".join(_ratio(ratio)).replace(" none", "")
+def _change(ratio: Estimate | None) -> str:
+    """Return a ratio as a change with its interval, if it has one."""
+    return NOTHING if ratio is None else change_text(ratio)
 
 
 def _remarks(view: ComparisonView) -> list[str]:
@@ -136,9 +136,7 @@ def _remarks(view: ComparisonView) -> list[str]:
     summary = ", ".join(f"{times} {outcome}" for outcome, times in view.outcomes.items())
     lines = [f"{versus.outcome} ({summary or 'nothing in common'})"]
     lines += [f"{name}: {one.facets.said}" for name, one in cells if one.facets and one.facets.said]
-    lines += [
-        f"{name}: with the disturbed blocks, too: {_without_none(one.all_data)}" for name, one in cells if one.all_data
-    ]
+    lines += [f"{name}: with the disturbed blocks, too: {_change(one.all_data)}" for name, one in cells if one.all_data]
     lines += [f"failed: {name}: {failure}" for name, one in cells for failure in one.failures]
     if versus.changed:
         lines.append(f"changed: {', '.join(versus.changed)}")

@@ -106,6 +106,7 @@ def expected_rows(view: ComparisonView) -> list[list[str]]:
 def test_terminal_and_markdown_have_the_values_of_the_view(compared: list[ComparisonView]) -> None:
     for view in compared:
         terminal, comment = text(view), markdown(view)
+        assert not re.search(r"% \[[^]]*\] %|- -", terminal), "a change and its interval have one unit"
         printed = [re.split(r" {2,}", line) for line in terminal.splitlines()]
         for row in expected_rows(view):
             assert [word for word in row if word] in [[word for word in line if word] for line in printed]
