@@ -73,9 +73,8 @@ def read_measurements(files: RunFiles, models: str) -> Measurements:
 
 
 def _works(results: Path, records: Iterable[Record], models: str) -> dict[str, Work]:
-    keys = dict.fromkeys(work_key(record.settings.workload, record.settings.params) for record in records)
-    stored = ((key, work_files.read(results, key, models)) for key in keys)
-    return {key: work for key, work in stored if work is not None}
+    settings = (record.settings for record in records)
+    return work_files.read_all(results, (work_key(one.workload, one.params) for one in settings), models)
 
 
 def _usage_series(run: Run, records: Iterable[Record]) -> dict[tuple[str, int, int], UsageSeries]:

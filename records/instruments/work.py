@@ -9,7 +9,7 @@ A count is for one sample and covers the float operations of matrix products and
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -101,6 +101,12 @@ def read(results: Path, key: str, source: str) -> Work | None:
         return decode(Work, read_json(_path(results, key, source), below=results), "work")
     except (OSError, CodecError):
         return None
+
+
+def read_all(results: Path, keys: Iterable[str], source: str) -> dict[str, Work]:
+    """Return the stored counts of these workloads, without the missing ones; see `read`."""
+    stored = ((key, read(results, key, source)) for key in dict.fromkeys(keys))
+    return {key: work for key, work in stored if work is not None}
 
 
 def keep(results: Path, key: str, source: str, work: Work) -> None:

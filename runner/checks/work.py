@@ -31,10 +31,9 @@ class Counted:
 
 def known(results: Path, settings: Iterable[Settings]) -> dict[str, Work]:
     """Return the work of these workloads without counting: stored counts, else the catalog's FLOPs at defaults."""
-    settings, source = list(settings), source_digest()
-    keys = [work_key(target.workload, target.params) for target in _targets(settings)]
-    stored = {key: work for key in keys if (work := works.read(results, key, source))}
-    return with_catalog(stored, settings)
+    settings = list(settings)
+    keys = (work_key(one.workload, one.params) for one in settings)
+    return with_catalog(works.read_all(results, keys, source_digest()), settings)
 
 
 def with_catalog(stored: Mapping[str, Work], settings: Iterable[Settings]) -> dict[str, Work]:
