@@ -49,8 +49,6 @@ class CellChange:
     comparison: CellComparison
     base: SideFigures
     new: SideFigures
-    median_ratio: float | None
-    p95_ratio: float | None
 
     @property
     def backend(self) -> str:
@@ -66,6 +64,19 @@ class CellChange:
     def is_step(self) -> bool:
         """Whether the figure is the time per step; else it is the metric of a command."""
         return self.comparison.either.figure == STEP_TIME
+
+    @property
+    def median_ratio(self) -> float | None:
+        """The ratio of the medians over processes."""
+        return self._step_ratio(self.base.median, self.new.median)
+
+    @property
+    def p95_ratio(self) -> float | None:
+        """The ratio of the 95th percentiles over processes."""
+        return self._step_ratio(self.base.p95, self.new.p95)
+
+    def _step_ratio(self, before: float | None, after: float | None) -> float | None:
+        return after / before if before and after and self.is_step else None
 
     @property
     def blocks(self) -> list[float]:
@@ -103,18 +114,14 @@ def comparison_view(versus: Versus, threshold: float, usual: Usual) -> Compariso
     return ComparisonView(
         versus,
         threshold,
-        tuple(_change(one, title) for one, title in zip(versus.comparisons, named, strict=True)),
+        tuple(
+            CellChange(title, comparison, _side(comparison.base), _side(comparison.new))
+            for comparison, title in zip(versus.comparisons, named, strict=True)
+        ),
         tuple(_means(versus)),
         {outcome: outcomes.count(outcome) for outcome in GateOutcome if outcome in outcomes},
         _advice(versus),
     )
-
-
-def _change(comparison: CellComparison, title: str) -> CellChange:
-    base, new, is_step = _side(comparison.base), _side(comparison.new), comparison.either.figure == STEP_TIME
-    pairs = ((base.median, new.median), (base.p95, new.p95))
-    ratios = (after / before if before and after and is_step else None for before, after in pairs)
-    return CellChange(title, comparison, base, new, *ratios)
 
 
 def _side(cell: CellSummary | None) -> SideFigures:

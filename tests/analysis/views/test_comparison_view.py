@@ -166,7 +166,7 @@ def test_page_has_the_values_of_the_view(compared: list[ComparisonView]) -> None
 
 
 def test_the_quantiles_of_a_command_have_no_ratio() -> None:
-    """Mutation: `_change` does not ask whether the figure is the time per step."""
+    """Mutation: `_step_ratio` does not ask whether the figure is the time per step."""
     [change] = comparison_view(versus(command(1.0), command(1.3), RULE), RULE.threshold, {}).cells
     assert change.base.median is not None
     assert (change.median_ratio, change.p95_ratio) == (None, None)
