@@ -21,6 +21,7 @@ from keras_matrix.analysis.comparison.primary_metric import (
     metrics_over,
     primary_value,
 )
+from keras_matrix.analysis.comparison.ratios import repeats_for_intervals
 from keras_matrix.analysis.comparison.run_summary import summary_lines, undecided
 from keras_matrix.analysis.comparison.starts import WarmCache, warm_caches
 from keras_matrix.analysis.comparison.table import CellSummary, Row
@@ -173,6 +174,18 @@ class ResultTable:
         """The summary of the run and the gaps of its FC modes, as lines."""
         cells = {cell_id: view.cell for cell_id, view in self.by_id.items()}
         return [*summary_lines(self.rows, self.suites), *gap_lines(self.parallel, cells)]
+
+    @property
+    def repeats_advice(self) -> str:
+        """Advice if some rows have ratios but too few repeats for an interval, else empty; the command has a line."""
+        wanted = [repeats for row in self.rows if (repeats := repeats_for_intervals(row.ratios)) is not None]
+        if not wanted:
+            return ""
+        few = "the row has" if len(self.rows) == 1 else f"{len(wanted)} of {len(self.rows)} rows have"
+        head, command = f"{few} too few repeats for an interval; for verdicts", self.run_context.command
+        if command is None:
+            return f"{head} measure with --repeats {max(wanted)}, or --repeats auto"
+        return f"{head}:\n  {command} --repeats {max(wanted)}"
 
 
 @dataclass(frozen=True, slots=True)

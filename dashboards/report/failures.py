@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.views.result_table import ResultTable
+from keras_matrix.analysis.views.warnings_view import RuleWarnings
 from keras_matrix.dashboards.charts.dot_plots import slot_of
 from keras_matrix.dashboards.report.results import caveat_anchor
 from keras_matrix.records.schema import MEASURED, Evidence, Record, Status
@@ -44,19 +45,19 @@ def failures(records: Sequence[Record], rows: Sequence[Row]) -> list[FailureEntr
     for record in latest_attempts(records):
         if record.status not in MEASURED:
             groups.setdefault((record.cell_id, record.status, record.reason or ""), []).append(record)
-    titles, most = _titles(rows), MOST_OUTPUT_CHARACTERS // max(1, len(groups))
+    titles = {cell.cell_id: row.title for row in rows for cell in row.cells.values()}
+    most = MOST_OUTPUT_CHARACTERS // max(1, len(groups))
     return _sorted([_failure(group, titles, most) for group in groups.values()])
 
 
-def warnings(records: Sequence[Record], rows: Sequence[Row]) -> list[FailureEntry]:
-    """Return every warning, grouped by cell and text."""
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for record in latest_attempts(records):
-        for warning in dict.fromkeys(record.warnings):
-            groups.setdefault((warning, record.cell_id), []).append(record)
-    titles = _titles(rows)
-    found = _sorted([_warning(text, group, titles) for (text, _), group in groups.items()])
-    return sorted(found, key=lambda entry: entry.label)
+def warnings(rules: Sequence[RuleWarnings]) -> list[FailureEntry]:
+    """Return every warning of the attempts that count, by rule; one of another format has no rule."""
+    found = [
+        FailureEntry(one.title, one.backend, one.rule or "warning", (one.problem,), _repeats(one.repeats), one.advice)
+        for rule in rules
+        for one in rule.by_cell
+    ]
+    return sorted(_sorted(found), key=lambda entry: entry.label)
 
 
 def caveats(table: ResultTable) -> list[FailureEntry]:
@@ -100,26 +101,19 @@ def _sorted(found: list[FailureEntry]) -> list[FailureEntry]:
     return sorted(found, key=lambda entry: (entry.title, slot_of(entry.backend), entry.label, entry.texts))
 
 
-def _titles(rows: Sequence[Row]) -> dict[str, str]:
-    return {cell.cell_id: row.title for row in rows for cell in row.cells.values()}
-
-
-def _place(group: Sequence[Record], titles: Mapping[str, str]) -> tuple[str, str, str]:
-    """Return the title, the backend and the repeats of records of one cell."""
-    record, repeats = group[0], ", ".join(str(one.repeat) for one in group)
-    title = titles.get(record.cell_id, record.settings.workload)
-    return title, record.settings.backend, f"{'repeat' if len(group) == 1 else 'repeats'} {repeats}"
+def _repeats(repeats: Sequence[int]) -> str:
+    return f"{'repeat' if len(repeats) == 1 else 'repeats'} {', '.join(map(str, repeats))}"
 
 
 def _failure(group: Sequence[Record], titles: Mapping[str, str], most: int) -> FailureEntry:
-    record, (title, backend, where) = group[0], _place(group, titles)
+    record = group[0]
     output = next((r.evidence.output_tail for r in reversed(group) if r.evidence.output_tail.strip()), "")
     return FailureEntry(
-        title,
-        backend,
+        titles.get(record.cell_id, record.settings.workload),
+        record.settings.backend,
         record.status.value,
         (record.reason or "no reason was recorded",),
-        where,
+        _repeats([one.repeat for one in group]),
         evidence=_evidence(record.evidence),
         output=printable(output)[-most:],
     )
@@ -135,12 +129,3 @@ def _evidence(evidence: Evidence) -> list[str]:
         (evidence.result_problem is not None, f"invalid result: {evidence.result_problem}"),
     ]
     return [text for applies, text in known if applies]
-
-
-def _warning(text: str, group: Sequence[Record], titles: Mapping[str, str]) -> FailureEntry:
-    # The format of a warning is `rule: problem; advice`.
-    rule, colon, rest = text.partition(": ")
-    problem, _, advice = (rest if colon else text).rpartition("; ")
-    problem, advice = (problem, advice) if problem else (advice, "")
-    title, backend, where = _place(group, titles)
-    return FailureEntry(title, backend, rule if colon else "warning", (problem,), where, advice)

@@ -18,6 +18,7 @@ from keras_matrix.analysis.comparison.answer import subject
 from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.views.result_table import ResultTable
+from keras_matrix.analysis.views.warnings_view import warnings_by_rule
 from keras_matrix.dashboards.charts import axes, figure_table, parallel, pictures, scaling, usage
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import StripPicture, slot_of
@@ -78,7 +79,7 @@ def render(records: Sequence[Record], table: ResultTable, about: Mapping[str, ob
         sheets=traces.sheets(rows, run_context.traces),
         predictions=_predictions(run_context),
         failures=failures.failures(records, rows),
-        warnings=failures.warnings(records, rows),
+        warnings=failures.warnings(warnings_by_rule(records, table)),
         caveats=failures.caveats(table),
         comparison_caveats=sum(bool(row.caveats) for row in rows),
         peak_notes=run_context.notes if rows and not run_context.has_peaks else (),

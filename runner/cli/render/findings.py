@@ -20,14 +20,15 @@ from keras_matrix.analysis.comparison.primary_metric import (
     completed,
     epoch_quantiles,
 )
-from keras_matrix.analysis.comparison.ratios import bracketed, repeats_for_intervals
+from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.comparison.starts import START_MEANING, reported
-from keras_matrix.analysis.comparison.table import CellSummary, Row
+from keras_matrix.analysis.comparison.table import CellSummary
 from keras_matrix.analysis.keras_cost import KerasCost
 from keras_matrix.analysis.scaling import DeviceScaling
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
+from keras_matrix.analysis.views.warnings_view import RuleWarnings, warnings_by_rule
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.names import PARAMS
@@ -81,8 +82,8 @@ def print_table(found: Findings, printed: Collection[str] = (), stray: Sequence[
     console.print()
     for line in table.summary:
         console.print(_plain(line))
-    if advice := few_repeats(found.rows, found.run_context.command):
-        console.print(advice, style="bold", markup=False, soft_wrap=True)
+    if table.repeats_advice:
+        console.print(table.repeats_advice, style="bold", markup=False, soft_wrap=True)
     print_problems(console, found, printed, stray)
     for line in left_out.lines(found.left_out):
         console.print(_plain(line), soft_wrap=True)
@@ -93,29 +94,13 @@ def print_problems(
 ) -> None:
     """Print what to know beside the figures: failures, warnings and caveats; of reasons `printed` before the name."""
     _print_failures(console, found.table.cells, printed)
-    names = {view.cell.cell_id: view.name for view in found.table.cells}
-    if lines := warning_lines(found.records, names):
+    if lines := warning_lines(warnings_by_rule(found.records, found.table), len(found.records)):
         console.print()
     for line in lines:
         console.print(f"[yellow]warning[/] {_plain(line)}")
     _print_caveats(console, found.table.cells)
     for line in unread_lines((*found.run_context.unread, *stray)):
         console.print(_plain(line), style="bold", soft_wrap=True)
-
-
-def few_repeats(rows: Sequence[Row], command: str | None = None) -> str | None:
-    """Return advice if some rows have ratios but too few repeats for an interval, else None.
-
-    `command` measures them again; it has a line of its own, to be copied.
-    """
-    wanted = [repeats for row in rows if (repeats := repeats_for_intervals(row.ratios)) is not None]
-    if not wanted:
-        return None
-    few = "the row has" if len(rows) == 1 else f"{len(wanted)} of {len(rows)} rows have"
-    head = f"{few} too few repeats for an interval; for verdicts"
-    if command is None:
-        return f"{head} measure with --repeats {max(wanted)}, or --repeats auto"
-    return f"{head}:\n  {command} --repeats {max(wanted)}"
 
 
 def _print_failures(console: Any, views: Sequence[CellView], printed: Collection[str]) -> None:
@@ -130,31 +115,18 @@ def _print_failures(console: Any, views: Sequence[CellView], printed: Collection
         console.print(f"[red]{status}[/] {plural(cells, 'cell')} on {_plain(backend)}: {_plain(name)}")
 
 
-def warning_lines(records: Sequence[Record], names: Mapping[str, str]) -> list[str]:
-    """Return, for each warning rule, the cells it fired in and one of its texts; most frequent first.
-
-    `names` are the names of cells by their ids.
-    """
-    advice = {warning.partition(":")[0]: warning for record in records for warning in record.warnings}
-    # A rule may fire several times in one record: metric_missing does for each metric.
-    found = Counter(
-        rule for record in records for rule in dict.fromkeys(text.partition(":")[0] for text in record.warnings)
-    )
-    cells = {rule: _cells_with(rule, records, names) for rule in found}
+def warning_lines(rules: Sequence[RuleWarnings], records: int) -> list[str]:
+    """Return, for each warning rule, in how many of the records and in which cells it fired, and one of its texts."""
+    of_all = plural(records, "record")
     return [
-        f"in {times} of {plural(len(records), 'record')} ({cells[rule]}), such as: {advice[rule]}"
-        for rule, times in found.most_common(WARNINGS_SHOWN)
+        f"in {rule.records} of {of_all} ({_first_cells(rule.cells)}), such as: {rule.example}"
+        for rule in rules[:WARNINGS_SHOWN]
     ]
 
 
-def _cells_with(rule: str, records: Sequence[Record], names: Mapping[str, str]) -> str:
-    """Return the names of the cells of which a record has a warning of this rule; of many, the first ones."""
-    ids = dict.fromkeys(
-        record.cell_id for record in records if any(text.partition(":")[0] == rule for text in record.warnings)
-    )
-    shown = [names.get(cell_id, cell_id) for cell_id in ids]
-    more = len(shown) - CELLS_NAMED
-    return ", ".join([*shown[:CELLS_NAMED], *([f"and {more} more"] if more > 0 else [])])
+def _first_cells(names: Sequence[str]) -> str:
+    more = len(names) - CELLS_NAMED
+    return ", ".join([*names[:CELLS_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _print_caveats(console: Any, views: Sequence[CellView]) -> None:

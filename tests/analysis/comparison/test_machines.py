@@ -21,7 +21,7 @@ from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.instruments.gpu_place import GpuPlace
 from keras_matrix.records.schema import Machine, Record
 from keras_matrix.runner.api.rows import comparisons_of
-from keras_matrix.runner.cli.render.findings import few_repeats, table_lines
+from keras_matrix.runner.cli.render.findings import table_lines
 from tests.conftest import MACHINE, make_record, make_settings
 
 EQUAL = replace(MACHINE, memory_bytes=64 << 30, kernel="6.1")
@@ -99,7 +99,7 @@ def test_machines_that_disagree_get_no_verdict_but_their_ratios() -> None:
         "not separable: the machines disagree: torch takes 1.19x at aaaaaaaa, 1.61x at bbbbbbbb (p "
     )
     assert row.verdict.endswith("compare at one machine: leave out across_nodes, or name one with machine")
-    assert few_repeats([row]) is None
+    assert result_table([row]).repeats_advice == ""
 
 
 def test_too_few_blocks_for_the_machines_say_how_many_are_missing() -> None:
@@ -108,7 +108,7 @@ def test_too_few_blocks_for_the_machines_say_how_many_are_missing() -> None:
         "not separable: 6 repeats over 3 machines give no interval: it needs 4 more repeats than machines, 1 more than "
         "there are at these machines"
     )
-    assert "measure with --repeats 7, or --repeats auto" in str(few_repeats([row]))
+    assert "measure with --repeats 7, or --repeats auto" in result_table([row]).repeats_advice
     assert only(records_at([A, B, C], blocks=7)).ratios[0].estimate.bounds is not None
 
 

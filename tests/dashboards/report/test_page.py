@@ -19,6 +19,7 @@ from keras_matrix.analysis.comparison.merge import MergedRun, MergeSummary
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.analysis.views.result_table import result_table
+from keras_matrix.analysis.views.warnings_view import warnings_by_rule
 from keras_matrix.dashboards.charts import pictures
 from keras_matrix.dashboards.report import failures, results
 from keras_matrix.dashboards.report import page as report
@@ -253,7 +254,10 @@ def test_output_per_failure_shrinks_with_the_number_of_failures(synthetic: Any) 
 
 
 def test_warning_is_split_into_rule_problem_and_advice(synthetic: Any) -> None:
-    found = {entry.label: entry for entry in failures.warnings(synthetic.records, synthetic.rows)}
+    found = {
+        entry.label: entry
+        for entry in failures.warnings(warnings_by_rule(synthetic.records, result_table(synthetic.rows)))
+    }
     assert sorted(found) == ["busy", "still_warming_up"]
     assert found["busy"].texts == ("other processes used 14.0 % of the CPU time",)
     assert found["busy"].advice == "stop them"
@@ -261,7 +265,7 @@ def test_warning_is_split_into_rule_problem_and_advice(synthetic: Any) -> None:
 
 def test_warning_of_another_format_is_shown_unchanged(synthetic: Any) -> None:
     record = replace(synthetic.records[0], warnings=["odd"])
-    (entry,) = failures.warnings([record], table([record]))
+    (entry,) = failures.warnings(warnings_by_rule([record], result_table(table([record]))))
     assert (entry.label, entry.texts, entry.advice) == ("warning", ("odd",), "")
 
 

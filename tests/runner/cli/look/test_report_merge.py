@@ -16,7 +16,6 @@ from keras_matrix.analysis.comparison.context import ShownTrace
 from keras_matrix.records.schema import Container, Record, Status, Times
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.cli.render.findings import few_repeats
 from keras_matrix.runner.service import commands
 from keras_matrix.runner.service import merge as table
 from keras_matrix.runner.service.stored import findings_of
@@ -376,7 +375,7 @@ def test_rows_of_separate_sessions_are_not_advised_to_take_more_repeats(
     assert merge(tmp_path) == 0
     assert "--repeats 5" not in capsys.readouterr().out
     several = store(tmp_path, 3, [r for backend in ("jax", "torch") for r in records(backend, count=2)])
-    assert few_repeats(findings_of(Run(tmp_path / several)).rows) is not None
+    assert "--repeats 5" in findings_of(Run(tmp_path / several)).table.repeats_advice
 
 
 ABOUT = {"matrix_path": "m.yaml", "command": ["runner", "--matrix", "m.yaml", "--backend", "jax", "--repeats", "5"]}

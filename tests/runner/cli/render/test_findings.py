@@ -11,6 +11,7 @@ from keras_matrix.analysis.comparison import starts
 from keras_matrix.analysis.comparison.context import NO_CONTEXT
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.views.result_table import result_table
+from keras_matrix.analysis.views.warnings_view import warnings_by_rule
 from keras_matrix.records.schema import DeviceProof, Memory, Record, Resolved
 from keras_matrix.runner.cli.render.findings import as_document, cell_lines, warning_lines
 from keras_matrix.runner.service.stored import Findings
@@ -22,29 +23,32 @@ def warned(repeat: int, *warnings: str) -> Record:
     return make_record(0.01, repeat, warnings=list(warnings))
 
 
+def warning_lines_of(*records: Record) -> list[str]:
+    return warning_lines(warnings_by_rule(records, result_table(table(records))), len(records))
+
+
 def test_a_warning_that_fires_several_times_in_a_record_counts_that_record_once() -> None:
     record = warned(0, "metric_missing: a: no_match", "metric_missing: b: no_match", "metric_missing: c: no_match")
-    assert warning_lines([record], {record.cell_id: "mnist_mlp on jax"}) == [
-        "in 1 of 1 record (mnist_mlp on jax), such as: metric_missing: c: no_match"
-    ]
+    assert warning_lines_of(record) == ["in 1 of 1 record (mnist_mlp on jax), such as: metric_missing: c: no_match"]
 
 
 def test_warnings_are_counted_by_rule_and_the_most_frequent_comes_first() -> None:
     records = [warned(0, "busy: stop them"), warned(1, "steal: so", "steal: too"), warned(2, "steal: so"), warned(3)]
-    cell_id = records[0].cell_id
-    assert warning_lines(records, {cell_id: "gru on jax"}) == [
-        "in 2 of 4 records (gru on jax), such as: steal: so",
-        "in 1 of 4 records (gru on jax), such as: busy: stop them",
+    assert warning_lines_of(*records) == [
+        "in 2 of 4 records (mnist_mlp on jax), such as: steal: so",
+        "in 1 of 4 records (mnist_mlp on jax), such as: busy: stop them",
     ]
 
 
 def test_warning_names_the_cells_that_have_it_and_of_many_the_first() -> None:
-    records = [replace(warned(0, "busy: stop"), cell_id=f"cell {number}") for number in range(5)]
-    names = {f"cell {number}": f"w{number} on jax" for number in range(5)}
-    calm = replace(warned(0), cell_id="calm")
-    assert warning_lines([calm, *records], names) == [
-        "in 5 of 6 records (w0 on jax, w1 on jax, w2 on jax, and 2 more), such as: busy: stop"
+    calm = warned(0)
+    several = [
+        make_record(0.01, settings=replace(calm.settings, batch_size=batch), warnings=["busy: stop"])
+        for batch in (1, 2, 4, 8, 16)
     ]
+    [line] = warning_lines_of(calm, *several)
+    names = ", ".join(f"mnist_mlp batch_size={batch} on jax" for batch in (1, 2, 4))
+    assert line == f"in 5 of 6 records ({names}, and 2 more), such as: busy: stop"
 
 
 def shown(record: Record) -> list[str]:
@@ -85,7 +89,7 @@ def test_tracing_and_compiling_are_shown_if_the_backend_reports_them() -> None:
 
 
 def test_records_without_warnings_give_no_line() -> None:
-    assert warning_lines([warned(0)], {}) == []
+    assert warning_lines_of(warned(0)) == []
 
 
 @pytest.mark.parametrize(
