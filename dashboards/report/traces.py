@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.context import ShownTrace
 from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.analysis.views.trace_view import PartTable, part_tables
 from keras_matrix.dashboards.charts.dot_plots import slot_of
 from keras_matrix.dashboards.charts.grid import Grid, GridRow
 from keras_matrix.records.text import NOTHING, number, percentage, plural, seconds
-from keras_matrix.records.traces.table import IdleGap, TimeShare, TraceSummary
+from keras_matrix.records.traces.table import IdleGap, TraceSummary
 
 MOST_ROWS = 10
 NOT_REPORTED = "not reported"
@@ -44,14 +45,7 @@ def _sheet(title: str, backend: str, trace: ShownTrace) -> TraceSheet:
 
 def grids(table: TraceSummary) -> list[Grid]:
     """Return the tables of a trace that have rows."""
-    every = [
-        _parts(table, "operation", table.by_operation),
-        _parts(table, "layer", table.by_layer),
-        _parts(table, "phase", table.by_phase),
-        # A table with a single kind of work has no information.
-        _parts(table, "kind", table.by_kind if len(table.by_kind) > 1 else []),
-        _gaps(table.gaps),
-    ]
+    every = [*(_parts(found) for found in part_tables(table, MOST_ROWS)), _gaps(table.gaps)]
     return [grid for grid in every if grid.rows]
 
 
@@ -70,17 +64,12 @@ def summary(table: TraceSummary) -> str:
     return f"{steps}{workers}{each}; {busy}{overlapped}; {gaps}{warnings}{caveats}"
 
 
-def _parts(table: TraceSummary, name: str, parts: Sequence[TimeShare]) -> Grid:
-    steps = table.steps or 1
-    per = " a step" if table.steps else ""
+def _parts(table: PartTable) -> Grid:
     rows = [
-        GridRow(
-            part.name or NOT_REPORTED,
-            [percentage(part.share), seconds(part.time_s / steps), number(part.count / steps)],
-        )
-        for part in parts[:MOST_ROWS]
+        GridRow(part.name or NOT_REPORTED, [percentage(part.share), seconds(part.time_s), number(part.count)])
+        for part in table.parts
     ]
-    return Grid(f"By {name}", ["share", f"time{per}", f"count{per}"], rows)
+    return Grid(f"By {table.by}", ["share", f"time{table.unit}", f"count{table.unit}"], rows)
 
 
 def _gaps(gaps: Sequence[IdleGap]) -> Grid:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keras_matrix.analysis.comparison.starts import START_MEANING, start_of
+from keras_matrix.analysis.views.trace_view import PartTable, StepPart, part_tables
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record
 from keras_matrix.records.text import number, percentage, plural, printable, seconds
 from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.request import TRACE_NAME, TraceError
-from keras_matrix.records.traces.table import IdleGap, TimeShare, TraceSummary
+from keras_matrix.records.traces.table import IdleGap, TraceSummary
 from keras_matrix.runner.cli.options import add_measuring_options, check_output, run_request
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import InfrastructureError, UsageError
@@ -175,29 +175,19 @@ def start_lines(record: Record) -> list[str]:
 
 def table_lines(table: TraceSummary, top: int) -> list[str]:
     """Return the tables: by operation, layer, phase and, if there are several, kind of work; and the largest gaps."""
-    lines: list[str] = []
-    named = {"operation": table.by_operation, "layer": table.by_layer, "phase": table.by_phase}
-    if len(table.by_kind) > 1:
-        named["kind"] = table.by_kind
-    for name, parts in named.items():
-        lines += ["", *_part_lines(table, name, parts, top)]
+    lines = [line for found in part_tables(table, top) for line in ("", *_part_lines(found))]
     return [*lines, "", *_gap_lines(table, top), ""]
 
 
-def _part_lines(table: TraceSummary, name: str, parts: Sequence[TimeShare], top: int) -> list[str]:
-    steps, per = table.steps or 1, " a step" if table.steps else ""
-    shown = [(_short(part.name or NOT_REPORTED), [part]) for part in parts[:top]]
-    shown += [(f"{len(parts) - top} others", list(parts[top:]))] if len(parts) > top else []
-    rows = [
-        [
-            title,
-            percentage(sum(part.share for part in several)),
-            seconds(sum(part.time_s for part in several) / steps),
-            number(sum(part.count for part in several) / steps),
-        ]
-        for title, several in shown
-    ]
-    return columns([[f"by {name}", "share", f"time{per}", f"count{per}"], *rows], frozenset((1, 2, 3)))
+def _part_lines(table: PartTable) -> list[str]:
+    rows = [[f"by {table.by}", "share", f"time{table.unit}", f"count{table.unit}"]]
+    rows += [_part_row(_short(part.name or NOT_REPORTED), part) for part in table.parts]
+    rows += [_part_row(f"{table.rest.others} others", table.rest)] if table.rest else []
+    return columns(rows, frozenset((1, 2, 3)))
+
+
+def _part_row(title: str, part: StepPart) -> list[str]:
+    return [title, percentage(part.share), seconds(part.time_s), number(part.count)]
 
 
 def _gap_lines(table: TraceSummary, top: int) -> list[str]:
