@@ -55,6 +55,11 @@ class PathPart:
     gap_ns: float
     shared_ns: float
 
+    @property
+    def time_s(self) -> float:
+        """The time from its start to its end, in seconds."""
+        return (self.end_ns - self.start_ns) / 1e9
+
 
 @dataclass(frozen=True, slots=True)
 class Share:

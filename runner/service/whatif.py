@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
 from keras_matrix.analysis.whatif import engine, verify
 from keras_matrix.analysis.whatif.corrections import recalibrated, with_link
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
@@ -185,6 +186,14 @@ class VerifiedRun:
     verification: Verification | None
     left_out: dict[str, str] = field(default_factory=dict)
     note: str = ""
+
+    @property
+    def gains(self) -> dict[str, Estimate]:
+        """The baseline's step time by that of each other setting, paired by block, by the setting's name."""
+        times = {name: one.step_times_s for name, one in self.session.found.items()}
+        base = times.pop(BASELINE, {})
+        found = {name: of_logs(list(paired_logs(base, own).values())) for name, own in times.items()}
+        return {name: gain for name, gain in found.items() if gain is not None}
 
 
 def base_settings(graph: Graph, flag: str) -> Settings:

@@ -46,6 +46,10 @@ class Strategy:
     reason: str = ""
     changes_numerics: bool = False
 
+    def speed_up(self, baseline_s: float) -> float:
+        """Return how many times as fast as a baseline its step is predicted to be."""
+        return baseline_s / self.step_time_s
+
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:

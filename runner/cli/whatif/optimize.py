@@ -166,11 +166,11 @@ def strategy_comment(baseline: Replay, strategy: Strategy | None) -> tuple[str, 
     """Return the comment of a cell in a strategy file; None is the baseline."""
     if strategy is None:
         return (f"baseline: predicted {_step(baseline.step_time_s, baseline.low_s, baseline.high_s)}",)
-    gain = baseline.step_time_s / strategy.step_time_s
+    gain = ratio_text(strategy.speed_up(baseline.step_time_s))
     numerics = ("changes numerics: compare the loss, too",) if strategy.changes_numerics else ()
     return (
         f"best: {' '.join(strategy.what_ifs)}",
-        f"predicted {_step(strategy.step_time_s, strategy.low_s, strategy.high_s)}, {ratio_text(gain)}",
+        f"predicted {_step(strategy.step_time_s, strategy.low_s, strategy.high_s)}, {gain}",
         *numerics,
     )
 
@@ -246,7 +246,7 @@ def _strategy_lines(baseline: Replay, found: FamilyTrajectories) -> list[str]:
     chosen = best_of(found)
     shown = [one for at, one in enumerate(ordered) if at < MOST_STRATEGIES or one is chosen]
     for one in shown:
-        gain = ratio_text(baseline.step_time_s / one.step_time_s)
+        gain = ratio_text(one.speed_up(baseline.step_time_s))
         cells = [" ".join(one.what_ifs), seconds(one.step_time_s), interval(one.low_s, one.high_s), gain, realised(one)]
         rows.append((one.step_time_s, cells))
     head = ["best settings", "predicted", "p10 to p90", "speed-up", "settings"]

@@ -9,19 +9,18 @@ judges the predictions. docs/whatif.md"""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from keras_matrix.analysis.views.replay_view import ReplayView
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
-from keras_matrix.analysis.whatif.replay import HeldOut, Replay, explained, replay
+from keras_matrix.analysis.whatif.replay import Replay, replay
 from keras_matrix.records.text import plural, printable
 from keras_matrix.runner.cli.options import check_output
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.whatif import options
 from keras_matrix.runner.cli.whatif.replay_text import (
     document_of,
-    prediction_document,
     prediction_lines,
     replay_lines,
     trace_lines,
@@ -32,8 +31,7 @@ from keras_matrix.runner.measure.request import check_range
 from keras_matrix.runner.service import whatif
 from keras_matrix.runner.service.whatif import choices_of, replayed, what_if_problem, write_timelines
 from keras_matrix.runner.whatif import picture, source
-from keras_matrix.runner.whatif.cost_data import Applied
-from keras_matrix.runner.whatif.prediction import StrategyPrediction, predictions
+from keras_matrix.runner.whatif.prediction import predictions
 
 TOP, RESAMPLES, MOST_RESAMPLES = 12, 200, 100_000
 
@@ -69,47 +67,26 @@ def run(args: argparse.Namespace) -> int:
     graph = whatif.loaded(trace, args.calibration, args.level)
     model = options.cost_model(args, trace, graph)
     base = whatif.unprofiled(trace, graph)
-    shown = Shown(graph, *replayed(graph, args.resamples), replay(base, resamples=args.resamples), model)
+    view = ReplayView(graph, *replayed(graph, args.resamples), replay(base, resamples=args.resamples))
     try:
         found = predictions(base, choices, model.predict if model else None, args.resamples)
     except GraphError as error:
         raise UsageError(what_if_problem(error)) from error
     strategies = [one.strategy for one in found]
     plan = whatif.checked_plan(work, base, strategies) if args.verify else None
-    output.write(graph, shown.replayed)
+    output.write(graph, view.replay)
     if not args.json:
-        print("\n".join(map(printable, [*shown.lines(found, args.top), *output.lines()])))
-    result = whatif.verified(work, base, shown.baseline, strategies, plan) if plan else None
+        basis = [f"cost model: {model.basis}"] if model else []
+        lines = [*trace_lines(graph, view.coverage), *basis, "", *replay_lines(view, args.top)]
+        lines += [*prediction_lines(view, found), *output.lines()]
+        print("\n".join(map(printable, lines)))
+    result = whatif.verified(work, base, view.baseline, strategies, plan) if plan else None
     if args.json:
         own = {"verification": None if result is None else whatif.verification_document(graph, result)}
-        print(document({**shown.document(found), **own}))
+        print(document({**document_of(view, found), **own}))
     elif result is not None:
         print("\n".join(map(printable, verified_lines(result))))
     return (result.session.exit_code if result else 0) or trace.exit_code
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A replay with its errors, as text and as plain values; `baseline` is the one that what-ifs start from."""
-
-    graph: Graph
-    replayed: Replay
-    errors: tuple[HeldOut, ...]
-    baseline: Replay
-    model: Applied | None
-
-    def lines(self, found: Sequence[StrategyPrediction], top: int) -> list[str]:
-        """Return the trace, the replay and the predictions."""
-        model = [f"cost model: {self.model.basis}"] if self.model else []
-        coverage = explained(self.graph, self.replayed.step_time_s)
-        lines = [*trace_lines(self.graph, coverage), *model, "", *replay_lines(self.replayed, self.errors, top)]
-        return lines + prediction_lines(self.baseline, found, self.graph.header.caveats)
-
-    def document(self, found: Sequence[StrategyPrediction]) -> dict[str, object]:
-        """Return the same as plain values."""
-        what_ifs = [prediction_document(self.baseline.step_time_s, one) for one in found]
-        replayed = document_of(self.graph, self.replayed, self.errors)
-        return {**replayed, "baseline_step_time_s": self.baseline.step_time_s, "what_ifs": what_ifs}
 
 
 @dataclass(frozen=True, slots=True)

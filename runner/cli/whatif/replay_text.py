@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from keras_matrix.analysis.views.replay_view import ReplayView, largest_shares
 from keras_matrix.analysis.whatif.graph import Graph, LinkCalibration
-from keras_matrix.analysis.whatif.replay import (
-    GAP,
-    SHARING,
-    UNASSIGNED,
-    HeldOut,
-    PathPart,
-    Replay,
-    Share,
-    explained,
-)
+from keras_matrix.analysis.whatif.replay import GAP, SHARING, UNASSIGNED, PathPart, Share
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.text import interval_text, number, percentage, plural, ratio_text, seconds
@@ -64,38 +56,39 @@ def link_line(link: LinkCalibration) -> str:
     return f"link: alpha {seconds(link.alpha_s)}, {beta}{rate}; {link.source}"
 
 
-def replay_lines(replay: Replay, held_out: Sequence[HeldOut], top: int) -> list[str]:
+def replay_lines(view: ReplayView, top: int) -> list[str]:
     """Return the replayed step, its critical path, and what the step's time is spent on."""
-    exposed = replay.exposed_communication_s
-    single = interval(replay.low_s, replay.high_s)
+    replay = view.replay
+    exposed, single = seconds(replay.exposed_communication_s), interval(replay.low_s, replay.high_s)
     lines = [
         f"replayed: {seconds(replay.step_time_s)} a step, single steps {single} (p10 to p90)",
-        _held_out_line(held_out),
-        f"exposed communication: {seconds(exposed)}, {percentage(exposed / replay.step_time_s)} of the step",
+        _held_out_line(view),
+        f"exposed communication: {exposed}, {percentage(view.exposed_share)} of the step",
         "",
-        *_path_lines(replay, top),
+        *_path_lines(view, top),
     ]
-    for name, shares in (("phase", replay.by_phase), ("layer", replay.by_layer), ("kind", replay.by_kind)):
+    for name, shares in view.shares.items():
         if not {one.name for one in shares} <= NOT_ASSIGNED:
-            lines += ["", *_share_lines(name, shares, top)]
+            lines += ["", *_share_lines(name, largest_shares(shares, top))]
     return lines
 
 
-def prediction_lines(baseline: Replay, found: Sequence[StrategyPrediction], known: Sequence[str]) -> list[str]:
+def prediction_lines(view: ReplayView, found: Sequence[StrategyPrediction]) -> list[str]:
     """Return a line for each what-if: its predicted step, the speed-up, and the settings that realise it.
 
-    The baseline is that of the predictions: the traced setting without the profiler, if its time is known. `known` are
-    the caveats of the trace; others are those of the predictions.
+    The baseline is that of the predictions: the traced setting without the profiler, if its time is known. Caveats of
+    the trace are not repeated.
     """
+    baseline = view.baseline
     if not found:
         return []
     rows = [["what-if", "predicted", "p10 to p90", "speed-up", "settings"]]
     rows.append(["baseline", seconds(baseline.step_time_s), interval(baseline.low_s, baseline.high_s), "", ""])
     for one in found:
         own = one.strategy
-        gain = ratio_text(baseline.step_time_s / own.step_time_s)
+        gain = ratio_text(own.speed_up(baseline.step_time_s))
         rows.append([one.name, seconds(own.step_time_s), interval(own.low_s, own.high_s), gain, realised(own)])
-    return ["", *columns(rows, frozenset((1, 3))), *_caveat_lines(found, known)]
+    return ["", *columns(rows, frozenset((1, 3))), *_caveat_lines(found, view.graph.header.caveats)]
 
 
 def _caveat_lines(found: Sequence[StrategyPrediction], known: Sequence[str]) -> list[str]:
@@ -124,28 +117,10 @@ def interval(low_s: float, high_s: float) -> str:
     return interval_text(low_s, high_s, "s")
 
 
-def prediction_document(baseline_s: float, one: StrategyPrediction) -> dict[str, Any]:
-    """Return a prediction as plain values."""
-    own = one.strategy
-    return {**to_json(own), "name": one.name, "speed_up": baseline_s / own.step_time_s, "caveats": list(one.caveats)}
-
-
-def document_of(graph: Graph, replay: Replay, held_out: Sequence[HeldOut]) -> dict[str, Any]:
-    """Return a replay as plain values; times are in seconds."""
+def document_of(view: ReplayView, found: Sequence[StrategyPrediction]) -> dict[str, Any]:
+    """Return a replay and its predictions as plain values; times are in seconds."""
+    graph, replay, baseline_s = view.graph, view.replay, view.baseline.step_time_s
     header = graph.header
-    path = [
-        {
-            "node": part.node.number,
-            "rank": part.node.rank,
-            "lane": part.node.lane,
-            "name": part.node.name,
-            "phase": part.node.phase,
-            "layer": part.node.layer,
-            "time_s": _time_s(part),
-            "gap_s": part.gap_ns / 1e9,
-        }
-        for part in replay.critical_path
-    ]
     return {
         "source": header.source,
         "backend": header.backend,
@@ -154,7 +129,7 @@ def document_of(graph: Graph, replay: Replay, held_out: Sequence[HeldOut]) -> di
         "missing_ranks": list(header.missing_ranks),
         "level": header.level,
         "nodes": len(graph.nodes),
-        "coverage": explained(graph, replay.step_time_s),
+        "coverage": view.coverage,
         "caveats": list(header.caveats),
         "measured_step_times_s": list(header.step_times_s),
         "measured_step_time_s": graph.step_time_s,
@@ -170,65 +145,55 @@ def document_of(graph: Graph, replay: Replay, held_out: Sequence[HeldOut]) -> di
                 "error": one.error,
                 "repeated_error": one.repeated_error,
             }
-            for one in held_out
+            for one in view.held_out
         ],
-        "critical_path": path,
+        "critical_path": [_path_part(part) for part in replay.critical_path],
         **{
             f"by_{name}": [{"name": one.name, "time_s": one.time_s, "share": one.share} for one in shares]
-            for name, shares in (("phase", replay.by_phase), ("layer", replay.by_layer), ("kind", replay.by_kind))
+            for name, shares in view.shares.items()
         },
+        "baseline_step_time_s": baseline_s,
+        "what_ifs": [_prediction(one, baseline_s) for one in found],
     }
 
 
-def _held_out_line(held_out: Sequence[HeldOut]) -> str:
-    if not held_out:
+def _path_part(part: PathPart) -> dict[str, Any]:
+    node = part.node
+    names = {"node": node.number, "rank": node.rank, "lane": node.lane, "name": node.name}
+    times = {"time_s": part.time_s, "gap_s": part.gap_ns / 1e9}
+    return {**names, "phase": node.phase, "layer": node.layer, **times}
+
+
+def _prediction(one: StrategyPrediction, baseline_s: float) -> dict[str, Any]:
+    gain = one.strategy.speed_up(baseline_s)
+    return {**to_json(one.strategy), "name": one.name, "speed_up": gain, "caveats": list(one.caveats)}
+
+
+def _held_out_line(view: ReplayView) -> str:
+    if not view.held_out:
         return "error: not known; only one step was traced"
-    errors = [percentage(one.error, signed=True) for one in held_out[:MOST_STEPS]]
-    errors += ["..."] if len(held_out) > MOST_STEPS else []
-    mean = sum(abs(one.error) for one in held_out) / len(held_out)
-    repeated = sum(abs(one.repeated_error) for one in held_out) / len(held_out)
+    errors = [percentage(step.error, signed=True) for step in view.held_out[:MOST_STEPS]]
+    errors += ["..."] if len(view.held_out) > MOST_STEPS else []
     return (
         f"error, each step predicted from the one before: {', '.join(errors)}; mean "
-        f"{percentage(mean)} (steps differ by {percentage(repeated)})"
+        f"{percentage(view.mean_error)} (steps differ by {percentage(view.mean_difference)})"
     )
 
 
-def _path_lines(replay: Replay, top: int) -> list[str]:
+def _path_lines(view: ReplayView, top: int) -> list[str]:
     """Return the operations of the critical path with the most time, those of one name together."""
-    found: dict[tuple[str, str], list[PathPart]] = {}
-    for part in replay.critical_path:
-        found.setdefault((part.node.name, part.node.phase or ""), []).append(part)
-    ordered = sorted(found.items(), key=lambda item: -sum(map(_time_s, item[1])))
     rows = [["critical path", "phase", "share", "time a step", "count"]]
-    shown = ordered[: _shown(len(ordered), top)]
-    rows += [_path_row(name, phase, parts, replay) for (name, phase), parts in shown]
-    if rest := [part for _, parts in ordered[len(shown) :] for part in parts]:
-        rows.append(_path_row(f"{len(ordered) - len(shown)} others", "", rest, replay))
+    rows += [
+        [_short(part.name), part.phase, percentage(part.share), seconds(part.time_s), str(part.count)]
+        for part in view.operations(top)
+    ]
     return columns(rows, frozenset((2, 3, 4)))
 
 
-def _path_row(name: str, phase: str, parts: Sequence[PathPart], replay: Replay) -> list[str]:
-    time_s = sum(map(_time_s, parts))
-    return [_short(name), phase, percentage(time_s / replay.step_time_s), seconds(time_s), str(len(parts))]
-
-
-def _share_lines(name: str, shares: Sequence[Share], top: int) -> list[str]:
+def _share_lines(name: str, shares: Sequence[Share]) -> list[str]:
     rows = [[f"by {name}", "share", "time a step"]]
-    shown = _shown(len(shares), top)
-    rows += [[_short(one.name), percentage(one.share), seconds(one.time_s)] for one in shares[:shown]]
-    if rest := shares[shown:]:
-        total, time_s = sum(one.share for one in rest), sum(one.time_s for one in rest)
-        rows.append([f"{len(rest)} others", percentage(total), seconds(time_s)])
+    rows += [[_short(one.name), percentage(one.share), seconds(one.time_s)] for one in shares]
     return columns(rows, frozenset((1, 2)))
-
-
-def _shown(count: int, top: int) -> int:
-    """Return how many of so many rows are shown: at most `top`, but never all except one."""
-    return count if count <= top + 1 else top
-
-
-def _time_s(part: PathPart) -> float:
-    return (part.end_ns - part.start_ns) / 1e9
 
 
 def _short(name: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from keras_matrix.analysis.comparison.ratios import bracketed
-from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
-from keras_matrix.analysis.whatif.verify import BASELINE, Round, SettingCheck, Verification
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.analysis.whatif.verify import Round, SettingCheck, Verification
 from keras_matrix.records.text import NOTHING, percentage, plural, seconds
 from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.cli.whatif.replay_text import interval
@@ -18,21 +18,14 @@ Gains = Mapping[str, Estimate]
 def verified_lines(result: VerifiedRun) -> list[str]:
     """Return the table of each round, what follows from it, and what was not measured."""
     found = result.verification
-    gains = gains_of(result)
-    lines = ["", _title(result)] + (_lines(found, gains) if found else ["nothing was measured: the baseline failed"])
+    lines = ["", _title(result)] + (
+        _lines(found, result.gains) if found else ["nothing was measured: the baseline failed"]
+    )
     names: dict[str, list[str]] = {}
     for name, reason in result.left_out.items():
         names.setdefault(reason, []).append(name)
     lines += [f"not measured: {', '.join(own)}: {reason}" for reason, own in names.items()]
     return lines + ([result.note] if result.note else [])
-
-
-def gains_of(result: VerifiedRun) -> Gains:
-    """Return the baseline's step time by that of each other setting, paired by block, by the setting's name."""
-    times = {name: one.step_times_s for name, one in result.session.found.items()}
-    base = times.get(BASELINE, {})
-    found = {name: of_logs(list(paired_logs(base, own).values())) for name, own in times.items() if name != BASELINE}
-    return {name: one for name, one in found.items() if one is not None}
 
 
 def _title(result: VerifiedRun) -> str:

@@ -1,0 +1,89 @@
+"""A replay as it is shown: its step, what the critical path consists of, and its errors. Pure.
+
+Terminal and JSON document render it: they choose columns, units and words. The figures of what-ifs are those of their
+`Strategy`, the figures of a verification those of its `Verification`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from keras_matrix.analysis.whatif.graph import Graph
+from keras_matrix.analysis.whatif.replay import HeldOut, PathPart, Replay, Share, explained
+
+
+@dataclass(frozen=True, slots=True)
+class PathOperation:
+    """The parts of a critical path with one name and phase: their time in seconds, its share of a step, and number."""
+
+    name: str
+    phase: str
+    share: float
+    time_s: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayView:
+    """A replay of a graph with the errors of held-out steps; what-ifs start from `baseline`, without the profiler."""
+
+    graph: Graph
+    replay: Replay
+    held_out: tuple[HeldOut, ...]
+    baseline: Replay
+
+    @property
+    def coverage(self) -> float:
+        """The share of the traced step that is explained."""
+        return explained(self.graph, self.replay.step_time_s)
+
+    @property
+    def exposed_share(self) -> float:
+        """The share of the step in which a rank only communicates."""
+        return self.replay.exposed_communication_s / self.replay.step_time_s
+
+    @property
+    def mean_error(self) -> float:
+        """The mean absolute error of the held-out steps; there must be one."""
+        return fmean(abs(step.error) for step in self.held_out)
+
+    @property
+    def mean_difference(self) -> float:
+        """The mean absolute error of taking the step before as the prediction: by how much steps differ."""
+        return fmean(abs(step.repeated_error) for step in self.held_out)
+
+    @property
+    def shares(self) -> dict[str, tuple[Share, ...]]:
+        """The shares of the critical path by phase, layer and kind."""
+        return {"phase": self.replay.by_phase, "layer": self.replay.by_layer, "kind": self.replay.by_kind}
+
+    def operations(self, most: int) -> list[PathOperation]:
+        """Return the operations of the critical path with the most time, and the sum of the others."""
+        named: dict[tuple[str, str], list[PathPart]] = {}
+        for part in self.replay.critical_path:
+            named.setdefault((part.node.name, part.node.phase or ""), []).append(part)
+        ordered = sorted(named.items(), key=lambda item: -sum(part.time_s for part in item[1]))
+        shown = _shown(len(ordered), most)
+        found = [self._operation(name, phase, parts) for (name, phase), parts in ordered[:shown]]
+        if rest := [part for _, parts in ordered[shown:] for part in parts]:
+            found.append(self._operation(f"{len(ordered) - shown} others", "", rest))
+        return found
+
+    def _operation(self, name: str, phase: str, parts: Sequence[PathPart]) -> PathOperation:
+        time_s = sum(part.time_s for part in parts)
+        return PathOperation(name, phase, time_s / self.replay.step_time_s, time_s, len(parts))
+
+
+def largest_shares(shares: Sequence[Share], most: int) -> list[Share]:
+    """Return the largest shares, and the sum of the others."""
+    shown = _shown(len(shares), most)
+    rest = shares[shown:]
+    time_s, share = sum(one.time_s for one in rest), sum(one.share for one in rest)
+    return [*shares[:shown], *([Share(f"{len(rest)} others", time_s, share)] if rest else [])]
+
+
+def _shown(count: int, most: int) -> int:
+    """Return how many of so many rows are shown: at most `most`, but never all except one."""
+    return count if count <= most + 1 else most
