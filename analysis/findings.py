@@ -281,7 +281,7 @@ def _inputs(table: ResultTable) -> Iterator[Finding]:
     """Return the share of each part of a step, of input in all, and the bottleneck, for the observed cell."""
     cells = {view.cell.cell_id: (work.row, view.cell) for work in table.works for view in work.cells}
     for report in table.run_context.stalls:
-        observed = next(arm.cell_id for arm in report.arms if arm.arm is report.observed)
+        observed = report.observed_arm.cell_id
         if observed not in cells or report.bottleneck is None:
             continue
         base = replace(_of_cell(*cells[observed]), facts={"analysis": report.cell_id})

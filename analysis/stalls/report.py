@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import fmean
 
 from keras_matrix.analysis.stalls.arms import step_s, too_few
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
@@ -175,6 +176,45 @@ class StallReport:
     caveats: list[str] = field(default_factory=list)
     verified: list[VerifiedAdvice] = field(default_factory=list)
     reason: str | None = None
+
+    @property
+    def observed_arm(self) -> ArmResult:
+        """The arm that the shares refer to."""
+        return next(arm for arm in self.arms if arm.arm is self.observed)
+
+    @property
+    def page_cache(self) -> str:
+        """The page cache of the observed arm."""
+        return f"{'cold' if self.observed is ArmName.COLD else 'warm'} page cache"
+
+    @property
+    def explanation(self) -> str:
+        """Why this is the bottleneck, as a sentence; empty if it is not known."""
+        return f"{self.why[:1].upper()}{self.why[1:]}." if self.why else ""
+
+    @property
+    def all_caveats(self) -> list[str]:
+        """The caveats, and why processes of an arm failed."""
+        return [*self.caveats, *(f"{arm.arm} arm: {text}" for arm in self.arms for text in arm.failures)]
+
+    @property
+    def without_advice(self) -> str:
+        """What is said if no change helps."""
+        return f"no change of the pipeline {'is predicted to help' if self.by_workers else 'could be predicted'}"
+
+    @property
+    def mean_queue(self) -> float | None:
+        """The batches that are ready on average; None if they were not counted."""
+        return fmean(self.queue_sizes) if self.queue_sizes else None
+
+    @property
+    def short_queue_share(self) -> float | None:
+        """The share of the time in which less than one batch is ready; None if they were not counted."""
+        return fmean(size < 1 for size in self.queue_sizes) if self.queue_sizes else None
+
+    def applied(self, advice: Advice) -> VerifiedAdvice | None:
+        """Return the result of an advice; None if it was not applied."""
+        return next((one for one in self.verified if (one.change, one.text) == (advice.change, advice.text)), None)
 
 
 @dataclass(frozen=True, slots=True)

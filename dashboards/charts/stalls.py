@@ -103,11 +103,6 @@ def left_out(reports: Sequence[StallReport]) -> str | None:
     return f"{plural(count, 'more configuration')} left out; stalls.json has all" if count > 0 else None
 
 
-def observed_step(report: StallReport) -> Estimate | None:
-    """Return the time of a step of the arm that the shares refer to."""
-    return next((arm.step_time for arm in report.arms if arm.arm is report.observed), None)
-
-
 def _labels(reports: Sequence[StallReport], without: Sequence[str], *, names: bool) -> list[str]:
     """Return a label for each report; `names`: with the workload also where it is one of the catalog."""
     works = titled([_without(one.settings, without) for one in reports], {})
@@ -134,7 +129,7 @@ def _drawn(part: StallPart) -> float:
 
 
 def _bar(report: StallReport, label: str, axis: Axis) -> Strip:
-    step = observed_step(report)
+    step = report.observed_arm.step_time
     unit = unit_for([step.centre]) if step else unit_for([])
     figure = quantity(step.centre, unit) if step else NOTHING
     drawn = [f"{part.name} {_share(part)}" for part in _resolved(report)]
@@ -185,10 +180,9 @@ def _open_notes(report: StallReport, *, spans: bool = True) -> list[str]:
 def _queue(report: StallReport, label: str, axis: Axis) -> Strip:
     sizes, most = report.queue_sizes, report.queue_capacity
     top = float(max(most or 0, *sizes)) or 1.0
-    mean = sum(sizes) / len(sizes)
-    figure = f"{number(mean)} of {most}" if most else number(mean)
-    short = sum(size < 1 for size in sizes) / len(sizes)
-    notes = ["batches ready on average", f"fewer than one in {percentage(short)} of the time"]
+    mean = number(report.mean_queue)
+    figure = f"{mean} of {most}" if most else mean
+    notes = ["batches ready on average", f"fewer than one in {percentage(report.short_queue_share)} of the time"]
     backend = report.settings.backend
     name = f"{backend}, {label}" if label else backend
     strip = Strip(name, slot_of(backend), QUEUE_HEIGHT, figure, notes, f"{name}: {figure} {', '.join(notes)}")

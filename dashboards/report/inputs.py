@@ -12,7 +12,6 @@ from keras_matrix.dashboards.charts import input_workers, stalls
 from keras_matrix.dashboards.charts.dot_plots import StripPicture, slot_of
 from keras_matrix.dashboards.charts.grid import Grid, GridRow
 from keras_matrix.dashboards.charts.stalls import span
-from keras_matrix.records.instruments.stall_arms import ArmName
 from keras_matrix.records.text import NOTHING, bytes_text, number, percentage, plural, seconds
 
 MEGA = 1e6
@@ -20,10 +19,7 @@ MEGA = 1e6
 
 @dataclass(frozen=True, slots=True)
 class InputSheet:
-    """One analysis in words; `reason` says why there is none, `bound` is false if the input costs nothing.
-
-    `predicted` is false if the gains of changes are not known.
-    """
+    """One analysis in words; `reason` says why there is none, `bound` is false if the input costs nothing."""
 
     title: str
     backend: str
@@ -32,7 +28,7 @@ class InputSheet:
     bottleneck: str = ""
     why: str = ""
     bound: bool = True
-    predicted: bool = True
+    without_advice: str = ""
     facts: tuple[GridRow, ...] = ()
     advice: Grid | None = None
     parts: Grid | None = None
@@ -79,31 +75,26 @@ def _sheet(report: StallReport, label: str) -> InputSheet:
         slot_of(backend),
         _where(report),
         bottleneck=str(report.bottleneck),
-        why=_sentence(report.why),
+        why=report.explanation,
         bound=report.bottleneck not in (BottleneckKind.NONE, BottleneckKind.UNDECIDED),
-        predicted=bool(report.by_workers),
+        without_advice=report.without_advice,
         facts=tuple(_facts(report)),
         advice=_advice(report),
         parts=_parts(report.parts),
-        caveats=(*report.caveats, *(f"{arm.arm} arm: {text}" for arm in report.arms for text in arm.failures)),
+        caveats=tuple(report.all_caveats),
     )
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _where(report: StallReport) -> str:
     facts = report.facts
-    cold = "cold page cache" if report.observed is ArmName.COLD else "warm page cache"
     prefetch = f"prefetch {facts.prefetch}" if facts and facts.prefetch is not None else None
     decoder = facts.decoder if facts else None
-    return " · ".join(part for part in (plural(report.blocks, "block"), cold, decoder, prefetch) if part)
+    return " · ".join(part for part in (plural(report.blocks, "block"), report.page_cache, decoder, prefetch) if part)
 
 
 def _facts(report: StallReport) -> Iterator[GridRow]:
     """Yield the figures of an analysis that were measured."""
-    rates, step = report.rates, stalls.observed_step(report)
+    rates, step = report.rates, report.observed_arm.step_time
     if step is not None:
         yield GridRow("time of a step", [seconds(step.centre)])
     if report.stall is not None:
@@ -140,12 +131,11 @@ def _advice(report: StallReport) -> Grid | None:
     """Return the changes with their predicted speed-ups, and with the measured ones if any was applied."""
     if not report.advice:
         return None
-    applied = {(one.change, one.text): one for one in report.verified}
-    columns = ["predicted", "measured", "verdict"] if applied else ["predicted", "step"]
+    columns = ["predicted", "measured", "verdict"] if report.verified else ["predicted", "step"]
     rows = []
     for one in report.advice:
-        found = applied.get((one.change, one.text))
-        more = _applied(found) if applied else [seconds(one.step_time_s)]
+        found = report.applied(one)
+        more = _applied(found) if report.verified else [seconds(one.step_time_s)]
         rows.append(GridRow(_advice_text(one, found), [bracketed(one.speed_up), *more]))
     return Grid("What would help, by its speed-up", columns, rows)
 

@@ -8,14 +8,13 @@ for a stored analysis, whose arms are not measured again. docs/inputs.md"""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from keras_matrix.analysis.comparison.ratios import bracketed, share_text
 from keras_matrix.analysis.stalls.report import Advice, StallPart, StallReport, VerifiedAdvice
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.input_use import InputFacts
-from keras_matrix.records.instruments.stall_arms import ArmName
 from keras_matrix.records.store import Run
 from keras_matrix.records.text import (
     NOTHING,
@@ -108,10 +107,9 @@ def report_lines(report: StallReport) -> list[str]:
     title = f"{report.settings.backend} {settings_text(report.settings)}"
     if report.reason is not None:
         return [f"{title}: no analysis: {report.reason}"]
-    cold = "a cold page cache" if report.observed is ArmName.COLD else "a warm page cache"
     return [
-        f"{title}: {plural(report.blocks, 'block')}, with {cold}",
-        *_caveat_lines(report),
+        f"{title}: {plural(report.blocks, 'block')}, with a {report.page_cache}",
+        *(f"caveat: {text}" for text in report.all_caveats),
         "",
         *_split_lines(report),
         "",
@@ -123,8 +121,8 @@ def report_lines(report: StallReport) -> list[str]:
 
 
 def _split_lines(report: StallReport) -> list[str]:
-    observed = next(arm for arm in report.arms if arm.arm is report.observed)
-    step = observed.step_time.centre if observed.step_time else None
+    step_time = report.observed_arm.step_time
+    step = step_time.centre if step_time else None
     rows = [["where an epoch goes", "a step", "share", "95 % interval"], *map(_part_row, report.parts)]
     rows.append(["step", seconds(step), percentage(1.0), ""])
     lines = columns(rows, frozenset((1, 2)))
@@ -150,8 +148,7 @@ def _interval(share: Estimate) -> str:
 
 
 def _bottleneck_lines(report: StallReport) -> list[str]:
-    lines = [f"bottleneck: {report.bottleneck}. {report.why[:1].upper()}{report.why[1:]}."]
-    return lines + [f"  {text}" for text in _rate_texts(report)]
+    return [f"bottleneck: {report.bottleneck}. {report.explanation}", *(f"  {text}" for text in _rate_texts(report))]
 
 
 def _rate_texts(report: StallReport) -> Iterator[str]:
@@ -171,10 +168,9 @@ def _rate_texts(report: StallReport) -> Iterator[str]:
         size = "" if rates.request_bytes is None else f" of {bytes_text(rates.request_bytes)}"
         hits = "" if rates.cache_hit_share is None else f", {percentage(rates.cache_hit_share)} from the page cache"
         yield f"storage: {number(rates.storage_bytes_per_s / 1e6)} MB/s{reads}{size}{hits}"
-    if report.queue_sizes:
-        mean = sum(report.queue_sizes) / len(report.queue_sizes)
+    if report.mean_queue is not None:
         most = "" if report.queue_capacity is None else f" of at most {report.queue_capacity}"
-        yield f"queue: {number(mean)} batches ready on average{most}"
+        yield f"queue: {number(report.mean_queue)} batches ready on average{most}"
     if rates.timers_cpu_share is not None:
         yield f"own cost of the timers: {percentage(rates.timers_cpu_share)} of the timed arm; the other arms have none"
 
@@ -192,8 +188,7 @@ def _advice_lines(report: StallReport) -> list[str]:
     ceiling = report.ceiling
     top = f"ceiling: {bracketed(ceiling)}, with every batch on the device" if ceiling is not None else ""
     if not report.advice:
-        predicted = "is predicted to help" if report.by_workers else "could be predicted"
-        return [f"no change of the pipeline {predicted}. {top[:1].upper()}{top[1:]}".rstrip()]
+        return [f"{report.without_advice}. {top[:1].upper()}{top[1:]}".rstrip()]
     rows = [["advice", "predicted speed-up", "step"], *map(_advice_row, report.advice)]
     notes = [f"  {one.change}: {one.note}" for one in report.advice if one.note]
     return [*columns(rows, frozenset((1, 2))), *notes, top]
@@ -212,8 +207,3 @@ def _verified_lines(found: Sequence[VerifiedAdvice]) -> list[str]:
         rows.append([f"{one.change}: {one.text}", bracketed(one.predicted), measured, str(one.verdict)])
     reasons = [f"  {one.change}: {one.reason}" for one in found if one.reason]
     return ["", *columns(rows, frozenset((1, 2))), *reasons]
-
-
-def _caveat_lines(report: StallReport) -> list[str]:
-    failed: Iterable[str] = (f"{arm.arm} arm: {text}" for arm in report.arms for text in arm.failures)
-    return [f"caveat: {text}" for text in (*report.caveats, *failed)]
