@@ -201,7 +201,7 @@ def _communication(figure: FcFigure) -> str:
         return "time in communication not measured"
     if figure.spent is None:
         return "no time in communication"
-    return f"{percentage(figure.communication_share)} of the time in communication ({METHODS[figure.spent.method]})"
+    return f"{figure.spent.share_text} of the time in communication ({METHODS[figure.spent.method]})"
 
 
 def _efficiency(figure: FcFigure) -> str:
