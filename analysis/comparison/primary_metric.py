@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from keras_matrix.analysis.stats.blocks import geometric
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.task import Goal, Metric, primary_missing
 
@@ -50,6 +51,12 @@ def figure_value(record: Record) -> float | None:
         return record.times.step_time_s or None
     found = record.task.primary_metric
     return found.value if found and found.value is not None and found.value > 0 else None
+
+
+def mean_figure(records: Iterable[Record]) -> float | None:
+    """Return the geometric mean of the figures of these records that have one; None without any."""
+    mean = geometric([value for record in records if (value := figure_value(record))])
+    return mean.centre if mean else None
 
 
 def epoch_quantiles(record: Record) -> tuple[float | None, float | None]:

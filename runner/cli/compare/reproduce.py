@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from keras_matrix.analysis.comparison.primary_metric import Figure, figure_of, figure_value
+from keras_matrix.analysis.comparison.primary_metric import Figure, figure_of, figure_value, mean_figure
 from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.regression.reproduction import NEW, STORED, Reproduction, ReproductionVerdict
-from keras_matrix.analysis.stats.blocks import geometric
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.text import amount, number, percentage, printable
@@ -84,12 +83,10 @@ def lines(found: Reproduction, figure: Figure, stored: Sequence[Record], new: Se
 
 
 def _side(records: Sequence[Record], figure: Figure) -> str:
-    values = [value for record in records if record.status is Status.OK and (value := figure_value(record))]
-    mean = geometric(values)
+    valued = [record for record in records if record.status is Status.OK and figure_value(record)]
     failed = [f"{record.status}: {record.reason}" for record in records if record.status is not Status.OK]
-    text = (
-        f"{figure.name} {amount(mean.centre if mean else None, figure.unit)}, {len(values)} of {len(records)} processes"
-    )
+    mean = amount(mean_figure(valued), figure.unit)
+    text = f"{figure.name} {mean}, {len(valued)} of {len(records)} processes"
     return f"{text}; {failed[0]}" if failed else text
 
 

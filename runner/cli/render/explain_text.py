@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keras_matrix.analysis.comparison.primary_metric import figure_of, figure_value
+from keras_matrix.analysis.comparison.primary_metric import figure_of, mean_figure
 from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.explain.explanation import Difference, Explanation
 from keras_matrix.analysis.explain.facts import Fact
-from keras_matrix.analysis.stats.blocks import Estimate, geometric
+from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record
 from keras_matrix.records.text import amount, bytes_text, percentage, plural, printable, seconds
@@ -55,12 +55,11 @@ def of_commands(names: Names, base: Sequence[Record], new: Sequence[Record], rat
     """Return the comparison of external commands, of which only the metric is known."""
     problem = "an external command has no trace; only its metric is compared"
     figure = figure_of(new)
-    values = [geometric([value for record in side if (value := figure_value(record))]) for side in (base, new)]
+    values = [mean_figure(side) for side in (base, new)]
     if as_json:
-        centres = [value.centre if value else None for value in values]
-        fields = {"metric": figure.name, "base_value": centres[0], "new_value": centres[1], "ratio": to_json(ratio)}
+        fields = {"metric": figure.name, "base_value": values[0], "new_value": values[1], "ratio": to_json(ratio)}
         return document({"base": names[0], "new": names[1], "problem": problem, **fields})
-    texts = [amount(value.centre if value else None, figure.unit) for value in values]
+    texts = [amount(value, figure.unit) for value in values]
     said = [*_sides(names), f"{figure.name} {texts[0]} -> {texts[1]}, new / base {bracketed(ratio)}", problem]
     return "\n".join(map(printable, said))
 
