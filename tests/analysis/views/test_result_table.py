@@ -171,6 +171,21 @@ def test_what_the_table_computes_is_computed_nowhere_else() -> None:
     assert importers == {"runner/service/stored.py": {"keras_matrix.analysis.views.result_table.result_table"}}
 
 
+def test_no_renderer_computes_a_mean_or_a_ratio_of_measurements() -> None:
+    """Means of what is no figure of a cell are allowed, of which there are two."""
+    computed = {"geometric", "of_logs", "paired_logs", "statistics", "fmean", "median"}
+    modules, found = 0, set[str]()
+    for room in ("dashboards", "runner/cli"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            modules += 1
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Import | ast.ImportFrom) and computed & {name.name for name in node.names}:
+                    found.add(path.relative_to(ROOT).as_posix())
+    assert modules > 80
+    # The readings of a machine during a run, and the time that is left of one.
+    assert found == {"dashboards/report/environment.py", "dashboards/live/session.py"}
+
+
 def test_a_metric_that_is_not_above_zero_is_shown_without_a_ratio() -> None:
     """Mutation: `_step_value` does not look at `compared`."""
     task = TaskRun("t", ["true"], "gain", [Metric("gain", 0.0)])
