@@ -1,6 +1,6 @@
-"""Dot plots: one strip per backend, a dot per value, a stroke for an interval; for the report and the dashboard.
+"""Dot plots: one strip per backend, a dot per value, a line for an interval; for the report and the dashboard.
 
-Pure functions without markup. A figure that is on both pages is drawn by the same function.
+A figure that is on both pages is drawn by the same function.
 """
 
 from __future__ import annotations
@@ -10,101 +10,31 @@ from dataclasses import dataclass, field
 
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.dashboards.charts.picture import (
+    MIDDLE,
+    TO_MIDDLE,
+    Area,
+    Dot,
+    Mark,
+    Picture,
+    Place,
+    Segment,
+    Word,
+    slot_of,
+)
 from keras_matrix.records.text import MEMORY_UNITS, NOTHING, SECOND, Unit, number, quantity, ratio_text, unit_for
 
-MIDDLE = "50%"  # of a strip that is as high as its notes
 MOST_LISTED = 12  # values listed in a tooltip; of more values, only the smallest and the largest
 
 
 @dataclass(frozen=True, slots=True)
-class DotMark:
-    """One dot: its place, its backend (`slot`), filled or hollow, and its tooltip ("": no tooltip)."""
-
-    at: str
-    y: float | str
-    slot: int
-    tip: str = ""
-    hollow: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Stroke:
-    """A line between two places."""
-
-    x1: str
-    x2: str
-    y1: float | str
-    y2: float | str
-    slot: int
-    tip: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessDots:
-    """The dots and the stroke of one process, with a common tooltip."""
-
-    tip: str
-    marks: list[DotMark] = field(default_factory=list)
-    strokes: list[Stroke] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Band:
-    """A shaded interval over the height of a strip, with its centre if it has one; `kind` is its CSS class."""
-
-    at: str
-    width: str
-    centre: str = ""
-    tip: str = ""
-    kind: str = "band"
-
-
-def band(low: str, share: float, centre: str = "", tip: str = "") -> Band:
-    """Return a band from a place on, `share` per cent of the width wide, but at least visible."""
-    return Band(low, f"{max(share, 0.1):.2f}%", centre, tip)
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """The values of one process over time: the path as SVG writes it, and its tooltip."""
-
-    path: str
-    tip: str
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """Text inside a strip."""
-
-    at: str
-    y: float | str
-    text: str
-    anchor: str = "start"
-    dx: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Strip:
-    """One backend's part of a picture; `summary` describes it for screen readers and as a tooltip.
-
-    `height` is in pixels; a strip with None is as high as its notes, with its marks in the middle. `heights` are the
-    labelled horizontal lines behind curves.
-    """
+    """One backend's picture in a row, with its name, its figure and its notes."""
 
     backend: str
-    slot: int
-    height: int | None
     figure: str
     notes: list[str]
-    summary: str
-    marks: list[DotMark] = field(default_factory=list)
-    strokes: list[Stroke] = field(default_factory=list)
-    groups: list[ProcessDots] = field(default_factory=list)
-    words: list[Word] = field(default_factory=list)
-    bands: list[Band] = field(default_factory=list)
-    heights: list[tuple[float, str]] = field(default_factory=list)
-    curves: list[Curve] = field(default_factory=list)
+    picture: Picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +47,9 @@ class StripPicture:
     strips: list[Strip]
 
 
-def slot_of(backend: str) -> int:
-    """Return the number of a backend's colour and shape."""
-    return BACKENDS.index(backend) if backend in BACKENDS else len(BACKENDS)
-
-
 @dataclass(frozen=True, slots=True)
 class RatioPlot:
-    """A verdict with its ratios as one small picture, `height` pixels high (0: no picture), in the colour of `slot`.
+    """A verdict with its ratios as one small picture, if it has ratios, in the colour of `slot`.
 
     `caveats` are the named ones, `advice` is what would decide a verdict that is open.
     """
@@ -133,13 +58,30 @@ class RatioPlot:
     text: str
     slot: int | None
     settled: bool
-    height: int
-    strokes: list[Stroke] = field(default_factory=list)
-    marks: list[DotMark] = field(default_factory=list)
-    words: list[Word] = field(default_factory=list)
+    picture: Picture | None = None
     anchor: str = ""
     caveats: Mapping[str, str] = field(default_factory=dict)
     advice: str = ""
+
+
+def strip_picture(slot: int, height: float | None, summary: str, marks: Sequence[Mark] = ()) -> Picture:
+    """Return the picture of a strip, whose summary is its tooltip."""
+    return Picture(height, list(marks), title=summary, role="", slot=slot)
+
+
+def band(place: Place, share: float, height: float, tip: str = "") -> Area:
+    """Return an interval over the height of a strip, `share` per cent of its width wide, but at least visible."""
+    return Area(place, 1, f"{max(share, 0.1):.2f}%", height - 2, "band", tip=tip, radius=2)
+
+
+def bar_part(start: float, end: float, height: float, role: str, tip: str = "") -> Area:
+    """Return a part of a bar between two shares of the width in per cent."""
+    return Area(f"{start:.2f}%", 4, f"{end - start:.2f}%", height - 8, role, tip=tip)
+
+
+def level(y: float, label: str) -> list[Mark]:
+    """Return a horizontal line behind curves with its label on the left."""
+    return [Segment(0, y, "100%", y, "rule"), Word(-4, round(y + TO_MIDDLE, 1), label, "height")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +95,9 @@ class CellFigure:
         """Return the figure with the values of its processes."""
         return quantity(self.figure, unit) + in_brackets(self.values, unit)
 
-    def dots(self, axis: Axis, slot: int, *, hollow: bool = False) -> list[DotMark]:
+    def dots(self, axis: Axis, slot: int, *, hollow: bool = False) -> list[Dot]:
         """Return a dot for each value; the strip's own tooltip says what they are."""
-        return [DotMark(axis.place(value), MIDDLE, slot, hollow=hollow) for value in self.values]
+        return [Dot(axis.place(value), MIDDLE, slot, hollow=hollow) for value in self.values]
 
 
 def alone(figure: float | None) -> CellFigure:
@@ -172,12 +114,12 @@ def in_brackets(values: Sequence[float], unit: Unit, what: str = "") -> str:
 
 
 def interval_marks(
-    ends: tuple[float, float | None, float | None], axis: Axis, y: float | str, slot: int, tip: str
-) -> tuple[list[Stroke], list[DotMark]]:
-    """Return an interval (centre, low, high) as a stroke, if it is known, and its centre as a dot."""
+    ends: tuple[float, float | None, float | None], axis: Axis, y: Place, slot: int, tip: str
+) -> tuple[list[Segment], Dot]:
+    """Return an interval (centre, low, high) as a line, if it is known, and its centre as a dot."""
     centre, low, high = ends
-    strokes = [Stroke(axis.place(low), axis.place(high), y, y, slot, tip)] if low and high else []
-    return strokes, [DotMark(axis.place(centre), y, slot, tip)]
+    lines = [Segment(axis.place(low), y, axis.place(high), y, "whisker", slot, tip)] if low and high else []
+    return lines, Dot(axis.place(centre), y, slot, tip)
 
 
 def epoch_axis(values: Sequence[float]) -> Axis:
@@ -196,12 +138,12 @@ def start_strip(backend: str, axis: Axis, first: CellFigure, steady: CellFigure,
     slot, text = slot_of(backend), f"first {quantity(first.figure, SECOND)}, steady {quantity(steady.figure, SECOND)}"
     ratio = ratio_text(first.figure / steady.figure) if first.figure and steady.figure else NOTHING
     summary = f"{backend}: first {first.text(SECOND)}, steady {steady.text(SECOND)}"
-    strip = Strip(backend, slot, None, ratio, [text, *notes], summary)
+    picture = strip_picture(slot, None, summary)
     if first.figure and steady.figure:
-        ends = axis.place(steady.figure), axis.place(first.figure)
-        strip.strokes.append(Stroke(*ends, MIDDLE, MIDDLE, slot))
-    strip.marks.extend([*first.dots(axis, slot, hollow=True), *steady.dots(axis, slot)])
-    return strip
+        line = Segment(axis.place(steady.figure), MIDDLE, axis.place(first.figure), MIDDLE, "reach")
+        picture.marks.append(line)
+    picture.marks.extend([*first.dots(axis, slot, hollow=True), *steady.dots(axis, slot)])
+    return Strip(backend, ratio, [text, *notes], picture)
 
 
 def memory_strip(
@@ -216,6 +158,6 @@ def memory_strip(
     shown_device = [f"device {quantity(peak.figure, unit)}" if known else "device not measured"] if device else []
     summary = [f"host {host.text(axis.unit)}", f"device {peak.text(unit) if known else 'not measured'}", *notes]
     shown = [*shown_device, *notes] if known or host.figure is not None else ["not measured"]
-    strip = Strip(backend, slot, None, quantity(host.figure, axis.unit), shown, f"{backend}: {', '.join(summary)}")
-    strip.marks.extend([*host.dots(axis, slot), *peak.dots(axis, slot, hollow=True)])
-    return strip
+    dots = [*host.dots(axis, slot), *peak.dots(axis, slot, hollow=True)]
+    picture = strip_picture(slot, None, f"{backend}: {', '.join(summary)}", dots)
+    return Strip(backend, quantity(host.figure, axis.unit), shown, picture)

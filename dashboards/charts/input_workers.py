@@ -1,4 +1,4 @@
-"""Throughput by the number of input workers: measured cells, the predicted line and the ceiling. No markup.
+"""Throughput by the number of input workers: measured cells, the predicted line and the ceiling.
 
 Measured are the cells of a run that differ only in `input_workers`, with their intervals; they need no stall analysis.
 Predictions and ceilings are those of the run's stall analyses. The panels of one work have a common vertical scale.
@@ -7,7 +7,7 @@ Predictions and ceilings are those of the run's stall analyses. The panels of on
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isclose
 
@@ -16,7 +16,7 @@ from keras_matrix.analysis.comparison.titles import titles
 from keras_matrix.analysis.stalls.report import StallReport, WorkerPrediction
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts.axes import EDGE, Axis
-from keras_matrix.dashboards.charts.dot_plots import DotMark, Stroke, Word, slot_of
+from keras_matrix.dashboards.charts.picture import TO_MIDDLE, Dot, PanelPicture, Picture, Segment, Word, slot_of
 from keras_matrix.dashboards.charts.stalls import workers_text
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.instruments.stall_arms import COLD, WARM, ArmName
@@ -28,6 +28,7 @@ HEIGHT = 210
 TOP, BOTTOM = 26.0, 46.0
 LEFT, RIGHT = 15.0, 97.0  # of a panel's width, in per cent
 MOST_COUNTS = 9
+PREDICTED = "predicted"
 MOST_PANELS = 24
 RATE, LARGE_RATE = Unit("samples/s", 1.0), Unit("thousand samples/s", 1e3)
 LARGE = 10_000  # samples/s, from which on a label is too wide for the margin
@@ -36,35 +37,12 @@ Ends = tuple[float, float | None, float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class BackendPanel:
-    """One backend's throughput by workers; `vertical` names the unit of the vertical scale."""
-
-    title: str
-    details: str
-    summary: str
-    vertical: str
-    slot: int
-    height: int = HEIGHT
-    rules: list[Stroke] = field(default_factory=list)
-    predicted: list[Stroke] = field(default_factory=list)
-    ceiling: list[Stroke] = field(default_factory=list)
-    joined: list[Stroke] = field(default_factory=list)
-    intervals: list[Stroke] = field(default_factory=list)
-    marks: list[DotMark] = field(default_factory=list)
-    words: list[Word] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerPanels:
-    """The panels of a run; `left_out` counts those that are not drawn."""
+    """The panels of a run, and whether one has a predicted line; `left_out` counts those that are not drawn."""
 
-    panels: list[BackendPanel]
+    panels: list[PanelPicture]
+    predicted: bool
     left_out: str | None = None
-
-    @property
-    def predicted(self) -> bool:
-        """Whether a panel has a predicted line."""
-        return any(one.predicted for one in self.panels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +87,9 @@ def pictures(rows: Sequence[Row], reports: Sequence[StallReport] = ()) -> Worker
         most = max(count for one in own for count in one.counts)
         panels += [_panel(one, _details(one.settings, name), (_across(most), _up(top))) for one in own]
     more = len(panels) - MOST_PANELS
-    return WorkerPanels(panels[:MOST_PANELS], f"{plural(more, 'more panel')} left out" if more > 0 else None)
+    shown, left_out = panels[:MOST_PANELS], f"{plural(more, 'more panel')} left out" if more > 0 else None
+    predicted = any(isinstance(mark, Segment) and mark.role == PREDICTED for one in shown for mark in one.picture.marks)
+    return WorkerPanels(shown, predicted, left_out)
 
 
 def _groups(rows: Sequence[Row], reports: Sequence[StallReport]) -> list[list[_Series]]:
@@ -201,38 +181,37 @@ def _y(up: Axis, value: float) -> float:
     return round(HEIGHT - BOTTOM - value / up.high * (HEIGHT - BOTTOM - TOP), 1)
 
 
-def _panel(series: _Series, details: str, scales: tuple[Axis, Axis]) -> BackendPanel:
-    across, up = scales
-    backend = series.settings.backend
-    panel = BackendPanel(backend, details, _summary(series), up.unit.name, slot_of(backend))
+def _panel(series: _Series, details: str, scales: tuple[Axis, Axis]) -> PanelPicture:
+    (across, up), backend = scales, series.settings.backend
+    summary = f"{backend}, {details}, throughput by input workers: {_summary(series)}"
+    picture = Picture(HEIGHT, summary=summary)
     for tick in up.ticks():
         y = _y(up, (float(tick.at.rstrip("%")) - EDGE) / (100 - 2 * EDGE) * up.high)
-        panel.rules.append(Stroke(f"{LEFT}%", "100%", y, y, 3))
-        panel.words.append(Word(f"{LEFT}%", y, tick.label, anchor="end", dx=-5))
+        picture.axes.append(Segment(f"{LEFT}%", y, "100%", y, "rule"))
+        picture.axes.append(Word(f"{LEFT}%", y + TO_MIDDLE, tick.label, anchor="end", dx=-5))
     most = int(across.high)
     for count in range(0, most + 1, -(-(most + 1) // MOST_COUNTS)):
-        panel.words.append(Word(_x(across, count), HEIGHT - 32, str(count), anchor="middle"))
+        picture.axes.append(Word(_x(across, count), HEIGHT - 32 + TO_MIDDLE, str(count), anchor="middle"))
+    picture.axes.append(Word("100%", HEIGHT - 2, f"{up.unit.name} by workers", anchor="end"))
     if series.ceiling is not None:
         y, text = _y(up, series.ceiling), f"ceiling {number(series.ceiling, up.unit.size)}"
-        tip = "with every batch on the device"
-        panel.ceiling.append(Stroke(f"{LEFT}%", "100%", y, y, 3, f"{text} {up.unit.name}: {tip}"))
-        panel.words.append(Word("100%", y - 10, text, anchor="end"))
-    for one in series.analyses:
-        panel.predicted.extend(_line(one, scales))
-        panel.marks.extend(_verified_mark(count, ends, scales, panel) for count, ends in _verified(one))
-    _draw(panel, series, scales)
-    return panel
+        tip = f"{text} {up.unit.name}: with every batch on the device"
+        picture.axes.append(Word("100%", y - 10 + TO_MIDDLE, text, anchor="end"))
+        picture.marks.append(Segment(f"{LEFT}%", y, "100%", y, "ceiling", tip=tip))
+    picture.marks.extend(line for report in series.analyses for line in _line(report, scales))
+    picture.marks.extend(_measured(series, scales))
+    return PanelPicture(backend, details, picture, slot_of(backend))
 
 
-def _line(report: StallReport, scales: tuple[Axis, Axis]) -> Iterable[Stroke]:
+def _line(report: StallReport, scales: tuple[Axis, Axis]) -> Iterable[Segment]:
     """Return the predicted line, straight between whole workers."""
     (across, up), slot = scales, slot_of(report.settings.backend)
     own = workers_text(report.facts.workers, report.facts.worker_kind) if report.facts else ""
     of = f" from the analysis with {own}" if own else ""
     for before, after in pairwise(_bends(report.by_workers)):
         text = f"predicted{of}: {number(after.samples_per_s)} samples/s with {plural(after.workers, 'worker')}"
-        ends = _y(up, before.samples_per_s), _y(up, after.samples_per_s)
-        yield Stroke(_x(across, before.workers), _x(across, after.workers), *ends, slot, text)
+        start = _x(across, before.workers), _y(up, before.samples_per_s)
+        yield Segment(*start, _x(across, after.workers), _y(up, after.samples_per_s), PREDICTED, slot, text)
 
 
 def _bends(points: Sequence[WorkerPrediction]) -> list[WorkerPrediction]:
@@ -246,29 +225,22 @@ def _bends(points: Sequence[WorkerPrediction]) -> list[WorkerPrediction]:
     return [*points[:1], *inner, *points[1:][-1:]]
 
 
-def _verified_mark(count: int, ends: Ends, scales: tuple[Axis, Axis], panel: BackendPanel) -> DotMark:
-    _add_interval(panel, count, ends, scales)
-    across, up = scales
-    text = f"applied and measured, {plural(count, 'worker')}: {_rate(ends)} (measured speed-up × observed throughput)"
-    return DotMark(_x(across, count), _y(up, ends[0]), panel.slot, f"{panel.title}, {text}", hollow=True)
-
-
-def _draw(panel: BackendPanel, series: _Series, scales: tuple[Axis, Axis]) -> None:
-    across, up = scales
-    places = {count: (_x(across, count), _y(up, ends[0])) for count, ends in series.measured.items()}
-    for (x1, y1), (x2, y2) in pairwise(places.values()):
-        panel.joined.append(Stroke(x1, x2, y1, y2, panel.slot))
-    for count, ends in series.measured.items():
-        _add_interval(panel, count, ends, scales)
-        tip = f"{panel.title}, {plural(count, 'worker')}: {_rate(ends)}"
-        panel.marks.append(DotMark(*places[count], panel.slot, tip))
-
-
-def _add_interval(panel: BackendPanel, count: int, ends: Ends, scales: tuple[Axis, Axis]) -> None:
-    (across, up), (_, low, high) = scales, ends
-    if low is not None and high is not None:
-        x = _x(across, count)
-        panel.intervals.append(Stroke(x, x, _y(up, low), _y(up, high), panel.slot))
+def _measured(series: _Series, scales: tuple[Axis, Axis]) -> list[Segment | Dot]:
+    """Return the measured values with their intervals: advice that was applied (hollow), and cells, joined."""
+    (across, up), backend = scales, series.settings.backend
+    slot, verified = slot_of(backend), [pair for report in series.analyses for pair in _verified(report)]
+    places = [(_x(across, count), _y(up, ends[0])) for count, ends in series.measured.items()]
+    joined = [Segment(*before, *after, "reach", slot) for before, after in pairwise(places)]
+    intervals, dots = list[Segment](), list[Dot]()
+    for hollow, pairs in ((True, verified), (False, series.measured.items())):
+        for count, ends in pairs:
+            x, (centre, low, high) = _x(across, count), ends
+            if low is not None and high is not None:
+                intervals.append(Segment(x, _y(up, low), x, _y(up, high), "whisker", slot))
+            text = f"{plural(count, 'worker')}: {_rate(ends)}"
+            applied = f"applied and measured, {text} (measured speed-up × observed throughput)"
+            dots.append(Dot(x, _y(up, centre), slot, f"{backend}, {applied if hollow else text}", hollow))
+    return [*joined, *intervals, *dots]
 
 
 def _rate(ends: Ends) -> str:

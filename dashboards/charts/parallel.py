@@ -1,4 +1,4 @@
-"""Pictures of the FC modes: gain by workers, data against model parallelism, and the time of a step. No markup.
+"""Pictures of the FC modes: gain by workers, data against model parallelism, and the time of a step.
 
 Pure functions. Only measured values are drawn, and an empty picture is left out; pictures beyond those that a page
 shows are counted.
@@ -16,8 +16,9 @@ from keras_matrix.analysis.fc import DataVersusModel, FcFigure, data_versus_mode
 from keras_matrix.analysis.views.result_table import ResultTable
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.dot_plots import Band, Strip, StripPicture, Stroke, Word, slot_of
-from keras_matrix.dashboards.charts.scaling import LEFT, NO_GAIN, GainPanel, Gains, most, panel
+from keras_matrix.dashboards.charts.dot_plots import Strip, StripPicture, bar_part, strip_picture
+from keras_matrix.dashboards.charts.picture import TO_MIDDLE, Area, Mark, PanelPicture, Picture, Segment, Word, slot_of
+from keras_matrix.dashboards.charts.scaling import LEFT, NO_GAIN, Gains, most, panel
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc.communication import TimingMethod
 from keras_matrix.records.fc.spec import LOCAL, MODES, FcProblem
@@ -34,40 +35,11 @@ Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True, slots=True)
-class Square:
-    """One field of a grid: which parallelism is faster (`kind` is data or model), and by how much."""
-
-    x: str
-    y: float
-    width: str
-    kind: str
-    opacity: str
-    text: str
-    at: str
-    settled: bool
-    tip: str
-
-
-@dataclass(frozen=True, slots=True)
-class ParallelGrid:
-    """Data against model parallelism of a pair of modes, by weight size (vertical) and batch size (horizontal)."""
-
-    title: str
-    details: str
-    summary: str
-    height: int
-    many: bool
-    squares: list[Square]
-    crossings: list[Stroke]
-    words: list[Word]
-
-
-@dataclass(frozen=True, slots=True)
 class ParallelPictures:
     """All pictures of a run's FC cells; `left_out` counts those that are not drawn."""
 
-    scaling: list[GainPanel]
-    grids: list[ParallelGrid]
+    scaling: list[PanelPicture]
+    grids: list[PanelPicture]
     steps: list[StripPicture]
     left_out: list[str]
 
@@ -129,14 +101,14 @@ def _without(figure: FcFigure, *names: str) -> dict[str, bool | int | float | st
     return {name: value for name, value in figure.settings.params.items() if name not in names}
 
 
-def _panels(groups: Sequence[Sequence[FcFigure]]) -> list[GainPanel]:
+def _panels(groups: Sequence[Sequence[FcFigure]]) -> list[PanelPicture]:
     """Return a panel for each work; those of one mode and size name what else differs."""
     texts = [f"{group[0].task.mode}, {size_of(group[0].task)}" for group in groups]
     works = [replace(group[0].settings, params=_without(group[0], "workers")) for group in groups]
     return [_panel(group, other) for group, other in zip(groups, differences(texts, works), strict=True)]
 
 
-def _panel(group: Sequence[FcFigure], other: str) -> GainPanel:
+def _panel(group: Sequence[FcFigure], other: str) -> PanelPicture:
     task = group[0].task
     by_backend = {slot_of(f.settings.backend): f.settings.backend for f in group if f.efficiency}
     gains = {backend: _gains(group, backend) for _, backend in sorted(by_backend.items())}
@@ -170,7 +142,7 @@ def _paired(found: Sequence[DataVersusModel]) -> list[list[DataVersusModel]]:
     return sorted(_grouped(found, key), key=lambda group: _kind_order(group[0].data))
 
 
-def _grids(groups: Sequence[Sequence[DataVersusModel]]) -> list[ParallelGrid]:
+def _grids(groups: Sequence[Sequence[DataVersusModel]]) -> list[PanelPicture]:
     """Return a grid for each group; those of one title name what else differs."""
     plain = [_grid(group) for group in groups]
     first = [group[0].data for group in groups]
@@ -179,48 +151,38 @@ def _grids(groups: Sequence[Sequence[DataVersusModel]]) -> list[ParallelGrid]:
     return [replace(one, details=_joined(one.details, other)) for one, other in zip(plain, others, strict=True)]
 
 
-def _grid(group: Sequence[DataVersusModel]) -> ParallelGrid:
+def _grid(group: Sequence[DataVersusModel]) -> PanelPicture:
+    """Return which mode is faster by weight size (vertical) and batch size (horizontal)."""
     task, backend = group[0].data.task, group[0].data.settings.backend
     batches = sorted({pair.data.task.batch_size for pair in group})
     sizes = sorted({pair.data.task.weight_size for pair in group}, reverse=True)
     fields = {(sizes.index(d.data.task.weight_size), batches.index(d.data.task.batch_size)): d for d in group}
-    width = (100 - LEFT) / len(batches)
-    words = [
-        Word(f"{LEFT}%", SQUARE * (row + 0.5), str(size), anchor="end", dx=-6) for row, size in enumerate(sizes)
-    ] + [
-        Word(f"{LEFT + width * (column + 0.5):.2f}%", SQUARE * len(sizes) + 12, str(batch), anchor="middle")
-        for column, batch in enumerate(batches)
-    ]
+    width, bottom = (100 - LEFT) / len(batches), SQUARE * len(sizes)
     title = f"{task.mode} against {group[0].model.task.mode}"
     details = f"{backend}, {plural(task.workers, 'worker')}, {task.level} layers, {task.precision}"
-    details += _network(task)
-    return ParallelGrid(
-        title,
-        details,
-        f"{title} on {backend}: " + "; ".join(_tip(pair) for pair in group),
-        SQUARE * len(sizes) + 26,
-        len(batches) > MANY_COLUMNS,
-        [_square(place, pair, (width, len(batches))) for place, pair in sorted(fields.items())],
-        _crossings(fields, width),
-        words,
-    )
+    picture = Picture(bottom + 26, summary=f"{title} on {backend}: " + "; ".join(_tip(pair) for pair in group))
+    for row, size in enumerate(sizes):
+        picture.axes.append(Word(f"{LEFT}%", SQUARE * (row + 0.5) + TO_MIDDLE, str(size), anchor="end", dx=-6))
+    for column, batch in enumerate(batches):
+        place = f"{LEFT + width * (column + 0.5):.2f}%"
+        picture.axes.append(Word(place, bottom + 12 + TO_MIDDLE, str(batch), anchor="middle"))
+    for field, pair in sorted(fields.items()):
+        picture.marks.extend(_field(field, pair, (width, len(batches))))
+    picture.marks.extend(_crossings(fields, width))
+    return PanelPicture(title, details + _network(task), picture, wide=len(batches) > MANY_COLUMNS)
 
 
-def _square(place: tuple[int, int], pair: DataVersusModel, columns: tuple[float, int]) -> Square:
-    (row, column), (width, count), (kind, times, _) = place, columns, _faster(pair)
-    strength = min(1.0, math.log(times) / math.log(FULL_AT))
-    left = LEFT + width * column
-    return Square(
-        f"{left:.2f}%",
-        SQUARE * row,
-        f"{width:.2f}%",
-        kind,
-        f"{FAINTEST + strength * (FULLEST - FAINTEST):.2f}",
-        f"{times:.{0 if times >= 9.95 else 1}f}" if count > MANY_COLUMNS else ratio_text(times),
-        f"{left + width / 2:.2f}%",
-        pair.settled,
-        _tip(pair),
-    )
+def _field(field: tuple[int, int], pair: DataVersusModel, columns: tuple[float, int]) -> list[Mark]:
+    """Return a field in the colour of the faster mode, and how many times faster that is."""
+    (row, column), (width, count), (kind, times, _) = field, columns, _faster(pair)
+    strength, many = min(1.0, math.log(times) / math.log(FULL_AT)), count > MANY_COLUMNS
+    left, top = LEFT + width * column, SQUARE * row
+    opacity = f"{FAINTEST + strength * (FULLEST - FAINTEST):.2f}"
+    area = Area(f"{left:.2f}%", top, f"{width:.2f}%", SQUARE, f"field {kind}", tip=_tip(pair), opacity=opacity)
+    text = f"{times:.{0 if times >= 9.95 else 1}f}" if many else ratio_text(times)
+    middle, role = f"{left + width / 2:.2f}%", "times settled" if pair.settled else "times"
+    words = [Word(middle, top + (27 if many else 20), text, role, "middle")]
+    return [area, *words, *([] if many else [Word(middle, top + 36, kind, "times", "middle")])]
 
 
 def _faster(pair: DataVersusModel) -> tuple[str, float, str]:
@@ -237,18 +199,18 @@ def _tip(pair: DataVersusModel) -> str:
     return f"weight size {task.weight_size}, batch {task.batch_size}: {kind} is {ratio_text(times)} faster, {ends}"
 
 
-def _crossings(fields: Mapping[tuple[int, int], DataVersusModel], width: float) -> list[Stroke]:
+def _crossings(fields: Mapping[tuple[int, int], DataVersusModel], width: float) -> list[Segment]:
     """Return the borders between adjacent fields in which different modes are faster."""
-    found = []
+    crossings = []
     for (row, column), pair in fields.items():
         left, top = LEFT + width * column, float(SQUARE * row)
         right, bottom = f"{left + width:.2f}%", top + SQUARE
         beyond, below = fields.get((row, column + 1)), fields.get((row + 1, column))
         if beyond and _faster(pair)[0] != _faster(beyond)[0]:
-            found.append(Stroke(right, right, top, bottom, 3))
+            crossings.append(Segment(right, top, right, bottom, "crossing"))
         if below and _faster(pair)[0] != _faster(below)[0]:
-            found.append(Stroke(f"{left:.2f}%", right, bottom, bottom, 3))
-    return found
+            crossings.append(Segment(f"{left:.2f}%", bottom, right, bottom, "crossing"))
+    return crossings
 
 
 # The time of a step.
@@ -270,14 +232,15 @@ def _step(group: Sequence[FcFigure]) -> StripPicture:
 def _bar(figure: FcFigure, name: str, axis: Axis) -> Strip:
     spent, backend = figure.spent, figure.settings.backend
     assert spent is not None
-    part = min(1.0, max(0.0, spent.share))
+    communicating = min(1.0, max(0.0, spent.share))
     start, end = axis.share(0.0), axis.share(spent.step_time_s)
-    middle = axis.share(spent.step_time_s * (1 - part))
+    middle = axis.share(spent.step_time_s * (1 - communicating))
     note = f"{spent.share_text} communication"
     step, timed = quantity(figure.step_time_s, axis.unit), axis.place(figure.step_time_s)
     summary = f"{name} on {backend}: {note} ({METHODS[spent.method]}); {step} a timed step"
-    bar = Strip(name, slot_of(backend), BAR_HEIGHT, step, [note], summary)
-    bar.bands.append(Band(f"{start:.2f}%", f"{middle - start:.2f}%", kind="compute"))
-    bar.bands.append(Band(f"{middle:.2f}%", f"{end - middle:.2f}%", kind="exchange"))
-    bar.strokes.append(Stroke(timed, timed, 1, BAR_HEIGHT - 1, bar.slot))
-    return bar
+    marks: list[Mark] = [
+        bar_part(start, middle, BAR_HEIGHT, "compute"),
+        bar_part(middle, end, BAR_HEIGHT, "exchange"),
+        Segment(timed, 1, timed, BAR_HEIGHT - 1, "median"),
+    ]
+    return Strip(name, step, [note], strip_picture(slot_of(backend), BAR_HEIGHT, summary, marks))

@@ -18,22 +18,18 @@ from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import (
-    MIDDLE,
     CellFigure,
-    DotMark,
-    ProcessDots,
     Strip,
     StripPicture,
-    Stroke,
-    Word,
     band,
     epoch_axis,
     in_brackets,
     memory_axis,
     memory_strip,
-    slot_of,
     start_strip,
+    strip_picture,
 )
+from keras_matrix.dashboards.charts.picture import MIDDLE, TO_MIDDLE, Dot, Mark, MarkGroup, Segment, Word, slot_of
 from keras_matrix.dashboards.report.device_memory import device_unit
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import FIT
@@ -127,40 +123,31 @@ def _ends(estimate: Estimate | None) -> list[float]:
 
 
 def _epoch_strip(backend: str, cell: CellSummary, axis: Axis) -> Strip:
-    slot = slot_of(backend)
-    strip = Strip(
-        backend,
-        slot,
-        height=max(LEAST_HEIGHT, len(cell.records) * REPEAT_HEIGHT + STRIP_TOP - 4) if cell.measured else None,
-        figure=quantity(cell.step_time.centre if cell.step_time else None, axis.unit),
-        notes=_interval_notes(cell.step_time, axis.unit),
-        summary=_summary(backend, cell, axis.unit),
-    )
-    if (found := cell.step_time) and found.low is not None and found.high is not None:
-        width = axis.share(found.high) - axis.share(found.low)
-        strip.bands.append(band(axis.place(found.low), width, axis.place(found.centre)))
-    if not cell.measured:
-        strip.words.append(_why_empty(cell))
-        return strip
-    for line, record in enumerate(sorted(cell.records, key=lambda r: r.repeat)):
-        _add_repeat(strip, record, STRIP_TOP + line * REPEAT_HEIGHT, axis)
-    return strip
+    height = max(LEAST_HEIGHT, len(cell.records) * REPEAT_HEIGHT + STRIP_TOP - 4) if cell.measured else None
+    picture = strip_picture(slot_of(backend), height, _summary(backend, cell, axis.unit))
+    estimate = cell.step_time
+    if height and estimate and estimate.low is not None and estimate.high is not None:
+        width, centre = axis.share(estimate.high) - axis.share(estimate.low), axis.place(estimate.centre)
+        picture.marks.append(band(axis.place(estimate.low), width, height))
+        picture.marks.append(Segment(centre, 1, centre, height - 1, "centre"))
+    for line, record in enumerate(sorted(cell.records, key=lambda r: r.repeat) if height else ()):
+        picture.marks.append(_repeat(record, STRIP_TOP + line * REPEAT_HEIGHT, axis, slot_of(backend)))
+    if not height:
+        picture.marks.append(_why_empty(cell))
+    figure = quantity(estimate.centre if estimate else None, axis.unit)
+    return Strip(backend, figure, _interval_notes(estimate, axis.unit), picture)
 
 
-def _add_repeat(strip: Strip, record: Record, y: float, axis: Axis) -> None:
+def _repeat(record: Record, y: float, axis: Axis, slot: int) -> Mark:
+    """Return the epochs of a process as dots around its figure; of one without figures, how it ended."""
     name = f"repeat {record.repeat}"
     if record.status not in MEASURED:
-        strip.words.append(Word("0%", y, f"{name}: {record.status}"))
-        return
-    figure, dots = figure_value(record), _per_step(record)
-    group = ProcessDots(
-        f"{name}: {quantity(figure, axis.unit)}" + ("" if record.task else in_brackets(dots, axis.unit, "epochs "))
-    )
-    if figure:
-        at = axis.place(figure)
-        group.strokes.append(Stroke(at, at, y - 7, y + 7, strip.slot))
-    group.marks.extend(DotMark(axis.place(dot), y, strip.slot) for dot in dots)
-    strip.groups.append(group)
+        return Word("0%", y + TO_MIDDLE, f"{name}: {record.status}")
+    figure, epochs = figure_value(record), _per_step(record)
+    tip = f"{name}: {quantity(figure, axis.unit)}" + ("" if record.task else in_brackets(epochs, axis.unit, "epochs "))
+    dots = [Dot(axis.place(epoch), y, slot) for epoch in epochs]
+    place = axis.place(figure) if figure else ""
+    return MarkGroup(tip, [*dots, Segment(place, y - 7, place, y + 7)] if figure else dots)
 
 
 def _range(estimate: Estimate, unit: Unit) -> str:
@@ -190,7 +177,9 @@ def _start_strip(backend: str, cell: CellSummary, axis: Axis) -> Strip:
     first, steady = CellFigure(cell.first_epoch_time_s, firsts), CellFigure(cell.epoch_time_s, medians)
     if cell.measured:
         return start_strip(backend, axis, first, steady, [_start_parts(cell)])
-    return replace(start_strip(backend, axis, first, steady), notes=["not measured"], words=[_why_empty(cell)])
+    strip = start_strip(backend, axis, first, steady)
+    strip.picture.marks.append(_why_empty(cell))
+    return replace(strip, notes=["not measured"])
 
 
 def _start_parts(cell: CellSummary) -> str:
@@ -215,4 +204,6 @@ def _memory_strip(unit: Unit, backend: str, cell: CellSummary, axis: Axis) -> St
     host, device = CellFigure(cell.peak_host_memory_bytes, hosts), CellFigure(cell.peak_device_memory_bytes, devices)
     expected = device.figure is not None or cell.settings.device != "cpu"  # a cell on a CPU has no device memory
     strip = memory_strip(backend, axis, host, (device, unit) if expected else None)
-    return strip if cell.measured else replace(strip, words=[_why_empty(cell)])
+    if not cell.measured:
+        strip.picture.marks.append(_why_empty(cell))
+    return strip

@@ -2,8 +2,7 @@
 
 Both axes are logarithmic: FLOPs per byte horizontally, FLOP/s vertically. A roof is a measured peak, flat where matrix
 products limit a cell and sloped where memory does; each point is a cell. Roofs and pieces of work are labelled in the
-picture; a label without free space is only in the table. Pure functions without markup, which is in
-`dashboards.report.roofline_page`.
+picture; a label without free space is only in the table.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from dataclasses import dataclass, replace
 from keras_matrix.analysis.roofline import MachinePeaks, PeakShare, Product, Roofline, Slope
 from keras_matrix.dashboards.charts import axes, label_layout
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.dot_plots import slot_of
 from keras_matrix.dashboards.charts.label_layout import Box, Spot
+from keras_matrix.dashboards.charts.picture import Dot, Mark, Picture, ScaledPicture, Segment, Word, slot_of
 from keras_matrix.records.text import Unit, number, percentage, plural, quantity, unit_for
 
 PREFIXES = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
@@ -46,50 +45,6 @@ class PictureSize:
 
 WIDE = PictureSize(1000.0, 560.0)
 NARROW = PictureSize(420.0, 520.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A straight line; `kind` is its class in the style sheet."""
-
-    kind: str
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-    tip: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """A cell."""
-
-    x: float
-    y: float
-    slot: int
-    tip: str
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """Text at a spot; `kind` is its class in the style sheet."""
-
-    kind: str
-    spot: Spot
-    text: str
-    tip: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RooflineDrawing:
-    """One picture, ready to be written as SVG."""
-
-    size: PictureSize
-    title: str
-    summary: str
-    lines: tuple[Segment, ...]
-    dots: tuple[Dot, ...]
-    labels: tuple[Label, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +80,14 @@ def scenes(found: Roofline) -> list[Scene]:
     return [scene for device, count in sorted(keys) if (scene := _scene(found, device, count)).roofs]
 
 
-def draw(scene: Scene, size: PictureSize = WIDE) -> RooflineDrawing:
+def drawn(scene: Scene) -> ScaledPicture:
+    """Return the picture of a scene."""
+    return ScaledPicture(scene.title, draw(scene, WIDE), draw(scene, NARROW))
+
+
+def draw(scene: Scene, size: PictureSize = WIDE) -> Picture:
     """Lay out one picture."""
-    return _Layout(scene, size).drawing()
+    return _Layout(scene, size).picture()
 
 
 def _scene(found: Roofline, device: str, count: int) -> Scene:
@@ -174,22 +134,18 @@ class _Layout:
         self._frame = Box(LEFT, TOP, size.width - RIGHT, size.height - BOTTOM)
         self._across, self._up = self._axes()
 
-    def drawing(self) -> RooflineDrawing:
+    def picture(self) -> Picture:
         """Return the picture: grid, roofs, points, then the labels that have space."""
-        dots = tuple(self._dot(s) for s in self._shown)
-        grid, ticks = self._grid()
-        roofs = [*self._roof_lines(), *self._own_roofs()]
-        groups = self._groups()
-        stems = [Segment("stem", g[0].x, g[0].y, g[-1].x, g[-1].y) for _, g in groups if len(g) > 1]
-        legend = self._legend()
-        names = [Label("backend", Spot(dot.x + 10, 15), dot.tip) for dot in legend]
-        return RooflineDrawing(
-            size=self._size,
-            title=self._scene.title,
-            summary=self._summary(),
-            lines=(*grid, *stems, *roofs),
-            dots=(*dots, *legend),
-            labels=(*ticks, *names, *self._labels(dots, [*stems, *roofs], groups)),
+        dots = [Dot(self._spot(one).x, self._spot(one).y, slot_of(one.backend), one.tip) for one in self._shown]
+        roofs, groups = [*self._roof_lines(), *self._own_roofs()], self._groups()
+        stems = [Segment(g[0].x, g[0].y, g[-1].x, g[-1].y, "stem") for _, g in groups if len(g) > 1]
+        return Picture(
+            self._size.height,
+            [*stems, *roofs, *dots, *self._legend(), *self._labels([*stems, *roofs], groups)],
+            self._grid(),
+            summary=f"{self._scene.title}: {self._summary()}",
+            role=f"roofline {'narrow' if self._size.width < NARROW_BELOW else 'wide'}",
+            width=self._size.width,
         )
 
     def _axes(self) -> tuple[Axis, Axis]:
@@ -208,68 +164,73 @@ class _Layout:
         return across, axes.logarithmic(rates, unit.name, unit)
 
     def _x(self, value: float) -> float:
-        return self._frame.left + (self._frame.right - self._frame.left) * self._across.share(value) / 100
+        return self._right_by(self._across.share(value))
 
     def _y(self, value: float) -> float:
-        return self._frame.bottom - (self._frame.bottom - self._frame.top) * self._up.share(value) / 100
+        return self._up_by(self._up.share(value))
 
-    def _dot(self, one: RooflinePoint) -> Dot:
-        return Dot(self._x(one.flop_per_byte), self._y(one.flop_per_s), slot_of(one.backend), one.tip)
+    def _right_by(self, share: float) -> float:
+        return round(self._frame.left + (self._frame.right - self._frame.left) * share / 100, 1)
 
-    def _grid(self) -> tuple[list[Segment], list[Label]]:
-        frame, lines, labels = self._frame, list[Segment](), list[Label]()
+    def _up_by(self, share: float) -> float:
+        return round(self._frame.bottom - (self._frame.bottom - self._frame.top) * share / 100, 1)
+
+    def _spot(self, one: RooflinePoint) -> Spot:
+        return Spot(self._x(one.flop_per_byte), self._y(one.flop_per_s))
+
+    def _grid(self) -> list[Mark]:
+        frame, marks = self._frame, list[Mark]()
         for tick in self._across.ticks():
-            x = frame.left + (frame.right - frame.left) * float(tick.at.rstrip("%")) / 100
-            lines.append(Segment("rule", x, frame.top, x, frame.bottom))
-            labels.append(Label("scale", Spot(x, frame.bottom + 17, "middle"), tick.label))
+            x = self._right_by(float(tick.at.rstrip("%")))
+            marks.append(Segment(x, frame.top, x, frame.bottom, "rule"))
+            marks.append(Word(x, frame.bottom + 17, tick.label, "scale", "middle"))
         for tick in self._up.ticks():
-            y = frame.bottom - (frame.bottom - frame.top) * float(tick.at.rstrip("%")) / 100
-            lines.append(Segment("rule", frame.left, y, frame.right, y))
-            labels.append(Label("scale", Spot(frame.left - 8, y + 4, "end"), tick.label))
-        middle = (frame.left + frame.right) / 2
-        labels.append(Label("scale", Spot(middle, frame.bottom + 38, "middle"), f"{self._across.title} (logarithmic)"))
-        labels.append(Label("scale", Spot(4, 36), f"{self._up.title} (logarithmic)"))
-        return lines, labels
+            y = self._up_by(float(tick.at.rstrip("%")))
+            marks.append(Segment(frame.left, y, frame.right, y, "rule"))
+            marks.append(Word(frame.left - 8, y + 4, tick.label, "scale", "end"))
+        middle, title = (frame.left + frame.right) / 2, f"{self._across.title} (logarithmic)"
+        marks.append(Word(middle, frame.bottom + 38, title, "scale", "middle"))
+        return [*marks, Word(4, 36, f"{self._up.title} (logarithmic)", "scale")]
 
-    def _legend(self) -> list[Dot]:
+    def _legend(self) -> list[Mark]:
         names = sorted({one.backend for one in self._shown}, key=slot_of)
-        return [Dot(12.0 + 96 * place, 11.0, slot_of(name), name) for place, name in enumerate(names)]
+        dots = [Dot(12 + 96 * place, 11, slot_of(name), name) for place, name in enumerate(names)]
+        return [*dots, *(Word(22 + 96 * place, 15, name, "backend") for place, name in enumerate(names))]
 
     def _roof_lines(self) -> Iterator[Segment]:
         slope = self._scene.slope
         for roof in self._scene.roofs:
             start = self._ridge(roof)
             y = self._y(roof.best_flop_per_s)
-            yield Segment("roof", start, y, self._frame.right, y, _roof_tip(roof))
+            yield Segment(start, y, self._frame.right, y, "roof", tip=_roof_tip(roof))
         if slope is not None and self._scene.roofs:
             top = max(roof.best_flop_per_s for roof in self._scene.roofs)
             low = max(self._across.low, self._up.low / slope.best_byte_per_s)
             ridge = top / slope.best_byte_per_s
             foot = self._x(low), self._y(low * slope.best_byte_per_s)
-            yield Segment("roof", *foot, self._x(ridge), self._y(top), _slope_tip(slope))
+            yield Segment(*foot, self._x(ridge), self._y(top), "roof", tip=_slope_tip(slope))
 
     def _own_roofs(self) -> Iterator[Segment]:
         for one in self._shown:
             if one.roof_flop_per_s:
                 x, y, slot = self._x(one.flop_per_byte), self._y(one.roof_flop_per_s), slot_of(one.backend)
-                yield Segment(f"reach s{slot}", x, self._y(one.flop_per_s), x, y)
-                yield Segment(f"cap s{slot}", x - CAP, y, x + CAP, y, f"roof: {rate(one.roof_flop_per_s)}")
+                yield Segment(x, self._y(one.flop_per_s), x, y, "reach", slot)
+                yield Segment(x - CAP, y, x + CAP, y, "cap", slot, f"roof: {rate(one.roof_flop_per_s)}")
 
     def _ridge(self, roof: Product) -> float:
         slope = self._scene.slope
         return self._x(roof.best_flop_per_s / slope.best_byte_per_s) if slope else self._frame.left
 
-    def _groups(self) -> list[tuple[RooflinePoint, list[Dot]]]:
+    def _groups(self) -> list[tuple[RooflinePoint, list[Spot]]]:
         """Return the points of each piece of work, from the highest down."""
-        found: dict[str, list[tuple[RooflinePoint, Dot]]] = {}
+        found: dict[str, list[tuple[RooflinePoint, Spot]]] = {}
         for one in self._shown:
-            found.setdefault(one.work_id, []).append((one, self._dot(one)))
+            found.setdefault(one.work_id, []).append((one, self._spot(one)))
         return [(pairs[0][0], sorted((dot for _, dot in pairs), key=lambda d: d.y)) for pairs in found.values()]
 
-    def _labels(
-        self, dots: Sequence[Dot], lines: Sequence[Segment], groups: Sequence[tuple[RooflinePoint, list[Dot]]]
-    ) -> list[Label]:
-        taken = [Box(d.x - DOT, d.y - DOT, d.x + DOT, d.y + DOT) for d in dots]
+    def _labels(self, lines: Sequence[Segment], groups: Sequence[tuple[RooflinePoint, list[Spot]]]) -> list[Word]:
+        points = [self._spot(one) for one in self._shown]
+        taken = [Box(spot.x - DOT, spot.y - DOT, spot.x + DOT, spot.y + DOT) for spot in points]
         taken += [box for line in lines for box in _along(line)]
         narrow = self._size.width < NARROW_BELOW
         wishes = []
@@ -286,7 +247,7 @@ class _Layout:
         wishes += [(text, _name_spots(group), "work", one.title) for text, (one, group) in named]
         spots = label_layout.place([(text, spots) for text, spots, _, _ in wishes], taken, self._frame)
         return [
-            Label(kind, spot, text, tip)
+            Word(round(spot.x, 1), round(spot.y, 1), text, kind, spot.anchor, tip=tip)
             for (text, _, kind, tip), spot in zip(wishes, spots, strict=True)
             if spot is not None
         ]
@@ -315,14 +276,14 @@ class _Layout:
 
 def _along(line: Segment) -> Iterator[Box]:
     """Yield small boxes that cover a line."""
-    count = max(1, int(max(abs(line.x2 - line.x1), abs(line.y2 - line.y1)) / 6))
+    x1, y1, x2, y2 = map(float, (line.x1, line.y1, line.x2, line.y2))
+    count = max(1, int(max(abs(x2 - x1), abs(y2 - y1)) / 6))
     for step in range(count + 1):
-        x = line.x1 + (line.x2 - line.x1) * step / count
-        y = line.y1 + (line.y2 - line.y1) * step / count
+        x, y = x1 + (x2 - x1) * step / count, y1 + (y2 - y1) * step / count
         yield Box(x - 3, y - 2, x + 3, y + 2)
 
 
-def _name_spots(group: Sequence[Dot]) -> list[Spot]:
+def _name_spots(group: Sequence[Spot]) -> list[Spot]:
     """Return the spots for the name of a work: next to its points, above and below them, then farther away."""
     spots = [spot for d in group for spot in (Spot(d.x + 10, d.y + 4), Spot(d.x - 10, d.y + 4, "end"))]
     spots += [Spot(group[0].x, group[0].y - 11, "middle"), Spot(group[-1].x, group[-1].y + 20, "middle")]

@@ -4,14 +4,14 @@ A picture has the throughput by number of workers or devices, as a multiple of t
 logarithmic, so that the ideal is a straight line. Pictures beyond those that a page shows are counted. Rows consist of
 dashes for other cells, and are then left out.
 
-Pure functions, no markup; only measured values are drawn.
+Pure functions; only measured values are drawn.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -19,8 +19,8 @@ from keras_matrix.analysis.fc import FcFigure
 from keras_matrix.analysis.scaling import DeviceScaling, StepBreakdown, on_one_device
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.views.result_table import CellView, ResultTable
-from keras_matrix.dashboards.charts.dot_plots import DotMark, Stroke, Word, slot_of
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, FigureRow, Value
+from keras_matrix.dashboards.charts.picture import TO_MIDDLE, Dot, PanelPicture, Picture, Segment, Word, slot_of
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc.communication import TimingMethod
 from keras_matrix.records.settings import MODEL
@@ -127,21 +127,6 @@ def scaled_value(value: float | None, unit: float, hint: str = "") -> Value | No
     return None if value is None else Value(number(value, unit), hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
-class GainPanel:
-    """One small picture: throughput by workers, relative to one worker, of one piece of work on every backend."""
-
-    title: str
-    details: str
-    summary: str
-    height: int = PANEL_HEIGHT
-    rules: list[Stroke] = field(default_factory=list)
-    ideal: Stroke | None = None
-    strokes: list[Stroke] = field(default_factory=list)
-    marks: list[DotMark] = field(default_factory=list)
-    words: list[Word] = field(default_factory=list)
-
-
 def most(things: list[Thing], what: str, left_out: list[str]) -> list[Thing]:
     """Return as many pictures as a page shows; the number of the others is appended to `left_out`."""
     if len(things) > MOST_PANELS:
@@ -149,36 +134,39 @@ def most(things: list[Thing], what: str, left_out: list[str]) -> list[Thing]:
     return things[:MOST_PANELS]
 
 
-def panel(title: str, details: str, gains: Mapping[str, Gains], noun: str) -> GainPanel:
+def panel(title: str, details: str, gains: Mapping[str, Gains], noun: str) -> PanelPicture:
     """Return the picture of some backends' gains; `noun` is what there are several of, such as worker."""
     counts = sorted({n for points in gains.values() for n in points})
     values = [end for points in gains.values() for ends in points.values() for end in ends if end]
     across, up = _Scale(counts, LEFT + 4, RIGHT - 3), _Scale([*values, counts[-1]], PANEL_HEIGHT - BOTTOM, TOP)
-    drawn = GainPanel(title, details, _summary(gains, noun))
+    picture = Picture(PANEL_HEIGHT, summary=f"{title}: {_summary(gains, noun)}")
     for value in _powers(up.low, up.high):
-        drawn.rules.append(Stroke(f"{LEFT}%", "100%", up.at(value), up.at(value), 3))
-        drawn.words.append(Word(f"{LEFT}%", up.at(value), f"{value:g}", anchor="end", dx=-5))
+        y = up.at(value)
+        picture.axes.append(Segment(f"{LEFT}%", y, "100%", y, "rule"))
+        picture.axes.append(Word(f"{LEFT}%", y + TO_MIDDLE, f"{value:g}", anchor="end", dx=-5))
     for count in counts:
-        drawn.words.append(Word(across.percent(count), PANEL_HEIGHT - 12, str(count), anchor="middle"))
-    first, last = counts[0], counts[-1]
-    tip = f"as many times as there are {noun}s"
-    ideal = Stroke(across.percent(first), across.percent(last), up.at(first), up.at(last), 3, tip)
-    for backend, points in gains.items():
-        _draw(drawn, (backend, noun), points, (across, up))
-    return replace(drawn, ideal=ideal)
+        place = across.percent(count)
+        picture.axes.append(Word(place, PANEL_HEIGHT - 12 + TO_MIDDLE, str(count), anchor="middle"))
+    (x1, y1), (x2, y2) = ((across.percent(count), up.at(count)) for count in (counts[0], counts[-1]))
+    picture.marks.append(Segment(x1, y1, x2, y2, "ideal", tip=f"as many times as there are {noun}s"))
+    drawn = [_gain((backend, noun), points, (across, up)) for backend, points in gains.items()]
+    picture.marks.extend([*(line for lines, _ in drawn for line in lines), *(dot for _, dots in drawn for dot in dots)])
+    return PanelPicture(title, details, picture)
 
 
-def _draw(drawn: GainPanel, names: tuple[str, str], points: Gains, scales: tuple[_Scale, _Scale]) -> None:
+def _gain(names: tuple[str, str], points: Gains, scales: tuple[_Scale, _Scale]) -> tuple[list[Segment], list[Dot]]:
+    """Return the lines and the dots of a backend."""
     (backend, noun), (across, up), slot = names, scales, slot_of(names[0])
     places = [(across.percent(n), up.at(centre)) for n, (centre, _, _) in points.items()]
-    for (x1, y1), (x2, y2) in pairwise(places):
-        drawn.strokes.append(Stroke(x1, x2, y1, y2, slot))
+    lines = [Segment(*before, *after, "whisker", slot) for before, after in pairwise(places)]
+    dots = []
     for (n, (centre, low, high)), (x, y) in zip(points.items(), places, strict=True):
         if low and high:
-            drawn.strokes.append(Stroke(x, x, up.at(low), up.at(high), slot))
+            lines.append(Segment(x, up.at(low), x, up.at(high), "whisker", slot))
         ends = interval(low, high, centre) or "no interval"
         tip = f"{backend}, {plural(n, noun)}: {number(centre)} times the throughput of one ({ends})"
-        drawn.marks.append(DotMark(x, y, slot, tip))
+        dots.append(Dot(x, y, slot, tip))
+    return lines, dots
 
 
 def _summary(gains: Mapping[str, Gains], noun: str) -> str:
@@ -213,7 +201,7 @@ def _powers(low: float, high: float) -> list[float]:
 class DevicePictures:
     """The pictures of a run's cells on several devices, and for each row its title and the result of each cell."""
 
-    panels: list[GainPanel]
+    panels: list[PanelPicture]
     lines: list[tuple[str, list[str]]]
     left_out: list[str]
 
@@ -236,7 +224,7 @@ def _work(one: DeviceScaling) -> str:
     return canonical(replace(on_one_device(one.settings), backend="", distribution=one.settings.distribution))
 
 
-def _panel(group: Sequence[DeviceScaling]) -> GainPanel:
+def _panel(group: Sequence[DeviceScaling]) -> PanelPicture:
     settings = group[0].settings
     gains: dict[str, Gains] = {}
     for one in sorted(group, key=lambda one: (slot_of(one.settings.backend), one.devices)):

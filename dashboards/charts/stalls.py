@@ -1,4 +1,4 @@
-"""Pictures of stall analyses: where an epoch goes, and the queue over time. No markup.
+"""Pictures of stall analyses: where an epoch goes, and the queue over time.
 
 Pure functions from the reports of `analysis.stalls`. A part that its interval does not separate from zero is named and
 not drawn: what a bar lacks up to 100 % is such parts, and one that is below zero makes a bar end above 100 %.
@@ -16,7 +16,8 @@ from keras_matrix.analysis.stalls.report import StallPart, StallReport
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.dot_plots import Band, Curve, Strip, StripPicture, Word, slot_of
+from keras_matrix.dashboards.charts.dot_plots import Strip, StripPicture, bar_part, level, strip_picture
+from keras_matrix.dashboards.charts.picture import CURVE_HEIGHT, CURVE_WIDTH, TO_MIDDLE, Curves, Picture, Word, slot_of
 from keras_matrix.records.instruments.input_use import InputFacts
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.text import (
@@ -35,7 +36,7 @@ OPEN = "not resolved"
 BAR_HEIGHT = 34
 LEAST_LABELLED = 0.12  # of the bar: less has no space for its share on a narrow screen
 LEAST_OPEN = 0.005
-QUEUE_HEIGHT, MARGIN, WIDTH = 76, 6, 1000
+QUEUE_HEIGHT, MARGIN = 76, 6
 MOST_REPORTS = 40
 SHOWN_BY_FACTS = ("input_workers", "worker_kind", "pipeline", "dataset_path")
 
@@ -136,22 +137,22 @@ def _bar(report: StallReport, label: str, axis: Axis) -> Strip:
     name = f"{report.settings.backend}, {label}" if label else report.settings.backend
     notes = [_stall_note(report), *_open_notes(report, spans=False)]
     summary = f"{name}: {figure} a step; {'; '.join([*drawn, _stall_note(report), *_open_notes(report)])}"
-    bar = Strip(name, slot_of(report.settings.backend), BAR_HEIGHT, f"{figure} a step", notes, summary)
+    picture = strip_picture(slot_of(report.settings.backend), BAR_HEIGHT, summary)
     at = 0.0
-    for part in _resolved(report):
-        _add(bar, axis, (at, at + _drawn(part)), part.name, f"{part.name}: {_share(part)}; {part.meaning}")
-        at += _drawn(part)
+    for stall in _resolved(report):
+        _add(picture, axis, (at, at + _drawn(stall)), stall.name, f"{stall.name}: {_share(stall)}; {stall.meaning}")
+        at += _drawn(stall)
     if 1 - at > LEAST_OPEN:
-        _add(bar, axis, (at, 1.0), OPEN, "; ".join(_open_notes(report)) or OPEN)
-    return bar
+        _add(picture, axis, (at, 1.0), OPEN, "; ".join(_open_notes(report)) or OPEN)
+    return Strip(name, f"{figure} a step", notes, picture)
 
 
-def _add(bar: Strip, axis: Axis, ends: tuple[float, float], name: str, tip: str) -> None:
+def _add(picture: Picture, axis: Axis, ends: tuple[float, float], name: str, tip: str) -> None:
     start, end = (axis.share(value) for value in ends)
-    bar.bands.append(Band(f"{start:.2f}%", f"{end - start:.2f}%", tip=tip, kind=css_class(name)))
+    picture.marks.append(bar_part(start, end, BAR_HEIGHT, css_class(name), tip))
     if name != OPEN and ends[1] - ends[0] >= LEAST_LABELLED:
         text = percentage(ends[1] - ends[0])
-        bar.words.append(Word(f"{(start + end) / 2:.2f}%", BAR_HEIGHT / 2, text, anchor="middle"))
+        picture.marks.append(Word(f"{(start + end) / 2:.2f}%", BAR_HEIGHT / 2 + TO_MIDDLE, text, anchor="middle"))
 
 
 def _share(part: StallPart) -> str:
@@ -185,12 +186,13 @@ def _queue(report: StallReport, label: str, axis: Axis) -> Strip:
     notes = ["batches ready on average", f"fewer than one in {percentage(report.short_queue_share)} of the time"]
     backend = report.settings.backend
     name = f"{backend}, {label}" if label else backend
-    strip = Strip(name, slot_of(backend), QUEUE_HEIGHT, figure, notes, f"{name}: {figure} {', '.join(notes)}")
+    picture = strip_picture(slot_of(backend), QUEUE_HEIGHT, f"{name}: {figure} {', '.join(notes)}")
     inner = QUEUE_HEIGHT - 2 * MARGIN
-    strip.heights.extend((round(MARGIN + (1 - value / top) * inner, 1), f"{value:g}") for value in (0.0, top))
+    for value in (0.0, top):
+        picture.axes.extend(level(round(MARGIN + (1 - value / top) * inner, 1), f"{value:g}"))
     points = [
-        f"{axis.share((place + 0.5) / len(sizes)) * WIDTH / 100:.0f} {(1 - size / top) * 100:.1f}"
+        f"{axis.share((place + 0.5) / len(sizes)) * CURVE_WIDTH / 100:.0f} {(1 - size / top) * CURVE_HEIGHT:.1f}"
         for place, size in enumerate(sizes)
     ]
-    strip.curves.append(Curve("M" + "L".join(points), f"{name}: {figure} {notes[0]}"))
-    return strip
+    picture.marks.append(Curves(MARGIN, inner, (("M" + "L".join(points), f"{name}: {figure} {notes[0]}"),)))
+    return Strip(name, figure, notes, picture)

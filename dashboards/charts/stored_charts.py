@@ -12,21 +12,19 @@ from keras_matrix.analysis.history.sessions import device_name
 from keras_matrix.dashboards.charts import axes, time_series
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import (
-    MIDDLE,
-    DotMark,
     Strip,
     StripPicture,
-    Word,
     alone,
     epoch_axis,
     interval_marks,
     memory_axis,
     memory_strip,
-    slot_of,
     start_strip,
+    strip_picture,
 )
 from keras_matrix.dashboards.charts.figure_table import by_work
-from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, RooflineDrawing, RooflinePoint, Scene, draw, rate
+from keras_matrix.dashboards.charts.picture import MIDDLE, TO_MIDDLE, Dot, ScaledPicture, Segment, Word, slot_of
+from keras_matrix.dashboards.charts.roofline import RooflinePoint, Scene, drawn, rate
 from keras_matrix.dashboards.charts.time_series import SeriesPicture
 from keras_matrix.records.settings import MODEL
 from keras_matrix.records.text import (
@@ -153,9 +151,8 @@ def _comparison(rows: Sequence[Row], axis: Axis) -> StripPicture:
 
 def _lowest(backend: str, axis: Axis) -> Strip:
     slot = slot_of(backend)
-    strip = Strip(backend, slot, None, "1", ["the lowest"], f"{backend}: the lowest")
-    strip.marks.append(DotMark(axis.place(1.0), MIDDLE, slot, f"{backend}: the others are divided by it"))
-    return strip
+    dot = Dot(axis.place(1.0), MIDDLE, slot, f"{backend}: the others are divided by it")
+    return Strip(backend, "1", ["the lowest"], strip_picture(slot, None, f"{backend}: the lowest", [dot]))
 
 
 def _ratio(row: Row, axis: Axis) -> Strip:
@@ -164,8 +161,8 @@ def _ratio(row: Row, axis: Axis) -> Strip:
     figure = ratio_text(row["ratio"])
     notes = [between, plural(int(row["blocks"] or 0), "block")]
     tip = f"{backend}: {figure} {between}"
-    strokes, marks = interval_marks((row["ratio"], row["low"], row["high"]), axis, MIDDLE, slot, tip)
-    return Strip(backend, slot, None, figure, notes, tip, marks, strokes)
+    lines, dot = interval_marks((row["ratio"], row["low"], row["high"]), axis, MIDDLE, slot, tip)
+    return Strip(backend, figure, notes, strip_picture(slot, None, tip, [*lines, dot]))
 
 
 def _start(row: Row, axis: Axis) -> Strip:
@@ -187,21 +184,14 @@ def _scaling(backend: str, noun: str, rows: Sequence[Row], axis: Axis) -> Strip:
     notes = [f"{most['gain']}with {plural(int(most['count']), noun)}", *most["notes"]]
     if most["communication_share"] is not None:
         notes.append(f"{percentage(max(0.0, most['communication_share']))} in communication{most['how']}")
-    strip = Strip(
-        backend,
-        slot,
-        44,
-        percentage(most["efficiency"]),
-        notes,
-        f"{backend}: {percentage(most['efficiency'])} {notes[0]}",
-    )
+    figure, lines, dots, words = percentage(most["efficiency"]), list[Segment](), list[Dot](), list[Word]()
     for row in rows:
         tip = f"{backend}, {row['gain']}with {plural(int(row['count']), noun)}: {percentage(row['efficiency'])}"
-        strokes, marks = interval_marks((row["efficiency"], row["low"], row["high"]), axis, 16, slot, tip)
-        strip.strokes.extend(strokes)
-        strip.marks.extend(marks)
-        strip.words.append(Word(marks[0].at, 34, str(row["count"]), "middle"))
-    return strip
+        line, dot = interval_marks((row["efficiency"], row["low"], row["high"]), axis, 16, slot, tip)
+        lines, dots = [*lines, *line], [*dots, dot]
+        words.append(Word(dot.x, 34 + TO_MIDDLE, str(row["count"]), anchor="middle"))
+    picture = strip_picture(slot, 44, f"{backend}: {figure} {notes[0]}", [*lines, *dots, *words])
+    return Strip(backend, figure, notes, picture)
 
 
 def input_stalls(rows: Sequence[Row]) -> list[SeriesPicture]:
@@ -278,8 +268,8 @@ def _change(row: Row, index: int) -> time_series.ChangePlace:
     return time_series.ChangePlace(index, row["change_ratio"], verdict, f"{verdict}: {why}", str(row["run_id"]))
 
 
-def scatter(rows: Sequence[Row]) -> list[tuple[RooflineDrawing, RooflineDrawing]]:
-    """Return the cells whose intensity is known, each below its own roof, as a wide and a narrow drawing."""
+def scatter(rows: Sequence[Row]) -> list[ScaledPicture]:
+    """Return the cells whose intensity is known, each below its own roof."""
     points = tuple(
         RooflinePoint(
             str(row["work_id"] or row["cell_id"]),
@@ -294,7 +284,7 @@ def scatter(rows: Sequence[Row]) -> list[tuple[RooflineDrawing, RooflineDrawing]
         if row["intensity_flop_per_byte"] and row["achieved_flop_per_s"]
     )
     scene = Scene("Cells below their roofs", (), None, points)
-    return [(draw(scene, WIDE), draw(scene, NARROW))] if points else []
+    return [drawn(scene)] if points else []
 
 
 def rates(rows: Sequence[Row]) -> list[tuple[str, str, str, int]]:

@@ -1,4 +1,4 @@
-"""Time series: one cell on one machine over its sessions, as values for `time_series.html` on any page.
+"""Time series: one cell on one machine over its sessions, as values for any page.
 
 A dot per session with its interval, baselines as lines with a band, changes as vertical strokes. Pure functions;
 sessions are placed in their order, not by time. Changes are found by `analysis.history`.
@@ -7,16 +7,17 @@ sessions are placed in their order, not by time. Changes are found by `analysis.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from keras_matrix.analysis.history import change_points as analysis
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import EDGE, Axis
-from keras_matrix.dashboards.charts.dot_plots import DotMark, Stroke, Word
+from keras_matrix.dashboards.charts.picture import TO_MIDDLE, Area, Dot, Inset, Mark, Picture, Segment, Word
 from keras_matrix.records.text import PERCENT, Unit, percent_change, plural, quantity, unit_for
 
 HEIGHT = 230
 LABELS_HEIGHT = 34
+DATES_HEIGHT = 22
 MOST_DRAWN = 250
 MOST_DATES = 6
 LEAST_SHARE = 0.01
@@ -75,22 +76,10 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class BaselineBand:
-    """A baseline as drawn: its line, and the band of its interval (None: no band)."""
-
-    line: Stroke
-    width: str
-    top: float | None
-    height: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class DrawnChange:
-    """A change as drawn: the vertical stroke, its label, and its description."""
+    """A change that is drawn, as the page lists it."""
 
-    at: str
     kind: str
-    word: Word
     when: str
     size: str
     words: str
@@ -99,48 +88,57 @@ class DrawnChange:
 
 @dataclass(frozen=True, slots=True)
 class SeriesPicture:
-    """One series as it is drawn."""
+    """One series as it is drawn: its values, the labels of the vertical axis on their left, the dates below them."""
 
     series: Series
     axis: Axis
-    heights: list[tuple[float, str]]
-    dates: list[Word]
     baseline: str
     earlier: int
-    height: int = HEIGHT
-    marks: list[DotMark] = field(default_factory=list)
-    whiskers: list[Stroke] = field(default_factory=list)
-    levels: list[BaselineBand] = field(default_factory=list)
-    events: list[DrawnChange] = field(default_factory=list)
-    empty: list[Word] = field(default_factory=list)
-
-    @property
-    def summary(self) -> str:
-        """A description of the picture."""
-        return f"{self.series.title}: {plural(len(self.events), 'change')}; {self.baseline}"
+    values: Picture
+    labels: Picture
+    dates: Picture
+    changes: list[DrawnChange]
 
 
 def picture(series: Series, baseline: str) -> SeriesPicture:
-    """Return the newest sessions of a series as marks and strokes; `baseline` describes its current level."""
+    """Return the newest sessions of a series; `baseline` describes its current level."""
     earlier = max(0, len(series.points) - MOST_DRAWN)
     shown, unit = series.points[earlier:], series.unit()
     title = f"{series.quantity[0]}, {unit.name}".removesuffix(", ")
     ends = [end for point in shown for end in point.ends]
     axis = axes.from_zero([*ends, LEAST_SHARE], title, unit) if unit == PERCENT else axes.fitted(ends, title, unit)
-    drawn = _Layout(axis, series.slot, len(shown), earlier)
-    return SeriesPicture(
-        series,
-        axis,
-        heights=[(up(float(tick.at.rstrip("%")), HEIGHT), tick.label) for tick in axis.ticks()],
-        dates=drawn.dates(shown),
-        baseline=baseline,
-        earlier=earlier,
-        marks=[drawn.mark(point, index) for index, point in enumerate(shown)],
-        whiskers=[drawn.whisker(point, index) for index, point in enumerate(shown) if point.low and point.high],
-        levels=[drawn.level(one) for one in series.baselines if one.last >= earlier],
-        events=[drawn.event(one, number) for number, one in enumerate(series.changes) if one.index >= earlier],
-        empty=drawn.crosses(series, shown),
-    )
+    layout = _Layout(axis, series.slot, len(shown), earlier)
+    changes = [(change, number) for number, change in enumerate(series.changes) if change.index >= earlier]
+    values = Picture(HEIGHT, summary=f"{series.title}: {plural(len(changes), 'change')}; {baseline}")
+    labels = Picture(HEIGHT, role="values")
+    for tick in axis.ticks():
+        y = up(float(tick.at.rstrip("%")), HEIGHT)
+        values.axes.append(Segment(0, y, "100%", y, "rule"))
+        labels.axes.append(Word("100%", y + TO_MIDDLE, tick.label, anchor="end", dx=-8))
+    values.marks.extend(mark for level in series.baselines if level.last >= earlier for mark in layout.level(level))
+    values.marks.extend(layout.whisker(point, index) for index, point in enumerate(shown) if point.low and point.high)
+    values.marks.extend(mark for change, number in changes for mark in layout.change(change, number))
+    values.marks.extend(layout.dot(point, index) for index, point in enumerate(shown))
+    values.marks.extend(layout.crosses(series, shown))
+    dates = Picture(DATES_HEIGHT, axes=layout.dates(shown), role="dates")
+    drawn = [_drawn(change) for change, _ in changes]
+    return SeriesPicture(series, axis, baseline, earlier, values, labels, dates, drawn)
+
+
+def as_file(one: SeriesPicture) -> Picture:
+    """Return a series with its texts in one picture."""
+    title, details, slot = one.series.title, one.series.details, one.series.slot
+    words = [Word(12, 20, title, "title"), Word(12, 40, details), Word(12, 60, f"{one.axis.title}; {one.baseline}")]
+    insets = [Inset(0, 70, 70, one.labels), Inset(70, 70, 715, one.values), Inset(70, 302, 715, one.dates)]
+    return Picture(330, [*words, *insets], summary=one.values.summary, role=f"s{slot}", width=800)
+
+
+def _drawn(change: ChangePlace) -> DrawnChange:
+    return DrawnChange(change.kind, date(change.run_id), _size(change), change.words, change.run_id)
+
+
+def _size(change: ChangePlace) -> str:
+    return percent_change(change.ratio) if change.ratio is not None else "from the start"
 
 
 def up(share: float, height: float) -> float:
@@ -167,49 +165,56 @@ class _Layout:
     def height(self, value: float) -> float:
         return up(self.axis.share(value), HEIGHT)
 
-    def mark(self, point: SeriesPoint, index: int) -> DotMark:
+    def dot(self, point: SeriesPoint, index: int) -> Dot:
         tip = f"{point.run_id}: {quantity(point.centre, self.axis.unit)}, {point.tip}"
-        return DotMark(self.across(index), self.height(point.centre), self.slot, tip)
+        return Dot(self.across(index), self.height(point.centre), self.slot, tip)
 
-    def whisker(self, point: SeriesPoint, index: int) -> Stroke:
+    def whisker(self, point: SeriesPoint, index: int) -> Segment:
         assert point.low is not None
         assert point.high is not None
-        at = self.across(index)
-        return Stroke(at, at, self.height(point.low), self.height(point.high), self.slot)
+        x = self.across(index)
+        return Segment(x, self.height(point.low), x, self.height(point.high), "within", self.slot)
 
-    def level(self, one: analysis.Level) -> BaselineBand:
-        mean, count = one.step_time, one.last - one.first + 1
+    def level(self, level: analysis.Level) -> list[Mark]:
+        """Return a baseline as a line, in front of the band of its interval if it is known."""
+        mean, count = level.step_time, level.last - level.first + 1
         y, tip = self.height(mean.centre), f"{plural(count, 'session')}: {quantity(mean.centre, self.axis.unit)}"
-        left, right = self.share(one.first - self.earlier - 0.4), self.share(one.last - self.earlier + 0.4)
-        line = Stroke(f"{left:.2f}%", f"{right:.2f}%", y, y, self.slot, tip)
-        top = self.height(mean.high) if mean.high is not None else None
-        height = round(self.height(mean.low) - top, 1) if mean.low is not None and top is not None else None
-        return BaselineBand(line, f"{right - left:.2f}%", top, height)
+        left, right = self.share(level.first - self.earlier - 0.4), self.share(level.last - self.earlier + 0.4)
+        line = Segment(f"{left:.2f}%", y, f"{right:.2f}%", y, "level", tip=tip)
+        if mean.high is None or mean.low is None:
+            return [line]
+        top = self.height(mean.high)
+        height = round(self.height(mean.low) - top, 1)
+        return [Area(f"{left:.2f}%", top, f"{right - left:.2f}%", height, "spread"), line]
 
-    def event(self, one: ChangePlace, number: int) -> DrawnChange:
-        index = one.index - self.earlier
-        at, late = self.across(index - 0.5), self.count > 1 and index > 0.8 * self.count
-        size = percent_change(one.ratio) if one.ratio is not None else "from the start"
-        label = size if one.kind in ("slower", "faster") else f"{size} {one.kind}"
-        word = Word(at, 9 + 15 * (number % 2), label, *(("end", -5) if late else ("start", 5)))
-        return DrawnChange(at, one.kind, word, date(one.run_id), size, one.words, one.run_id)
+    def change(self, change: ChangePlace, number: int) -> list[Mark]:
+        """Return a change as a vertical line with its size."""
+        index = change.index - self.earlier
+        x, late = self.across(index - 0.5), self.count > 1 and index > 0.8 * self.count
+        y, size, kind = 9 + 15 * (number % 2), _size(change), change.kind
+        label = size if kind in ("slower", "faster") else f"{size} {kind}"
+        anchor, dx = ("end", -5) if late else ("start", 5)
+        tip = f"{date(change.run_id)}: {size}; {change.words}"
+        line = Segment(x, y - 8, x, HEIGHT, f"change {kind}", tip=tip)
+        return [line, Word(x, y, label, f"size {kind}", anchor, dx)]
 
-    def dates(self, shown: Sequence[SeriesPoint]) -> list[Word]:
+    def dates(self, shown: Sequence[SeriesPoint]) -> list[Mark]:
         """Return the dates of evenly spaced sessions, with hours if all are of one day; the outer ones inwards."""
         step = max(1, -(-(self.count - 1) // (MOST_DATES - 1)))
-        found, days = [], len({date(point.run_id) for point in shown})
+        marks, days = list[Mark](), len({date(point.run_id) for point in shown})
         for index in range(0, self.count, step):
             share, run_id = self.share(index), shown[index].run_id
             anchor = "start" if share < 8 else "end" if share > 92 else "middle"
             hour = "" if days > 1 else f" {run_id[9:11]}:{run_id[11:13]}"
-            found.append(Word(f"{share:.2f}%", 14, date(run_id) + hour, anchor))
-        return found
+            marks.append(Segment(f"{share:.2f}%", 0, f"{share:.2f}%", 5, "tick"))
+            marks.append(Word(f"{share:.2f}%", 14 + TO_MIDDLE, date(run_id) + hour, anchor=anchor))
+        return marks
 
     def crosses(self, series: Series, shown: Sequence[SeriesPoint]) -> list[Word]:
         """Return a cross at each session without a value."""
         names = [point.run_id for point in shown]
         places = [sum(name < run_id for name in names) - 0.5 for run_id in series.without_value if run_id > names[0]]
-        return [Word(self.across(place), HEIGHT - 6, "×", "middle") for place in places]
+        return [Word(self.across(place), HEIGHT - 6 + TO_MIDDLE, "×", anchor="middle") for place in places]
 
 
 def date(run_id: str) -> str:

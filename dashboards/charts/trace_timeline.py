@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from keras_matrix.dashboards.charts.picture import Area, Mark, Picture, ScaledPicture, Segment, Word
 from keras_matrix.records.text import TIME_UNITS, plural, quantity, unit_for
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import WORKING, Span, Track, TrackKind
@@ -38,7 +39,7 @@ WIDE, NARROW = TimelineSize(960, 132), TimelineSize(350, 98)
 
 
 @dataclass(frozen=True, slots=True)
-class TimelineBar:
+class _Bar:
     """An operation: its place in pixels, its colour, its tip, and its name if that fits in."""
 
     x: float
@@ -47,26 +48,18 @@ class TimelineBar:
     tip: str
     name: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class TimelineTrack:
-    """A track: its name, its height on the picture, and its bars."""
-
-    name: str
-    y: int
-    bars: tuple[TimelineBar, ...]
+    def marks(self, y: int) -> list[Mark]:
+        width = round(max(self.width, 0.6), 2)
+        area = Area(round(self.x, 2), y, width, BAR, f"bar {self.colour}", tip=self.tip)
+        return [area, *([Word(round(self.x + 4, 1), y + 13, self.name, "name")] if self.name else [])]
 
 
 @dataclass(frozen=True, slots=True)
-class TimelineDrawing:
-    """A picture in one size; `ticks` are places and texts of the axis, `left_out` counts bars that are not drawn."""
+class Timeline:
+    """A step as it is drawn; `left_out` counts bars that are not drawn on a wide screen."""
 
-    size: TimelineSize
-    height: int
-    rows: tuple[TimelineTrack, ...]
-    ticks: tuple[tuple[float, str], ...]
-    title: str
-    left_out: int = 0
+    picture: ScaledPicture
+    left_out: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +109,34 @@ def step_of(path: Path) -> StepSpans | None:
     )
 
 
-def draw(step: StepSpans, size: TimelineSize) -> TimelineDrawing:
-    """Return the picture of a step."""
+def timeline(step: StepSpans) -> Timeline:
+    """Return a step as it is drawn."""
+    (wide, left_out), (narrow, _) = draw(step, WIDE), draw(step, NARROW)
+    return Timeline(ScaledPicture("", wide, narrow), left_out)
+
+
+def draw(step: StepSpans, size: TimelineSize) -> tuple[Picture, int]:
+    """Return the picture of a step in one size, and how many bars are not drawn."""
     span_ns = max(step.end_ns - step.begin_ns, 1)
     scale = (size.width - size.names - RIGHT) / span_ns
     several = len({track.worker for track, _ in step.tracks}) > 1
     most = MOST_BARS // max(1, len(step.tracks))
-    rows, left_out = [], 0
-    for at, (track, spans) in enumerate(step.tracks):
-        bars = list(_bars(spans, step.begin_ns, scale, size))
+    picture = Picture(
+        TOP + len(step.tracks) * ROW + BOTTOM,
+        summary=f"{plural(len(step.tracks), 'track')} over {_time(span_ns)}",
+        role=f"roofline timeline {'wide' if size is WIDE else 'narrow'}",
+        width=size.width,
+    )
+    left_out = 0
+    for number, (track, spans) in enumerate(step.tracks):
+        y, bars = TOP + number * ROW, list(_bars(spans, step.begin_ns, scale, size))
         widest = sorted(bars, key=lambda bar: -bar.width)[:most]
         left_out += len(bars) - len(widest)
         name = f"{track.worker}: {track.name}" if several else track.name
-        row = _cut(name, (size.names - 8) / PIXELS_PER_CHARACTER)
-        rows.append(TimelineTrack(row, TOP + at * ROW, tuple(sorted(widest, key=lambda bar: bar.x))))
-    title = f"{plural(len(rows), 'track')} over {_time(span_ns)}"
-    height = TOP + len(rows) * ROW + BOTTOM
-    return TimelineDrawing(size, height, tuple(rows), tuple(_ticks(span_ns, scale, size)), title, left_out)
+        picture.axes.append(Word(0, y + 14, _cut(name, (size.names - 8) / PIXELS_PER_CHARACTER), "work"))
+        picture.marks.extend(mark for bar in sorted(widest, key=lambda bar: bar.x) for mark in bar.marks(y))
+    picture.axes[:0] = _ticks(span_ns, scale, size, len(step.tracks))
+    return picture, left_out
 
 
 def colour_of(span: Span) -> str:
@@ -174,14 +178,14 @@ def _largest(spans: Sequence[Span]) -> tuple[tuple[str, float, int], ...]:
     return tuple((name, time_ns / 1e9, counts[name]) for name, time_ns in times_ns.most_common(MOST_NAMED))
 
 
-def _bars(spans: Sequence[Span], begin_ns: int, scale: float, size: TimelineSize) -> Iterator[TimelineBar]:
+def _bars(spans: Sequence[Span], begin_ns: int, scale: float, size: TimelineSize) -> Iterator[_Bar]:
     """Yield the bars of a track, narrow neighbours of one colour as one."""
-    last: TimelineBar | None = None
+    last: _Bar | None = None
     count = 1
     for span in spans:
         x, width = size.names + (span.start_ns - begin_ns) * scale, span.duration_ns * scale
         tip = f"{_cut(span.name, MOST_CHARACTERS)}: {_time(span.duration_ns)}"
-        bar = TimelineBar(x, width, colour_of(span), tip, _cut(span.op, width / PIXELS_PER_CHARACTER - 1))
+        bar = _Bar(x, width, colour_of(span), tip, _cut(span.op, width / PIXELS_PER_CHARACTER - 1))
         if (
             last is not None
             and last.colour == bar.colour
@@ -198,15 +202,16 @@ def _bars(spans: Sequence[Span], begin_ns: int, scale: float, size: TimelineSize
         yield last
 
 
-def _ticks(span_ns: int, scale: float, size: TimelineSize) -> Iterator[tuple[float, str]]:
-    """Yield round times, about every hundred pixels."""
+def _ticks(span_ns: int, scale: float, size: TimelineSize, tracks: int) -> Iterator[Mark]:
+    """Yield rules at round times, about every hundred pixels, and their labels."""
     rough = span_ns / max(2, (size.width - size.names) // 100)
     power = 10.0 ** math.floor(math.log10(rough))
     every = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
-    unit = unit_for([span_ns / 1e9], TIME_UNITS)
+    unit, bottom = unit_for([span_ns / 1e9], TIME_UNITS), TOP + tracks * ROW + BOTTOM
     for number in range(int(span_ns / every) + 1):
-        at_ns = number * every
-        yield size.names + at_ns * scale, f"{at_ns / 1e9 / unit.size:g} {unit.name}"
+        x, text = round(size.names + number * every * scale, 1), f"{number * every / 1e9 / unit.size:g} {unit.name}"
+        yield Segment(x, 4, x, bottom - 34, "rule")
+        yield Word(x, bottom - 16, text, anchor="middle" if number else "start")
 
 
 def _time(time_ns: int) -> str:

@@ -1,9 +1,7 @@
 """Curves of what processes used over time: host memory; memory, utilisation and power of a device if it reports them.
 
 One picture per piece of work and quantity, one strip per backend, one curve per process. The horizontal axis is the
-time a process worked, without its pauses; the vertical axis goes from zero to the largest value of the row. Pure
-functions without markup: the coordinates of a curve are in units of its own drawing, `WIDTH` by `HEIGHT`, which the
-page stretches.
+time a process worked, without its pauses; the vertical axis goes from zero to the largest value of the row.
 """
 
 from __future__ import annotations
@@ -14,7 +12,8 @@ from dataclasses import dataclass
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import EDGE, Axis
-from keras_matrix.dashboards.charts.dot_plots import Curve, Strip, StripPicture, band, slot_of
+from keras_matrix.dashboards.charts.dot_plots import Strip, StripPicture, band, level, strip_picture
+from keras_matrix.dashboards.charts.picture import CURVE_HEIGHT, CURVE_WIDTH, Curves, slot_of
 from keras_matrix.records.instruments.usage import MemoryUse, Usage, UsageSeries
 from keras_matrix.records.schema import Record
 from keras_matrix.records.text import (
@@ -29,7 +28,6 @@ from keras_matrix.records.text import (
     unit_for,
 )
 
-WIDTH, HEIGHT = 1000, 100
 STRIP_HEIGHT, MARGIN = 76, 6
 MOST_CURVES, MOST_PLACES, MOST_WORKS = 6, 150, 40
 WATT = Unit("W", 1.0)
@@ -102,18 +100,23 @@ def _strip(
     if len(shown) < len(known):
         notes = [*notes, f"the first {len(shown)} of {plural(len(known), 'process', 'processes')}"]
     summary = f"{backend}, {drawn.name}: peak {peak}; {', '.join(notes)}"
-    strip = Strip(backend, slot_of(backend), STRIP_HEIGHT, peak, notes, summary)
-    ticks = up.ticks()
-    strip.heights.extend(
-        (_height(float(tick.at.rstrip("%"))), tick.label) for tick in ticks[:: max(1, len(ticks) // 2)]
-    )
-    for record, series in shown:
-        tip = f"{backend}, repeat {record.repeat}: peak {drawn.peak_of(record.usage)}"
-        strip.curves.append(Curve(_path(series.times_s, drawn.values_of(series), across, up), tip))
+    picture = strip_picture(slot_of(backend), STRIP_HEIGHT, summary)
     for begun_s, ended_s in shown[0][1].epochs_s:
         tip = f"a measured epoch, {quantity(ended_s - begun_s, SECOND)}"
-        strip.bands.append(band(across.place(begun_s), across.share(ended_s) - across.share(begun_s), tip=tip))
-    return strip
+        width = across.share(ended_s) - across.share(begun_s)
+        picture.axes.append(band(across.place(begun_s), width, STRIP_HEIGHT, tip))
+    ticks = up.ticks()
+    for tick in ticks[:: max(1, len(ticks) // 2)]:
+        picture.axes.extend(level(_height(float(tick.at.rstrip("%"))), tick.label))
+    paths = tuple(
+        (
+            _path(series.times_s, drawn.values_of(series), across, up),
+            f"{backend}, repeat {record.repeat}: peak {drawn.peak_of(record.usage)}",
+        )
+        for record, series in shown
+    )
+    picture.marks.append(Curves(MARGIN, STRIP_HEIGHT - 2 * MARGIN, paths))
+    return Strip(backend, peak, notes, picture)
 
 
 def _height(share: float) -> float:
@@ -131,8 +134,8 @@ def _path(times_s: Sequence[float], values: Values, across: Axis, up: Axis) -> s
         if not known:
             parts.append([])
             continue
-        x = across.share(times_s[index]) * WIDTH / 100
-        y = (1 - (up.share(max(known)) - EDGE) / (100 - 2 * EDGE)) * HEIGHT
+        x = across.share(times_s[index]) * CURVE_WIDTH / 100
+        y = (1 - (up.share(max(known)) - EDGE) / (100 - 2 * EDGE)) * CURVE_HEIGHT
         parts[-1].append((f"{x:.0f}", f"{y:.1f}"))
     return "".join("M" + "L".join(map(" ".join, _bends(part))) for part in parts if part)
 

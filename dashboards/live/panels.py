@@ -14,9 +14,9 @@ from keras_matrix.analysis.comparison.context import named_caveats
 from keras_matrix.analysis.comparison.table import in_order
 from keras_matrix.analysis.stats.cell_statistics import Statistic
 from keras_matrix.dashboards.charts import stored_charts, time_series
-from keras_matrix.dashboards.charts.dot_plots import StripPicture, slot_of
+from keras_matrix.dashboards.charts.dot_plots import StripPicture
 from keras_matrix.dashboards.charts.figure_table import WorkFigures, blocks, by_work, explained
-from keras_matrix.dashboards.charts.roofline import RooflineDrawing
+from keras_matrix.dashboards.charts.picture import ScaledPicture, slot_of
 from keras_matrix.dashboards.live.questions import Question
 from keras_matrix.records.text import MILLISECOND, NOTHING, interval, number, percent_change, quantity, ratio_text
 
@@ -74,7 +74,7 @@ class Panel:
     heat: list[HeatRow] = field(default_factory=list)
     pictures: list[StripPicture] = field(default_factory=list)
     series: list[time_series.SeriesPicture] = field(default_factory=list)
-    scatter: list[tuple[RooflineDrawing, RooflineDrawing]] = field(default_factory=list)
+    scatter: list[ScaledPicture] = field(default_factory=list)
     rates: list[tuple[str, str, str, int]] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
     table: list[TableRow] = field(default_factory=list)

@@ -11,7 +11,8 @@ from keras_matrix.analysis.regression.gate import GateOutcome
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.views.comparison_view import CellChange, ComparisonView, MeanChange
 from keras_matrix.dashboards.charts.axes import Axis, fitted
-from keras_matrix.dashboards.charts.dot_plots import DotMark, RatioPlot, Stroke, interval_marks, slot_of
+from keras_matrix.dashboards.charts.dot_plots import RatioPlot, interval_marks
+from keras_matrix.dashboards.charts.picture import Area, Dot, Mark, Picture, Segment, slot_of
 from keras_matrix.dashboards.report.page import rendered, stylesheet
 from keras_matrix.records.text import Unit, percent_change, percentage, plural
 
@@ -23,8 +24,8 @@ NARROWEST = 0.10
 
 def page(view: ComparisonView) -> str:
     """Return the page."""
-    axis = _axis(view)
-    lines = [*(_line(change, axis) for change in view.cells), *(_mean(mean, axis) for mean in view.means)]
+    axis, threshold = _axis(view), view.threshold
+    cells = [_line(change, axis, threshold) for change in view.cells]
     return rendered(
         "comparison_page.html",
         stylesheet(),
@@ -32,9 +33,8 @@ def page(view: ComparisonView) -> str:
         tally=", ".join(f"{plural(count, 'comparison')} {outcome}" for outcome, count in view.outcomes.items()),
         changed=_facts(view.versus),
         lead=_lead(view),
-        lines=lines,
+        lines=[*cells, *(_mean(mean, axis, threshold) for mean in view.means)],
         axis=axis,
-        tolerated=f"{axis.share(1 + view.threshold) - axis.share(axis.low):.2f}%" if axis else "0%",
     )
 
 
@@ -68,31 +68,45 @@ def _axis(view: ComparisonView) -> Axis | None:
     return fitted([*values, 1.0, 1 + view.threshold], "new / base, time of a step", Unit("x", 1.0), NARROWEST)
 
 
-def _line(change: CellChange, axis: Axis | None) -> RatioPlot:
+def _line(change: CellChange, axis: Axis | None, threshold: float) -> RatioPlot:
     one, slot = change.comparison, slot_of(change.backend)
     if axis is None or one.ratio is None:
-        return RatioPlot(change.name, one.said, slot, False, 0)
+        return RatioPlot(change.name, one.said, slot, False)
     text = "; ".join([f"{_text(one.ratio)}: {one.said}", *one.failures])
     if one.all_data:
         text += f"; with the disturbed blocks, too: {_text(one.all_data)}"
-    marks = [
-        DotMark(axis.place(ratio), DOTS_Y, slot, f"block {block}: {percent_change(ratio)}", hollow=True)
+    blocks = [
+        Dot(axis.place(ratio), DOTS_Y, slot, f"block {block}: {percent_change(ratio)}", hollow=True)
         for block, ratio in enumerate(change.blocks, 1)
     ]
-    strokes, centre = _estimate(one.ratio, slot, axis)
     settled = one.outcome in (GateOutcome.REGRESSED, GateOutcome.NO_WORSE)
-    return RatioPlot(change.name, text, slot, settled, HEIGHT, strokes, marks + centre)
+    line, centre = interval_marks(_ends(one.ratio), axis, WHISKER_Y, slot, _text(one.ratio))
+    picture = Picture(HEIGHT, [*line, *blocks, centre], summary=f"{change.name}: {text}")
+    picture.axes.extend(_tolerance(axis, threshold, HEIGHT))
+    return RatioPlot(change.name, text, slot, settled, picture)
 
 
-def _mean(mean: MeanChange, axis: Axis | None) -> RatioPlot:
+def _mean(mean: MeanChange, axis: Axis | None, threshold: float) -> RatioPlot:
     title = f"geometric mean on {mean.backend}" if mean.backend else "geometric mean of all"
-    slot, estimate = slot_of(mean.backend or ""), mean.suite.estimate
-    strokes, marks = _estimate(estimate, slot, axis) if axis else ([], [])
-    return RatioPlot(title, _text(estimate), slot, False, HEIGHT // 2 + 4, strokes, marks)
+    slot, estimate, height = slot_of(mean.backend or ""), mean.suite.estimate, HEIGHT // 2 + 4
+    text = _text(estimate)
+    if axis is None:
+        return RatioPlot(title, text, slot, False)
+    line, centre = interval_marks(_ends(estimate), axis, WHISKER_Y, slot, text)
+    picture = Picture(height, [*line, centre], _tolerance(axis, threshold, height), summary=f"{title}: {text}")
+    return RatioPlot(title, text, slot, False, picture)
 
 
-def _estimate(ratio: Estimate, slot: int, axis: Axis) -> tuple[list[Stroke], list[DotMark]]:
-    return interval_marks((ratio.centre, ratio.low, ratio.high), axis, WHISKER_Y, slot, _text(ratio))
+def _tolerance(axis: Axis, threshold: float, height: float) -> list[Mark]:
+    """Return the area that the threshold tolerates, the rules of the axis, and the line of no change."""
+    low, tolerated, same = axis.place(axis.low), axis.share(1 + threshold) - axis.share(axis.low), axis.place(1.0)
+    rules = [Segment(tick.at, 0, tick.at, height, "rule") for tick in axis.ticks()]
+    area = Area(low, 0, f"{tolerated:.2f}%", height, "band", slot_of(""))
+    return [area, *rules, Segment(same, 0, same, height, "one")]
+
+
+def _ends(ratio: Estimate) -> tuple[float, float | None, float | None]:
+    return ratio.centre, ratio.low, ratio.high
 
 
 def _text(ratio: Estimate) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.views.result_table import ResultTable
 from keras_matrix.analysis.views.warnings_view import RuleWarnings
-from keras_matrix.dashboards.charts.dot_plots import slot_of
+from keras_matrix.dashboards.charts.picture import slot_of
 from keras_matrix.dashboards.report.results import caveat_anchor
 from keras_matrix.records.schema import MEASURED, Evidence, Record, Status
 from keras_matrix.records.store import latest_attempts

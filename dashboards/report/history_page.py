@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from keras_matrix.analysis.history.sessions import CellSession, History
 from keras_matrix.analysis.views.history_view import Baseline, ChangeView, HistoryView, left_out_text
 from keras_matrix.dashboards.charts import time_series
-from keras_matrix.dashboards.charts.dot_plots import slot_of
+from keras_matrix.dashboards.charts.picture import document, slot_of
 from keras_matrix.dashboards.charts.time_series import Series, SeriesPicture, SeriesPoint, date
 from keras_matrix.dashboards.report import page
 from keras_matrix.records.text import Unit, percentage, plural, quantity
@@ -30,10 +30,7 @@ def render(views: Sequence[HistoryView], remarks: Sequence[str]) -> str:
 
 def svg(view: HistoryView) -> str:
     """Return a history, which must have a value, as an SVG document that needs no other file."""
-    from markupsafe import Markup  # with Jinja: imported only by commands that draw
-
-    style = Markup(page.stylesheet("history"))  # noqa: S704 - a file of this project
-    return page.templates().get_template("history.svg").render(one=picture(view), style=style).strip()
+    return document(time_series.as_file(picture(view)), page.stylesheet("history"))
 
 
 def picture(view: HistoryView) -> SeriesPicture:

@@ -9,8 +9,9 @@ from keras_matrix.analysis.comparison.ratios import bracketed, share_text
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.stalls.report import Advice, BottleneckKind, StallPart, StallReport, VerifiedAdvice
 from keras_matrix.dashboards.charts import input_workers, stalls
-from keras_matrix.dashboards.charts.dot_plots import StripPicture, slot_of
+from keras_matrix.dashboards.charts.dot_plots import StripPicture
 from keras_matrix.dashboards.charts.grid import Grid, GridRow
+from keras_matrix.dashboards.charts.picture import slot_of
 from keras_matrix.dashboards.charts.stalls import span
 from keras_matrix.records.text import NOTHING, bytes_text, number, percentage, plural, seconds
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,10 @@ from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.views.result_table import ResultTable
 from keras_matrix.analysis.views.warnings_view import warnings_by_rule
-from keras_matrix.dashboards.charts import axes, figure_table, parallel, pictures, scaling, usage
+from keras_matrix.dashboards.charts import axes, figure_table, parallel, picture, pictures, scaling, usage
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.dot_plots import StripPicture, slot_of
+from keras_matrix.dashboards.charts.dot_plots import StripPicture
+from keras_matrix.dashboards.charts.picture import scale, slot_of, unbroken
 from keras_matrix.dashboards.report import environment, failures, results, traces
 from keras_matrix.dashboards.report.inputs import Inputs, inputs
 from keras_matrix.dashboards.report.tables import keras_cost
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from keras_matrix.dashboards.report.predictions import Predictions
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[KMGT]iB|B|W|[kMGTP]?(?:FLOP|B)/s|samples/[sJ])(?!\w))")
 
 
 def render(records: Sequence[Record], table: ResultTable, about: Mapping[str, object], pending: int = 0) -> str:
@@ -173,7 +173,7 @@ def term(label: str) -> str:
 
 def words(text: str) -> list[str]:
     """Return the words of a text, each figure with its unit as one of them."""
-    return _BEFORE_UNIT.sub("\u00a0", " ".join(text.split())).split(" ")
+    return unbroken(" ".join(text.split())).split(" ")
 
 
 def _shown(value: object) -> object:
@@ -183,7 +183,14 @@ def _shown(value: object) -> object:
     if hasattr(value, "__html__"):
         text = printable(value)
         return value if text is value else type(value)(text)
-    return _BEFORE_UNIT.sub("\u00a0", printable(value))
+    return unbroken(value)
+
+
+def _markup(draw: Callable[..., str]) -> Callable[..., str]:
+    """Return a function of SVG as one whose result a template does not escape again."""
+    from markupsafe import Markup  # with Jinja: imported only by commands that write a page
+
+    return lambda *values: Markup(draw(*values))  # noqa: S704 - `svg` escapes every text
 
 
 @cache
@@ -203,7 +210,9 @@ def templates() -> Environment:
         finalize=_shown,
         bytecode_cache=CompiledTemplates(TEMPLATES / "__pycache__"),
     )
-    found.globals.update(slot_of=slot_of, NOTHING=NOTHING)
+    found.globals.update(slot_of=slot_of, scale=scale, NOTHING=NOTHING)
+    for draw in (picture.svg, picture.shapes, picture.key, picture.swatch):  # each escapes what it draws
+        found.globals[draw.__name__] = _markup(draw)
     found.filters["term"] = term
     found.filters["plural"] = plural
     found.filters["words"] = words

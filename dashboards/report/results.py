@@ -20,8 +20,9 @@ from keras_matrix.analysis.stats.cell_statistics import STATISTICS
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.dot_plots import RatioPlot, Word, interval_marks, slot_of
+from keras_matrix.dashboards.charts.dot_plots import RatioPlot, interval_marks
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, FigureRow, Value, WorkFigures, statistic_lines
+from keras_matrix.dashboards.charts.picture import TO_MIDDLE, Dot, Picture, Segment, Word, slot_of
 from keras_matrix.dashboards.charts.pictures import work_details
 from keras_matrix.dashboards.charts.roofline import bandwidth, rate
 from keras_matrix.dashboards.charts.scaling import scaled_value, scaling_lines
@@ -97,30 +98,32 @@ def _anchor(index: int) -> str:
 
 def _finding(index: int, work: WorkView, axis: Axis | None) -> RatioPlot:
     row = work.row
-    finding = RatioPlot(
+    return RatioPlot(
         row.title,
         row.verdict,
         slot_of(row.fastest) if row.fastest else None,
         row.fastest is not None,
-        FOREST_LINE * (len(row.ratios) + 1) if row.ratios else 0,
+        _ratios(row, axis) if axis and row.ratios else None,
         anchor=_anchor(index),
         caveats=named_caveats(row.caveats),
         advice=work.advice,
     )
-    if axis is None or not row.ratios:
-        return finding
+
+
+def _ratios(row: Row, axis: Axis) -> Picture:
     against = {ratio.backend: ratio.estimate for ratio in row.ratios}
-    lines = sorted([*([row.lowest] if row.lowest else []), *against], key=slot_of)
-    for line, backend in enumerate(lines):
-        y, slot = FOREST_LINE * (line + 0.5), slot_of(backend)
-        estimate = against.get(backend)
+    lines, dots, words = list[Segment](), list[Dot](), list[Word]()
+    names = sorted([*([row.lowest] if row.lowest else []), *against], key=slot_of)
+    for place, backend in enumerate(names):
+        y, estimate = FOREST_LINE * (place + 0.5), against.get(backend)
         centre, low, high = (estimate.centre, estimate.low, estimate.high) if estimate else (1.0, None, None)
         ends = interval(low, high, centre) or ("no interval" if estimate else "the lowest")
-        strokes, marks = interval_marks((centre, low, high), axis, y, slot, f"{backend}: {ratio_text(centre)} {ends}")
-        finding.strokes.extend(strokes)
-        finding.marks.extend(marks)
-        finding.words.append(_label(backend, y, (axis.share(low or centre), axis.share(high or centre))))
-    return finding
+        tip = f"{backend}: {ratio_text(centre)} {ends}"
+        line, dot = interval_marks((centre, low, high), axis, y, slot_of(backend), tip)
+        lines, dots = [*lines, *line], [*dots, dot]
+        words.append(_label(backend, y + TO_MIDDLE, (axis.share(low or centre), axis.share(high or centre))))
+    height, summary = FOREST_LINE * (len(row.ratios) + 1), f"{row.title}: {row.verdict}"
+    return Picture(height, [*lines, *dots, *words], summary=summary)
 
 
 def _label(backend: str, y: float, ends: tuple[float, float]) -> Word:

@@ -6,12 +6,13 @@ Pure functions. The page loads nothing and runs no script, and names are shown a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from keras_matrix.analysis.roofline import PeakShare, Product, Roofline, Slope
-from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, bandwidth, draw, rate, scenes
-from keras_matrix.dashboards.report.page import rendered, stylesheet, templates
+from keras_matrix.dashboards.charts.picture import document
+from keras_matrix.dashboards.charts.roofline import bandwidth, draw, drawn, rate, scenes
+from keras_matrix.dashboards.report.page import rendered, stylesheet
 from keras_matrix.records.text import NOTHING, bytes_text, integer, percentage
 
 T = TypeVar("T")
@@ -41,8 +42,7 @@ def render_svg(found: Roofline) -> str:
     shown = scenes(found)
     if not shown:
         raise ValueError("no roof to draw: no peak was measured; measure with: runner roofline --measure")
-    one = draw(shown[0], WIDE)
-    return templates().get_template("roofline.svg").render(one=one, style=stylesheet("roofline"))
+    return document(replace(draw(shown[0]), title=shown[0].title, role="roofline"), stylesheet("roofline")) + "\n"
 
 
 def render_page(found: Roofline, heading: Heading) -> str:
@@ -52,7 +52,7 @@ def render_page(found: Roofline, heading: Heading) -> str:
         stylesheet("roofline"),
         heading=f"roofline, {heading.title}",
         about=heading,
-        pictures=[(draw(scene, WIDE), draw(scene, NARROW)) for scene in scenes(found)],
+        pictures=[drawn(scene) for scene in scenes(found)],
         cells=cell_table(found.shares),
         own=own_table(found.own),
         memory=memory_table(found.slopes),

@@ -6,7 +6,7 @@ Pure functions of a stored trace and its table. The page loads nothing and runs 
 from __future__ import annotations
 
 from keras_matrix.dashboards.charts.grid import Grid, GridRow
-from keras_matrix.dashboards.charts.trace_timeline import NARROW, WIDE, StepSpans, draw
+from keras_matrix.dashboards.charts.trace_timeline import StepSpans, timeline
 from keras_matrix.dashboards.report import traces
 from keras_matrix.dashboards.report.page import rendered, stylesheet
 from keras_matrix.records.text import plural, seconds
@@ -15,10 +15,10 @@ from keras_matrix.records.traces.table import TraceSummary
 
 def render(title: str, table: TraceSummary, step: StepSpans | None) -> str:
     """Return the page of a trace; `step` is None if nothing ran in any."""
-    pictures = [draw(step, size) for size in (WIDE, NARROW)] if step else []
+    drawn = timeline(step) if step else None
     left_out = [step.left_out] if step and step.left_out else []
-    if pictures and pictures[0].left_out:
-        left_out.append(f"{plural(pictures[0].left_out, 'bar')}, the narrowest, are left out")
+    if drawn and drawn.left_out:
+        left_out.append(f"{plural(drawn.left_out, 'bar')}, the narrowest, are left out")
     return rendered(
         "trace.html",
         stylesheet("roofline", "trace"),
@@ -27,7 +27,7 @@ def render(title: str, table: TraceSummary, step: StepSpans | None) -> str:
         device=table.device,
         summary=traces.summary(table),
         step=step,
-        pictures=pictures,
+        picture=drawn.picture if drawn else None,
         left_out=left_out,
         largest=_largest(step) if step else None,
         grids=traces.grids(table),

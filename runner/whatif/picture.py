@@ -1,4 +1,4 @@
-"""A picture of a replayed step under the measured one, as SVG: a row per lane, a rectangle per operation.
+"""A picture of a replayed step under the measured one, as an SVG file: a row per lane, a rectangle per operation.
 
 Promise: pure; the same graph and schedule give the same text. Operations that are narrower than a pixel are merged with
 their neighbours of the same colour. Waits are not drawn.
@@ -10,10 +10,10 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from keras_matrix.analysis.whatif.engine import Schedule
 from keras_matrix.analysis.whatif.graph import Graph, Node, NodeKind
+from keras_matrix.dashboards.charts.picture import Area, Mark, Picture, Segment, Word, document
 
 WIDTH, LABEL, RIGHT, ROW, GAP, TOP = 960, 190, 10, 16, 3, 34
 LEAST_PX = 1.0
@@ -27,6 +27,11 @@ COLOURS = {
     "input": "#cc79a7",
     "other": "#8c8c8c",
 }
+STYLE = """
+svg { font-family: system-ui, sans-serif; font-size: 12px; } .paper { fill: #ffffff; } .lane { fill: #f2f2f2; }
+text { fill: #404040; } .name { fill: #1a1a1a; font-weight: 600; } .tick { stroke: #404040; }
+.end { stroke: #1a1a1a; stroke-dasharray: 3 2; }
+""" + "\n".join(f".{name} {{ fill: {colour}; }}" for name, colour in COLOURS.items())
 
 Lane = tuple[int, str]
 
@@ -66,24 +71,15 @@ def svg(graph: Graph, schedule: Schedule, title: str, step: int = -1) -> str:
     # A rank may begin its step before the slowest one has ended the step before.
     scale = Scale(min(0.0, *(bar.begin_ns for bar in bars)), max(bar.end_ns for bar in bars))
     panel = TOP + len(lanes) * (ROW + GAP)
-    height = 2 * panel + 76
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        'font-family="system-ui, sans-serif" font-size="12" role="img">',
-        f"<title>{escape(title)}</title>",
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-    ]
+    picture = Picture(2 * panel + 76, title=title, role="", width=WIDTH)
     ends = graph.header.step_times_s[step] * 1e9, schedule.step_time_ns
     for number, (name, end_ns) in enumerate(zip(panels, ends, strict=True)):
-        top = number * panel
-        parts.append(
-            f'<text x="8" y="{top + 22}" font-weight="600" fill="#1a1a1a">{name}: {end_ns / 1e6:.1f} ms</text>'
-        )
-        parts += _panel(panels[name], lanes, top, scale)
-        at = f'x1="{scale.x(end_ns):.1f}" y1="{top + TOP - 4}" x2="{scale.x(end_ns):.1f}" y2="{top + panel}"'
-        parts.append(f'<line {at} stroke="#1a1a1a" stroke-dasharray="3 2"/>')
-    parts += [*_axis(2 * panel + 10, scale), *_legend(2 * panel + 56, graph), "</svg>", ""]
-    return "\n".join(parts)
+        top, x = number * panel, round(scale.x(end_ns), 1)
+        picture.marks.append(Word(8, top + 22, f"{name}: {end_ns / 1e6:.1f} ms", "name"))
+        picture.marks.extend(_panel(panels[name], lanes, top, scale))
+        picture.marks.append(Segment(x, top + TOP - 4, x, top + panel, "end"))
+    picture.marks.extend([*_axis(2 * panel + 10, scale), *_legend(2 * panel + 56, graph)])
+    return document(picture, STYLE) + "\n"
 
 
 def _measured(graph: Graph, step: int) -> dict[Lane, list[OperationBar]]:
@@ -125,21 +121,21 @@ def _lanes(graph: Graph) -> list[Lane]:
     return sorted((lane for lane in work if lane in busiest), key=lambda lane: lane[0])
 
 
-def _panel(rows: Mapping[Lane, Sequence[OperationBar]], lanes: Sequence[Lane], top: int, scale: Scale) -> Iterator[str]:
+def _panel(
+    rows: Mapping[Lane, Sequence[OperationBar]], lanes: Sequence[Lane], top: int, scale: Scale
+) -> Iterator[Mark]:
     for number, lane in enumerate(lanes):
         y = top + TOP + number * (ROW + GAP)
         label = f"rank {lane[0]}: {lane[1]}"
-        short = label if len(label) <= 28 else label[:27] + "…"
-        yield f'<text x="8" y="{y + 12}" fill="#404040">{escape(short)}</text>'
-        yield f'<rect x="{LABEL}" y="{y}" width="{WIDTH - LABEL - RIGHT}" height="{ROW}" fill="#f2f2f2"/>'
+        yield Word(8, y + 12, label if len(label) <= 28 else label[:27] + "…")
+        yield Area(LABEL, y, WIDTH - LABEL - RIGHT, ROW, "lane")
         levels = _levels(list(_merged(rows.get(lane, ()), scale)))
         height = ROW / max(1, len(levels))
         for level, bars in enumerate(levels):
             for bar in bars:
                 x, width = scale.x(bar.begin_ns), max(0.5, scale.x(bar.end_ns) - scale.x(bar.begin_ns))
-                at = f'x="{x:.1f}" y="{y + level * height:.1f}" width="{width:.1f}" height="{height:.1f}"'
-                name = escape(f"{bar.name}, {(bar.end_ns - bar.begin_ns) / 1e6:.2f} ms")
-                yield f'<rect {at} fill="{COLOURS[bar.colour]}"><title>{name}</title></rect>'
+                sides = round(x, 1), round(y + level * height, 1), round(width, 1), round(height, 1)
+                yield Area(*sides, bar.colour, tip=f"{bar.name}, {(bar.end_ns - bar.begin_ns) / 1e6:.2f} ms")
 
 
 def _levels(bars: Sequence[OperationBar]) -> list[list[OperationBar]]:
@@ -172,22 +168,21 @@ def _merged(bars: Iterable[OperationBar], scale: Scale) -> Iterator[OperationBar
         yield last
 
 
-def _axis(y: int, scale: Scale) -> Iterator[str]:
+def _axis(y: int, scale: Scale) -> Iterator[Mark]:
     """Yield the axis in milliseconds, with about eight ticks."""
     span_ms = scale.end_ns / 1e6
     size = 10 ** math.floor(math.log10(span_ms / 8))
     step = next(factor * size for factor in (1, 2, 5, 10) if span_ms / (factor * size) <= 8)
     for number in range(int(span_ms / step) + 1):
-        x = scale.x(number * step * 1e6)
-        yield f'<line x1="{x:.1f}" y1="{y}" x2="{x:.1f}" y2="{y + 5}" stroke="#404040"/>'
-        yield f'<text x="{x:.1f}" y="{y + 18}" text-anchor="middle" fill="#404040">{number * step:g}</text>'
-    place = f'x="{WIDTH - RIGHT}" y="{y + 33}" text-anchor="end" fill="#404040"'
-    yield f"<text {place}>ms from the begin of the step</text>"
+        x = round(scale.x(number * step * 1e6), 1)
+        yield Segment(x, y, x, y + 5, "tick")
+        yield Word(x, y + 18, f"{number * step:g}", anchor="middle")
+    yield Word(WIDTH - RIGHT, y + 33, "ms from the begin of the step", anchor="end")
 
 
-def _legend(y: int, graph: Graph) -> Iterator[str]:
+def _legend(y: int, graph: Graph) -> Iterator[Mark]:
     used = {_colour(node) for node in graph.nodes if node.kind is not NodeKind.WAIT}
     for number, name in enumerate(one for one in COLOURS if one in used):
         x = LABEL + number * 120
-        yield f'<rect x="{x}" y="{y}" width="12" height="12" fill="{COLOURS[name]}"/>'
-        yield f'<text x="{x + 17}" y="{y + 10}" fill="#404040">{name}</text>'
+        yield Area(x, y, 12, 12, name)
+        yield Word(x + 17, y + 10, name)

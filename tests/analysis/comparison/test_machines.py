@@ -16,6 +16,7 @@ from keras_matrix.analysis.comparison.table import Row, summarise, table
 from keras_matrix.analysis.stats.sequential import LOOKS, levels
 from keras_matrix.analysis.stats.suite import suite
 from keras_matrix.analysis.views.result_table import result_table
+from keras_matrix.dashboards.charts.picture import Word
 from keras_matrix.dashboards.report import results
 from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.instruments.gpu_place import GpuPlace
@@ -23,6 +24,7 @@ from keras_matrix.records.schema import Machine, Record
 from keras_matrix.runner.api.rows import comparisons_of
 from keras_matrix.runner.cli.render.findings import table_lines
 from tests.conftest import MACHINE, make_record, make_settings
+from tests.dashboards.charts.drawn import drawn
 
 EQUAL = replace(MACHINE, memory_bytes=64 << 30, kernel="6.1")
 NOISE = (0.0, 0.01, -0.01, 0.005, -0.005, 0.02, -0.02, 0.0)
@@ -176,7 +178,8 @@ def test_lowest_by_common_blocks_is_the_same_in_every_output() -> None:
     [relative] = [line for line in block.lines if line.name == "relative to the lowest"]
     assert [value.text for value in relative.values] == ["1", "1.19"]
     [plot], _ = results.findings(result_table([row]).works)
-    assert [word.text for word in plot.words] == ["jax", "torch"]
+    assert plot.picture is not None
+    assert [word.text for word in drawn(plot.picture, Word)] == ["jax", "torch"]
     assert [one.lowest for one in comparisons_of(result_table([row]))] == ["jax"]
 
 

@@ -16,12 +16,14 @@ from keras_matrix.analysis.scaling import device_scalings
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.charts import scaling
 from keras_matrix.dashboards.charts.figure_table import FigureRow
+from keras_matrix.dashboards.charts.picture import Dot, Segment, Word
 from keras_matrix.dashboards.charts.scaling import DevicePictures, scaling_lines
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.dashboards.report import results
 from keras_matrix.records.schema import Record
 from keras_matrix.records.text import NOTHING
 from tests.conftest import make_record
+from tests.dashboards.charts.drawn import drawn
 from tests.dashboards.report.test_page import ALLOWED_TAGS, Page
 from tests.synthetic_devices import device_records, replicas_of, scaled_run
 
@@ -58,19 +60,18 @@ def test_gain_without_loss_is_on_the_ideal_line() -> None:
     records = device_records(1, [0.4]) + device_records(2, [0.2])
     records += device_records(1, [0.4], "torch") + device_records(2, [0.4], "torch")
     [panel] = pictures(records).panels
-    ideal = panel.ideal
-    assert ideal is not None
-    lossless, useless = (mark for mark in panel.marks if "2 devices" in mark.tip)
-    assert (lossless.at, lossless.y) == (ideal.x2, ideal.y2)
-    assert (useless.at, useless.y) == (ideal.x2, ideal.y1)
-    assert panel.summary == "jax 2.00 times with 2 devices; torch 1.00 times with 2 devices"
+    [ideal] = drawn(panel.picture, Segment, "ideal")
+    lossless, useless = (mark for mark in drawn(panel.picture, Dot) if "2 devices" in mark.tip)
+    assert (lossless.x, lossless.y) == (ideal.x2, ideal.y2)
+    assert (useless.x, useless.y) == (ideal.x2, ideal.y1)
+    assert panel.picture.summary == "mnist_mlp: jax 2.00 times with 2 devices; torch 1.00 times with 2 devices"
 
 
 def test_every_backend_and_interval_is_drawn() -> None:
     [panel] = pictures(scaled_run()).panels
-    assert len(panel.marks) == 3 * 3
-    assert len([stroke for stroke in panel.strokes if stroke.x1 == stroke.x2]) == 3 * 2
-    assert [word.text for word in panel.words if word.anchor == "middle"] == ["1", "2", "4"]
+    assert len(drawn(panel.picture, Dot)) == 3 * 3
+    assert len([line for line in drawn(panel.picture, Segment, "whisker") if line.x1 == line.x2]) == 3 * 2
+    assert [word.text for word in drawn(panel.picture, Word) if word.anchor == "middle"] == ["1", "2", "4"]
 
 
 def test_divided_weights_have_their_own_picture() -> None:

@@ -13,12 +13,14 @@ from keras_matrix.analysis.fc import data_versus_model, fc_figures
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.charts import parallel
 from keras_matrix.dashboards.charts.dot_plots import Strip
-from keras_matrix.dashboards.charts.parallel import ParallelGrid, ParallelPictures
+from keras_matrix.dashboards.charts.parallel import ParallelPictures
+from keras_matrix.dashboards.charts.picture import Area, Dot, Picture, Segment, Word
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Record
 from tests.conftest import make_record
+from tests.dashboards.charts.drawn import drawn
 from tests.dashboards.report.test_page import ALLOWED_TAGS, Page
 from tests.synthetic_fc import fc_cells, fc_records, made_up_run
 
@@ -56,12 +58,11 @@ def test_lossless_gain_is_on_the_ideal_line() -> None:
     records = fc_records(ONE, "jax", [0.4]) + fc_records(TWO, "jax", [0.2])
     records += fc_records(ONE, "torch", [0.4]) + fc_records(TWO, "torch", [0.4])
     (panel,) = pictures(records).scaling
-    ideal = panel.ideal
-    assert ideal is not None
-    lossless, useless = (mark for mark in panel.marks if "2 workers" in mark.tip)
-    assert (lossless.at, lossless.y) == (ideal.x2, ideal.y2)
-    assert (useless.at, useless.y) == (ideal.x2, ideal.y1)
-    assert "jax 2.00 times with 2 workers; torch 1.00 times with 2 workers" in panel.summary
+    [ideal] = drawn(panel.picture, Segment, "ideal")
+    lossless, useless = (mark for mark in drawn(panel.picture, Dot) if "2 workers" in mark.tip)
+    assert (lossless.x, lossless.y) == (ideal.x2, ideal.y2)
+    assert (useless.x, useless.y) == (ideal.x2, ideal.y1)
+    assert "jax 2.00 times with 2 workers; torch 1.00 times with 2 workers" in panel.picture.summary
 
 
 def test_gain_needs_a_cell_with_one_worker() -> None:
@@ -70,13 +71,17 @@ def test_gain_needs_a_cell_with_one_worker() -> None:
 
 def test_interval_is_drawn_if_known() -> None:
     panels = [pictures(made_up_run(repeats)).scaling[0] for repeats in (5, 4)]
-    upright = [[s for s in panel.strokes if s.x1 == s.x2] for panel in panels]
+    upright = [[line for line in drawn(panel.picture, Segment, "whisker") if line.x1 == line.x2] for panel in panels]
     assert (len(upright[0]), len(upright[1])) == (6, 0)  # three backends on two and on four workers
 
 
-def synthetic_grid() -> ParallelGrid:
+def synthetic_grid() -> Picture:
     (grid,) = (grid for grid in pictures(made_up_run()).grids if grid.details.startswith("jax, 2 workers"))
-    return grid
+    return grid.picture
+
+
+def fields(grid: Picture) -> list[Area]:
+    return drawn(grid, Area, "field data", "field model")
 
 
 def test_field_shows_the_faster_mode_and_the_factor() -> None:
@@ -89,18 +94,19 @@ def test_field_shows_the_faster_mode_and_the_factor() -> None:
             kind, times = ("data", ratio) if ratio >= 1 else ("model", 1 / ratio)
             wanted[f"weight size {task.weight_size}, batch {task.batch_size}"] = (kind, f"{times:.2f}x")
     grid = synthetic_grid()
-    assert {s.tip.partition(":")[0]: (s.kind, s.text) for s in grid.squares} == wanted
+    shown = zip(fields(grid), [word.text for word in drawn(grid, Word, "times settled")], strict=True)
+    assert {area.tip.partition(":")[0]: (area.role.removeprefix("field "), text) for area, text in shown} == wanted
+    assert [area.role.removeprefix("field ") for area in fields(grid)] == [w.text for w in drawn(grid, Word, "times")]
     assert {kind for kind, _ in wanted.values()} == {"data", "model"}
-    assert all(square.settled for square in grid.squares)
 
 
 def test_heavy_line_separates_fields_with_different_faster_modes() -> None:
     grid = synthetic_grid()
-    kinds = {(square.y, percent(square.x)): square.kind for square in grid.squares}
+    kinds = {(area.y, percent(str(area.x))): area.role for area in fields(grid)}
     rows, columns = (sorted({place[axis] for place in kinds}) for axis in (0, 1))
     across = sum(kinds[y, a] != kinds[y, b] for y in rows for a, b in itertools.pairwise(columns))
     up = sum(kinds[a, x] != kinds[b, x] for x in columns for a, b in itertools.pairwise(rows))
-    assert (len(kinds), len(grid.crossings)) == (12, across + up)
+    assert (len(kinds), len(drawn(grid, Segment, "crossing"))) == (12, across + up)
     assert across > 0
 
 
@@ -110,8 +116,8 @@ def test_only_what_was_measured_is_filled() -> None:
     alone = TWO.changed(weight_size=256, batch_size=128)  # no fc_model there
     records = [record for task in [*tasks, alone] for record in fc_records(task, "jax", [0.1])]
     (grid,) = pictures(records).grids
-    assert len(grid.squares) == 2
-    assert not any(square.settled for square in grid.squares)  # one process gives no interval
+    assert len(fields(grid.picture)) == 2
+    assert not drawn(grid.picture, Word, "times settled")  # one process gives no interval
 
 
 def bar_of(*communication: Communication) -> Strip:
@@ -126,16 +132,21 @@ def bar_of(*communication: Communication) -> Strip:
 
 def test_bar_divides_the_observed_step_into_computing_and_communication() -> None:
     bar = bar_of(Communication(TimingMethod.TIMED, [0.8, 0.8], [0.6, 0.6]))
-    compute, exchange = bar.bands
+    [compute], [exchange], [end] = (
+        drawn(bar.picture, Area, "compute"),
+        drawn(bar.picture, Area, "exchange"),
+        drawn(bar.picture, Segment, "median"),
+    )
     assert percent(compute.width) == pytest.approx(3 * percent(exchange.width), abs=0.05)
-    assert percent(compute.at) + percent(compute.width) == pytest.approx(percent(exchange.at), abs=0.02)
-    assert percent(bar.strokes[0].x1) < percent(exchange.at) + percent(exchange.width)
+    assert percent(compute.x) + percent(compute.width) == pytest.approx(percent(exchange.x), abs=0.02)
+    assert percent(end.x1) < percent(exchange.x) + percent(exchange.width)
     assert (bar.backend, bar.notes) == ("fc_data ×2", ["25.0 % communication"])
 
 
 def test_negative_communication_is_drawn_as_zero_and_labelled() -> None:
     bar = bar_of(Communication(TimingMethod.PROFILED, [0.5], [0.55]))
-    assert (percent(bar.bands[1].width), bar.notes) == (0.0, ["below 0 % communication"])
+    [exchange] = drawn(bar.picture, Area, "exchange")
+    assert (percent(exchange.width), bar.notes) == (0.0, ["below 0 % communication"])
 
 
 def test_bar_needs_observed_collectives() -> None:

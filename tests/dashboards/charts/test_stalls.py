@@ -10,8 +10,10 @@ from keras_matrix.analysis.stalls.analysis import reports
 from keras_matrix.analysis.stalls.report import StallPart, StallReport
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts import stalls
+from keras_matrix.dashboards.charts.picture import Area, Curves, Word
 from keras_matrix.records.instruments.input_use import InputFacts
 from tests.analysis.stalls.pretended import Pretended, base_settings, records
+from tests.dashboards.charts.drawn import drawn
 
 # Two workers make 32 samples of 4 + 3 ms in 112 ms cold, of 0.1 + 3 ms in 50 ms warm; a step computes for 40 ms.
 COLD = Pretended(cold_fetch_s=0.004, prepare_s=0.003, prepare_cpu_s=0.003, storage_bytes=3_200_000, reads=32)
@@ -35,20 +37,20 @@ def test_bar_has_the_resolved_parts_in_their_order_and_ends_at_one_hundred_per_c
     picture = stalls.splits([report_of()])
     assert picture is not None
     [bar] = picture.strips
-    assert [band.kind for band in bar.bands] == ["stall-compute", "stall-fetch", "stall-preparation"]
-    ends = [float(band.at.rstrip("%")) for band in bar.bands]
-    widths = [float(band.width.rstrip("%")) for band in bar.bands]
+    assert [band.role for band in drawn(bar.picture, Area)] == ["stall-compute", "stall-fetch", "stall-preparation"]
+    ends = [float(str(band.x).rstrip("%")) for band in drawn(bar.picture, Area)]
+    widths = [float(str(band.width).rstrip("%")) for band in drawn(bar.picture, Area)]
     assert [start + width for start, width in zip(ends, widths, strict=True)][:-1] == pytest.approx(ends[1:], abs=0.02)
     assert ends[-1] + widths[-1] == pytest.approx(picture.axis.share(1.0), abs=0.05)
     assert bar.backend.endswith(", grain, 2 threads, folder")
     assert bar.figure == "112 ms a step"
     assert bar.notes[0].startswith("input stall 64.")
-    assert [word.text for word in bar.words] == ["35.7 %", "55.8 %"]
+    assert [word.text for word in drawn(bar.picture, Word)] == ["35.7 %", "55.8 %"]
 
 
 def test_tooltip_of_a_part_has_its_share_with_interval_and_its_meaning() -> None:
     [bar] = stalls.splits([with_parts(("compute", share(0.4, 0.38, 0.42), True))]).strips
-    assert bar.bands[0].tip == "compute: 40.0 % [38.0 42.0]; meaning of compute"
+    assert drawn(bar.picture, Area)[0].tip == "compute: 40.0 % [38.0 42.0]; meaning of compute"
 
 
 def test_unresolved_part_is_named_and_not_drawn_and_leaves_a_gap() -> None:
@@ -59,23 +61,23 @@ def test_unresolved_part_is_named_and_not_drawn_and_leaves_a_gap() -> None:
         ("batching and copy", share(0.04, -0.02, 0.1), False),
     )
     [bar] = stalls.splits([report]).strips
-    assert [band.kind for band in bar.bands] == ["stall-compute", "stall-not-resolved"]
+    assert [band.role for band in drawn(bar.picture, Area)] == ["stall-compute", "stall-not-resolved"]
     assert bar.notes[1:] == ["not resolved: preparation, batching and copy", "not measured: fetch"]
-    assert "preparation [-1.0 13.0] %" in bar.bands[1].tip
-    assert "preparation [-1.0 13.0] %" in bar.summary
+    assert "preparation [-1.0 13.0] %" in drawn(bar.picture, Area)[1].tip
+    assert "preparation [-1.0 13.0] %" in bar.picture.title
 
 
 def test_part_below_zero_is_never_drawn() -> None:
     report = with_parts(("compute", share(1.03, 1.0, 1.06), True), ("preparation", share(-0.03, -0.06, 0.01), False))
     picture = stalls.splits([report])
-    assert [band.kind for band in picture.strips[0].bands] == ["stall-compute"]
+    assert [band.role for band in drawn(picture.strips[0].picture, Area)] == ["stall-compute"]
     assert picture.axis.high > 1.03
-    assert all(float(band.width.rstrip("%")) > 0 for band in picture.strips[0].bands)
+    assert all(float(str(band.width).rstrip("%")) > 0 for band in drawn(picture.strips[0].picture, Area))
 
 
 def test_interference_is_a_part_of_its_own() -> None:
     [bar] = stalls.splits([report_of(replace(COLD, wait_share=0.2))]).strips
-    assert bar.bands[-1].kind == "stall-interference"
+    assert drawn(bar.picture, Area)[-1].role == "stall-interference"
 
 
 def test_no_bar_without_an_analysis_and_a_count_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,8 +125,9 @@ def test_queue_is_drawn_between_zero_and_its_capacity() -> None:
         "2.00 of 4",
         ["batches ready on average", "fewer than one in 50.0 % of the time"],
     )
-    assert [label for _, label in strip.heights] == ["0", "4"]
-    points = [tuple(map(float, point.split())) for point in strip.curves[0].path[1:].split("L")]
+    assert [word.text for word in drawn(strip.picture, Word, "height")] == ["0", "4"]
+    [curves] = drawn(strip.picture, Curves)
+    points = [tuple(map(float, point.split())) for point in curves.paths[0][0][1:].split("L")]
     assert len(points) == 100
     assert {y for _, y in points} == {0.0, 100.0}
     assert [x for x, _ in points] == sorted(x for x, _ in points)

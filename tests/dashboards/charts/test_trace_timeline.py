@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.dashboards.charts import trace_timeline
+from keras_matrix.dashboards.charts.picture import Area, Segment, Word
 from keras_matrix.dashboards.charts.trace_timeline import MOST_BARS, MOST_TRACKS, NARROW, WIDE, StepSpans, draw, step_of
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import Head, Span, TrackKind
+from tests.dashboards.charts.drawn import drawn
 from tests.records.traces.synthetic import span
 
 
@@ -47,14 +49,16 @@ def test_the_step_in_the_middle_is_drawn_with_what_its_thread_and_its_device_did
 
 @pytest.mark.parametrize("size", [WIDE, NARROW])
 def test_bars_are_where_their_operations_were(tmp_path: Path, size: trace_timeline.TimelineSize) -> None:
-    drawing = draw(step_in(tmp_path, three_steps()), size)
+    picture, _ = draw(step_in(tmp_path, three_steps()), size)
     scale = (size.width - size.names - trace_timeline.RIGHT) / 260
-    host, compute, _ = drawing.rows
-    assert [(bar.x, bar.width) for bar in host.bars] == [(size.names, pytest.approx(18 * scale))]
-    assert [(bar.x, bar.name) for bar in compute.bars] == [(pytest.approx(size.names + 160 * scale), "gemm")]
-    assert compute.bars[0].tip == "gemm: 90.0 us"
-    assert [text for _, text in drawing.ticks][:2] == (["0 us", "50 us"] if size is WIDE else ["0 us", "200 us"])
-    assert all(size.names <= x <= size.width for x, _ in drawing.ticks)
+    host, compute, _ = drawn(picture, Area)
+    assert (host.x, host.width) == (size.names, pytest.approx(18 * scale, abs=0.01))
+    assert (compute.x, compute.tip) == (pytest.approx(size.names + 160 * scale, abs=0.01), "gemm: 90.0 us")
+    assert [word.text for word in drawn(picture, Word, "work")] == ["host", "compute", "copy"]
+    assert "gemm" in [word.text for word in drawn(picture, Word, "name") if word.y == compute.y + 13]
+    ticks = [word.text for word in drawn(picture, Word, "")]
+    assert ticks[:2] == (["0 us", "50 us"] if size is WIDE else ["0 us", "200 us"])
+    assert all(size.names <= float(rule.x1) <= size.width for rule in drawn(picture, Segment, "rule"))
 
 
 def test_picture_of_many_operations_and_tracks_stays_small_and_says_what_is_left_out(tmp_path: Path) -> None:
@@ -65,18 +69,18 @@ def test_picture_of_many_operations_and_tracks_stays_small_and_says_what_is_left
             spans.append(span("mm", 20 * at, 5 + lane % 3, lane=lane, phase=phase, step=1))
     found = step_in(tmp_path, spans)
     assert found.left_out == "3 tracks with the least work are left out"
-    drawing = draw(found, WIDE)
-    assert len(drawing.rows) == MOST_TRACKS
-    bars = sum(len(row.bars) for row in drawing.rows)
+    picture, left_out = draw(found, WIDE)
+    assert len(drawn(picture, Word, "work")) == MOST_TRACKS
+    bars = len(drawn(picture, Area))
     assert bars <= MOST_BARS
-    assert drawing.left_out == MOST_TRACKS * 500 - bars
+    assert left_out == MOST_TRACKS * 500 - bars
 
 
 def test_narrow_neighbours_of_one_colour_are_one_bar(tmp_path: Path) -> None:
     spans = [span("step 1", 0, 1_000_000, TrackKind.STEPS, step=1)]
     spans += [span("mm", 10 * at, 9, phase="forward", step=1) for at in range(100)]
-    (row,) = draw(step_in(tmp_path, spans), WIDE).rows
-    assert [bar.tip for bar in row.bars] == ["100 operations"]
+    picture, _ = draw(step_in(tmp_path, spans), WIDE)
+    assert [bar.tip for bar in drawn(picture, Area)] == ["100 operations"]
 
 
 def test_trace_without_steps_is_drawn_whole_and_an_empty_one_not(tmp_path: Path) -> None:

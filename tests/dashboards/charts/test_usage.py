@@ -11,11 +11,14 @@ from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.charts import usage
+from keras_matrix.dashboards.charts.dot_plots import Strip
+from keras_matrix.dashboards.charts.picture import Area, Curves
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.dashboards.report.results import blocks
 from keras_matrix.records.instruments.usage import MemoryUse, PowerUse, ShareUse, Usage, UsageSeries
 from keras_matrix.records.schema import Memory, Record
 from tests.conftest import make_record, make_settings
+from tests.dashboards.charts.drawn import drawn
 
 MEMORY = MemoryUse(400 << 20, 1 << 20, 500 << 20, 10, 600 << 20)
 HOST = Usage(2.0, 0.1, "processes", "usage/x.json", MEMORY, MEMORY, [None, 300 << 20])
@@ -45,14 +48,19 @@ def rows(used: Usage | None) -> tuple[list[Row], list[Record]]:
     return table(records), records
 
 
+def paths(strip: Strip) -> list[str]:
+    [curves] = drawn(strip.picture, Curves)
+    return [path for path, _ in curves.paths]
+
+
 def test_each_process_is_a_curve_from_zero_to_the_largest_of_the_row() -> None:
     found, records = rows(HOST)
     (picture,) = usage.pictures(found, {record.key: SERIES for record in records})
     assert [strip.backend for strip in picture.strips] == ["jax", "torch"]
     strip = picture.strips[0]
-    assert (strip.figure, len(strip.curves), len(strip.bands)) == ("600 MiB", 2, 1)
+    assert (strip.figure, len(paths(strip)), len(drawn(strip.picture, Area, "band"))) == ("600 MiB", 2, 1)
     assert strip.notes == ["mean 400 MiB", "deviation 1.00 MiB", "proportional 300 MiB"]
-    points = [tuple(map(float, point.split())) for point in re.split("[ML]", strip.curves[0].path)[1:]]
+    points = [tuple(map(float, point.split())) for point in re.split("[ML]", paths(strip)[0])[1:]]
     assert [x for x, _ in points] == sorted(x for x, _ in points)
     assert [y for _, y in points] == [100.0, pytest.approx(2.0, abs=0.1), pytest.approx(51.0, abs=0.1)]
 
@@ -97,14 +105,14 @@ def test_missing_value_interrupts_the_curve() -> None:
     found, records = rows(HOST)
     series = UsageSeries([0.0, 1.0, 2.0, 3.0], [5, None, 5, 5])
     (picture,) = usage.pictures(found, {records[0].key: series})
-    assert re.sub(r"[\d. ]", "", picture.strips[0].curves[0].path) == "MML"
+    assert re.sub(r"[\d. ]", "", paths(picture.strips[0])[0]) == "MML"
 
 
 def test_only_the_ends_of_a_level_stretch_are_drawn() -> None:
     found, records = rows(HOST)
     series = UsageSeries([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [5, 5, 5, 5, 9, 9])
     (picture,) = usage.pictures(found, {records[0].key: series})
-    points = [point.split() for point in re.split("[ML]", picture.strips[0].curves[0].path)[1:]]
+    points = [point.split() for point in re.split("[ML]", paths(picture.strips[0])[0])[1:]]
     heights = [y for _, y in points]
     assert heights == [heights[0], heights[0], "2.0", "2.0"]
     assert [x for x, _ in points] == sorted({x for x, _ in points}, key=int)
@@ -122,7 +130,7 @@ def test_long_series_is_drawn_with_few_points_including_its_peak() -> None:
     values[333] = 1000
     series = UsageSeries([number / 10 for number in range(400)], [*values])
     (picture,) = usage.pictures(found, {records[0].key: series})
-    heights = [float(part.split()[1]) for part in re.split("[ML]", picture.strips[0].curves[0].path)[1:]]
+    heights = [float(part.split()[1]) for part in re.split("[ML]", paths(picture.strips[0])[0])[1:]]
     assert len(heights) <= usage.MOST_PLACES
     assert min(heights) == pytest.approx(2.0, abs=0.1)
 
@@ -130,7 +138,7 @@ def test_long_series_is_drawn_with_few_points_including_its_peak() -> None:
 def test_first_processes_are_drawn_and_the_others_counted() -> None:
     records = [make_record(0.01, repeat, usage=HOST) for repeat in range(usage.MOST_CURVES + 2)]
     (picture,) = usage.pictures(table(records), {record.key: SERIES for record in records})
-    assert len(picture.strips[0].curves) == usage.MOST_CURVES
+    assert len(paths(picture.strips[0])) == usage.MOST_CURVES
     assert picture.strips[0].notes[-1] == "the first 6 of 8 processes"
 
 
@@ -148,7 +156,7 @@ def test_level_stretch_after_an_interruption_is_a_new_curve() -> None:
     found, records = rows(HOST)
     series = UsageSeries([float(at) for at in range(9)], [5, 7, 7, 7, 7, None, 7, 7, 7])
     (picture,) = usage.pictures(found, {records[0].key: series})
-    path = picture.strips[0].curves[0].path
+    path = paths(picture.strips[0])[0]
     assert (re.sub("[^ML]", "", path), len(path.split("M")[1].split("L"))) == ("MLLML", 3)
 
 

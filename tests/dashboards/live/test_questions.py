@@ -12,6 +12,7 @@ from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.stats import cell_statistics
+from keras_matrix.dashboards.charts.picture import Dot
 from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.app.application import Application
@@ -30,6 +31,7 @@ from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.sql import parsed
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.dashboards.boards import HOSTILE, NIGHTS, SLOWER_FROM, cell_of, stored, warehouse_of
+from tests.dashboards.charts.drawn import drawn
 from tests.sessions import processes, run_name, store_session
 from tests.synthetic_devices import PARTS
 from tests.uploader.stored import found, store_run
@@ -364,9 +366,10 @@ def test_input_stalls_show_every_night_of_a_cell_and_cheaper_decoding(warehouse:
     assert {row["bottleneck"] for row in rows[:SLOWER_FROM]} == {"preparation CPU"}
     assert {row["fetch_share"] for row in rows} == {None}
     [shown] = panels.panel(questions()["input_stalls"], rows).series
-    assert (shown.axis.low, len(shown.marks)) == (0.0, NIGHTS)
+    dots = drawn(shown.values, Dot)
+    assert (shown.axis.low, len(dots)) == (0.0, NIGHTS)
     assert "12 sessions, newest" in shown.baseline
-    assert "preparation" in shown.marks[0].tip
+    assert "preparation" in dots[0].tip
 
 
 def test_part_that_its_interval_does_not_separate_from_zero_is_no_figure(tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ from keras_matrix.analysis.history.sessions import CellSession, History
 from keras_matrix.analysis.stats.blocks import geometric
 from keras_matrix.analysis.views.history_view import HistoryView, history_views
 from keras_matrix.dashboards.charts import time_series
+from keras_matrix.dashboards.charts.picture import Dot, Picture, Segment, Word
+from keras_matrix.dashboards.charts.time_series import SeriesPicture
 from keras_matrix.dashboards.report import history_page
+from tests.dashboards.charts.drawn import drawn
 from tests.sessions import noisy, run_name
 
 HOSTILE = "<img src=x onerror=alert(1)></script>"
@@ -34,6 +37,18 @@ def view(assessed: Assessment, title: str = "x") -> HistoryView:
     return found
 
 
+def dots(shown: SeriesPicture) -> list[Dot]:
+    return drawn(shown.values, Dot)
+
+
+def lines(shown: SeriesPicture, role: str) -> list[Segment]:
+    return drawn(shown.values, Segment, role)
+
+
+def words(picture: Picture) -> list[str]:
+    return [word.text for word in drawn(picture, Word)]
+
+
 @pytest.fixture(scope="module")
 def changed() -> Assessment:
     values = [*noisy(0.01, 20), *noisy(0.011, 15, seed=5), *noisy(0.009, 10, seed=6)]
@@ -41,58 +56,58 @@ def changed() -> Assessment:
 
 
 def test_every_session_is_a_dot_and_every_level_a_line(changed: Assessment) -> None:
-    drawn = history_page.picture(view(changed, "mnist_mlp on jax"))
-    assert (len(drawn.marks), len(drawn.whiskers), len(drawn.levels)) == (45, 45, 3)
-    assert drawn.series.slot == 1
-    assert "36 sessions" not in drawn.baseline
-    assert "10 sessions" in drawn.baseline
+    shown = history_page.picture(view(changed, "mnist_mlp on jax"))
+    assert [len(dots(shown)), *(len(lines(shown, role)) for role in ("within", "level"))] == [45, 45, 3]
+    assert shown.series.slot == 1
+    assert "36 sessions" not in shown.baseline
+    assert "10 sessions" in shown.baseline
 
 
 def test_change_is_drawn_between_its_sessions_with_its_kind(changed: Assessment) -> None:
-    drawn = history_page.picture(view(changed))
-    assert [(event.kind, event.when) for event in drawn.events] == [
+    shown = history_page.picture(view(changed))
+    assert [(event.kind, event.when) for event in shown.changes] == [
         ("repaired", "2026-01-21"),
         ("intended", "2026-02-05"),
     ]
-    places = [float(mark.at.rstrip("%")) for mark in drawn.marks]
-    at = float(drawn.events[0].at.rstrip("%"))
+    places = [float(str(mark.x).rstrip("%")) for mark in dots(shown)]
+    at = float(str(lines(shown, "change repaired")[0].x1).rstrip("%"))
     assert places[19] < at < places[20]
 
 
 def test_slower_session_is_drawn_higher(changed: Assessment) -> None:
-    drawn = history_page.picture(view(changed))
-    assert float(drawn.marks[25].y) < float(drawn.marks[5].y)
-    assert all(0 <= float(mark.y) <= time_series.HEIGHT for mark in drawn.marks)
+    shown = history_page.picture(view(changed))
+    assert float(dots(shown)[25].y) < float(dots(shown)[5].y)
+    assert all(0 <= float(mark.y) <= time_series.HEIGHT for mark in dots(shown))
 
 
 def test_only_the_newest_sessions_are_drawn_and_the_others_are_counted() -> None:
-    drawn = history_page.picture(view(assessed(list(noisy(0.01, time_series.MOST_DRAWN + 7)))))
-    assert (len(drawn.marks), drawn.earlier) == (time_series.MOST_DRAWN, 7)
+    shown = history_page.picture(view(assessed(list(noisy(0.01, time_series.MOST_DRAWN + 7)))))
+    assert (len(dots(shown)), shown.earlier) == (time_series.MOST_DRAWN, 7)
 
 
 def test_a_session_without_a_value_is_a_cross() -> None:
-    drawn = history_page.picture(view(assessed([0.01, 0.01, None, 0.01])))
-    assert ([word.text for word in drawn.empty], len(drawn.marks)) == (["×"], 3)
+    shown = history_page.picture(view(assessed([0.01, 0.01, None, 0.01])))
+    assert (words(shown.values), len(dots(shown))) == (["×"], 3)
 
 
 def test_sessions_of_one_day_are_labelled_with_hours() -> None:
     days = assessed([0.01, 0.01])
     sessions = [replace(one, run_id=f"20260101T0{5 + at}1500Z-abc") for at, one in enumerate(days.history.sessions)]
     day = assess(replace(days.history, sessions=tuple(sessions)))
-    assert [word.text for word in history_page.picture(view(day)).dates] == ["2026-01-01 05:15", "2026-01-01 06:15"]
-    assert [word.text for word in history_page.picture(view(days)).dates] == ["2026-01-01", "2026-01-02"]
+    assert words(history_page.picture(view(day)).dates) == ["2026-01-01 05:15", "2026-01-01 06:15"]
+    assert words(history_page.picture(view(days)).dates) == ["2026-01-01", "2026-01-02"]
 
 
 def test_one_session_alone_is_drawn() -> None:
-    drawn = history_page.picture(view(assessed([0.01])))
-    assert [mark.at for mark in drawn.marks] == ["50.00%"]
-    assert "spread between sessions not known yet" in drawn.baseline
+    shown = history_page.picture(view(assessed([0.01])))
+    assert [mark.x for mark in dots(shown)] == ["50.00%"]
+    assert "spread between sessions not known yet" in shown.baseline
 
 
 def test_sessions_of_few_processes_have_no_whisker() -> None:
     sessions = tuple(session(number, 0.01, count=2) for number in range(3))
     one = assess(replace(assessed([0.01]).history, sessions=sessions))
-    assert history_page.picture(view(one)).whiskers == []
+    assert lines(history_page.picture(view(one)), "within") == []
 
 
 def test_page_loads_nothing_and_has_no_script(changed: Assessment) -> None:

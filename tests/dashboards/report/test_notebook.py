@@ -7,8 +7,10 @@ from typing import Any
 
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.views.result_table import result_table
+from keras_matrix.dashboards.charts.picture import Dot
 from keras_matrix.dashboards.report import notebook, results
 from tests.conftest import make_record, make_settings
+from tests.dashboards.charts.drawn import drawn
 from tests.dashboards.conftest import HOSTILE
 from tests.dashboards.report.test_page import ALLOWED_TAGS, Page
 
@@ -21,7 +23,8 @@ def test_notebook_has_the_picture_of_the_report_and_a_line_for_each_comparison(s
     assert [tag for tag, _ in page.tags].count("tr") == 1 + len(synthetic.rows)
     for row, plot in zip(synthetic.rows, plots, strict=True):
         assert row.verdict in page.text
-        assert all(f'x="{mark.at}"' in text for mark in plot.marks)
+        dots = drawn(plot.picture, Dot) if plot.picture else []
+        assert all(f'x="{dot.x}"' in text for dot in dots)
 
 
 def test_every_name_is_escaped(synthetic: Any) -> None:

@@ -21,6 +21,7 @@ from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.analysis.views.warnings_view import warnings_by_rule
 from keras_matrix.dashboards.charts import pictures
+from keras_matrix.dashboards.charts.picture import Dot, MarkGroup, Segment
 from keras_matrix.dashboards.report import failures, results
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.backends import BACKENDS
@@ -28,6 +29,7 @@ from keras_matrix.records.schema import Evidence, Harness, Memory, Record, Statu
 from keras_matrix.records.text import number
 from tests.conftest import make_record, make_settings
 from tests.dashboards import thousand
+from tests.dashboards.charts.drawn import drawn
 from tests.dashboards.conftest import REPEATS
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -285,7 +287,7 @@ def test_superseded_attempts_are_not_counted(synthetic: Any) -> None:
 def test_each_measured_epoch_is_a_dot(synthetic: Any) -> None:
     strips = [strip for picture in pictures.epoch_pictures(synthetic.rows) for strip in picture.strips]
     measured = sum(len(record.times.epoch_times_s) for record in synthetic.records)
-    marks = [mark for strip in strips for group in strip.groups for mark in group.marks]
+    marks = [mark for strip in strips for mark in drawn(strip.picture, Dot)]
     assert len(marks) == measured
     assert not any(mark.hollow for mark in marks)
 
@@ -296,14 +298,14 @@ def test_tooltip_of_a_process_lists_its_epochs_or_their_range(synthetic: Any) ->
         epochs = [(10 + number) * 0.001 * record.resolved.steps_per_epoch for number in range(count)]
         one = replace(record, times=replace(record.times, step_time_s=0.011, epoch_times_s=epochs))
         [picture] = pictures.epoch_pictures(table([one]))
-        [group] = picture.strips[0].groups
+        [group] = drawn(picture.strips[0].picture, MarkGroup)
         assert group.tip == f"repeat 0: 11.0 ms{listed}"
 
 
 def test_discarded_first_epoch_is_hollow_next_to_the_steady_one(synthetic: Any) -> None:
     strips = [strip for picture in pictures.start_pictures(synthetic.rows) for strip in picture.strips]
     measured = sum(1 for record in synthetic.records if record.times.first_epoch_time_s)
-    assert sum(mark.hollow for strip in strips for mark in strip.marks) == measured
+    assert sum(mark.hollow for strip in strips for mark in drawn(strip.picture, Dot)) == measured
     assert all(picture.axis.log for picture in pictures.start_pictures(synthetic.rows))
 
 
@@ -450,8 +452,8 @@ def test_figure_of_a_process_is_the_mean_of_its_measured_epochs() -> None:
     mean_s = 2.0 / record.resolved.steps_per_epoch
     times = Times(epoch_times_s=[1.0, 1.0, 4.0], epoch_time_median_s=1.0, step_time_s=mean_s)
     (picture,) = pictures.epoch_pictures(table([replace(record, times=times)]))
-    (group,) = picture.strips[0].groups
-    assert len(group.strokes) == 1
+    [group] = drawn(picture.strips[0].picture, MarkGroup)
+    assert len([mark for mark in group.marks if isinstance(mark, Segment)]) == 1
     assert group.tip.startswith("repeat 0: 40.0 ms (epochs 20.0, 20.0, 80.0)")
     reading = (report.TEMPLATES / "reading.html").read_text(encoding="utf-8")
     assert "one process gives one figure, the mean of its measured epochs" in reading
