@@ -24,6 +24,7 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 
 MOST_INT = 2**63 - 1  # of the warehouse's columns
+PLAIN = frozenset({str, int, float, bool, type(None)})  # types that JSON has, too
 SURROGATE = re.compile("[\\ud800-\\udfff]")
 
 
@@ -41,13 +42,21 @@ def about(meaning: str, **kwargs: Any) -> Any:
 
 def to_json(value: object) -> Any:
     """Convert a dataclass (or list, dict, scalar) to plain JSON values."""
-    if is_dataclass(value):
-        return {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
+    kind: Any = type(value)
+    if kind in PLAIN:
+        return value
+    if (names := _field_names(kind)) is not None:
+        return {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, dict):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
     return value.value if isinstance(value, StrEnum) else value
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...] | None:
+    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else None
 
 
 def canonical(value: object) -> str:
