@@ -485,7 +485,8 @@ def test_opening_the_local_warehouse_does_not_import_the_sql_parser(results: str
     main(["push", "--results", results, "--quiet"])
     script = (
         "import sys\nfrom pathlib import Path\nfrom keras_matrix.uploader.local.warehouse import LocalWarehouse\n"
-        "print(LocalWarehouse(Path(sys.argv[1]))._opened().execute('SELECT COUNT(*) FROM newest_cells').fetchall())\n"
+        "sql = 'SELECT COUNT(*) FROM newest_cells'\n"
+        "print(LocalWarehouse(Path(sys.argv[1]))._opened(sql).execute(sql).fetchall())\n"
         "assert 'duckdb' in sys.modules and 'sqlglot' not in sys.modules\n"
     )
     command = [sys.executable, "-c", script, f"{results}/warehouse"]

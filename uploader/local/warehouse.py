@@ -28,7 +28,7 @@ from keras_matrix.uploader.local.manifest import Files
 from keras_matrix.uploader.outbox import Batch
 from keras_matrix.uploader.process import not_writable
 from keras_matrix.uploader.schema import TABLES, Table, TableColumn
-from keras_matrix.uploader.sql import to_duckdb, translated_views
+from keras_matrix.uploader.sql import to_duckdb, translated_views, views
 from keras_matrix.uploader.warehouse import Actual, QueryResult, RowHashes, Scalar, read_row_hashes
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 MOST_FILES = 24  # of a table; above it, small files are compacted
 TRIES = 5
+CATALOGS = ("information_schema", "duckdb_", "pg_", "sqlite_")  # where a query finds the names of all views
 
 
 def _free_name(stem: str, names: Sequence[str]) -> str:
@@ -65,6 +66,7 @@ class LocalWarehouse:
         self.folder = folder.resolve()
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._shown: Files | None = None
+        self._has_views = False
         self._file_access_restricted = False
 
     @property
@@ -119,7 +121,7 @@ class LocalWarehouse:
         translated = to_duckdb(sql)
         for left in reversed(range(TRIES)):
             try:
-                cursor = self._opened().execute(translated, dict(parameters or {}))
+                cursor = self._opened(translated).execute(translated, dict(parameters or {}))
                 return _answer(cursor.description or [], cursor.fetchall())
             except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as error:
                 raise WarehouseFailure(f"the query failed: {str(error).splitlines()[0]}") from error
@@ -263,16 +265,18 @@ class LocalWarehouse:
                 self.restrict_file_access()
         return self._connection
 
-    def _opened(self) -> duckdb.DuckDBPyConnection:
-        """Return the connection with views over the current files."""
+    def _opened(self, sql: str) -> duckdb.DuckDBPyConnection:
+        """Return the connection with the current files as tables, and with the views once a query may name one."""
         files = self._files()
         engine = self._engine()
         if files != self._shown:
             for table in TABLES:
                 parquet.create_view(engine, table, self._paths(table, files[table.name]))
-            for name, sql in translated_views().items():
-                engine.execute(f'CREATE OR REPLACE VIEW "{name}" AS {sql}')
-            self._shown = files
+            self._shown, self._has_views = files, False
+        if not self._has_views and any(name in sql.lower() for name in (*views(), *CATALOGS)):
+            for name, view in translated_views().items():
+                engine.execute(f'CREATE OR REPLACE VIEW "{name}" AS {view}')
+            self._has_views = True
         return engine
 
     def restrict_file_access(self) -> None:
