@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -59,20 +62,81 @@ MOST_LOOSE_MODULES = 3
 LAZY = re.compile(r"keras_matrix(\.\w+)+:\w+")
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
-    """Yield what a module imports; what is ours without the import name that all of it shares."""
-    yield from (name.removeprefix("keras_matrix.") for name in _imports(tree))
+# What reads the wall clock, which may be set at any moment: functions, by the type or module that has them.
+WALL_CLOCK = {
+    "time": {"time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime", "clock_gettime"},
+    "datetime": {"now", "utcnow", "today"},
+    "date": {"today"},
+}
+CLOCK_READS = frozenset().union(*WALL_CLOCK.values())
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+@dataclass(frozen=True, slots=True)
+class FunctionFacts:
+    """A function: its size and parameters, whether it takes parsed flags, and what it returns."""
+
+    name: str
+    line: int
+    lines: int
+    parameters: int
+    takes_flags: bool
+    returns: str | None
+
+
+@dataclass(slots=True)
+class Source:
+    """What the scans need of a module, without its syntax tree, which would stay in memory."""
+
+    imports: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
+    lazy: list[str] = field(default_factory=list)
+    functions: list[FunctionFacts] = field(default_factory=list)
+    orphans: list[int] = field(default_factory=list)
+    clock_reads: list[str] = field(default_factory=list)
+    words: set[str] = field(default_factory=set)  # with a dot, such as names of modules
+
+    def note(self, node: ast.AST) -> None:
+        """Take in a node of the module's tree."""
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                self.imports.append(node)
+                if isinstance(node, ast.ImportFrom) and node.module == "time":
+                    self.clock_reads += [
+                        f"time.{alias.name}" for alias in node.names if alias.name in WALL_CLOCK["time"]
+                    ]
+            case ast.Constant(value=str(text)):
+                self.words.update(word for word in re.findall(r"[\w.]+", text) if "." in word)
+                if LAZY.fullmatch(text):
+                    self.lazy.append(text.partition(":")[0])
+            case ast.Attribute(attr=name) if name in CLOCK_READS:
+                holder = ast.unparse(node.value).rpartition(".")[2]
+                self.clock_reads += [f"{holder}.{name}"] * (name in WALL_CLOCK.get(holder, set()))
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                returns = ast.unparse(node.returns) if node.returns else None
+                sizes = lines_of(node), parameters_of(node)
+                self.functions.append(FunctionFacts(node.name, node.lineno, *sizes, takes_namespace(node), returns))
+        self.orphans += orphans_in(getattr(node, "body", None))
+
+
+@cache
+def source(text: str) -> Source:
+    """Return the facts of a module; one reading serves all scans."""
+    read = Source()
+    for node in ast.walk(ast.parse(text)):
+        read.note(node)
+    return read
+
+
+def imports(text: str) -> list[str]:
+    """Return what a module imports; what is ours without the import name that all of it shares."""
+    read = source(text)
+    names = list(read.lazy)
+    for node in read.imports:
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and LAZY.fullmatch(node.value):
-            yield node.value.partition(":")[0]
+            names += [alias.name for alias in node.names]
+        elif node.module:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return [name.removeprefix("keras_matrix.") for name in names]
 
 
 def faults(module: str, text: str) -> list[str]:
@@ -80,7 +144,7 @@ def faults(module: str, text: str) -> list[str]:
     top = module.partition(".")[0]
     room = "runner.cell" if module.startswith("runner.cell") else top
     found = []
-    for name in imports(ast.parse(text)):
+    for name in imports(text):
         root = name.partition(".")[0]
         if root in ("tests", "ci", "lab"):
             found.append(f"{module} imports {name}")
@@ -97,13 +161,19 @@ def faults(module: str, text: str) -> list[str]:
     return found
 
 
-def modules() -> list[tuple[str, Path]]:
+@cache
+def modules() -> Mapping[str, str]:
+    """Return the text of each module of the product."""
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    return [(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), path) for path in paths]
+    return {module_name(path): path.read_text() for path in paths}
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def test_no_import_runs_upward() -> None:
-    assert [fault for name, path in modules() for fault in faults(name, path.read_text())] == []
+    assert [fault for name, text in modules().items() for fault in faults(name, text)] == []
 
 
 @pytest.mark.parametrize(
@@ -135,7 +205,7 @@ def test_the_scan_finds_an_import_that_runs_upward(module: str, text: str) -> No
 def climbs(module: str, text: str) -> list[str]:
     """Return what a module of `runner` imports of a room that is not below its own."""
     room = module.split(".")[1]
-    used = {name for name in imports(ast.parse(text)) if name.startswith("runner.")} - {"runner.cell"}
+    used = {name for name in imports(text) if name.startswith("runner.")} - {"runner.cell"}
     rooms = {name: name.split(".")[1] for name in used}
     return [
         f"{module} imports {name}"
@@ -145,7 +215,7 @@ def climbs(module: str, text: str) -> list[str]:
 
 
 def test_each_room_of_the_runner_imports_only_those_below_it() -> None:
-    texts = {name: path.read_text() for name, path in modules() if name.startswith("runner.")}
+    texts = {name: text for name, text in modules().items() if name.startswith("runner.")}
     own = {name: text for name, text in texts.items() if not name.startswith("runner.cell")}
     assert {name.split(".")[1] for name in own} == set(ROOMS)
     assert sum("keras_matrix.runner." in text for text in own.values()) > 200
@@ -171,11 +241,11 @@ def printing(text: str) -> list[int]:
     tree = ast.parse(text)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     lines = [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
-    return lines + ([1] if "argparse" in set(imports(tree)) else [])
+    return lines + ([1] if "argparse" in imports(text) else [])
 
 
 def test_a_use_case_prints_nothing_and_knows_no_flags() -> None:
-    texts = {name: path.read_text() for name, path in modules() if name.startswith("runner.service")}
+    texts = {name: text for name, text in modules().items() if name.startswith("runner.service")}
     assert len(texts) > 20
     assert [name for name, text in texts.items() if printing(text)] == []
     assert printing("def f() -> None:\n    print(1)") == [2]
@@ -256,27 +326,22 @@ def test_an_ordinary_matrix_does_not_load_the_search_for_the_largest_batch(tmp_p
     assert done.returncode == 0, done.stderr
 
 
-def orphans(text: str) -> list[int]:
-    """Return the lines of strings that document nothing: neither the start of a body nor the assignment before them."""
-    lines = []
-    for node in ast.walk(ast.parse(text)):
-        body = getattr(node, "body", None)
-        for before, statement in zip([None, *body], body, strict=False) if isinstance(body, list) else ():
-            is_text = isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
-            if is_text and before is not None and not isinstance(before, (ast.Assign, ast.AnnAssign)):
-                lines.append(statement.lineno)
-    return lines
+def orphans_in(body: object) -> Iterator[int]:
+    """Yield the lines of strings that document nothing: neither the start of a body nor the assignment before them."""
+    for before, statement in itertools.pairwise(body) if isinstance(body, list) else ():
+        is_text = isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
+        if is_text and not isinstance(before, (ast.Assign, ast.AnnAssign)):
+            yield statement.lineno
 
 
 def test_every_bare_string_documents_the_name_before_it() -> None:
-    texts = {name: path.read_text() for name, path in modules()}
-    assert sum(text.count('"""') for text in texts.values()) > 10_000
-    assert {name: lines for name, text in texts.items() if (lines := orphans(text))} == {}
+    assert sum(text.count('"""') for text in modules().values()) > 10_000
+    assert {name: lines for name, text in modules().items() if (lines := source(text).orphans)} == {}
 
 
 def test_the_scan_finds_a_string_that_documents_nothing() -> None:
-    assert orphans('"""About."""\nA = 1\n"""What A is."""\n\nclass B:\n    x: int\n    """What x is."""\n') == []
-    assert orphans('"""About."""\ndef f():\n    """Do."""\n\n"""What A was."""\n') == [5]
+    assert source('"""About."""\nA = 1\n"""What A is."""\n\nclass B:\n    x: int\n    """What x is."""\n').orphans == []
+    assert source('"""About."""\ndef f():\n    """Do."""\n\n"""What A was."""\n').orphans == [5]
 
 
 def test_folders_that_are_no_packages_do_not_hide_libraries_of_their_name() -> None:
@@ -302,16 +367,15 @@ def measuring_faults(module: str, text: str) -> list[str]:
     """Return what a module imports to measure a session otherwise than by `measured`."""
     if module in (EXPERIMENT, MAKES_MACHINES):
         return []
-    return [f"{module} imports {name}" for name in imports(ast.parse(text)) if name in ONLY_FOR_EXPERIMENTS]
+    return [f"{module} imports {name}" for name in imports(text) if name in ONLY_FOR_EXPERIMENTS]
 
 
 def test_only_an_experiment_is_measured() -> None:
-    texts = {name: path.read_text() for name, path in modules()}
-    measuring = [name for name, text in texts.items() if f"{EXPERIMENT}.measured" in set(imports(ast.parse(text)))]
-    used = set(imports(ast.parse(texts[EXPERIMENT]))) | {"runner.measure.machines.concurrent.measure"}
+    measuring = [name for name, text in modules().items() if f"{EXPERIMENT}.measured" in imports(text)]
+    used = {*imports(modules()[EXPERIMENT]), "runner.measure.machines.concurrent.measure"}
     assert used >= ONLY_FOR_EXPERIMENTS
-    assert (len(texts) > 500, len(measuring) > 10) == (True, True)
-    assert [fault for name, text in texts.items() for fault in measuring_faults(name, text)] == []
+    assert (len(modules()) > 500, len(measuring) > 10) == (True, True)
+    assert [fault for name, text in modules().items() for fault in measuring_faults(name, text)] == []
 
 
 @pytest.mark.parametrize("name", sorted(ONLY_FOR_EXPERIMENTS))
@@ -320,28 +384,10 @@ def test_the_scan_finds_a_session_that_is_measured_elsewhere(name: str) -> None:
     assert measuring_faults("runner.cli.measure.run", f"from keras_matrix.{folder} import {imported}") != []
 
 
-# What reads the wall clock, which may be set at any moment: functions, by the type or module that has them.
-WALL_CLOCK = {
-    "time": {"time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime", "clock_gettime"},
-    "datetime": {"now", "utcnow", "today"},
-    "date": {"today"},
-}
-
-
-def wall_clock_reads(text: str) -> list[str]:
-    """Return what a module names of the wall clock, whether it calls it or passes it on."""
-    tree = ast.parse(text)
-    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-    holders = [(ast.unparse(node.value).rpartition(".")[2], node.attr) for node in attributes]
-    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "time"]
-    holders += [("time", alias.name) for node in imported for alias in node.names]
-    return [f"{holder}.{name}" for holder, name in holders if name in WALL_CLOCK.get(holder, set())]
-
-
 @pytest.mark.fault("F16", mutation="a module of the runner reads time.time")
 def test_only_the_scheduler_reads_the_wall_clock() -> None:
     """Durations come from a monotonic clock; the wall clock is a label, read in one place."""
-    found = {name: reads for name, path in modules() if (reads := wall_clock_reads(path.read_text()))}
+    found = {name: reads for name, text in modules().items() if (reads := source(text).clock_reads)}
     assert found == {"runner.measure.scheduler": ["datetime.now"]}
 
 
@@ -358,44 +404,40 @@ def test_only_the_scheduler_reads_the_wall_clock() -> None:
     ],
 )
 def test_the_scan_finds_each_read_of_the_wall_clock(text: str, expected: list[str]) -> None:
-    assert wall_clock_reads(text) == expected
+    assert source(text).clock_reads == expected
 
 
-def unused(sources: dict[str, str]) -> list[str]:
+def unused(sources: Mapping[str, str]) -> list[str]:
     """Return the modules that no other one imports or names, also as `f"folder.{name}"`."""
-    named: dict[str, set[str]] = {}
+    users: dict[str, set[str]] = {}
     for module, text in sources.items():
-        tree = ast.parse(text)
-        texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-        words = re.findall(r"[\w.]+", " ".join(text for text in texts if isinstance(text, str)))
-        named[module] = {*imports(tree), *(word.removeprefix("keras_matrix.") for word in words)}
+        for name in {*imports(text), *(word.removeprefix("keras_matrix.") for word in source(text).words)}:
+            users.setdefault(name, set()).add(module)
+    nobody = set[str]()
     return [
         module
         for module in sources
-        if not any({module, module.rpartition(".")[0] + "."} & named[other] for other in sources if other != module)
+        if not (users.get(module, nobody) | users.get(f"{module.rpartition('.')[0]}.", nobody)) - {module}
     ]
 
 
 def test_every_module_is_used_by_the_product_itself() -> None:
     """What only tests use belongs to tests/fakes, what only studies use to lab/."""
-    folders = [name for name, path in modules() if path.stem == "__init__"]
-    sources = {name: path.read_text() for name, path in modules()}
-    assert [one for one in unused(sources) if one not in folders and "if __name__ ==" not in sources[one]] == []
+    alone = [one for one in unused(modules()) if "if __name__ ==" not in modules()[one]]
+    assert [one for one in alone if not (ROOT / one.replace(".", "/")).is_dir()] == []
 
 
 def test_a_module_that_only_tests_use_is_found() -> None:
     assert unused({"a.b": "import a.c", "a.c": "", "a.fake": "import a.b"}) == ["a.fake"]
 
 
-def imported_modules(name: str, tree: ast.AST, known: frozenset[str]) -> set[str]:
+def imported_modules(name: str, read: Source, known: frozenset[str]) -> set[str]:
     """Return which of the known modules a module imports, anywhere in it."""
-    found = set()
-    for node in ast.walk(tree):
+    found = {module.removeprefix("keras_matrix.") for module in read.lazy}
+    for node in read.imports:
         if isinstance(node, ast.Import):
             found |= {alias.name.removeprefix("keras_matrix.") for alias in node.names}
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and LAZY.fullmatch(node.value):
-            found.add(node.value.partition(":")[0].removeprefix("keras_matrix."))
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             package = node.module.removeprefix("keras_matrix.")
             inside = {f"{package}.{alias.name}" for alias in node.names}
             # A package counts as imported where a name is its own, not where all are its modules.
@@ -406,7 +448,7 @@ def imported_modules(name: str, tree: ast.AST, known: frozenset[str]) -> set[str
 def import_graph(texts: Mapping[str, str]) -> dict[str, set[str]]:
     """Return the modules that each module imports."""
     known = frozenset(texts)
-    return {name: imported_modules(name, ast.parse(text), known) for name, text in texts.items()}
+    return {name: imported_modules(name, source(text), known) for name, text in texts.items()}
 
 
 def cycle(texts: Mapping[str, str]) -> list[str]:
@@ -429,11 +471,10 @@ def import_statements(text: str) -> set[str]:
 
 def test_no_modules_import_each_other_in_a_cycle() -> None:
     """Mutation: `removeprefix` is left out, and the graph has no edge."""
-    texts = {name: path.read_text() for name, path in modules()}
-    edges = sum(len(imported) for imported in import_graph(texts).values())
-    statements = sum(len(import_statements(text) - {name}) for name, text in texts.items())
+    edges = sum(len(imported) for imported in import_graph(modules()).values())
+    statements = sum(len(import_statements(text) - {name}) for name, text in modules().items())
     assert (edges >= statements, statements > 3000) == (True, True), (edges, statements)
-    assert cycle(texts) == []
+    assert cycle(modules()) == []
 
 
 @pytest.mark.parametrize(
@@ -462,11 +503,7 @@ def test_the_scan_accepts_a_package_that_imports_its_modules() -> None:
     assert cycle({"room": "from room import one", "room.one": "import sys", "room.two": "from room import one"}) == []
 
 
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-
-
-def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+def lines_of(function: Function) -> int:
     """Return the lines of a function without its docstring."""
     first, end = function.body[0], function.end_lineno or 0
     is_docstring = isinstance(first, ast.Expr) and ast.get_docstring(function) is not None
@@ -474,7 +511,7 @@ def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return end - function.lineno + 1 - documented
 
 
-def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+def parameters_of(function: Function) -> int:
     """Return how many parameters a caller may give."""
     given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
     return sum(one.arg not in ("self", "cls") for one in given)
@@ -485,21 +522,22 @@ def too_large(module: str, text: str) -> list[str]:
     found = []
     if (lines := len(text.splitlines())) > MOST_MODULE_LINES:
         found.append(f"{module}: {lines} lines")
-    for function in functions(ast.parse(text)):
-        place = f"{module}:{function.lineno} {function.name}"
-        if (lines := lines_of(function)) > MOST_FUNCTION_LINES:
-            found.append(f"{place}: {lines} lines")
-        if (parameters := parameters_of(function)) > MOST_PARAMETERS:
-            found.append(f"{place}: {parameters} parameters")
+    for function in source(text).functions:
+        place = f"{module}:{function.line} {function.name}"
+        if function.lines > MOST_FUNCTION_LINES:
+            found.append(f"{place}: {function.lines} lines")
+        if function.parameters > MOST_PARAMETERS:
+            found.append(f"{place}: {function.parameters} parameters")
     return found
 
 
 def test_functions_and_modules_keep_to_their_sizes() -> None:
-    assert [text for name, path in modules() for text in too_large(name, path.read_text())] == []
+    assert [fault for name, text in modules().items() for fault in too_large(name, text)] == []
 
 
 def test_most_functions_are_short() -> None:
-    sizes = [lines_of(function) for _, path in modules() for function in functions(ast.parse(path.read_text()))]
+    sizes = [function.lines for text in modules().values() for function in source(text).functions]
+    assert len(sizes) > 5000
     assert sum(size <= USUAL_FUNCTION_LINES for size in sizes) >= USUAL_SHARE * len(sizes)
 
 
@@ -522,7 +560,7 @@ def test_the_runner_has_few_modules_outside_its_folders() -> None:
     assert len(loose) <= MOST_LOOSE_MODULES, loose
 
 
-def takes_namespace(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def takes_namespace(function: Function) -> bool:
     found = function.args
     given = [*found.posonlyargs, *found.args, *found.kwonlyargs, found.vararg, found.kwarg]
     return any(one and one.annotation and "Namespace" in ast.unparse(one.annotation) for one in given)
@@ -534,22 +572,21 @@ def flag_faults(module: str, text: str) -> list[str]:
     In a command line's package a function may take an `argparse.Namespace` if it is a command's `run`, or if it returns
     the flags as values: at most `MOST_CONVERTERS` of these a module. Elsewhere no function may, nor import argparse.
     """
-    tree, in_cli = ast.parse(text), ".cli." in f"{module}."
-    if not in_cli:
-        return [f"{module} imports argparse" for name in imports(tree) if name == "argparse"]
-    taking = [one for one in functions(tree) if takes_namespace(one) and f"{module}.{one.name}" not in CHANGES_FLAGS]
+    if ".cli." not in f"{module}.":
+        return [f"{module} imports argparse" for name in imports(text) if name == "argparse"]
+    taking = [one for one in source(text).functions if one.takes_flags and f"{module}.{one.name}" not in CHANGES_FLAGS]
     others = [one for one in taking if one.name != "run"]
-    found = [f"{module}.{one.name}" for one in others if one.returns is None or ast.unparse(one.returns) in NO_VALUE]
+    found = [f"{module}.{one.name}" for one in others if one.returns in NO_VALUE]
     return found + [f"{module} has {len(others)} converters"] * (len(others) > MOST_CONVERTERS)
 
 
 MOST_CONVERTERS = 3
-NO_VALUE = ("None", "int", "NoReturn")
+NO_VALUE = (None, "None", "int", "NoReturn")
 CHANGES_FLAGS = {"runner.cli.measure.service.pin"}  # puts a service's backend and device where the flags would
 
 
 def test_parsed_flags_become_values_where_a_command_begins() -> None:
-    assert [fault for name, path in modules() for fault in flag_faults(name, path.read_text())] == []
+    assert [fault for name, text in modules().items() for fault in flag_faults(name, text)] == []
 
 
 @pytest.mark.parametrize(
