@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,16 +118,46 @@ def _failing_at(
 ) -> Iterator[Callable[[], bool]]:
     left = [count]
 
-    def failing(call: Callable[..., Any]) -> Callable[..., Any]:
+    def fail() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise error()
+
+    with _before_each(monkeypatch, operations, fail):
+        yield lambda: left[0] < 0
+
+
+def states_if_killed(monkeypatch: pytest.MonkeyPatch, folder: Path, work: Callable[[], object]) -> list[Path]:
+    """Return copies of a folder as a kill before any file operation of `work` leaves it, and as it is at the end.
+
+    A state that several operations begin with is copied once.
+    """
+    states = dict[frozenset[tuple[str, bytes | None]], Path]()
+
+    def keep() -> None:
+        files = {(str(path.relative_to(folder)), path) for path in folder.rglob("*")}
+        state = frozenset((name, None if path.is_dir() else path.read_bytes()) for name, path in files)
+        if state not in states:
+            states[state] = shutil.copytree(folder, folder.with_name(f"{folder.name}-{len(states)}"))
+
+    with _before_each(monkeypatch, OPERATIONS, keep):
+        work()
+    keep()
+    return list(states.values())
+
+
+@contextmanager
+def _before_each(
+    monkeypatch: pytest.MonkeyPatch, operations: Sequence[tuple[Any, str]], act: Callable[[], None]
+) -> Iterator[None]:
+    def preceded(call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            left[0] -= 1
-            if left[0] < 0:
-                raise error()
+            act()
             return call(*args, **kwargs)
 
         return wrapped
 
     with monkeypatch.context() as patched:
         for holder, name in operations:
-            patched.setattr(holder, name, failing(getattr(holder, name)))
-        yield lambda: left[0] < 0
+            patched.setattr(holder, name, preceded(getattr(holder, name)))
+        yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import pytest
 
 from keras_matrix.records.store import Results
 from keras_matrix.uploader.batch_sender import PushSummary
-from keras_matrix.uploader.errors import FileDamaged, UploadError, WarehouseFailure
+from keras_matrix.uploader.errors import FileDamaged, WarehouseFailure
 from keras_matrix.uploader.local import warehouse
 from keras_matrix.uploader.local.manifest import NAME
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
@@ -22,7 +21,7 @@ from keras_matrix.uploader.repair import repair
 from keras_matrix.uploader.schema import CELLS, TABLES
 from keras_matrix.uploader.verify import verify
 from tests.fakes.warehouse import FakeWarehouse
-from tests.uploader.stored import Killed, dying_at, import_two_rows, pushed_results, results_with, store_run, uploader
+from tests.uploader.stored import import_two_rows, pushed_results, results_with, states_if_killed, store_run, uploader
 
 COUNT = "SELECT COUNT(*) AS n FROM measurements"
 
@@ -340,19 +339,12 @@ def test_next_repair_completes_one_that_was_killed_at_any_file_operation(
     else:
         shutil.copy(cells, cells.with_name("again.parquet"))
         (tmp_path / "before" / "warehouse" / NAME).unlink()
-    for count in range(200):
-        place = tmp_path / str(count)
-        shutil.copytree(tmp_path / "before", place)
-        with dying_at(monkeypatch, count) as dead:
-            with contextlib.suppress(Killed, UploadError, OSError):
-                repair_into(results, place)
-            was_killed = dead()
+    states = states_if_killed(monkeypatch, tmp_path / "before", lambda: repair_into(results, tmp_path / "before"))
+    for place in states:
         repair_into(results, place)
         sql = "SELECT COUNT(*) AS n FROM runs UNION ALL SELECT COUNT(*) FROM cells"
         assert LocalWarehouse(place / "warehouse").query(sql).rows == [(1,), (1,)]
-        if not was_killed:
-            break
-    assert count > 8
+    assert len(states) > 3
     assert verify(results, LocalWarehouse(place / "warehouse"), values=True).problems == ()
 
 

@@ -17,7 +17,7 @@ from keras_matrix.records.codec import dumps
 from keras_matrix.records.schema import Learning
 from keras_matrix.records.store import Results, Run
 from keras_matrix.uploader.cli.main import main
-from keras_matrix.uploader.errors import BadInput, UploadError, WarehouseFailure
+from keras_matrix.uploader.errors import BadInput, WarehouseFailure
 from keras_matrix.uploader.local import parquet
 from keras_matrix.uploader.local import warehouse as local
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
@@ -27,7 +27,7 @@ from keras_matrix.uploader.rows import of_record
 from keras_matrix.uploader.schema import CELLS, LONGEST_ROW_BYTES, MEASUREMENTS, ColumnMode, TableColumn, Type
 from keras_matrix.uploader.verify import verify
 from tests.conftest import make_settings
-from tests.uploader.stored import Killed, dying_at, full_at, results_with, store_run
+from tests.uploader.stored import full_at, results_with, states_if_killed, store_run
 
 
 @pytest.fixture
@@ -119,23 +119,14 @@ def test_each_row_is_stored_once_when_a_merge_or_compaction_is_killed_at_any_fil
     before.create()
     for batch in batches[:2]:
         before.merge(batch)
-    died = 0
-    for count in range(100):
-        folder = tmp_path / str(count)
-        shutil.copytree(before.folder, folder)
-        with dying_at(monkeypatch, count) as dead:
-            with contextlib.suppress(Killed, UploadError):
-                LocalWarehouse(folder).merge(batches[2])
-            was_killed = dead()
+    states = states_if_killed(monkeypatch, before.folder, lambda: before.merge(batches[2]))
+    for folder in states:
         again = LocalWarehouse(folder)
         again.merge(batches[2])
         [(rows, keys)] = again.query("SELECT COUNT(*) AS n, COUNT(DISTINCT run_id) AS runs FROM cells").rows
         assert (rows, keys) == (3, 3)
-        if not was_killed:
-            break
-        died += 1
-    assert died > 8
-    assert len(list((folder / "cells").iterdir())) == 1
+        assert len(list((folder / "cells").iterdir())) == 1
+    assert len(states) > 4
 
 
 @pytest.mark.fault("F21", mutation="the manifest names a new file before it is written")
@@ -144,10 +135,11 @@ def test_disk_full_during_a_merge_is_reported_and_the_next_merge_adds_each_row_o
 ) -> None:
     monkeypatch.setattr(local, "MOST_FILES", 1)
     batches = [_batch(tmp_path, number) for number in range(2)]
+    before = LocalWarehouse(tmp_path / "before")
+    before.create()
+    before.merge(batches[0])
     for count in range(100):
-        made = LocalWarehouse(tmp_path / str(count))
-        made.create()
-        made.merge(batches[0])
+        made = LocalWarehouse(shutil.copytree(before.folder, tmp_path / str(count)))
         with full_at(monkeypatch, count) as full:
             with contextlib.suppress(WarehouseFailure):
                 made.merge(batches[1])
