@@ -60,32 +60,19 @@ def cells_of(text: str) -> list[Cell]:
     return expand(parse(Path("m.yaml"), text.encode()))
 
 
-def test_each_backend_is_measured_with_its_own_largest_batch(folder: Path) -> None:
+def test_run_prints_and_stores_the_searches_and_measures_each_backend_with_its_own_largest_batch(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert runner() == 0
-    assert {("jax", 2), ("jax", 5), ("torch", 2), ("torch", 6)} == sizes(folder)
-
-
-def test_record_has_the_number_and_the_cell_id_of_the_number(folder: Path) -> None:
-    runner()
-    assert [cell_id(record.settings) for record in newest(folder)] == [record.cell_id for record in newest(folder)]
-
-
-def test_tries_are_not_runs_of_the_results_folder(folder: Path) -> None:
-    runner()
-    assert len(Results(folder / "results").runs()) == 1
-    assert len(Results(folder / "results" / "fit-batch").runs()) == 12
-
-
-def test_run_prints_and_stores_the_search_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runner()
     printed = capsys.readouterr()
     cell = "mnist_mlp epochs=3 steps_per_epoch=20 device=gpu"
     assert f"jax         {cell}  fits 5  too large 6  peak memory -  tries 6" in printed.out
     assert f"trying jax {cell} batch 8: oom_device" in printed.err
-    run = Results(folder / "results").latest()
-    assert run is not None
-    found = run.about()["largest_batch"]["cells"]
-    assert [one["largest"] for one in found] == [5, 6]
+    [run] = Results(folder / "results").runs()  # the tries are none
+    assert len(Results(folder / "results" / "fit-batch").runs()) == 12
+    assert [found["largest"] for found in run.about()["largest_batch"]["cells"]] == [5, 6]
+    assert {("jax", 2), ("jax", 5), ("torch", 2), ("torch", 6)} == sizes(folder)
+    assert [cell_id(record.settings) for record in newest(folder)] == [record.cell_id for record in newest(folder)]
 
 
 def test_continued_run_uses_the_numbers_that_it_began_with(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +92,7 @@ def test_continued_run_uses_the_numbers_that_it_began_with(folder: Path, capsys:
 
 
 def test_finished_run_is_followed_by_a_new_search(folder: Path) -> None:
-    runner()
+    runner(executor=fake(jax=2, torch=2))
     assert runner(executor=fake(jax=3, torch=3)) == 0
     assert {("jax", 2), ("jax", 3), ("torch", 2), ("torch", 3)} == sizes(folder)
 
@@ -135,7 +122,7 @@ def test_row_of_the_report_compares_only_backends_with_the_same_batch(capsys: py
 
 @pytest.mark.parametrize(("steps", "in_memory"), [("auto", FULL_PASS), ("seed", FULL_PASS), ("20", 20)])
 def test_try_has_as_many_batches_in_memory_as_a_measured_cell(steps: str, in_memory: int) -> None:
-    executor = FakeExecutor()
+    executor = fake(jax=16)
     runner(
         "fit-batch",
         "jax:mnist_mlp",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -27,6 +29,7 @@ from keras_matrix.runner.service.bisect import search
 from tests.conftest import MACHINE, make_settings
 from tests.fakes.container_engine import FakeEngine
 from tests.fakes.executor import FailsAt, FakeExecutor, crash
+from tests.runner.conftest import MATRIX
 from tests.sessions import nights, noisy, processes, run_name, store_session
 
 
@@ -105,12 +108,30 @@ def bisected(monkeypatch: pytest.MonkeyPatch, axis: FakeAxis, *flags: str, execu
     return main(command, Seams(executor=executor or FakeExecutor(), engine=FakeEngine()))
 
 
-def test_first_slow_version_is_found_with_its_size_its_share_and_the_confidence(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    axis = FakeAxis()
-    assert bisected(monkeypatch, axis) == 0
-    lines = capsys.readouterr().out.splitlines()
+@dataclass(frozen=True)
+class Searched:
+    """A search that was not interrupted: its working folder, axis and executor, and the lines that it printed."""
+
+    folder: Path
+    axis: FakeAxis
+    executor: FakeExecutor
+    lines: Sequence[str]
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    """One search for all tests that only look at it."""
+    folder, axis, executor = tmp_path_factory.mktemp("searched"), FakeAxis(), FakeExecutor()
+    (folder / "matrix.yaml").write_text(MATRIX)
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patched, contextlib.redirect_stdout(printed):
+        patched.chdir(folder)
+        assert bisected(patched, axis, executor=executor) == 0
+    return Searched(folder, axis, executor, printed.getvalue().splitlines())
+
+
+def test_first_slow_version_is_found_with_its_size_its_share_and_the_confidence(searched: Searched) -> None:
+    lines = searched.lines
     assert lines[0] == "8 versions of small: 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7"
     assert "step 1: 1.4 is fast: +0.0 % [0.0 0.0] to 1.0, 9 blocks" in lines
     assert "step 2: 1.6 is slow: +50.0 % [50.0 50.0] to 1.0, 9 blocks" in lines
@@ -118,40 +139,32 @@ def test_first_slow_version_is_found_with_its_size_its_share_and_the_confidence(
     assert "its share of the complete change, +50.0 % [50.0 50.0]: 100.0 %" in lines
     assert "confidence: every test of the path is right with at least 96.2 % (6 tests at 0.62 %)" in lines
     assert "differs, too: numpy of 4 -> that of 5" in lines
-    assert axis.closed
+    assert searched.axis.closed
 
 
-def test_ends_candidate_and_confirmation_are_one_session_each(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    executor = FakeExecutor()
-    assert bisected(monkeypatch, FakeAxis(), executor=executor) == 0
-    [own] = (folder / "bisect").iterdir()
+def test_ends_candidate_and_confirmation_are_one_session_each(searched: Searched) -> None:
+    [own] = (searched.folder / "bisect").iterdir()
     sessions = {run.about()["session"]: list(run.about()["runs"]) for run in Results(own).runs()}
     assert list(sessions.values()) == [
         ["good", "bad"],
         *[["good", "candidate", "bad"]] * 3,
         ["good", "before", "found", "bad"],
     ]
-    assert len(executor.jobs) == 9 * (2 + 3 * 3 + 4)
-    assert not (folder / "results").exists()
+    assert len(searched.executor.jobs) == 9 * (2 + 3 * 3 + 4)
+    assert not (searched.folder / "results").exists()
 
 
-def test_each_trial_is_announced_with_its_cost_before_it_is_measured(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert bisected(monkeypatch, FakeAxis()) == 0
-    announced = [line for line in capsys.readouterr().out.splitlines() if line.startswith("trial ")]
+def test_each_trial_is_announced_with_its_cost_before_it_is_measured(searched: Searched) -> None:
+    announced = [line for line in searched.lines if line.startswith("trial ")]
     assert announced[1] == (
         "trial 2: 1.0, 1.4, 1.7 alternately: about 9 blocks x 3 processes x 1.0 s = 27 s, at most 2 min 00 s"
     )
     assert len(announced) == 5
 
 
-def test_answer_of_each_trial_is_printed_before_the_next_is_measured(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answer_of_each_trial_is_printed_before_the_next_is_measured(searched: Searched) -> None:
     """Mutation: Trials.measure() prints no answer."""
-    assert bisected(monkeypatch, FakeAxis()) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("trial", "  1."))]
+    lines = [line for line in searched.lines if line.startswith(("trial", "  1."))]
     assert [line.partition(": ")[0] for line in lines] == [
         "trial 1",
         "  1.7 against 1.0",
@@ -178,12 +191,9 @@ def test_continued_search_prints_what_it_knows(
     assert [line.partition(": ")[0] for line in continued[:3]] == ["  1.7 against 1.0", "  1.4 is fast", "trial 3"]
 
 
-def test_progress_states_no_total_and_no_time_left_for_blocks_that_are_added(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_states_no_total_and_no_time_left_for_blocks_that_are_added(searched: Searched) -> None:
     """Mutation: Lines.ended() prints the larger of both numbers as the total."""
-    assert bisected(monkeypatch, FakeAxis()) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if " #" in line]
+    lines = [line for line in searched.lines if " #" in line]
     added = [line for line in lines if " #0: " not in line]
     assert len(added) == 8 * (2 + 3 * 3 + 4)
     assert not any("/" in line.split()[0] or "left)" in line for line in added)
@@ -211,21 +221,27 @@ def test_result_is_one_document_and_is_stored(
 
 @pytest.mark.parametrize("after", [7, 40])
 def test_same_command_continues_after_an_interruption(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, after: int
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    searched: Searched,
+    after: int,
 ) -> None:
     """Mutation: SearchState() ignores the stored answers."""
-    first, second, once = Interrupts(after=after), FakeExecutor(), FakeExecutor()
+    first, second = Interrupts(after=after), FakeExecutor()
     assert bisected(monkeypatch, FakeAxis(), executor=first) == 130
     assert bisected(monkeypatch, FakeAxis(), executor=second) == 0
     assert "found: 1.5 is slower than 1.4" in capsys.readouterr().out
-    assert bisected(monkeypatch, FakeAxis(), "--new", executor=once) == 0
     # Records of a block are published together: at most the processes of one block are measured twice.
-    assert 0 <= len(first.jobs) + len(second.jobs) - len(once.jobs) < 4
+    assert 0 <= len(first.jobs) + len(second.jobs) - len(searched.executor.jobs) < 4
+
+
+SHORT = partial(FakeAxis, labels=("1.0", "1.7"), first_slow=1)  # its ends are adjacent: two trials
 
 
 def test_finished_search_is_set_aside_by_the_next_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     executors = [FakeExecutor(), FakeExecutor()]
-    assert [bisected(monkeypatch, FakeAxis(), executor=one) for one in executors] == [0, 0]
+    assert [bisected(monkeypatch, SHORT(), executor=one) for one in executors] == [0, 0]
     assert len(executors[1].jobs) == len(executors[0].jobs)
     [own] = (folder / "bisect").iterdir()
     assert sorted(path.name for path in own.glob("*.json")) == [
@@ -234,6 +250,13 @@ def test_finished_search_is_set_aside_by_the_next_one(folder: Path, monkeypatch:
         "result-1.json",
         "result.json",
     ]
+
+
+def test_new_search_continues_no_interrupted_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bisected(monkeypatch, SHORT(), executor=Interrupts(after=20)) == 130
+    executor = FakeExecutor()
+    assert bisected(monkeypatch, SHORT(), "--new", executor=executor) == 0
+    assert len(executor.jobs) == 9 * (2 + 2)
 
 
 def test_damaged_state_is_set_aside_and_nothing_is_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
