@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from keras_matrix.analysis import findings
 from keras_matrix.analysis.comparison.table import Row, table, work_id
@@ -95,6 +98,16 @@ def test_every_finding_has_a_versioned_method_and_a_unique_id(rows: list[Row]) -
     found = findings.run_findings(result_table(rows))
     assert {(one.method, one.method_version) for one in found} <= set(findings.VERSIONS.items())
     assert len({one.finding_id for one in found}) == len(found)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers())
+def test_findings_do_not_depend_on_the_order_of_the_records(seed: int) -> None:
+    """Mutation: `CellSummary` counts the record that was read last."""
+    made = [*records(), make_record(0.3, 1, attempt=1), make_record(None, 2, Status.INFRA, attempt=1)]
+    shuffled = Random(seed).sample(made, len(made))
+    expected, found = (findings.run_findings(result_table(table(one))) for one in (made, shuffled))
+    assert found == expected
 
 
 def test_too_few_repeats_give_no_interval() -> None:

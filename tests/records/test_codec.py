@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -16,6 +16,35 @@ from keras_matrix.records.schema import Record, Status, Times
 
 def test_a_record_survives_writing_and_reading(record: Record) -> None:
     assert decode(Record, loads(dumps(record))) == record
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A value of each kind that a record has."""
+
+    count: int
+    share: float | None
+    text: str
+    status: Status
+    labels: list[str]
+    figures: dict[str, float]
+    inner: list[Sample]
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+NUMBERS = st.integers(-(2**63) + 1, 2**63 - 1)
+PARTS = {"labels": st.lists(st.text(), max_size=3), "figures": st.dictionaries(st.text(), FINITE, max_size=3)}
+SAMPLES = st.recursive(
+    st.builds(Sample, NUMBERS, st.none() | FINITE, st.text(), **PARTS, inner=st.just([])),
+    lambda inner: st.builds(Sample, NUMBERS, st.none() | FINITE, st.text(), **PARTS, inner=st.lists(inner, max_size=2)),
+    max_leaves=3,
+)
+
+
+@given(SAMPLES)
+def test_any_value_survives_writing_and_reading(value: Sample) -> None:
+    assert decode(Sample, loads(dumps(value))) == value
+    assert decode(Sample, loads(canonical(value))) == value
 
 
 @pytest.mark.fault("F11", mutation="dumps() writes NaN")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -154,16 +156,32 @@ def test_cell_id_is_the_identity_of_its_settings(cells_of: Expand) -> None:
     assert [cell_id(cell.settings) for cell in found] == [cell.cell_id for cell in found]
 
 
-def test_exclude_leaves_out_points_that_match_all_its_values(cells_of: Expand) -> None:
-    lines = ("batch_size: [1, 2]", "exclude:", "  - {backend: [jax, torch], batch_size: 2}")
-    found = cells_of(entry(*lines))
+AXES = {"batch_size": [1, 2, 3], "seed": [0, 1, 2], "epochs": [3, 4], "backend": ["tensorflow", "jax", "torch"]}
 
-    assert [(c.settings.backend, c.settings.batch_size) for c in found] == [
-        ("tensorflow", 1),
-        ("jax", 1),
-        ("torch", 1),
-        ("tensorflow", 2),
-    ]
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(data=st.data())
+def test_cells_are_the_product_of_the_axes_without_the_points_that_match_all_values_of_an_exclude(
+    cells_of: Expand, data: st.DataObject
+) -> None:
+    axes = {
+        name: data.draw(st.lists(st.sampled_from(values), min_size=1, unique=True)) for name, values in AXES.items()
+    }
+    chosen = st.fixed_dictionaries(
+        {}, optional={name: st.lists(st.sampled_from(values), min_size=1, unique=True) for name, values in axes.items()}
+    )
+    excludes = data.draw(st.lists(chosen.filter(bool), max_size=3))
+    product = [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
+    left = [point for point in product if not any(all(point[key] in out[key] for key in out) for out in excludes)]
+    lines = [f"{name if name != 'backend' else 'backends'}: {json.dumps(values)}" for name, values in axes.items()]
+    lines += [f"exclude: {json.dumps(excludes)}"] if excludes else []
+
+    if not left:
+        with pytest.raises(MatrixError, match="exclude leaves 0 cells"):
+            cells_of(entry(*lines))
+        return
+    found = [tuple(getattr(cell.settings, name) for name in axes) for cell in cells_of(entry(*lines))]
+    assert sorted(found) == sorted(tuple(point.values()) for point in left)
 
 
 def test_exclude_accepts_a_parameter(cells_of: Expand) -> None:

@@ -87,11 +87,19 @@ def test_order_without_cells_is_empty() -> None:
     assert plan.order([], 0) == []
 
 
-def test_published_repeat_is_not_pending(some: list[Cell]) -> None:
-    repeats = plan.order(some, 0)
-    done = [("", planned.cell.cell_id, planned.repeat, 0, Status.OK) for planned in repeats[:5]]
+@pytest.mark.fault("F19", mutation="a continued run measures all of its repeats again")
+@given(data=st.data(), arms=st.sampled_from([("",), ("base", "new")]))
+def test_a_continued_session_measures_exactly_what_is_not_measured_in_the_order_of_the_plan(
+    some: list[Cell], data: st.DataObject, arms: tuple[str, ...]
+) -> None:
+    repeats = plan.order(some[:6], 0, arms)
+    ends = st.sampled_from([None, Status.OK, Status.UNSTABLE, Status.CRASH, Status.INFRA])
+    ended = data.draw(st.lists(ends, min_size=len(repeats), max_size=len(repeats)))
+    published = [(*planned.key, 0, status) for planned, status in zip(repeats, ended, strict=True) if status]
+    of_others = [("", "0" * 16, 0, 0, Status.OK), ("new", some[0].cell_id, 99, 0, Status.OK)]
+    left = plan.remaining(repeats, data.draw(st.permutations([*published, *of_others])))
 
-    assert repeats[5:] == plan.remaining(repeats, done)
+    assert left == [one for one, status in zip(repeats, ended, strict=True) if status in (None, Status.INFRA)]
 
 
 def test_repeat_is_pending_again_only_if_its_latest_attempt_is_infra(some: list[Cell]) -> None:
@@ -100,15 +108,6 @@ def test_repeat_is_pending_again_only_if_its_latest_attempt_is_infra(some: list[
     tried = [(a, 0, 1, "ok"), (a, 0, 0, "infra"), (b, 0, 0, "infra"), (b, 0, 1, "infra"), (c, 0, 0, "crash")]
 
     assert [repeats[1], *rest] == plan.remaining(repeats, [("", *key) for key in tried])
-
-
-def test_repeat_published_in_one_arm_is_pending_in_the_other(some: list[Cell]) -> None:
-    repeats = plan.order(some, 0, ("base", "new"))
-    done = [
-        (planned.arm, planned.cell.cell_id, planned.repeat, 0, "ok") for planned in repeats if planned.arm == "base"
-    ]
-
-    assert [planned for planned in repeats if planned.arm == "new"] == plan.remaining(repeats, done)
 
 
 def test_every_second_block_reverses_the_order_within_comparisons(some: list[Cell]) -> None:
@@ -121,12 +120,6 @@ def test_every_second_block_reverses_the_order_within_comparisons(some: list[Cel
     for (repeat, batch_size), order in orders.items():
         if repeat % 2:
             assert orders[repeat - 1, batch_size][::-1] == order
-
-
-def test_records_of_another_plan_have_no_effect(some: list[Cell]) -> None:
-    repeats = plan.order(some, 0)
-
-    assert repeats == plan.remaining(repeats, [("", "0" * 16, 0, 0, "ok"), ("", some[0].cell_id, 99, 0, "ok")])
 
 
 def test_plan_id_depends_on_repeats_and_not_on_order(tmp_path: Path) -> None:
