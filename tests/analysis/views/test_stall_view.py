@@ -78,8 +78,9 @@ def test_terminal_has_the_values_of_the_analysis(shown: dict[str, tuple[list[Rec
                 assert row[2] == ("not measured" if part.share is None else "not resolved")
             if part.share and part.share.bounds:
                 assert row[-1] == percentage_interval(part.share.low, part.share.high)
-        assert report.observed_arm.step_time is not None
-        assert ["step", seconds(report.observed_arm.step_time.centre), "100.0 %"] in printed
+        [observed] = [arm.step_time for arm in report.arms if arm.arm is report.observed]
+        assert observed is not None
+        assert ["step", seconds(observed.centre), "100.0 %"] in printed
         assert report.stall is not None
         assert any(line.startswith(f"input stall {share_text(report.stall)}: ") for line in lines)
         assert f"bottleneck: {report.bottleneck}. {report.explanation}" in lines
