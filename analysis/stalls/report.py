@@ -23,10 +23,12 @@ from keras_matrix.records.instruments.input_use import InputFacts
 from keras_matrix.records.instruments.stall_arms import ArmName
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.records.text import bytes_text, number
 
 FILE = "stalls.json"
 VERSION = 1
 TOLERANCE = 0.15
+MEGA = 1e6
 
 
 class BottleneckKind(StrEnum):
@@ -96,6 +98,15 @@ class Rates:
     process_cpus: float | None = None
     cores: int | None = None
     timers_cpu_share: float | None = None
+
+    @property
+    def storage_text(self) -> str:
+        """What storage delivered, such as `40.0 MB/s, 400 requests/s of 97.7 KiB`; empty if it is not known."""
+        if self.storage_bytes_per_s is None:
+            return ""
+        reads = "" if self.storage_reads_per_s is None else f", {number(self.storage_reads_per_s)} requests/s"
+        size = "" if self.request_bytes is None else f" of {bytes_text(round(self.request_bytes))}"
+        return f"{number(self.storage_bytes_per_s, MEGA)} MB/s{reads}{size}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,7 @@ from keras_matrix.dashboards.charts.dot_plots import StripPicture
 from keras_matrix.dashboards.charts.grid import Grid, GridRow
 from keras_matrix.dashboards.charts.picture import slot_of
 from keras_matrix.dashboards.charts.stalls import span
-from keras_matrix.records.text import NOTHING, bytes_text, number, percentage, plural, seconds
-
-MEGA = 1e6
+from keras_matrix.records.text import NOTHING, number, percentage, plural, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,20 +110,12 @@ def _facts(report: StallReport) -> Iterator[GridRow]:
         yield GridRow("prepared", [f"{number(rates.prepared_per_cpu_s)} samples per CPU-second"])
     if rates.concurrency is not None:
         yield GridRow("CPUs of the pipeline", [f"{number(rates.concurrency)} of {rates.cores}"])
-    if rates.storage_bytes_per_s is not None:
-        yield GridRow("storage", [_storage(report)])
+    if rates.storage_text:
+        yield GridRow("storage", [rates.storage_text])
     if rates.cache_hit_share is not None:
         yield GridRow("from the page cache", [percentage(rates.cache_hit_share)])
     if rates.timers_cpu_share is not None:
         yield GridRow("cost of the timers", [f"{percentage(rates.timers_cpu_share)} of their own arm"])
-
-
-def _storage(report: StallReport) -> str:
-    rates = report.rates
-    text = f"{number(rates.storage_bytes_per_s, MEGA)} MB/s"
-    if rates.storage_reads_per_s is not None:
-        text += f", {number(rates.storage_reads_per_s)} requests/s"
-    return text if rates.request_bytes is None else f"{text} of {bytes_text(round(rates.request_bytes))}"
 
 
 def _advice(report: StallReport) -> Grid | None:

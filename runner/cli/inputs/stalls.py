@@ -18,7 +18,6 @@ from keras_matrix.records.instruments.input_use import InputFacts
 from keras_matrix.records.store import Run
 from keras_matrix.records.text import (
     NOTHING,
-    bytes_text,
     number,
     percentage,
     percentage_interval,
@@ -163,11 +162,9 @@ def _rate_texts(report: StallReport) -> Iterator[str]:
     if rates.prepared_per_cpu_s is not None:
         used = "" if rates.concurrency is None else f"; {rates.concurrency:.2f} of {rates.cores} CPUs"
         yield f"decode rate: {number(rates.prepared_per_cpu_s)} samples per CPU-second{used}"
-    if rates.storage_bytes_per_s is not None:
-        reads = "" if rates.storage_reads_per_s is None else f", {number(rates.storage_reads_per_s)} requests/s"
-        size = "" if rates.request_bytes is None else f" of {bytes_text(rates.request_bytes)}"
+    if rates.storage_text:
         hits = "" if rates.cache_hit_share is None else f", {percentage(rates.cache_hit_share)} from the page cache"
-        yield f"storage: {number(rates.storage_bytes_per_s / 1e6)} MB/s{reads}{size}{hits}"
+        yield f"storage: {rates.storage_text}{hits}"
     if report.mean_queue is not None:
         most = "" if report.queue_capacity is None else f" of at most {report.queue_capacity}"
         yield f"queue: {number(report.mean_queue)} batches ready on average{most}"

@@ -1,4 +1,4 @@
-"""Properties of the table of a run and of its findings: of any records, in any order, on exchanged backends."""
+"""Properties of the table of a run: of any records, in any order, on exchanged backends."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def figures(view: CellView) -> dict[str, object]:
 
 @settings(max_examples=30, deadline=None)
 @given(RUNS, st.randoms(use_true_random=False))
-def test_table_and_findings_do_not_depend_on_the_order_of_records(run: Run, random: Random) -> None:
+def test_table_does_not_depend_on_the_order_of_records(run: Run, random: Random) -> None:
     """Mutation: the latest attempt is the last one of the list."""
     records = records_of(run)
     shuffled = random.sample(records, len(records))
@@ -78,7 +78,6 @@ def test_table_and_findings_do_not_depend_on_the_order_of_records(run: Run, rand
     assert again.rows == made.rows
     assert (again.answer, again.summary, again.suites) == (made.answer, made.summary, made.suites)
     assert [figures(view) for view in again.cells] == [figures(view) for view in made.cells]
-    assert run_findings(again) == run_findings(made)
 
 
 @settings(max_examples=30, deadline=None)
