@@ -202,8 +202,13 @@ class StepBreakdown:
 
     @property
     def share_text(self) -> str:
-        """The share as a percentage; below zero it is noise, whose value says nothing."""
-        return percentage(self.share) if self.share >= 0 else "below 0 %"
+        """The share as a percentage."""
+        return communication_text(self.share)
+
+
+def communication_text(share: float) -> str:
+    """Return a communication share as a percentage; below zero it is noise, whose value says nothing."""
+    return percentage(share) if share >= 0 else "below 0 %"
 
 
 def step_breakdown(measured: Iterable[Communication | None]) -> StepBreakdown | None:

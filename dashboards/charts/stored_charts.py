@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from keras_matrix.analysis.history.sessions import device_name
+from keras_matrix.analysis.scaling import communication_text
 from keras_matrix.dashboards.charts import axes, time_series
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import (
@@ -183,7 +184,7 @@ def _scaling(backend: str, noun: str, rows: Sequence[Row], axis: Axis) -> Strip:
     slot, most = slot_of(backend), max(rows, key=lambda row: int(row["count"]))
     notes = [f"{most['gain']}with {plural(int(most['count']), noun)}", *most["notes"]]
     if most["communication_share"] is not None:
-        notes.append(f"{percentage(max(0.0, most['communication_share']))} in communication{most['how']}")
+        notes.append(f"{communication_text(most['communication_share'])} in communication{most['how']}")
     figure, lines, dots, words = percentage(most["efficiency"]), list[Segment](), list[Dot](), list[Word]()
     for row in rows:
         tip = f"{backend}, {row['gain']}with {plural(int(row['count']), noun)}: {percentage(row['efficiency'])}"

@@ -14,11 +14,12 @@ from keras_matrix.analysis.findings import Finding, FindingKind, run_findings
 from keras_matrix.analysis.scaling import StepBreakdown
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, result_table
+from keras_matrix.dashboards.charts import stored_charts
 from keras_matrix.dashboards.charts.figure_table import Value
 from keras_matrix.dashboards.charts.scaling import pictures, scaling_lines
 from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.schema import Record
-from keras_matrix.records.text import PERCENT, interval, number, percentage
+from keras_matrix.records.text import PERCENT, interval, number, percentage, ratio_text
 from keras_matrix.runner.cli.measure.fc import figure_lines
 from keras_matrix.runner.cli.render.findings import as_document, table_lines
 from keras_matrix.runner.service.stored import Findings
@@ -115,6 +116,34 @@ def test_findings_have_the_gain_of_several_devices(several: ResultTable) -> None
             assert (found.low if found else None) == (figure.low if figure else None)
         assert stored["speed_up"].said == view.scaling.text
         assert stored["communication_share"].estimate == (view.scaling.spent and view.scaling.spent.share)
+
+
+def test_dashboards_show_the_gain_of_several_devices(several: ResultTable) -> None:
+    """Mutation: a communication share that is below zero is shown as 0 %."""
+    for scaling in several.scalings:
+        if scaling.speed_up is None or scaling.efficiency is None or scaling.spent is None:
+            continue
+        row = {
+            "backend": scaling.settings.backend,
+            "divided_work": scaling.work,
+            "divided_work_id": scaling.work_id,
+            "distribution": scaling.settings.distribution,
+            "devices": scaling.devices,
+            "fit": "yes",
+            "speed_up": scaling.speed_up.centre,
+            "efficiency": scaling.efficiency.centre,
+            "low": scaling.efficiency.low,
+            "high": scaling.efficiency.high,
+            "communication_share": scaling.spent.share,
+            "communication_method": scaling.spent.method,
+        }
+        [picture] = stored_charts.device_scalings([row])
+        [strip] = picture.strips
+        assert strip.figure == percentage(scaling.efficiency.centre)
+        assert strip.notes == [
+            f"{ratio_text(scaling.speed_up.centre)} with {scaling.devices} devices",
+            f"{scaling.spent.share_text} in communication ({scaling.spent.method})",
+        ]
 
 
 def test_every_output_has_the_gain_of_several_workers() -> None:
