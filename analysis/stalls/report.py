@@ -23,7 +23,7 @@ from keras_matrix.records.instruments.input_use import InputFacts
 from keras_matrix.records.instruments.stall_arms import ArmName
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import Scalar, Settings
-from keras_matrix.records.text import bytes_text, number
+from keras_matrix.records.text import NOTHING, bytes_text, number, percentage, seconds
 
 FILE = "stalls.json"
 VERSION = 1
@@ -77,6 +77,18 @@ class StallPart:
     time: Estimate | None
     resolved: bool
     meaning: str = ""
+
+    @property
+    def share_text(self) -> str:
+        """The share, or why there is no figure."""
+        if self.share is None or self.time is None:
+            return "not measured"
+        return percentage(self.share.centre) if self.resolved else "not resolved"
+
+    @property
+    def time_text(self) -> str:
+        """The time of a step; a dash for a part without a figure."""
+        return seconds(self.time.centre) if self.share and self.time and self.resolved else NOTHING
 
 
 @dataclass(frozen=True, slots=True)

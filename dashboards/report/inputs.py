@@ -143,13 +143,11 @@ def _advice_text(one: Advice, found: VerifiedAdvice | None) -> str:
 
 
 def _parts(parts: Sequence[StallPart]) -> Grid:
-    rows = [GridRow(f"{part.name}: {part.meaning}" if part.meaning else part.name, _part(part)) for part in parts]
+    rows = [
+        GridRow(
+            f"{part.name}: {part.meaning}" if part.meaning else part.name,
+            [part.share_text, span(part.share) if part.share else NOTHING, part.time_text],
+        )
+        for part in parts
+    ]
     return Grid("The parts of a step", ["share", "interval", "time a step"], rows)
-
-
-def _part(part: StallPart) -> list[str]:
-    if part.share is None or part.time is None:
-        return ["not measured", NOTHING, NOTHING]
-    if not part.resolved:
-        return [stalls.OPEN, span(part.share), NOTHING]
-    return [percentage(part.share.centre), span(part.share), seconds(part.time.centre)]

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 
 from keras_matrix.analysis.comparison.ratios import bracketed, share_text
 from keras_matrix.analysis.stalls.report import Advice, StallPart, StallReport, VerifiedAdvice
-from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.input_use import InputFacts
 from keras_matrix.records.store import Run
@@ -39,8 +38,6 @@ from keras_matrix.runner.service.stalls import (
     analysed,
     data_folders,
 )
-
-NOT_RESOLVED, NOT_MEASURED = "not resolved", "not measured"
 
 APPLIED = 2
 
@@ -135,15 +132,8 @@ def _split_lines(report: StallReport) -> list[str]:
 
 
 def _part_row(part: StallPart) -> list[str]:
-    if part.share is None or part.time is None:
-        return [part.name, NOTHING, NOT_MEASURED, ""]
-    if not part.resolved:
-        return [part.name, NOTHING, NOT_RESOLVED, _interval(part.share)]
-    return [part.name, seconds(part.time.centre), percentage(part.share.centre), _interval(part.share)]
-
-
-def _interval(share: Estimate) -> str:
-    return percentage_interval(share.low, share.high) if share.bounds else ""
+    interval = percentage_interval(*part.share.bounds) if part.share and part.share.bounds else ""
+    return [part.name, part.time_text, part.share_text, interval]
 
 
 def _bottleneck_lines(report: StallReport) -> list[str]:
