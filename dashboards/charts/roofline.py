@@ -8,13 +8,12 @@ picture; a label without free space is only in the table.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.roofline import MachinePeaks, PeakShare, Product, Roofline, Slope
-from keras_matrix.dashboards.charts import axes, label_layout
+from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.label_layout import Box, Spot
 from keras_matrix.dashboards.charts.picture import Dot, Mark, Picture, ScaledPicture, Segment, Word, slot_of
 from keras_matrix.records.text import Unit, number, percentage, plural, quantity, unit_for
 
@@ -33,6 +32,10 @@ LINE = 15.0
 # Space above the highest roof for its label, and next to the ridge so that the flat part is visible.
 HEADROOM = 2.2
 PAST_RIDGE = 6.0
+WIDTH_PER_CHARACTER = 6.6  # of text 12 high in the sans-serif faces of our style sheet; measured 5.5 to 6.4
+ASCENT = 10.0
+DESCENT = 4.0
+PADDING = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,41 @@ class PictureSize:
 
 WIDE = PictureSize(1000.0, 560.0)
 NARROW = PictureSize(420.0, 520.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def meets(self, other: Box) -> bool:
+        """Return whether the two overlap."""
+        apart = self.right <= other.left or other.right <= self.left
+        return not (apart or self.bottom <= other.top or other.bottom <= self.top)
+
+    def within(self, other: Box) -> bool:
+        """Return whether it is completely inside another."""
+        across = self.left >= other.left and self.right <= other.right
+        return across and self.top >= other.top and self.bottom <= other.bottom
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A position for a label: the start, middle or end of its baseline."""
+
+    x: float
+    y: float
+    anchor: str = "start"
+
+    def box(self, text: str) -> Box:
+        """Return the rectangle that a label covers there."""
+        width = len(text) * WIDTH_PER_CHARACTER
+        left = self.x - {"start": 0.0, "middle": width / 2, "end": width}[self.anchor]
+        return Box(left - PADDING, self.y - ASCENT - PADDING, left + width + PADDING, self.y + DESCENT + PADDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +283,7 @@ class _Layout:
         short = _short_titles([one.title for one, _ in groups], longest)
         named = zip(short[:MOST_NAMED], groups, strict=False)
         wishes += [(text, _name_spots(group), "work", one.title) for text, (one, group) in named]
-        spots = label_layout.place([(text, spots) for text, spots, _, _ in wishes], taken, self._frame)
+        spots = place([(text, spots) for text, spots, _, _ in wishes], taken, self._frame)
         return [
             Word(round(spot.x, 1), round(spot.y, 1), text, kind, spot.anchor, tip=tip)
             for (text, _, kind, tip), spot in zip(wishes, spots, strict=True)
@@ -272,6 +310,20 @@ class _Layout:
         if not roofs:
             return f"{plural(len(self._shown), 'cell')}: achieved rate by intensity; a stroke connects each to its roof"
         return f"{plural(len(self._shown), 'cell')} below {plural(len(self._scene.roofs), 'roof')}: {roofs}"
+
+
+def place(wishes: Iterable[tuple[str, Sequence[Spot]]], taken: Iterable[Box], frame: Box) -> list[Spot | None]:
+    """Return for each (text, spots) its first spot that covers no label and nothing taken, None if all do."""
+    covered = list(taken)
+    found: list[Spot | None] = []
+    for text, spots in wishes:
+        boxes = {spot: spot.box(text) for spot in spots}
+        free = (s for s, box in boxes.items() if box.within(frame) and not any(map(box.meets, covered)))
+        spot = next(free, None)
+        if spot is not None:
+            covered.append(boxes[spot])
+        found.append(spot)
+    return found
 
 
 def _along(line: Segment) -> Iterator[Box]:

@@ -13,9 +13,8 @@ import pytest
 from keras_matrix.analysis.comparison.table import CellSummary, summarise
 from keras_matrix.analysis.roofline import Roofline, roofline
 from keras_matrix.dashboards.charts import roofline as pictures
-from keras_matrix.dashboards.charts.label_layout import Box, Spot, place
 from keras_matrix.dashboards.charts.picture import Dot, Picture, Segment, Word
-from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, draw, scenes
+from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, Box, Spot, draw, place, scenes
 from keras_matrix.dashboards.charts.stored_charts import rates, scatter
 from keras_matrix.dashboards.report.roofline_page import Heading, cell_table, own_table, render_page, render_svg
 from keras_matrix.records.backends import BACKENDS
