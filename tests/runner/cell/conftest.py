@@ -10,9 +10,9 @@ import pytest
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def executor() -> Iterator[ProcessExecutor]:
-    """One executor, whose server of each backend forks every cell of a module."""
+    """One executor, whose server of each backend forks every cell: a server takes 2 s to start."""
     made = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
     yield made
     made.close()

@@ -9,12 +9,13 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("residency")]
 HERE = Path(__file__).parent
 
 
@@ -30,6 +31,7 @@ def finished(backend: str, script: str, *options: str) -> subprocess.CompletedPr
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+@cache
 def seen(backend: str, script: str, *options: str) -> dict[str, Any]:
     done = finished(backend, script, *options)
     assert done.returncode == 0, done.stderr
