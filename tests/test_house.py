@@ -266,6 +266,7 @@ OF_FEW_RUNS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "slow"),
     [
@@ -294,6 +295,7 @@ def test_the_host_side_never_imports_a_backend_nor_what_a_command_does_not_need(
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.process
 def test_a_report_loads_only_the_parts_that_its_run_has(tmp_path: Path) -> None:
     folder = store_session(tmp_path, run_name(1), processes(0.01))
     script = (
@@ -310,6 +312,7 @@ def test_a_report_loads_only_the_parts_that_its_run_has(tmp_path: Path) -> None:
     assert (folder / "report.html").is_file()
 
 
+@pytest.mark.process
 def test_an_ordinary_matrix_does_not_load_the_search_for_the_largest_batch(tmp_path: Path) -> None:
     """Mutation: `runner/service/run.py` imports `with_largest` as it starts."""
     script = (

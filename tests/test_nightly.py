@@ -41,12 +41,14 @@ def night(folder: Path, codes: dict[str, int], script: int = 0) -> tuple[int, li
     return done.returncode, log.read_text().splitlines()
 
 
+@pytest.mark.process
 def test_night_without_failures_runs_every_step_without_an_alert(tmp_path: Path) -> None:
     code, lines = night(tmp_path, {})
     assert code == 0
     assert [line.split()[1] for line in lines] == ["--matrix", "report", "history", "gate"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("codes", "code"), [({"gate": 4}, 4), ({"--matrix": 1, "gate": 5}, 1)])
 def test_night_with_failures_continues_and_alerts_with_the_first_exit_code(
     tmp_path: Path, codes: dict[str, int], code: int
@@ -58,6 +60,7 @@ def test_night_with_failures_continues_and_alerts_with_the_first_exit_code(
     assert lines[-1].endswith("https://hook")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("codes", "code"),
     [({}, 0), ({"jax-cpu": 1}, 1), ({"uploader": 3}, 3), ({"jax-cpu": 125, "uploader": 3}, 125)],

@@ -37,6 +37,7 @@ def metadata(wheel: dict[str, bytes], name: str) -> str:
     return found.decode()
 
 
+@pytest.mark.process
 def test_the_wheel_has_one_import_name(wheel: dict[str, bytes]) -> None:
     names = {path.partition("/")[0] for path in wheel}
     assert {name for name in names if not name.endswith(".dist-info")} == {"keras_matrix"}
@@ -44,18 +45,21 @@ def test_the_wheel_has_one_import_name(wheel: dict[str, bytes]) -> None:
     assert [path for path in wheel if "/tests/" in path] == []
 
 
+@pytest.mark.process
 def test_the_wheel_has_the_files_that_init_writes(wheel: dict[str, bytes]) -> None:
     starter = "keras_matrix/runner/service/starter_files"
     assert wheel[f"{starter}/my_workload.py.txt"] == (ROOT / "docs" / "examples" / "my_workload.py").read_bytes()
     assert b"backends: [@BACKENDS@]" in wheel[f"{starter}/matrix.yaml"]
 
 
+@pytest.mark.process
 def test_the_wheel_may_be_published_as_keras_matrix(wheel: dict[str, bytes]) -> None:
     lines = metadata(wheel, "METADATA").splitlines()
     assert "Name: keras-matrix" in lines
     assert [line for line in lines if "Private" in line] == []
 
 
+@pytest.mark.process
 def test_the_wheel_has_the_commands(wheel: dict[str, bytes]) -> None:
     parser = ConfigParser()
     parser.read_string(metadata(wheel, "entry_points.txt"))
@@ -63,6 +67,7 @@ def test_the_wheel_has_the_commands(wheel: dict[str, bytes]) -> None:
     assert dict(parser["console_scripts"]) == expected
 
 
+@pytest.mark.process
 def test_the_source_archive_builds_the_same_wheel(wheel: dict[str, bytes], tmp_path: Path) -> None:
     with tarfile.open(build(ROOT, "sdist", tmp_path / "sdist")) as archive:
         archive.extractall(tmp_path, filter="data")

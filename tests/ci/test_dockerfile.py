@@ -39,6 +39,7 @@ def problems(text: str, folder: Path) -> list[str]:
     return re.findall(r"^\S+?:\d+ (\w+)", done.stdout, flags=re.M)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("span", IGNORED, ids=str)
 def test_every_exception_from_hadolint_is_needed(tmp_path: Path, span: tuple[int, int]) -> None:
     """Mutation: an exception in front of an instruction that violates nothing."""
@@ -46,6 +47,7 @@ def test_every_exception_from_hadolint_is_needed(tmp_path: Path, span: tuple[int
     assert problems(TEXT[: span[0]] + TEXT[span[1] :], tmp_path) == ["DL3008"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("instruction", "rule"), [("USER root", "DL3002"), ("RUN sudo true", "DL3004"), ("FROM debian", "DL3006")]
 )

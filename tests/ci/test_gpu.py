@@ -24,6 +24,7 @@ def first_hour(folder: Path, *arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -40,6 +41,7 @@ def test_wrong_argument_is_rejected_before_the_gpu_check(tmp_path: Path, argumen
     assert first_hour(tmp_path, *arguments) == (2, "", f"ci/gpu: {message}\n")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help_is_the_comment_at_the_head_of_the_script(tmp_path: Path, flag: str) -> None:
     code, output, errors = first_hour(tmp_path, flag)
@@ -48,6 +50,7 @@ def test_help_is_the_comment_at_the_head_of_the_script(tmp_path: Path, flag: str
     assert output.endswith("any option of `runner first-hour` but --report\n")
 
 
+@pytest.mark.process
 def test_missing_gpu_exits_with_3_and_names_checks_that_work_without(tmp_path: Path) -> None:
     code, _, errors = first_hour(tmp_path, "--backend", "torch")
     assert code == 3

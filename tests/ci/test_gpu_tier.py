@@ -55,6 +55,7 @@ def tier(
     return done.returncode, done.stdout + done.stderr, log.read_text() if log.exists() else ""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("gpus", [None, "No devices found"])
 def test_tier_passes_with_a_message_without_a_gpu(tmp_path: Path, gpus: str | None) -> None:
     code, output, calls = tier(tmp_path, gpus=gpus)
@@ -62,6 +63,7 @@ def test_tier_passes_with_a_message_without_a_gpu(tmp_path: Path, gpus: str | No
     assert "lists no GPU here, so no test was run" in output
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("gpus", [None, "GPU 0: NVIDIA A100"])
 @pytest.mark.parametrize("service", ["foo", "cpu", "--help"])
 def test_unknown_service_is_bad_input_with_and_without_a_gpu(tmp_path: Path, gpus: str | None, service: str) -> None:
@@ -70,6 +72,7 @@ def test_unknown_service_is_bad_input_with_and_without_a_gpu(tmp_path: Path, gpu
     assert output == f"ci/gpu-tier: must be tf-gpu, jax-gpu or torch-gpu, got '{service}'\n"
 
 
+@pytest.mark.process
 def test_each_backend_is_tested_in_its_own_environment_from_its_lock(tmp_path: Path) -> None:
     code, _, calls = tier(tmp_path)
     assert code == 0
@@ -82,12 +85,14 @@ def test_each_backend_is_tested_in_its_own_environment_from_its_lock(tmp_path: P
     assert "--hash=sha256:" in tools
 
 
+@pytest.mark.process
 def test_failure_in_one_environment_is_the_exit_code_and_the_others_still_run(tmp_path: Path) -> None:
     code, _, calls = tier(tmp_path, failing="tf-gpu/bin/python*pytest*")
     assert code == 1
     assert calls.count("-m pytest -m gpu") == 3
 
 
+@pytest.mark.process
 def test_failed_environment_exits_with_3_without_running_its_tests(tmp_path: Path) -> None:
     code, output, calls = tier(tmp_path, "jax-gpu", failing="pip*")
     assert (code, "-m pytest" in calls) == (3, False)

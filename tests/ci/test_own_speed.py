@@ -54,6 +54,7 @@ def gates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, tuple[in
     return answers
 
 
+@pytest.mark.process
 def test_a_slowdown_that_only_the_pinned_commit_shows_fails_and_is_named(
     gates: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,6 +71,7 @@ def test_a_slowdown_that_only_the_pinned_commit_shows_fails_and_is_named(
     ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("last", "pinned", "code"),
     [
@@ -89,6 +91,7 @@ def test_the_exit_code_is_that_of_a_regression_and_undecided_passes_within_the_t
     assert own_speed.main([]) == code
 
 
+@pytest.mark.process
 def test_a_command_that_was_not_measured_has_its_reason(
     gates: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,6 +100,7 @@ def test_a_command_that_was_not_measured_has_its_reason(
     assert "  plan           not measured: every process failed" in capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.process
 def test_a_commit_is_compared_once_if_the_last_one_is_the_pinned_one(
     gates: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

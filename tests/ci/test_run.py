@@ -27,12 +27,14 @@ def run(folder: Path, failing: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.process
 def test_every_stage_runs_with_its_slowest_tests_listed(tmp_path: Path) -> None:
     done = run(tmp_path, failing="")
     assert done.returncode == 0
     assert re.findall(r"(\S+) got --durations=25", done.stdout) == [*COMMANDS]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("failing", ["make", "ci/docker"])
 def test_failed_stage_fails_the_run_after_the_others_and_is_marked_in_the_table(tmp_path: Path, failing: str) -> None:
     done = run(tmp_path, failing)

@@ -55,6 +55,7 @@ def ran(entrypoint: Path, command: str, **variables: str) -> tuple[int, str, lis
     return done.returncode, done.stdout.strip(), log.read_text().splitlines() if log.exists() else []
 
 
+@pytest.mark.process
 def test_entrypoint_changes_from_root_to_the_owner_of_the_results(entrypoint: Path) -> None:
     code, output, calls = ran(entrypoint, "echo ran")
     assert (code, output) == (0, "")  # the fake setpriv starts nothing
@@ -62,18 +63,21 @@ def test_entrypoint_changes_from_root_to_the_owner_of_the_results(entrypoint: Pa
     assert calls == [f"setpriv {options} {entrypoint} sh -c echo ran"]
 
 
+@pytest.mark.process
 def test_root_remains_on_request_and_results_are_given_to_their_owner(entrypoint: Path) -> None:
     code, output, calls = ran(entrypoint, "echo ran; exit 3", **KEEP_ROOT)
     assert (code, output) == (3, "ran")
     assert calls == [f"chown -R --no-dereference --from=0:0 1000:1000 {entrypoint.parent / 'results'}"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("value", ["", "0", "yes"])
 def test_root_remains_for_the_value_1_alone(entrypoint: Path, value: str) -> None:
     _, _, calls = ran(entrypoint, "echo ran", KERAS_BENCHMARK_KEEP_ROOT=value)
     assert [call.split()[0] for call in calls] == ["setpriv"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_reaches_the_program_once_and_its_exit_code_is_returned(
     entrypoint: Path, number: signal.Signals

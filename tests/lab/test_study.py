@@ -10,6 +10,7 @@ import pytest
 STUDY = Path(__file__).parents[2] / "lab" / "run"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("arguments", [[], ["nothing"], ["../compatibility"]])
 def test_unknown_name_is_refused_with_the_list_of_studies(arguments: list[str]) -> None:
     done = subprocess.run([str(STUDY), *arguments], capture_output=True, text=True, check=False)

@@ -23,6 +23,7 @@ def build(**params: object) -> object:
     return TOY(Request(params, "synthetic", None)).model
 
 
+@pytest.mark.process
 def test_importing_and_listing_imports_no_backend_keras_or_numpy():
     program = (
         "import sys; from keras_matrix.models.registry import workloads; workloads(); "

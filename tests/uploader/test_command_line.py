@@ -470,6 +470,7 @@ def test_full_disk_exits_with_3_names_the_path_and_loses_nothing(
     assert main(["verify", "--results", results]) == 0
 
 
+@pytest.mark.process
 def test_help_imports_neither_duckdb_nor_the_bigquery_client_nor_a_subcommand() -> None:
     script = (
         "import sys\nfrom keras_matrix.uploader.cli.main import main\n"
@@ -481,6 +482,7 @@ def test_help_imports_neither_duckdb_nor_the_bigquery_client_nor_a_subcommand() 
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.process
 def test_opening_the_local_warehouse_does_not_import_the_sql_parser(results: str) -> None:
     main(["push", "--results", results, "--quiet"])
     script = (
@@ -494,6 +496,7 @@ def test_opening_the_local_warehouse_does_not_import_the_sql_parser(results: str
     assert (done.returncode, done.stdout, done.stderr) == (0, "[(1,)]\n", "")
 
 
+@pytest.mark.process
 @pytest.mark.fault("F40", mutation="the outbox stores the variables of the push")
 def test_no_secret_from_the_environment_is_in_any_output_or_row(tmp_path: Path, results: str) -> None:
     canary = "canary-4f1c"

@@ -139,6 +139,7 @@ def test_examples_set_only_inputs_that_the_action_has(path: str) -> None:
             assert set(step.get("with", {})) <= set(inputs)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_are_valid_and_executable(name: str) -> None:
     script = ROOT / name
@@ -148,6 +149,7 @@ def test_scripts_are_valid_and_executable(name: str) -> None:
         assert subprocess.run(["shellcheck", "--severity=warning", script], check=False).returncode == 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("code", "undecided", "beyond", "ended", "annotation"),
     [

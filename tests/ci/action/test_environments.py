@@ -63,6 +63,7 @@ def test_bad_input_is_an_annotation_before_anything_is_installed(
     assert list((repository.parent / "job" / "temp").glob("*/base-env")) == []
 
 
+@pytest.mark.process
 def test_action_can_be_used_twice_in_a_job(repository: Path, tmp_path: Path) -> None:
     """Both uses share the runner's folder for temporary files, and each makes its own worktrees there."""
     inputs = yaml.safe_load((emulator.ROOT / "action.yml").read_text(encoding="utf-8"))["inputs"]

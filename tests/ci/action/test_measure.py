@@ -67,6 +67,7 @@ def measure(
     return done.returncode, outputs, (folder / "arguments").read_text().splitlines()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "arguments", ["--also recompiles --filter workload=net", "--also recompiles\n--filter workload=net\n"]
 )
@@ -78,10 +79,12 @@ def test_arguments_of_all_lines_reach_the_gate(tmp_path: Path, arguments: str) -
     assert [given[at + 1] for at, word in enumerate(given) if word == "--backend"] == ["tensorflow", "jax"]
 
 
+@pytest.mark.process
 def test_gate_that_fails_early_publishes_nothing(tmp_path: Path) -> None:
     assert measure(tmp_path, "", fails="3")[:2] == (3, {})
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("cells", "beyond"),
     [

@@ -15,6 +15,7 @@ print(os.environ.get("LD_LIBRARY_PATH"))
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("before", [None, "/a/folder"])
 def test_import_leaves_the_search_path_of_libraries_as_it_was(before: str | None) -> None:
     environment = {"PATH": "/usr/bin:/bin"} | ({} if before is None else {"LD_LIBRARY_PATH": before})

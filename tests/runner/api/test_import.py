@@ -22,12 +22,14 @@ def modules_after(script: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.process
 def test_import_of_the_package_imports_nothing_of_it() -> None:
     found = modules_after("import keras_matrix")
     assert {name for name in found if name.startswith("keras_matrix")} == {"keras_matrix"}
     assert found & BACKENDS == set()
 
 
+@pytest.mark.process
 def test_no_use_of_a_stored_run_imports_a_backend(folder: Path) -> None:
     measured(repeats=1)
     uses = (

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("job", "message"),
     [
@@ -38,6 +39,7 @@ with Listener(family="AF_UNIX") as listener:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ["as it is", "shortened"])
 def test_processes_of_a_cell_can_connect_although_the_path_of_its_folder_is_long(tmp_path: Path, how: str) -> None:
     folder = tmp_path / ("long" * 20)

@@ -733,6 +733,7 @@ def test_invalid_path_is_one_error(
     assert len(error.splitlines()) == 1
 
 
+@pytest.mark.process
 def test_the_module_is_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "keras_matrix.runner", "--version"], capture_output=True, text=True, check=True

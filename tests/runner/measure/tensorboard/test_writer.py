@@ -302,6 +302,7 @@ def imported(arguments: list[str], names: tuple[str, ...]) -> list[str]:
     return done.stdout.splitlines()[-1].split()[1:]
 
 
+@pytest.mark.process
 def test_run_without_a_log_folder_writes_and_imports_no_tensorboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +321,7 @@ def test_run_without_a_log_folder_writes_and_imports_no_tensorboard(
     )
 
 
+@pytest.mark.process
 def test_writing_tensorboard_files_imports_no_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
