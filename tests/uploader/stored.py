@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +32,16 @@ def results_with(root: Path, runs: int = 2, count: int = 3, first: int = 0) -> R
 
 def pushed_results(root: Path) -> Results:
     """Return a results folder with two runs that were pushed into its warehouse: a file of each table."""
-    made = results_with(root, runs=2, count=1)
-    assert uploader(made, "push", "--quiet") == 0
-    return made
+    return Results(shutil.copytree(_pushed(), root, symlinks=True))
+
+
+@cache
+def _pushed() -> Path:
+    """The folder that is pushed once in a process of tests, from which each test gets a copy."""
+    root = Path(tempfile.mkdtemp(prefix="pushed-"))
+    atexit.register(shutil.rmtree, root)
+    assert uploader(results_with(root, runs=2, count=1), "push", "--quiet") == 0
+    return root
 
 
 def uploader(results: Results, *arguments: str) -> int:
@@ -135,15 +145,19 @@ def states_if_killed(monkeypatch: pytest.MonkeyPatch, folder: Path, work: Callab
     states = dict[frozenset[tuple[str, bytes | None]], Path]()
 
     def keep() -> None:
-        files = {(str(path.relative_to(folder)), path) for path in folder.rglob("*")}
-        state = frozenset((name, None if path.is_dir() else path.read_bytes()) for name, path in files)
-        if state not in states:
+        if (state := content_of(folder)) not in states:
             states[state] = shutil.copytree(folder, folder.with_name(f"{folder.name}-{len(states)}"))
 
     with _before_each(monkeypatch, OPERATIONS, keep):
         work()
     keep()
     return list(states.values())
+
+
+def content_of(folder: Path) -> frozenset[tuple[str, bytes | None]]:
+    """Return the files of a folder by their paths in it, with what they contain; None for a folder."""
+    files = {(str(path.relative_to(folder)), path) for path in folder.rglob("*")}
+    return frozenset((name, None if path.is_dir() else path.read_bytes()) for name, path in files)
 
 
 @contextmanager

@@ -63,6 +63,9 @@ class FakeAxis:
         self.closed = True
 
 
+SHORT = partial(FakeAxis, labels=("1.0", "1.7"), first_slow=1)  # its ends are adjacent: two trials
+
+
 @dataclass(slots=True)
 class Interrupts(FakeExecutor):
     """Is interrupted at one process."""
@@ -203,8 +206,8 @@ def test_progress_states_no_total_and_no_time_left_for_blocks_that_are_added(sea
 def test_large_slowdown_is_a_factor(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert bisected(monkeypatch, FakeAxis(slowdown=3.0)) == 0
-    assert "found: 1.5 is slower than 1.4: 4.00x [" in capsys.readouterr().out
+    assert bisected(monkeypatch, SHORT(slowdown=3.0)) == 0
+    assert "found: 1.7 is slower than 1.0: 4.00x [" in capsys.readouterr().out
 
 
 def test_result_is_one_document_and_is_stored(
@@ -234,9 +237,6 @@ def test_same_command_continues_after_an_interruption(
     assert "found: 1.5 is slower than 1.4" in capsys.readouterr().out
     # Records of a block are published together: at most the processes of one block are measured twice.
     assert 0 <= len(first.jobs) + len(second.jobs) - len(searched.executor.jobs) < 4
-
-
-SHORT = partial(FakeAxis, labels=("1.0", "1.7"), first_slow=1)  # its ends are adjacent: two trials
 
 
 def test_finished_search_is_set_aside_by_the_next_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
