@@ -159,7 +159,7 @@ def test_cell_id_is_the_identity_of_its_settings(cells_of: Expand) -> None:
 AXES = {"batch_size": [1, 2, 3], "seed": [0, 1, 2], "epochs": [3, 4], "backend": ["tensorflow", "jax", "torch"]}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(data=st.data())
 def test_cells_are_the_product_of_the_axes_without_the_points_that_match_all_values_of_an_exclude(
     cells_of: Expand, data: st.DataObject
