@@ -79,6 +79,11 @@ class TrainingData:
     time_s: float
     time_without_work_s: float
 
+    @property
+    def share_without_work(self) -> float:
+        """The share of the time in operations that are not used."""
+        return self.time_without_work_s / self.time_s
+
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
@@ -94,6 +99,15 @@ class CostModel:
     regressions: list[Regression]
     errors: list[KindErrors]
     libraries: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def predicted(self) -> list[KindErrors]:
+        """The kinds of operation that the model predicts."""
+        return [kind for kind in self.errors if kind.used is not Predictor.NOTHING]
+
+    def share(self, kinds: Sequence[KindErrors]) -> float:
+        """Return the share of these kinds in the time of all learned operations."""
+        return sum(kind.time_s for kind in kinds) / sum(kind.time_s for kind in self.errors)
 
 
 def predict(model: CostModel, node: Node, peaks: DevicePeaks | None) -> float | None:

@@ -30,6 +30,10 @@ class ReplayedTrial:
     step_time_s: float
     is_better: bool
 
+    def speed_up(self, start_s: float) -> float:
+        """Return how many times as fast as the start of the search it is replayed to be."""
+        return start_s / self.step_time_s
+
 
 @dataclass(frozen=True, slots=True)
 class Strategy:

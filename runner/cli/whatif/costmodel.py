@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_matrix.analysis.whatif.cost.model import CostModel, HeldOutError, KindErrors, Predictor
+from keras_matrix.analysis.whatif.cost.model import CostModel, HeldOutError, KindErrors
 from keras_matrix.analysis.whatif.cost.roofline import DevicePeaks
 from keras_matrix.analysis.whatif.cost.training import train
 from keras_matrix.records import files
@@ -78,13 +78,12 @@ def _show(model: CostModel, path: Path, *, as_json: bool) -> None:
 
 def model_lines(model: CostModel) -> list[str]:
     """Return the tables of a model."""
-    total_s = sum(one.time_s for one in model.errors)
-    rows = [_row(one, total_s) for one in model.errors]
+    rows = [_row(one, model.share([one])) for one in model.errors]
     data = model.data
     return [
         f"{plural(len(data.sources), 'trace')}, {plural(data.operations, 'operation')} a step",
         *_unused(model),
-        _predicted(model, total_s),
+        _predicted(model),
         "",
         "held-out error by kind of operation: median / 90th percentile / of time",
         *columns([HEADING, *rows], frozenset(range(1, 6))),
@@ -98,30 +97,28 @@ def model_lines(model: CostModel) -> list[str]:
 def _unused(model: CostModel) -> Iterator[str]:
     data = model.data
     if data.without_work:
-        share = data.time_without_work_s / data.time_s
+        share = percentage(data.share_without_work)
         yield (
-            f"not used: {plural(data.without_work, 'operation')} with {percentage(share)} of the time, whose "
-            "FLOPs and bytes are unknown"
+            f"not used: {plural(data.without_work, 'operation')} with {share} of the time, whose FLOPs and bytes are "
+            "unknown"
         )
 
 
-def _predicted(model: CostModel, total_s: float) -> str:
+def _predicted(model: CostModel) -> str:
     """Return how much of the learned operations' time the model predicts."""
-    known = [one for one in model.errors if one.used is not Predictor.NOTHING]
-    if not known:
+    if not model.predicted:
         return "predicts nothing: the held-out error of every kind is too large, or unknown; train it on more traces"
-    share = sum(one.time_s for one in known) / total_s
     return (
-        f"predicts {len(known)} of {plural(len(model.errors), 'kind')} of operation, with "
-        f"{percentage(share)} of their time"
+        f"predicts {len(model.predicted)} of {plural(len(model.errors), 'kind')} of operation, with "
+        f"{percentage(model.share(model.predicted))} of their time"
     )
 
 
-def _row(errors: KindErrors, total_s: float) -> list[str]:
+def _row(errors: KindErrors, share: float) -> list[str]:
     return [
         f"{errors.backend} {errors.kind}",
         str(errors.operations),
-        percentage(errors.time_s / total_s),
+        percentage(share),
         _error(errors.regression),
         _error(errors.roofline),
         _error(errors.new_device),

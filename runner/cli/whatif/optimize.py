@@ -230,7 +230,7 @@ def _the(start: str) -> str:
 
 
 def _trial_row(number: int, trial: ReplayedTrial, start_s: float) -> list[str]:
-    gain = ratio_text(start_s / trial.step_time_s)
+    gain = ratio_text(trial.speed_up(start_s))
     return [str(number), " ".join(trial.what_ifs), seconds(trial.step_time_s), gain]
 
 
