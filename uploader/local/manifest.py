@@ -42,10 +42,10 @@ def read(folder: Path) -> Files | None:
         if (folder / table.name).is_symlink():
             raise WarehouseFailure(f"{folder / table.name}: is {LINK}; replace it by the folder")
     try:
-        found = read_json(path)
+        contents = read_json(path)
     except FileNotFoundError:
-        if found := sum(len(parquet_files(folder, table.name)) for table in TABLES):
-            raise ManifestDamaged(f"{path}: is missing, but the folder has {found} Parquet files; {REPAIR}") from None
+        if count := sum(len(parquet_files(folder, table.name)) for table in TABLES):
+            raise ManifestDamaged(f"{path}: is missing, but the folder has {count} Parquet files; {REPAIR}") from None
         return None
     except PermissionError as error:
         raise WarehouseFailure(f"{path}: cannot be read: {error.strerror}; grant this user read access") from error
@@ -54,7 +54,7 @@ def read(folder: Path) -> Files | None:
     except CodecError as error:
         raise ManifestDamaged(f"{path}: is damaged: {error}; {REPAIR}") from error
     try:
-        return _checked(path, found)
+        return _checked(path, contents)
     except CodecError as error:
         raise ManifestDamaged(f"{path}: is damaged: {error}; {REPAIR}") from error
 
