@@ -37,9 +37,9 @@ class DTensorWorker(TorchWorker):
         if self._counted:
             return super().gradient(loss, weights)
         with CollectiveCounter(self):
-            found = super().gradient(loss, weights)
+            loss_and_gradients = super().gradient(loss, weights)
         self._counted = True
-        return found
+        return loss_and_gradients
 
 
 # DTensor's collectives, the field that counts each, and whether its argument is one worker's piece of the array.
