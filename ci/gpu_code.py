@@ -22,25 +22,25 @@ KINDS = {PTX: "compute", MACHINE_CODE: "sm"}
 
 def gpu_code(data: bytes) -> Counter[str]:
     """Return how many pieces of code there are for each target (sm_80: machine code, compute_90: PTX)."""
-    targets: Counter[str] = Counter()
+    found: Counter[str] = Counter()
     start = data.find(MAGIC)
     while start != -1:
         header_bytes, size = struct.unpack_from("<HQ", data, start + 6) if start + HEADER_BYTES <= len(data) else (0, 0)
         if header_bytes == HEADER_BYTES:
-            targets.update(_entries(data, start + HEADER_BYTES, min(start + HEADER_BYTES + size, len(data))))
+            found.update(_entries(data, start + HEADER_BYTES, min(start + HEADER_BYTES + size, len(data))))
         start = data.find(MAGIC, start + 4)
-    return targets
+    return found
 
 
 def _entries(data: bytes, place: int, end: int) -> list[str]:
-    targets = []
+    found = []
     while place + ENTRY_BYTES <= end:
         kind, _, header_bytes, size = struct.unpack_from("<HHIQ", data, place)
         if kind not in KINDS or header_bytes < ARCH_OFFSET + 4:
             break
-        targets.append(f"{KINDS[kind]}_{struct.unpack_from('<I', data, place + ARCH_OFFSET)[0]}")
+        found.append(f"{KINDS[kind]}_{struct.unpack_from('<I', data, place + ARCH_OFFSET)[0]}")
         place += header_bytes + size
-    return targets
+    return found
 
 
 def main(paths: list[str]) -> None:
@@ -48,8 +48,8 @@ def main(paths: list[str]) -> None:
     for path in paths:
         with zipfile.ZipFile(path) as wheel:
             for name in wheel.namelist():
-                if ".so" in name and (targets := gpu_code(wheel.read(name))):
-                    listed = ", ".join(f"{target} ({count})" for target, count in sorted(targets.items()))
+                if ".so" in name and (found := gpu_code(wheel.read(name))):
+                    listed = ", ".join(f"{target} ({count})" for target, count in sorted(found.items()))
                     print(f"{name}: {listed}")
 
 

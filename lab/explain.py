@@ -41,12 +41,12 @@ PLANTS = {
 
 def explained(backend: str, base: tuple[str, bool], new: tuple[str, bool]) -> dict[str, Any]:
     """Return the document of `runner explain` of two cells."""
-    ids = [cell(backend, *variant) for variant in (base, new)]
+    ids = [cell(backend, *one) for one in (base, new)]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         runner(["explain", *ids, "--json", "--new"])
-    document: dict[str, Any] = json.loads(printed.getvalue())
-    return document
+    found: dict[str, Any] = json.loads(printed.getvalue())
+    return found
 
 
 def cell(backend: str, name: str, jit: bool) -> str:
@@ -55,22 +55,18 @@ def cell(backend: str, name: str, jit: bool) -> str:
     with contextlib.redirect_stdout(printed):
         runner(["plan", "--json", "--backend", backend])
     cells = json.loads(printed.getvalue())["cells"]
-    workload_and_jit = (f"{WORKLOAD}:{name}", jit)
-    return next(
-        str(entry["cell_id"])
-        for entry in cells
-        if (entry["settings"]["workload"], entry["settings"]["jit"]) == workload_and_jit
-    )
+    wanted = (f"{WORKLOAD}:{name}", jit)
+    return next(str(one["cell_id"]) for one in cells if (one["settings"]["workload"], one["settings"]["jit"]) == wanted)
 
 
-def row(plant: str, backend: str, document: dict[str, Any]) -> str:
+def row(plant: str, backend: str, found: dict[str, Any]) -> str:
     """Return a row of the table."""
-    first, ratio = document["differences"][0], document["ratio"]
+    first, ratio = found["differences"][0], found["ratio"]
     interval = f"{ratio['centre']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio["low"] else "no interval"
-    change = f"{document['change_s'] * 1e3:+.1f} ms"
+    change = f"{found['change_s'] * 1e3:+.1f} ms"
     return (
         f"| {plant} | {backend} | {change}, {interval} | {first['title']} | {percentage(first['share'])} "
-        f"| {percentage(document['unexplained_share'])} |"
+        f"| {percentage(found['unexplained_share'])} |"
     )
 
 

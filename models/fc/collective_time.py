@@ -34,12 +34,12 @@ def jax_collectives_s(planes: Sequence[Plane], names: Container[str]) -> float:
     for plane, line in _lines(planes):
         events = line.events()
         ops, words = events.words("hlo_op")
-        named = np.isin(ops, [index for index, word in enumerate(words) if word in names])
+        named = np.isin(ops, [at for at, word in enumerate(words) if word in names])
         kinds = _kinds(plane, names.__contains__)
-        mask = named | (ops == UNTOLD) & np.isin(events.kinds, kinds) | _kernels(plane, events)
-        ordinals, has_ordinal = events.numbers("device_ordinal")
-        columns = (ordinals, has_ordinal, events.start_ns, events.end_ns)
-        for ordinal, is_known, start_ns, end_ns in zip(*(column[mask].tolist() for column in columns), strict=True):
+        its = named | (ops == UNTOLD) & np.isin(events.kinds, kinds) | _kernels(plane, events)
+        ordinals, known = events.numbers("device_ordinal")
+        columns = (ordinals, known, events.start_ns, events.end_ns)
+        for ordinal, is_known, start_ns, end_ns in zip(*(column[its].tolist() for column in columns), strict=True):
             device = str(ordinal) if is_known and not _is_accelerator(plane) else plane.name
             spans.setdefault(device, []).append((start_ns, end_ns))
     return sum(map(covered, spans.values())) / 1e9 / max(1, len(spans))
@@ -72,8 +72,8 @@ def _is_accelerator(plane: Plane) -> bool:
     return plane.name.startswith(ACCELERATORS)
 
 
-def _kinds(plane: Plane, is_wanted: Callable[[str], object]) -> list[int]:
-    return [kind for kind, name in plane.event_names.items() if is_wanted(name)]
+def _kinds(plane: Plane, wanted: Callable[[str], object]) -> list[int]:
+    return [kind for kind, name in plane.event_names.items() if wanted(name)]
 
 
 def _kernels(plane: Plane, events: Events) -> NDArray[np.bool_]:
@@ -90,8 +90,8 @@ def _waiting_by_operation(events: Events) -> Places:
 
 def _waiting_by_name(plane: Plane, events: Events) -> Places:
     """Return for each event of the host how many workers wait for it, by its name."""
-    kinds, inverse = np.unique(events.kinds, return_inverse=True)
-    return np.array([*_waiting(plane.event_names.get(kind, "") for kind in kinds.tolist()), 0], np.int64)[inverse]
+    kinds, which = np.unique(events.kinds, return_inverse=True)
+    return np.array([*_waiting(plane.event_names.get(kind, "") for kind in kinds.tolist()), 0], np.int64)[which]
 
 
 def _waiting(names: Iterable[str]) -> list[int]:

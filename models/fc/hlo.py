@@ -67,21 +67,18 @@ def traffic_of(text: str, workers: int) -> Traffic:
         for match in _matches(WRAPPER, text)
         if match["phase"] == "start" and (called := CALLS.search(match[0]))
     )
-    traffic = Traffic()
-    for instruction in _collectives(text):
-        if instruction.phase != "-done":
-            for _ in range(times.get(instruction.within, 1)):
-                traffic = _with(traffic, instruction, workers)
-    return traffic
+    found = Traffic()
+    for one in _collectives(text):
+        if one.phase != "-done":
+            for _ in range(times.get(one.within, 1)):
+                found = _with(found, one, workers)
+    return found
 
 
 def collectives(text: str) -> set[str]:
     """Return the names of a program's collective instructions, as a profiler reports them."""
-    instructions = list(_collectives(text))
-    names, within = (
-        {instruction.name for instruction in instructions},
-        {instruction.within for instruction in instructions},
-    )
+    found = list(_collectives(text))
+    names, within = {one.name for one in found}, {one.within for one in found}
     for match in _matches(WRAPPER, text):
         called = CALLS.search(match["rest"])
         if (called and called[1] in within) or match["operand"] in names:
@@ -102,35 +99,33 @@ def _collectives(text: str) -> Iterator[CollectiveInstruction]:
             yield CollectiveInstruction(**match.groupdict(""), within=within)
 
 
-def _with(traffic: Traffic, instruction: CollectiveInstruction, workers: int) -> Traffic:
+def _with(found: Traffic, one: CollectiveInstruction, workers: int) -> Traffic:
     """Return the traffic with one collective more."""
-    size = _bytes(_result(instruction))
-    if instruction.kind == "collective-permute":
-        pairs = _pairs(instruction.rest)
-        return replace(traffic, handed_bytes=traffic.handed_bytes + pairs * size, hand_overs=traffic.hand_overs + pairs)
-    if instruction.kind not in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all"):
-        raise ValueError(f"a program with {instruction.kind}{instruction.phase} cannot be counted")
-    if _group_size(instruction.rest) != workers:
-        raise ValueError(f"a program with {instruction.kind} among other than all {workers} workers cannot be counted")
-    if instruction.kind == "all-to-all":
+    size = _bytes(_result(one))
+    if one.kind == "collective-permute":
+        pairs = _pairs(one.rest)
+        return replace(found, handed_bytes=found.handed_bytes + pairs * size, hand_overs=found.hand_overs + pairs)
+    if one.kind not in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all"):
+        raise ValueError(f"a program with {one.kind}{one.phase} cannot be counted")
+    if _group_size(one.rest) != workers:
+        raise ValueError(f"a program with {one.kind} among other than all {workers} workers cannot be counted")
+    if one.kind == "all-to-all":
         # Each of n workers retains its own n-th part: together they send n (n - 1) / n of the size of one array.
-        return replace(
-            traffic, calls=traffic.calls + 1, group_sent_bytes=traffic.group_sent_bytes + (workers - 1) * size
-        )
-    field = f"{instruction.kind.replace('-', '_')}_bytes"
-    size *= workers if instruction.kind == "reduce-scatter" else 1
-    if PROMOTED.search(instruction.rest):
+        return replace(found, calls=found.calls + 1, group_sent_bytes=found.group_sent_bytes + (workers - 1) * size)
+    field = f"{one.kind.replace('-', '_')}_bytes"
+    size *= workers if one.kind == "reduce-scatter" else 1
+    if PROMOTED.search(one.rest):
         size //= 2  # as elsewhere, the requested type counts
-    return replace(traffic, calls=traffic.calls + 1, **{field: getattr(traffic, field) + size})
+    return replace(found, calls=found.calls + 1, **{field: getattr(found, field) + size})
 
 
-def _result(instruction: CollectiveInstruction) -> str:
+def _result(one: CollectiveInstruction) -> str:
     """Return the shape of what a collective gives, the same in its synchronous and its asynchronous form."""
-    if instruction.phase != "-start" or instruction.kind == "all-reduce":
-        return instruction.shape
-    parts = _parts(instruction.shape)
+    if one.phase != "-start" or one.kind == "all-reduce":
+        return one.shape
+    parts = _parts(one.shape)
     if len(parts) < 2:
-        raise ValueError(f"{instruction.kind}-start: must have the shape (operands, results), got {instruction.shape}")
+        raise ValueError(f"{one.kind}-start: must have the shape (operands, results), got {one.shape}")
     return parts[1]
 
 
@@ -146,8 +141,8 @@ def _parts(shape: str) -> list[str]:
     return parts
 
 
-def _pairs(attributes: str) -> int:
-    match = PAIRS.search(attributes)
+def _pairs(rest: str) -> int:
+    match = PAIRS.search(rest)
     return match[1].count("{") if match else 0
 
 
@@ -161,8 +156,8 @@ def _bytes(shape: str) -> int:
     return size
 
 
-def _group_size(attributes: str) -> int | None:
-    match = GROUPS.search(attributes)
+def _group_size(rest: str) -> int | None:
+    match = GROUPS.search(rest)
     if match is None:
         return None
     if match[3]:

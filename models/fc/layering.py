@@ -44,10 +44,10 @@ def micro_batches(problem: FcProblem, batch: tuple[Tensor, Tensor]) -> list[tupl
 def _segment(worker: Worker, problem: FcProblem, segment: Sequence[range], x: Tensor, *weights: Tensor) -> Tensor:
     fused, first = layer_groups.blocks(problem.fuse), segment[0].start
     for unit in segment:
-        unit_weights = weights[unit.start - first : unit.stop - first]
+        own = weights[unit.start - first : unit.stop - first]
         run: Callable[..., Any] = partial(_products, problem, unit)
         with scope("forward", unit.start):
-            x = (worker.compiled_block(unit, run) if unit in fused else run)(x, *unit_weights)
+            x = (worker.compiled_block(unit, run) if unit in fused else run)(x, *own)
             if problem.forward_sleep_ms or problem.backward_sleep_ms:
                 x = worker.slept(x, problem.forward_sleep_ms * MS, problem.backward_sleep_ms * MS)
     return x

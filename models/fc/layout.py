@@ -46,8 +46,8 @@ def weights_of(problem: FcProblem, seed: int, rank: int) -> list[Array]:
     """Return a worker's weights; all blocks of fc_phy start from the same."""
     pieces, held = problem.weight_pieces, problem.layers_of(rank)
     drawn = (weight for number, weight in enumerate(draw_weights(problem, seed)) if number in held)
-    rank_weights = [np.ascontiguousarray(piece(weight, 0, pieces, rank % pieces)) for weight in drawn]
-    return rank_weights * (problem.phy_blocks if problem.kind is Parallelism.PHYSICS else 1)
+    own = [np.ascontiguousarray(piece(weight, 0, pieces, rank % pieces)) for weight in drawn]
+    return own * (problem.phy_blocks if problem.kind is Parallelism.PHYSICS else 1)
 
 
 def batch_of(problem: FcProblem, seed: int, rank: int) -> tuple[Array, Array]:
@@ -56,8 +56,8 @@ def batch_of(problem: FcProblem, seed: int, rank: int) -> tuple[Array, Array]:
     if problem.kind is Parallelism.PIPELINE:
         return batch[: len(batch) * (rank == 0)], labels[: len(labels) * (rank == problem.workers - 1)]
     row, column = divmod(rank, problem.model_size)
-    rank_batch = piece(piece(batch, 0, problem.data_size, row), 1, problem.model_size, column)
-    return np.ascontiguousarray(rank_batch), piece(labels, 0, problem.data_size * problem.model_size, rank)
+    own = piece(piece(batch, 0, problem.data_size, row), 1, problem.model_size, column)
+    return np.ascontiguousarray(own), piece(labels, 0, problem.data_size * problem.model_size, rank)
 
 
 def groups(problem: FcProblem, along_model: bool) -> list[list[int]]:
@@ -75,12 +75,12 @@ def whole(problem: FcProblem, pieces: Sequence[Sequence[Array]]) -> list[list[Ar
     """
     depth = problem.level + 1
     if problem.kind is Parallelism.PHYSICS:
-        return [list(rank_pieces[k : k + depth]) for rank_pieces in pieces for k in range(0, len(rank_pieces), depth)]
+        return [list(own[k : k + depth]) for own in pieces for k in range(0, len(own), depth)]
     if problem.kind is Parallelism.PIPELINE:
-        return [[array for rank_pieces in pieces for array in rank_pieces]]
+        return [[array for own in pieces for array in own]]
     different = problem.weight_pieces
-    for rank, rank_pieces in enumerate(pieces):
-        if not all(np.array_equal(a, b) for a, b in zip(pieces[rank % different], rank_pieces, strict=True)):
+    for rank, own in enumerate(pieces):
+        if not all(np.array_equal(a, b) for a, b in zip(pieces[rank % different], own, strict=True)):
             first = f"worker {rank % different} in {problem.mode}"
             raise ValueError(f"worker {rank} of {problem.workers} has other values than {first}")
     return [[np.concatenate(parts, axis=0) for parts in zip(*pieces[:different], strict=True)]]

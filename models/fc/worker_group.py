@@ -25,24 +25,22 @@ class NoDevice(Exception):
     """The backend finds no device of the requested kind; the message says what to check."""
 
 
-def require_devices(backend: str, device: str, available: int, workers: int, key: str = "workers") -> None:
+def require_devices(backend: str, device: str, found: int, workers: int, key: str = "workers") -> None:
     """Check that there is an accelerator for each worker, or for each of `devices` (the `key` of the setting).
 
     Raises `NoDevice` if there is none, or `NoSuchDevices`.
     """
-    if available == 0:
+    if found == 0:
         raise NoDevice(
             f"device: {device} was requested, but {backend} finds no such device; check the device, and install the "
             f"build of {backend} for it"
         )
-    if available < workers:
-        more_advice = "name more in CUDA_VISIBLE_DEVICES, or " if device == "gpu" else ""
-        fewer = (
-            "set device: cpu to use more workers than devices" if key == "workers" else f"lower {key} to {available}"
-        )
+    if found < workers:
+        more = "name more in CUDA_VISIBLE_DEVICES, or " if device == "gpu" else ""
+        fewer = "set device: cpu to use more workers than devices" if key == "workers" else f"lower {key} to {found}"
         raise NoSuchDevices(
-            f"{key}: must be at most the number of {device.upper()}s that {backend} finds in this cell ({available}), "
-            f"got {workers}; {more_advice}{fewer}"
+            f"{key}: must be at most the number of {device.upper()}s that {backend} finds in this cell ({found}), "
+            f"got {workers}; {more}{fewer}"
         )
 
 

@@ -119,7 +119,7 @@ def looked_up(shape: Shape, model: Any) -> list[Any]:
     if shape.architecture == GPT2:
         return list(backbone.position_embedding.weights)
     table = backbone.token_embedding
-    return [] if table.tie_weights else [weight for weight in table.weights if "reverse" not in weight.name]
+    return [] if table.tie_weights else [one for one in table.weights if "reverse" not in one.name]
 
 
 def prepared(model: Any, request: Request) -> Any:

@@ -27,14 +27,12 @@ def of_preset(
     `NotFetched` without a connection, and what `check` raises.
     """
     searched = places(preset, request.dataset_dir, request.folders)
-    folder = next((place for place in searched if place.is_dir()), None)
-    if folder is None and is_path(preset):
-        looked_in = ", ".join(str(place.absolute()) for place in searched)
+    found = next((place for place in searched if place.is_dir()), None)
+    if found is None and is_path(preset):
+        there = ", ".join(str(place.absolute()) for place in searched)
         advice = "name an existing folder, a preset of KerasHub, or an address that begins with kaggle:// or hf://"
-        raise ValueError(
-            f"{architecture}: preset: must be a folder, got {preset}; there is none at {looked_in}; {advice}"
-        )
-    name = str(folder or preset)
+        raise ValueError(f"{architecture}: preset: must be a folder, got {preset}; there is none at {there}; {advice}")
+    name = str(found or preset)
     try:
         check(name)
         return task.from_preset(name, preprocessor=None)
@@ -70,8 +68,8 @@ def connection_failure(error: BaseException, preset: str) -> BaseException | Non
 
         try:
             huggingface_hub.file_exists(preset.removeprefix(HUGGING_FACE), "config.json")
-        except Exception as raised:  # noqa: BLE001 - the libraries differ; other errors mean that the preset is wrong
-            failed = next(filter(_is_of_connection, _causes(raised)), None)
+        except Exception as asked:  # noqa: BLE001 - the libraries differ; other errors mean that the preset is wrong
+            failed = next(filter(_is_of_connection, _causes(asked)), None)
     return failed
 
 

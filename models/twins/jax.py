@@ -71,7 +71,7 @@ class _Steps:
         compute, extra = loss
         apply, slots = update
         # Copies: the step takes the memory of its state.
-        params = [jnp.array(variable.value) for variable in model.trainable_variables]
+        params = [jnp.array(one.value) for one in model.trainable_variables]
         self._state = {"params": params, "extra": extra, "slots": slots, "loss": jnp.zeros(())}
 
         def train_step(state: Any, batch: Batch) -> Any:
@@ -109,7 +109,7 @@ def _keras_loss(model: Any) -> tuple[Loss, Any]:
         outputs, extra = model.stateless_call(params, extra, x, training=True)
         return model.compute_loss(x, y, outputs, training=True), extra
 
-    return loss, [jnp.array(variable.value) for variable in model.non_trainable_variables]
+    return loss, [jnp.array(one.value) for one in model.non_trainable_variables]
 
 
 def _keras_update(model: Any) -> tuple[Update, Any]:
@@ -119,7 +119,7 @@ def _keras_update(model: Any) -> tuple[Update, Any]:
         params, slots = model.optimizer.stateless_apply(slots, gradients, params)
         return params, slots
 
-    return update, [jnp.array(variable.value) for variable in model.optimizer.variables]
+    return update, [jnp.array(one.value) for one in model.optimizer.variables]
 
 
 def _own_loss(model: Any, workload: str, seed: int) -> tuple[Loss, Any]:
@@ -128,8 +128,8 @@ def _own_loss(model: Any, workload: str, seed: int) -> tuple[Loss, Any]:
     drops = any(drop_rates(model))
 
     def loss(params: Any, key: Any, x: Any, y: Any) -> tuple[Any, Any]:
-        key, dropout_key = jax.random.split(key) if drops else (key, key)
-        likely = jax.nn.log_softmax(network(params, x, dropout_key))
+        key, own = jax.random.split(key) if drops else (key, key)
+        likely = jax.nn.log_softmax(network(params, x, own))
         if y.ndim < likely.ndim:
             return -jnp.mean(jnp.take_along_axis(likely, y[..., None], axis=-1)), key
         return -jnp.mean(jnp.sum(y * likely, axis=-1)), key
@@ -142,7 +142,7 @@ def _own_update(model: Any) -> tuple[Update, Any]:
     options = optimizer_of(model)
 
     def zeros() -> list[Any]:
-        return [jnp.zeros_like(variable.value) for variable in model.trainable_variables]
+        return [jnp.zeros_like(one.value) for one in model.trainable_variables]
 
     step = jnp.zeros((), jnp.int32)
     if isinstance(options, RMSprop):
@@ -163,13 +163,13 @@ def _rmsprop(options: RMSprop) -> Update:
 
 
 def _adamw(options: AdamW) -> Update:
-    beta_1, two = options.beta_1, options.beta_2
+    one, two = options.beta_1, options.beta_2
 
     def update(gradients: Sequence[Any], slots: Any, params: Sequence[Any]) -> tuple[Any, Any]:
         step = slots["step"] + 1
-        means = [beta_1 * m + (1 - beta_1) * g for m, g in zip(slots["means"], gradients, strict=True)]
+        means = [one * m + (1 - one) * g for m, g in zip(slots["means"], gradients, strict=True)]
         squares = [two * v + (1 - two) * g**2 for v, g in zip(slots["squares"], gradients, strict=True)]
-        corrected, scale = 1 - beta_1**step, 1 - two**step
+        corrected, scale = 1 - one**step, 1 - two**step
         moved = [
             p - options.rate * (m / corrected / (jnp.sqrt(v / scale) + options.epsilon) + options.weight_decay * p)
             for p, m, v in zip(params, means, squares, strict=True)
@@ -186,8 +186,8 @@ def dense_network(model: Any) -> Network:
     def logits(params: Sequence[Any], x: Any, key: Any) -> Any:
         pairs = list(zip(params[::2], params[1::2], strict=True))
         keys = jax.random.split(key, len(rates))
-        for (kernel, bias), rate, dropout_key in zip(pairs[:-1], rates, keys, strict=True):
-            x = _dropout(jax.nn.relu(x @ kernel + bias), rate, dropout_key)
+        for (kernel, bias), rate, own in zip(pairs[:-1], rates, keys, strict=True):
+            x = _dropout(jax.nn.relu(x @ kernel + bias), rate, own)
         kernel, bias = pairs[-1]
         return x @ kernel + bias
 
@@ -201,13 +201,13 @@ def convolutional_network(model: Any) -> Network:
     def logits(params: Sequence[Any], x: Any, key: Any) -> Any:
         pairs = list(zip(params[::2], params[1::2], strict=True))
         keys = jax.random.split(key, len(rates))
-        for index, padding in enumerate(("SAME", "VALID", "SAME", "VALID")):
-            kernel, bias = pairs[index]
+        for at, padding in enumerate(("SAME", "VALID", "SAME", "VALID")):
+            kernel, bias = pairs[at]
             x = lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
             x = jax.nn.relu(x + bias)
-            if index % 2:
+            if at % 2:
                 x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-                x = _dropout(x, rates[index // 2], keys[index // 2])
+                x = _dropout(x, rates[at // 2], keys[at // 2])
         (kernel, bias), (last_kernel, last_bias) = pairs[4:]
         x = jax.nn.relu(x.reshape(len(x), -1) @ kernel + bias)
         return _dropout(x, rates[2], keys[2]) @ last_kernel + last_bias
@@ -241,8 +241,8 @@ def decoder_network(model: Any) -> Network:
 
     def attended(take: Iterator[Any], x: Any) -> Any:
         projected = [jnp.einsum("btd,dhk->bthk", x, next(take)) + next(take) for _ in range(3)]
-        attention = jax.nn.dot_product_attention(*projected, is_causal=True)
-        return jnp.einsum("bthk,hkd->btd", attention, next(take)) + next(take)
+        found = jax.nn.dot_product_attention(*projected, is_causal=True)
+        return jnp.einsum("bthk,hkd->btd", found, next(take)) + next(take)
 
     def logits(params: Sequence[Any], tokens: Any, key: Any) -> Any:
         take = iter(params)

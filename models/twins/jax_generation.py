@@ -46,17 +46,17 @@ def _next_token(weights: Weights, caches: Caches, tokens: Any, span: tuple[Any, 
     `span` is the position of the first of them, and up to where they attend: the prompt, or the full cache.
     """
     begin, end = span
-    positions = begin + jnp.arange(tokens.shape[1])
-    visible = jnp.arange(end) <= positions[:, None]
-    x, filled = weights.tokens[tokens] + weights.positions[positions], []
+    at = begin + jnp.arange(tokens.shape[1])
+    seen = jnp.arange(end) <= at[:, None]
+    x, filled = weights.tokens[tokens] + weights.positions[at], []
     for block, cache in zip(weights.blocks, caches, strict=True):
         projected = _product(_normalised(x, block.attention_norm), block.projection)
         query, key, value = jnp.moveaxis(projected.reshape(*x.shape[:2], 3, *cache[0].shape[2:]), 2, 0)
         keys = lax.dynamic_update_slice(cache[0], key, (0, begin, 0, 0))
         values = lax.dynamic_update_slice(cache[1], value, (0, begin, 0, 0))
         filled.append((keys, values))
-        attention = jax.nn.dot_product_attention(query, keys[:, :end], values[:, :end], mask=visible[None, None])
-        x = x + _product(attention.reshape(x.shape), block.joined)
+        found = jax.nn.dot_product_attention(query, keys[:, :end], values[:, :end], mask=seen[None, None])
+        x = x + _product(found.reshape(x.shape), block.joined)
         x = x + _product(jax.nn.gelu(_product(_normalised(x, block.feed_norm), block.hidden)), block.out)
     logits = _normalised(x[:, -1], weights.norm) @ weights.tokens.T
     return jnp.argmax(logits, axis=-1).astype(tokens.dtype), filled

@@ -21,10 +21,10 @@ Network = Callable[[Sequence[Any], Any], Any]
 
 def rungs(model: Any, workload: str, compiled: Compiled, seed: int) -> dict[str, Callable[[], Rung]]:
     """Return what makes each rung for a Keras model of the workload."""
-    weights = [variable.value for variable in model.trainable_variables]
+    weights = [one.value for one in model.trainable_variables]
 
     def own_variables() -> list[Any]:
-        return [tf.Variable(weight) for weight in weights]
+        return [tf.Variable(one) for one in weights]
 
     def native() -> Rung:
         variables = own_variables()
@@ -48,7 +48,7 @@ class _KerasOptimizer:
 
     def __init__(self, model: Any) -> None:
         self._optimizer, self._weights = model.optimizer, model.trainable_variables
-        self.variables = [weight.value for weight in self._weights]
+        self.variables = [one.value for one in self._weights]
         self.count = model.optimizer.iterations.value
 
     def apply(self, gradients: Sequence[Any]) -> None:
@@ -71,7 +71,7 @@ class _OwnOptimizer:
     def apply(self, gradients: Sequence[Any]) -> None:
         """Update the variables; gradients of rows of a table become those of the table."""
         self.count.assign_add(1)
-        self._update([tf.convert_to_tensor(gradient) for gradient in gradients])
+        self._update([tf.convert_to_tensor(one) for one in gradients])
 
 
 class _Steps:
@@ -85,9 +85,9 @@ class _Steps:
 
         def train_step(x: Any, y: Any) -> None:
             with tf.GradientTape() as tape:
-                batch_loss = loss(x, y)
-            optimizer.apply(tape.gradient(batch_loss, optimizer.variables))
-            total.assign_add(batch_loss)
+                found = loss(x, y)
+            optimizer.apply(tape.gradient(found, optimizer.variables))
+            total.assign_add(found)
 
         self._train = train_step if compiled.eager else tf.function(train_step, jit_compile=compiled.jit)
 
@@ -128,7 +128,7 @@ def _own_loss(workload: str, model: Any, variables: Sequence[Any]) -> Callable[[
 
 
 def _zeros(variables: Sequence[Any]) -> list[Any]:
-    return [tf.Variable(tf.zeros_like(variable)) for variable in variables]
+    return [tf.Variable(tf.zeros_like(one)) for one in variables]
 
 
 def _rmsprop(options: RMSprop, variables: Sequence[Any], count: Any) -> Update:
@@ -144,14 +144,14 @@ def _rmsprop(options: RMSprop, variables: Sequence[Any], count: Any) -> Update:
 
 
 def _adamw(options: AdamW, variables: Sequence[Any], count: Any) -> Update:
-    beta_1, two = options.beta_1, options.beta_2
+    one, two = options.beta_1, options.beta_2
     means, squares = _zeros(variables), _zeros(variables)
 
     def update(gradients: Sequence[Any]) -> None:
         step = tf.cast(count, tf.float32)
-        rate = options.rate * tf.sqrt(1 - two**step) / (1 - beta_1**step)  # epsilon as in TensorFlow's own Adam
+        rate = options.rate * tf.sqrt(1 - two**step) / (1 - one**step)  # epsilon as in TensorFlow's own Adam
         for variable, g, mean, square in zip(variables, gradients, means, squares, strict=True):
-            mean.assign(beta_1 * mean + (1 - beta_1) * g)
+            mean.assign(one * mean + (1 - one) * g)
             square.assign(two * square + (1 - two) * g**2)
             variable.assign_sub(options.rate * options.weight_decay * variable)
             variable.assign_sub(rate * mean / (tf.sqrt(square) + options.epsilon))
@@ -178,10 +178,10 @@ def convolutional_network(model: Any) -> Network:
 
     def logits(weights: Sequence[Any], x: Any) -> Any:
         *convolutions, (kernel, bias), (last_kernel, last_bias) = zip(weights[::2], weights[1::2], strict=True)
-        for index, (own_kernel, own_bias) in enumerate(convolutions):
-            x = tf.nn.relu(tf.nn.conv2d(x, own_kernel, 1, "VALID" if index % 2 else "SAME") + own_bias)
-            if index % 2:
-                x = _dropout(tf.nn.max_pool2d(x, 2, 2, "VALID"), rates[index // 2])
+        for at, (own_kernel, own_bias) in enumerate(convolutions):
+            x = tf.nn.relu(tf.nn.conv2d(x, own_kernel, 1, "VALID" if at % 2 else "SAME") + own_bias)
+            if at % 2:
+                x = _dropout(tf.nn.max_pool2d(x, 2, 2, "VALID"), rates[at // 2])
         x = tf.reshape(x, (x.shape[0], -1))
         return _dropout(tf.nn.relu(x @ kernel + bias), rates[2]) @ last_kernel + last_bias
 
@@ -219,8 +219,8 @@ def decoder_network(model: Any) -> Network:
         scores = tf.einsum("bthk,bshk->bhts", query, key) / query.shape[-1] ** 0.5
         causal = tf.linalg.band_part(tf.ones((x.shape[1], x.shape[1]), tf.bool), -1, 0)
         shares = tf.nn.softmax(tf.where(causal, scores, scores.dtype.min))
-        attention = tf.einsum("bhts,bshk->bthk", shares, value)
-        return tf.einsum("bthk,hkd->btd", attention, next(take)) + next(take)
+        found = tf.einsum("bhts,bshk->bthk", shares, value)
+        return tf.einsum("bthk,hkd->btd", found, next(take)) + next(take)
 
     def logits(weights: Sequence[Any], tokens: Any) -> Any:
         take = iter(weights)

@@ -51,18 +51,18 @@ def _next_token(weights: Weights, caches: Caches, tokens: Any, span: tuple[Any, 
     `span` is the position of the first of them, and up to where they attend: the prompt, or the full cache.
     """
     begin, end = span
-    positions = begin + tf.range(tokens.shape[0])
-    visible = tf.range(end) <= positions[:, None]
-    x, filled = tf.gather(weights.tokens, tokens) + tf.gather(weights.positions, positions)[:, None], []
+    at = begin + tf.range(tokens.shape[0])
+    seen = tf.range(end) <= at[:, None]
+    x, filled = tf.gather(weights.tokens, tokens) + tf.gather(weights.positions, at)[:, None], []
     for block, cache in zip(weights.blocks, caches, strict=True):
         projected = _product(_normalised(x, block.attention_norm), block.projection)
         query, key, value = tf.unstack(tf.reshape(projected, (*x.shape[:2], 3, *cache[0].shape[2:])), axis=2)
         keys, values = _written(cache[0], key, begin), _written(cache[1], value, begin)
         filled.append((keys, values))
         scores = tf.einsum("tbhk,sbhk->bhts", query, keys[:end]) / query.shape[-1] ** 0.5
-        shares = tf.nn.softmax(tf.where(visible, scores, scores.dtype.min))
-        attention = tf.einsum("bhts,sbhk->tbhk", shares, values[:end])
-        x = x + _product(tf.reshape(attention, x.shape), block.joined)
+        shares = tf.nn.softmax(tf.where(seen, scores, scores.dtype.min))
+        found = tf.einsum("bhts,sbhk->tbhk", shares, values[:end])
+        x = x + _product(tf.reshape(found, x.shape), block.joined)
         hidden = tf.nn.gelu(_product(_normalised(x, block.feed_norm), block.hidden), approximate=True)
         x = x + _product(hidden, block.out)
     logits = tf.matmul(_normalised(x[-1], weights.norm), weights.tokens, transpose_b=True)

@@ -30,8 +30,8 @@ def continuing(model: Any, prompt_length: int, compiled: Compiled) -> Continue:
             sequence[:, position + 1] = decoder(sequence[:, position : position + 1], caches, position)
         return sequence.cpu().numpy()
 
-    continuation: Continue = generate
-    return continuation
+    made: Continue = generate
+    return made
 
 
 class CachedBlock(nn.Module):  # type: ignore[misc]
@@ -52,8 +52,8 @@ class CachedBlock(nn.Module):  # type: ignore[misc]
         cache[0, :, :, begin:end], cache[1, :, :, begin:end] = key, value
         keys, values = cache[:, :, :, :end]
         # After the prompt a step has one query, which sees all that is filled.
-        attention = functional.scaled_dot_product_attention(query, keys, values, is_causal=begin == 0)
-        x = x + self.joined(attention.transpose(1, 2).flatten(2))
+        found = functional.scaled_dot_product_attention(query, keys, values, is_causal=begin == 0)
+        x = x + self.joined(found.transpose(1, 2).flatten(2))
         return x + self.out(functional.gelu(self.hidden(self.feed_norm(x)), approximate="tanh"))
 
 
@@ -65,9 +65,7 @@ class CachedDecoder(nn.Module):  # type: ignore[misc]
         (tokens, width), (length, _) = weights.tokens.shape, weights.positions.shape
         self.heads = heads
         self.tokens, self.positions = nn.Embedding(tokens, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(
-            CachedBlock(width, heads, block_weights.hidden.bias.size) for block_weights in weights.blocks
-        )
+        self.blocks = nn.ModuleList(CachedBlock(width, heads, one.hidden.bias.size) for one in weights.blocks)
         self.norm = nn.LayerNorm(width, eps=EPSILON)
         self._fill(weights)
 
@@ -88,9 +86,9 @@ class CachedDecoder(nn.Module):  # type: ignore[misc]
         self.tokens.weight.copy_(torch.from_numpy(weights.tokens))
         self.positions.weight.copy_(torch.from_numpy(weights.positions))
         _copy(weights.norm, self.norm)
-        for block, own_block in zip(weights.blocks, self.blocks, strict=True):
+        for block, own in zip(weights.blocks, self.blocks, strict=True):
             for name in generation.BlockWeights._fields:
-                _copy(getattr(block, name), getattr(own_block, name))
+                _copy(getattr(block, name), getattr(own, name))
 
 
 def _copy(affine: Affine, module: Any) -> None:

@@ -40,15 +40,13 @@ def client(project: str, options: Options, deadline: Deadline) -> bigquery.Clien
             "`bigquery` of the way this program was installed)"
         ) from error
     try:
-        credentials = _credentials(options)
-        return bigquery.Client(
-            project, credentials=credentials, location=options.location, _http=_session(credentials, deadline)
-        )
+        found = _credentials(options)
+        return bigquery.Client(project, credentials=found, location=options.location, _http=_session(found, deadline))
     except error_mapping.client_errors() as error:
         raise error_mapping.to_upload_error(f"connect to project {project}", error) from None
 
 
-def _session(credentials: Any, deadline: Deadline) -> Any:
+def _session(found: Any, deadline: Deadline) -> Any:
     """Return a session with these credentials; the deadline limits its requests, including those for tokens."""
     from google.auth.transport.requests import AuthorizedSession, Request
     from requests import Session
@@ -57,13 +55,13 @@ def _session(credentials: Any, deadline: Deadline) -> Any:
     class Limited(HTTPAdapter):
         """Limits the timeout of each request to the time until the deadline."""
 
-        def send(self, request: Any, stream: bool = False, timeout: Any = None, *args: Any, **options: Any) -> Any:
+        def send(self, request: Any, stream: bool = False, timeout: Any = None, *args: Any, **given: Any) -> Any:
             connect, read = timeout if isinstance(timeout, tuple) else (timeout, timeout)
             limits = deadline.left_s(connect or REQUEST_S), deadline.left_s(read or REQUEST_S)
-            return super().send(request, stream, limits, *args, **options)
+            return super().send(request, stream, limits, *args, **given)
 
     tokens = Session()
-    session = AuthorizedSession(credentials, auth_request=Request(tokens))
+    session = AuthorizedSession(found, auth_request=Request(tokens))
     for scheme in ("https://", "http://"):
         session.mount(scheme, Limited())
         tokens.mount(scheme, Limited())
@@ -77,9 +75,9 @@ def _credentials(options: Options) -> Any:
     if os.environ.get(EMULATOR):
         return credentials.AnonymousCredentials()
     try:
-        default_credentials, _ = default(scopes=SCOPES)
+        found, _ = default(scopes=SCOPES)
     except (AttributeError, KeyError, TypeError):  # raised by google-auth for a JSON file without credentials
         raise exceptions.DefaultCredentialsError("The file is JSON, but contains no credentials.") from None
     if options.impersonate is None:
-        return default_credentials
-    return impersonated_credentials.Credentials(default_credentials, options.impersonate, SCOPES)
+        return found
+    return impersonated_credentials.Credentials(found, options.impersonate, SCOPES)

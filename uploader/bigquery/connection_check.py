@@ -37,13 +37,11 @@ def check() -> None:
 
 def check_emulator(address: str, limit_s: float = LIMIT_S) -> None:
     """Raise `BadInput` for an address that is not a URL, `Unreachable` if nothing responds there in time."""
-    split, shown_address = _split(address), without_user(address)
+    split, where = _split(address), without_user(address)
     if split is None or split.scheme not in PORTS:
-        raise BadInput(f"{EMULATOR}: must be a URL such as http://127.0.0.1:9050, got {shown_address!r}")
+        raise BadInput(f"{EMULATOR}: must be a URL such as http://127.0.0.1:9050, got {where!r}")
     if why := _failure(split, _request, limit_s):
-        raise Unreachable(
-            f"{EMULATOR}: no emulator responds at {shown_address}: {why}; {_advice(split.hostname or '')}"
-        )
+        raise Unreachable(f"{EMULATOR}: no emulator responds at {where}: {why}; {_advice(split.hostname or '')}")
 
 
 def check_google(limit_s: float = LIMIT_S) -> None:
@@ -60,10 +58,10 @@ def check_google(limit_s: float = LIMIT_S) -> None:
         where = without_user(address)
         raise BadInput(f"HTTPS_PROXY: must be a URL such as http://proxy:3128, got {where!r}")
     if why := _failure(split, _connect, limit_s):
-        peer = f"the proxy {split.hostname}" if proxy else str(split.hostname)
+        what = f"the proxy {split.hostname}" if proxy else str(split.hostname)
         where = "the container's network (not network_mode: none)" if process.in_container() else "the network"
         raise Unreachable(
-            f"no connection to {peer}, port {_port(split)}: {why}; check {where}, DNS and HTTPS_PROXY, then run the "
+            f"no connection to {what}, port {_port(split)}: {why}; check {where}, DNS and HTTPS_PROXY, then run the "
             "same command again: nothing is lost"
         )
 
@@ -99,7 +97,7 @@ def _failure(split: SplitResult, connect: Callable[[SplitResult, float], None], 
 
     Runs in a thread, since name resolution has no timeout, and a name may resolve to many addresses with one each.
     """
-    answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    found: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     resolved = threading.Event()
 
     def run() -> None:
@@ -108,17 +106,17 @@ def _failure(split: SplitResult, connect: Callable[[SplitResult, float], None], 
             resolved.set()
             connect(split, limit_s)
         except TimeoutError:
-            answers.put(f"no response within {limit_s:g} s")
+            found.put(f"no response within {limit_s:g} s")
         except OSError as error:
-            answers.put(error.strerror or str(error))
+            found.put(error.strerror or str(error))
         except ValueError as error:  # the host cannot be encoded as a domain name
-            answers.put(str(error))
+            found.put(str(error))
         else:
-            answers.put(None)
+            found.put(None)
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        return answers.get(timeout=1.5 * limit_s)
+        return found.get(timeout=1.5 * limit_s)
     except queue.Empty:
         return f"{'no response' if resolved.is_set() else 'the name is not resolved'} within {1.5 * limit_s:g} s"
 

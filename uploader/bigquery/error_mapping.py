@@ -108,7 +108,7 @@ def to_upload_error(action: str, error: Exception) -> WarehouseFailure:
 
 def by_reason(action: str, errors: Sequence[Any], code: int | None, message: str) -> WarehouseFailure:
     """Return the uploader's error for a reason in BigQuery's error table."""
-    reasons = [str(error.get("reason")) for error in errors if isinstance(error, Mapping)]
+    reasons = [str(one.get("reason")) for one in errors if isinstance(one, Mapping)]
     if any(words in message for words in CONFLICTS):
         return Contended(f"{action}: another uploader changes the table: {_short(message)}; push again later")
     reason = next(iter(reasons), None) or BY_CODE.get(int(code or 0), "")
@@ -184,11 +184,11 @@ class RetryPolicy:
 
     def retry(self, call: Callable[[], T], deadline: Deadline | None = None) -> T:
         """Return the result of `call`, which is called up to `tries` times while it raises `Unreachable`."""
-        for tries_left, wait_s in zip(reversed(range(self.tries)), self.waits_s(), strict=False):
+        for left, wait_s in zip(reversed(range(self.tries)), self.waits_s(), strict=False):
             try:
                 return call()
             except Unreachable:
-                if not tries_left:
+                if not left:
                     raise
                 self.pause(wait_s, deadline)
         raise AssertionError("the last attempt returns or raises")

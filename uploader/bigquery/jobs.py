@@ -61,11 +61,11 @@ class Jobs:
 
     def run(self, name: str, start: Callable[[str], Any], location: str | None) -> Any:
         """Start a job and return it when it has succeeded. Raises `WarehouseFailure` with the job's error."""
-        for tries_left, wait_s in zip(reversed(range(self.policy.tries)), self.policy.waits_s(), strict=False):
+        for left, wait_s in zip(reversed(range(self.policy.tries)), self.policy.waits_s(), strict=False):
             result = self._attempt(name, start, location)
             if not isinstance(result, WarehouseFailure):
                 return result
-            if not tries_left or not isinstance(result, Unreachable) or isinstance(result, Contended):
+            if not left or not isinstance(result, Unreachable) or isinstance(result, Contended):
                 raise result
             self.policy.pause(wait_s, self.deadline)
         raise AssertionError("the last attempt returns or raises")
@@ -113,6 +113,6 @@ def _failure(name: str, job: Any) -> WarehouseFailure:
     failure = error_mapping.by_reason(name, [result], None, str(result.get("message", "")))
     if type(failure) is not RowsRefused:
         return failure
-    messages = [str(error.get("message", "")) for error in (job.errors or []) if isinstance(error, Mapping)]
-    text = "; ".join(dict.fromkeys(" ".join(message.split()) for message in messages[:3] if message))
+    messages = [str(one.get("message", "")) for one in (job.errors or []) if isinstance(one, Mapping)]
+    text = "; ".join(dict.fromkeys(" ".join(one.split()) for one in messages[:3] if one))
     return RowsRefused(text or str(failure))

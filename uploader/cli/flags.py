@@ -79,14 +79,14 @@ class Forwarded:
 
     def given(self, args: argparse.Namespace) -> tuple[str, ...]:
         """Return the given options, as arguments of the command that they are forwarded to."""
-        words: list[str] = []
+        found: list[str] = []
         for flag in self.flags:
             value = getattr(args, self._key(flag))
             if value is True:
-                words.append(f"--{flag.name}")
+                found.append(f"--{flag.name}")
             elif value not in (None, False):
-                words.append(f"--{flag.name}={value}")
-        return tuple(words)
+                found.append(f"--{flag.name}={value}")
+        return tuple(found)
 
     def _key(self, flag: Flag) -> str:
         return f"{self.prefix}_{flag.key}"

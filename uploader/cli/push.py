@@ -75,30 +75,30 @@ def push(target: options.Target, *, retry_dead: bool, repair: bool, quiet: bool)
         if retry_dead or repair:
             with outbox.locked():
                 say(f"{outbox.requeue_dead_letters()} rows that were set aside are retried")
-        summary = pushing.push(results, warehouse, outbox, say)
+        done = pushing.push(results, warehouse, outbox, say)
         repaired = None
         if repair:
             from keras_matrix.uploader import repair as repairing
 
-            repaired = repairing.repair(results, warehouse, outbox, summary, say)
+            repaired = repairing.repair(results, warehouse, outbox, done, say)
         if isinstance(warehouse, LocalWarehouse):
             warehouse.check_files()  # a push without new rows does not open the files
-    say(f"{summary.new:,} new rows, {summary.known:,} already present")
-    for line in [*_problems(summary), *(repair_summary.lines(repaired, target.address) if repaired else [])]:
+    say(f"{done.new:,} new rows, {done.known:,} already present")
+    for line in [*_problems(done), *(repair_summary.lines(repaired, target.address) if repaired else [])]:
         print(line)
-    failed = summary.dead or summary.left_out or summary.uncompared or lost
+    failed = done.dead or done.left_out or done.uncompared or lost
     return 1 if failed or (repaired and repair_summary.differs(repaired)) else 0
 
 
-def _problems(summary: PushSummary) -> list[str]:
+def _problems(done: PushSummary) -> list[str]:
     """Return a line for each problem of a push."""
-    lines = [f"skipped: {line}" for line in summary.left_out] + summary.conflicts + summary.uncompared
-    if summary.dead:
-        lines.append(f"{plural(summary.dead, 'row')} set aside: uploader status lists the reasons")
-    if summary.expired:
-        lines.append(f"not sent: {len(summary.expired)} runs that are older than the warehouse's retention")
-    if summary.without_findings:
-        lines.append(_findings_advice(summary.without_findings))
+    lines = [f"skipped: {line}" for line in done.left_out] + done.conflicts + done.uncompared
+    if done.dead:
+        lines.append(f"{plural(done.dead, 'row')} set aside: uploader status lists the reasons")
+    if done.expired:
+        lines.append(f"not sent: {len(done.expired)} runs that are older than the warehouse's retention")
+    if done.without_findings:
+        lines.append(_findings_advice(done.without_findings))
     return lines
 
 

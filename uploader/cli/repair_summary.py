@@ -23,20 +23,20 @@ def lines(repaired: RepairSummary, address: str) -> list[str]:
     from keras_matrix.uploader import verify
     from keras_matrix.uploader.warehouse import is_local
 
-    texts = [str(restored_rows) for restored_rows in repaired.restored[:MOST_LISTED]]
-    if (unlisted := len(repaired.restored) - MOST_LISTED) > 0:
-        texts.append(f"rows of {unlisted} more runs were missing")
-    texts += [*verify.listed(list(repaired.remaining)), *repaired.doubled, *repaired.unread]
-    if repaired.doubled or any(not difference.missing for difference in repaired.remaining):
-        texts.append(REPLACE_LOCAL if is_local(address) else REPLACE_BIGQUERY)
+    found = [str(one) for one in repaired.restored[:MOST_LISTED]]
+    if (more := len(repaired.restored) - MOST_LISTED) > 0:
+        found.append(f"rows of {more} more runs were missing")
+    found += [*verify.listed(list(repaired.remaining)), *repaired.doubled, *repaired.unread]
+    if repaired.doubled or any(not one.missing for one in repaired.remaining):
+        found.append(REPLACE_LOCAL if is_local(address) else REPLACE_BIGQUERY)
     if repaired.expired:
-        texts.append(f"not compared: {repaired.expired} runs that are older than the warehouse's retention")
+        found.append(f"not compared: {repaired.expired} runs that are older than the warehouse's retention")
     if repaired.lost:
-        texts.append(f"{repaired.lost:,} attempts are missing and have no record here: repeat their import")
-    missing = sum(restored_rows.missing for restored_rows in repaired.restored)
-    restored = sum(restored_rows.restored for restored_rows in repaired.restored)
+        found.append(f"{repaired.lost:,} attempts are missing and have no record here: repeat their import")
+    missing = sum(one.missing for one in repaired.restored)
+    restored = sum(one.restored for one in repaired.restored)
     remaining = f"{_remaining(repaired)} differences remain"
-    return [*texts, f"repair: {missing:,} rows were missing, {restored:,} are restored, {remaining}"]
+    return [*found, f"repair: {missing:,} rows were missing, {restored:,} are restored, {remaining}"]
 
 
 def differs(repaired: RepairSummary) -> bool:

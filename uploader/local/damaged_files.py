@@ -42,38 +42,38 @@ class DamagedFile:
 def find_damaged(folder: Path, tables: Sequence[Table] = TABLES) -> list[DamagedFile]:
     """Return the damaged files of these tables. Raises `WarehouseFailure`."""
     reader, named = FileTester(), _named(folder, tables)
-    damaged = [
+    found = [
         DamagedFile(table, path, why) for table, path in named if (why := reader.unreadable(table, path)) is not None
     ]
     return [
-        damaged_file for damaged_file in damaged if (damaged_file.table, damaged_file.path) in _named(folder, tables)
+        one for one in found if (one.table, one.path) in _named(folder, tables)
     ]  # a compaction may have come between
 
 
 def find_truncated(folder: Path) -> list[DamagedFile]:
     """Return the files that are missing or truncated; reads the last bytes of each. Raises `WarehouseFailure`."""
-    truncations = [(table, path, _truncation(path)) for table, path in _named(folder, TABLES)]
-    return [DamagedFile(table, path, reason) for table, path, reason in truncations if reason is not None]
+    found = [(table, path, _truncation(path)) for table, path in _named(folder, TABLES)]
+    return [DamagedFile(table, path, reason) for table, path, reason in found if reason is not None]
 
 
 def find_unfit(folder: Path, files: Mapping[str, Sequence[str]]) -> list[DamagedFile]:
     """Return what is in the place of a file and is none, such as a link or a pipe, which a query would wait for."""
-    unfit = []
+    found = []
     for table in TABLES:
         for name in files[table.name]:
             path = folder / table.name / name
             with suppress(OSError):  # such as of a missing file, which is reported when it is read
                 if not stat.S_ISREG(path.lstat().st_mode):
-                    unfit.append(DamagedFile(table, path, f"is {NOT_REGULAR}"))
-    return unfit
+                    found.append(DamagedFile(table, path, f"is {NOT_REGULAR}"))
+    return found
 
 
-def damaged_error(damaged: Sequence[DamagedFile]) -> FileDamaged:
+def damaged_error(found: Sequence[DamagedFile]) -> FileDamaged:
     """Return the error for damaged files."""
-    listed = "\n  ".join(map(str, damaged[:MOST_LISTED]))
-    more_text = f"\n  and {len(damaged) - MOST_LISTED} more" if len(damaged) > MOST_LISTED else ""
+    listed = "\n  ".join(map(str, found[:MOST_LISTED]))
+    more = f"\n  and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
     return FileDamaged(
-        f"the warehouse has {len(damaged)} damaged file{'s' if len(damaged) > 1 else ''}:\n  {listed}{more_text}\n"
+        f"the warehouse has {len(found)} damaged file{'s' if len(found) > 1 else ''}:\n  {listed}{more}\n"
         "queries fail and new rows of its table stay pending until the file is set aside and its rows are sent "
         "again from the records with: uploader push --repair, with the same --to and --results"
     )
@@ -128,10 +128,5 @@ def _truncation(path: Path) -> str | None:
 
 def _named(folder: Path, tables: Sequence[Table]) -> list[tuple[Table, Path]]:
     files = manifest.read(folder) or manifest.empty()
-    table_names = {table.name for table in tables}
-    return [
-        (BY_NAME[name], folder / name / file_name)
-        for name, names in files.items()
-        if name in table_names
-        for file_name in names
-    ]
+    wanted = {table.name for table in tables}
+    return [(BY_NAME[name], folder / name / one) for name, names in files.items() if name in wanted for one in names]

@@ -41,49 +41,49 @@ class Repairs:
 
 def repair(folder: Path) -> list[str]:
     """Repair the files, with the warehouse's lock; return a line for each repair. Raises `WarehouseFailure`."""
-    repairs = Repairs(FileTester())
-    manifest_files = _manifest(folder, repairs)
+    done = Repairs(FileTester())
+    found = _manifest(folder, done)
     files, restored = manifest.empty(), []
     for table in TABLES:
         named = files[table.name]
-        if manifest_files is not None:
-            named += _readable(folder, table, manifest_files[table.name], repairs)
+        if found is not None:
+            named += _readable(folder, table, found[table.name], done)
         else:
-            for name in _readable(folder, table, manifest.parquet_files(folder, table.name), repairs):
+            for name in _readable(folder, table, manifest.parquet_files(folder, table.name), done):
                 _add_rows(folder, table, named, folder / table.name / name)
-        restored += _restore(folder, table, named, repairs)
-    if files != manifest_files:
+        restored += _restore(folder, table, named, done)
+    if files != found:
         manifest.write(folder, files)
     for path in restored:
         path.unlink()
-    return [*repairs.lines, *([WITHOUT_RECORD] if repairs.aside else [])]
+    return [*done.lines, *([WITHOUT_RECORD] if done.aside else [])]
 
 
-def _manifest(folder: Path, repairs: Repairs) -> Files | None:
+def _manifest(folder: Path, done: Repairs) -> Files | None:
     """Return the files that the manifest names; None if it must be rebuilt."""
     try:
         return manifest.read(folder) or manifest.empty()
     except ManifestDamaged as error:
         path = folder / manifest.NAME
-        repairs.lines.append(f"{str(error).rpartition(';')[0]}; rebuilt from the Parquet files")
+        done.lines.append(f"{str(error).rpartition(';')[0]}; rebuilt from the Parquet files")
         if path.exists() or path.is_symlink():
             set_aside(folder, path, "")
         return None
 
 
-def _readable(folder: Path, table: Table, names: Sequence[str], repairs: Repairs) -> list[str]:
+def _readable(folder: Path, table: Table, names: Sequence[str], done: Repairs) -> list[str]:
     """Return the readable files without duplicates; set the others aside."""
     readable = []
     for name in dict.fromkeys(names):
         path = folder / table.name / name
-        reason = repairs.reader.unreadable(table, path)
+        reason = done.reader.unreadable(table, path)
         if reason is None:
             readable.append(name)
         elif reason == MISSING:
-            repairs.lines.append(f"{path}: is missing; removed from the manifest")
+            done.lines.append(f"{path}: is missing; removed from the manifest")
         else:
-            repairs.aside.append(set_aside(folder, path, table.name))
-            repairs.lines.append(f"{path}: {reason}; set aside as {repairs.aside[-1]}")
+            done.aside.append(set_aside(folder, path, table.name))
+            done.lines.append(f"{path}: {reason}; set aside as {done.aside[-1]}")
     return readable
 
 
@@ -100,29 +100,29 @@ def set_aside(folder: Path, path: Path, below: str) -> Path:
     return target
 
 
-def _restore(folder: Path, table: Table, named: list[str], repairs: Repairs) -> list[Path]:
+def _restore(folder: Path, table: Table, named: list[str], done: Repairs) -> list[Path]:
     """Add the rows of files that were set aside and can be read now; return these files."""
     restored = []
     for name in manifest.parquet_files(folder / DAMAGED, table.name):
         path = folder / DAMAGED / table.name / name
-        if repairs.reader.unreadable(table, path) is None:
+        if done.reader.unreadable(table, path) is None:
             count = _add_rows(folder, table, named, path)
-            repairs.lines.append(f"{path}: can be read again; {count:,} of its rows were missing and are restored")
+            done.lines.append(f"{path}: can be read again; {count:,} of its rows were missing and are restored")
             restored.append(path)
     return restored
 
 
 def _add_rows(folder: Path, table: Table, named: list[str], path: Path) -> int:
     """Add the rows of a file whose keys are missing in the table; return how many."""
-    engine, table_folder = parquet.engine(), folder / table.name
+    engine, here = parquet.engine(), folder / table.name
     parquet.load_parquet(engine, table, str(path))
-    parquet.drop_existing(engine, table, [str(table_folder / name) for name in named])
+    parquet.drop_existing(engine, table, [str(here / name) for name in named])
     count = parquet.incoming_rows(engine)
-    if path.parent == table_folder and count == parquet.count_rows(engine, table, str(path)):
+    if path.parent == here and count == parquet.count_rows(engine, table, str(path)):
         named.append(path.name)
     elif count:
-        target = table_folder / f"{secrets.token_hex(16)}.parquet"
-        table_folder.mkdir(parents=True, exist_ok=True)
+        target = here / f"{secrets.token_hex(16)}.parquet"
+        here.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
             parquet.write_new(engine, table, [], str(temporary))
         named.append(target.name)

@@ -75,12 +75,10 @@ class JaxStages(WorkerGroup):
     def _step(self) -> None:
         for stage in self._stages:
             stage.begin_step()
-        outcomes = in_turn(self._stages, self._order.problem, self._weights, self._batches, lambda rank: nullcontext())
-        self._losses = [loss for loss, _ in outcomes]
-        self._weights = [
-            _descended(rank_weights, new) for rank_weights, (_, new) in zip(self._weights, outcomes, strict=True)
-        ]
-        self._gradients = [gradients for _, gradients in outcomes] if self._order.keep_gradients else []
+        found = in_turn(self._stages, self._order.problem, self._weights, self._batches, lambda rank: nullcontext())
+        self._losses = [loss for loss, _ in found]
+        self._weights = [_descended(own, new) for own, (_, new) in zip(self._weights, found, strict=True)]
+        self._gradients = [gradients for _, gradients in found] if self._order.keep_gradients else []
 
     def _placed(self, array: layout.Array, rank: int) -> Any:
         typed = array.astype(jnp.dtype(self._order.problem.precision))

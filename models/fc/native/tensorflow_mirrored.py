@@ -25,14 +25,14 @@ class MirroredWorker(TracedWorker):
         return taped_gradient(loss, weights)
 
     def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        loss_value, gradients = self.gradient(loss, weights)
-        return loss_value, self._summed(gradients)
+        own, gradients = self.gradient(loss, weights)
+        return own, self._summed(gradients)
 
     def summed_accumulated_gradient(
         self, losses: Sequence[Loss], weights: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        loss, gradients = self.accumulated_gradient(losses, weights)
-        return loss, self._summed(gradients)
+        own, gradients = self.accumulated_gradient(losses, weights)
+        return own, self._summed(gradients)
 
     def _summed(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Sum all gradients in one call, like an optimizer under a strategy; the strategy decides how to pack them."""
@@ -72,7 +72,7 @@ class MirroredWorkerGroup(TensorFlowWorkerGroup):
         with self._strategy.scope():
             drawn = layout.weights_of(self._order.problem, self._order.seed, 0)  # equal for all replicas
             self._mirrored = [tf.Variable(self._typed(weight)) for weight in drawn]
-        return [[variable.values[rank] for variable in self._mirrored] for rank in range(self._order.problem.workers)]
+        return [[own.values[rank] for own in self._mirrored] for rank in range(self._order.problem.workers)]
 
     def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:
         problem = self._order.problem
@@ -81,11 +81,11 @@ class MirroredWorkerGroup(TensorFlowWorkerGroup):
         def local(batch: tuple[Any, Any]) -> Result:
             workers.append(MirroredWorker(problem.workers))
             return program(problem.mode)(
-                workers[-1], problem, [tf.convert_to_tensor(variable) for variable in self._mirrored], batch
+                workers[-1], problem, [tf.convert_to_tensor(own) for own in self._mirrored], batch
             )
 
         loss, gradients = self._strategy.run(local, args=(self._batch,))
         self._workers = workers
         of_each = self._strategy.experimental_local_results
         parts = [of_each(gradient) for gradient in gradients]
-        return [(rank_loss, [part[rank] for part in parts]) for rank, rank_loss in enumerate(of_each(loss))]
+        return [(own, [part[rank] for part in parts]) for rank, own in enumerate(of_each(loss))]

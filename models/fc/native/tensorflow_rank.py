@@ -100,10 +100,10 @@ class TensorFlowRank(WorkerGroup):
 
     def watched(self, steps: int, epochs: int) -> list[tuple[float, float]]:
         """Run further epochs; return for each the seconds of a step, and those of it inside collectives."""
-        communication = by_profiling(lambda run: _inside_s(seen_by(self.backend, run)), self.run, steps, epochs)
-        if communication is None:
+        seen = by_profiling(lambda run: _inside_s(seen_by(self.backend, run)), self.run, steps, epochs)
+        if seen is None:
             return []
-        pairs = zip(communication.step_times_s, communication.compute_times_s, strict=True)
+        pairs = zip(seen.step_times_s, seen.compute_times_s, strict=True)
         return [(step_s, step_s - compute_s) for step_s, compute_s in pairs]
 
     def traced(self, order: TraceOrder) -> None:
@@ -157,6 +157,6 @@ def _inside_s(planes: list[Plane]) -> float:
         kinds = {kind for kind, name in plane.event_names.items() if name.endswith(COLLECTIVE)}
         for line in plane.lines if kinds else []:
             events = line.events()
-            is_collective = [kind in kinds for kind in events.kinds.tolist()]
-            spans += zip(events.start_ns[is_collective].tolist(), events.end_ns[is_collective].tolist(), strict=True)
+            found = [kind in kinds for kind in events.kinds.tolist()]
+            spans += zip(events.start_ns[found].tolist(), events.end_ns[found].tolist(), strict=True)
     return covered(spans) / 1e9

@@ -35,17 +35,17 @@ class CudaWorker(TorchWorker):
         self._stream = self._stream or torch.cuda.Stream()
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            communicated = communicate()
-            event = torch.cuda.Event()
-            event.record(self._stream)
-        return Pending(communicate, communicated, event)
+            made = communicate()
+            done = torch.cuda.Event()
+            done.record(self._stream)
+        return Pending(communicate, made, done)
 
 
 class Pending:
     """The result of an asynchronous communication; a call lets the current stream wait for it."""
 
-    def __init__(self, communicate: Callable[[], Tensor], communicated: Tensor, event: Any) -> None:
-        self._communicate, self._made, self._done = communicate, communicated, event
+    def __init__(self, communicate: Callable[[], Tensor], made: Tensor, done: Any) -> None:
+        self._communicate, self._made, self._done = communicate, made, done
 
     def __call__(self) -> Tensor:
         """Return the result, for use on the current stream."""

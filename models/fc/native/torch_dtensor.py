@@ -37,9 +37,9 @@ class DTensorWorker(TorchWorker):
         if self._counted:
             return super().gradient(loss, weights)
         with CollectiveCounter(self):
-            loss_and_gradients = super().gradient(loss, weights)
+            found = super().gradient(loss, weights)
         self._counted = True
-        return loss_and_gradients
+        return found
 
 
 # DTensor's collectives, the field that counts each, and whether its argument is one worker's piece of the array.

@@ -35,8 +35,8 @@ class TorchWorker(Worker):
             groups = layout.groups(problem, axis is WorkerAxis.MODEL)
             apart = [ranks if 1 < len(ranks) < self.size else None for ranks in groups]
             handles = [dist.new_group(ranks, timeout=COLLECTIVE_LIMIT) if ranks else None for ranks in apart]
-            (group,) = (handle for handle, ranks in zip(handles, groups, strict=True) if rank in ranks)
-            self._parts[axis] = TorchWorker(len(groups[0]), group, self)
+            (own,) = (handle for handle, ranks in zip(handles, groups, strict=True) if rank in ranks)
+            self._parts[axis] = TorchWorker(len(groups[0]), own, self)
 
     def group_gradients(self, problem: FcProblem) -> None:
         """Sum gradients in the buckets of a problem."""
@@ -108,7 +108,7 @@ class TorchWorker(Worker):
     def bucket_reduce(self, buffer: Tensor) -> Any:
         """Start to sum a bucket of gradients; return its future."""
         work = dist.all_reduce(buffer, async_op=True)
-        return work.get_future().then(lambda future: future.value()[0])
+        return work.get_future().then(lambda done: done.value()[0])
 
     def _all_reduce(self, x: Tensor) -> Tensor:
         x = x.contiguous()
@@ -119,9 +119,9 @@ class TorchWorker(Worker):
         # Pieces along the first axis are already contiguous, as the collectives require.
         pieces = x.contiguous() if axis == 0 else torch.cat(torch.chunk(x, self.size, axis))
         if x.is_cuda:
-            shard = x.new_empty((pieces.shape[0] // self.size, *pieces.shape[1:]))
-            dist.reduce_scatter_single(shard, pieces, group=self._group)
-            return shard
+            own = x.new_empty((pieces.shape[0] // self.size, *pieces.shape[1:]))
+            dist.reduce_scatter_single(own, pieces, group=self._group)
+            return own
         # gloo's reduce-scatter sums the entire array on every worker, which sends twice as much as this exchange.
         received = torch.empty_like(pieces)
         dist.all_to_all_single(received, pieces, group=self._group)

@@ -64,8 +64,8 @@ class Meeting:
 def located(place: WorkerPlacement, order: WorkerSpec, rank: int) -> WorkerPlacement:
     """Return the placement of a worker of this process, with its process, its network and its machine."""
     machine = order.rendezvous.sites[rank // order.workers_here].host_id if order.rendezvous else None
-    own_network = network.own_network() if order.namespaces else None
-    return replace(place, process=os.getpid(), network=own_network, machine=machine)
+    own = network.own_network() if order.namespaces else None
+    return replace(place, process=os.getpid(), network=own, machine=machine)
 
 
 def _named(host: str) -> str | None:

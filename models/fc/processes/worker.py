@@ -62,11 +62,11 @@ def _live(start: WorkerStart, requests: Connection, not_mine: list[Connection]) 
     for pipe in not_mine:
         pipe.close()
     try:
-        worker = None
+        own = None
         while True:
             method, arguments = requests.recv()
-            worker = worker or _arrive(start, requests)
-            requests.send((ANSWER, _answer(start, worker, method, arguments)))
+            own = own or _arrive(start, requests)
+            requests.send((ANSWER, _answer(start, own, method, arguments)))
     except (EOFError, ConnectionResetError, BrokenPipeError):
         pass
     except Exception as error:  # noqa: BLE001 - the process boundary: it is raised again by the requesting process
@@ -111,11 +111,11 @@ def _configure(order: WorkerSpec) -> None:
         keep_float64()
 
 
-def _answer(start: WorkerStart, worker: Any, method: str, arguments: tuple[Any, ...]) -> Any:
+def _answer(start: WorkerStart, own: Any, method: str, arguments: tuple[Any, ...]) -> Any:
     """Return the answer of the worker; from another machine the files of a trace, by name."""
     if not (method == "traced" and start.far):
-        return getattr(worker, method)(*arguments)
+        return getattr(own, method)(*arguments)
     (request,) = arguments
     with tempfile.TemporaryDirectory() as folder:
-        worker.traced(replace(request, folder=folder))
+        own.traced(replace(request, folder=folder))
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}

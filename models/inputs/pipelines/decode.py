@@ -70,18 +70,18 @@ def chosen_decoder(name: str) -> str:
     if name == NATIVE_DECODER:
         return name
     if name == "auto":
-        decoder = next((candidate for candidate, needed in DECODERS.items() if _installed(needed)), None)
-        if decoder is None:
+        found = next((one for one, needed in DECODERS.items() if _installed(needed)), None)
+        if found is None:
             raise DecoderUnavailable("decoder: none is installed; install simplejpeg and opencv-python-headless")
-        return decoder
+        return found
     if not _installed(DECODERS[name]):
-        packages = " ".join(_PACKAGES.get(package, package) for package in DECODERS[name])
+        packages = " ".join(_PACKAGES.get(one, one) for one in DECODERS[name])
         raise DecoderUnavailable(f"decoder: {name} is not installed; install {packages}, or use decoder: auto")
     return name
 
 
 def _installed(modules: tuple[str, ...]) -> bool:
-    return all(importlib.util.find_spec(module) for module in modules)
+    return all(importlib.util.find_spec(one) for one in modules)
 
 
 def _divisor(header: JpegHeader, size: int) -> int:
@@ -107,10 +107,10 @@ def _functions(name: str) -> tuple[Decoder, Callable[[Any, Pixels], None]]:
 @lru_cache(maxsize=1)
 def _raised_by_decoders() -> tuple[type[Exception], ...]:
     """Return the exceptions by which the libraries refuse data; TensorFlow's are converted by its module."""
-    exceptions: list[type[Exception]] = [ValueError, OSError, SyntaxError]
+    found: list[type[Exception]] = [ValueError, OSError, SyntaxError]
     if _installed(("cv2",)):
-        exceptions.append(opencv().error)
-    return tuple(exceptions)
+        found.append(opencv().error)
+    return tuple(found)
 
 
 def _simplejpeg(data: bytes, header: JpegHeader, divisor: int) -> Any:

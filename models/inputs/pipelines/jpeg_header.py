@@ -48,44 +48,42 @@ def read_header(data: bytes) -> JpegHeader:
     if not data:
         raise BadImage("is empty")
     if not data.startswith(START):
-        other_format = next((name for sign, name in _OTHER_FORMATS.items() if data.startswith(sign)), None)
-        raise BadImage(
-            f"is {other_format}, not JPEG; convert it" if other_format else f"is not JPEG: begins with {data[:4]!r}"
-        )
+        other = next((name for sign, name in _OTHER_FORMATS.items() if data.startswith(sign)), None)
+        raise BadImage(f"is {other}, not JPEG; convert it" if other else f"is not JPEG: begins with {data[:4]!r}")
     frame: JpegHeader | None = None
-    offset = len(START)
+    at = len(START)
     while True:
-        marker, offset = _marker(data, offset)
+        marker, at = _marker(data, at)
         if marker == _SCAN:
             break
-        length = int.from_bytes(data[offset : offset + 2], "big")
-        if length < 2 or offset + length > len(data):
+        length = int.from_bytes(data[at : at + 2], "big")
+        if length < 2 or at + length > len(data):
             raise BadImage(f"is truncated: ends within its header, at byte {len(data)}")
         if marker in _FRAMES:
-            frame = _frame(data[offset : offset + length], marker)
-        offset += length
+            frame = _frame(data[at : at + length], marker)
+        at += length
     if frame is None:
         raise BadImage("has no frame header before its data")
     # Thumbnails end with the same marker, but they are in the header.
-    if data.rfind(END) < offset:
+    if data.rfind(END) < at:
         raise BadImage(f"is truncated: has no end marker in its {len(data)} bytes")
     return frame
 
 
-def _marker(data: bytes, offset: int) -> tuple[int, int]:
+def _marker(data: bytes, at: int) -> tuple[int, int]:
     """Return the next marker with a length, and the position after it."""
     while True:
-        if offset + 4 > len(data) or data[offset : offset + 2] == END:
+        if at + 4 > len(data) or data[at : at + 2] == END:
             raise BadImage(f"is truncated: ends within its header, at byte {len(data)}")
-        if data[offset] != 0xFF:
-            raise BadImage(f"is damaged: has no marker at byte {offset}")
-        marker = data[offset + 1]
+        if data[at] != 0xFF:
+            raise BadImage(f"is damaged: has no marker at byte {at}")
+        marker = data[at + 1]
         if marker == 0xFF:  # a fill byte
-            offset += 1
+            at += 1
         elif marker in _WITHOUT_LENGTH:
-            offset += 2
+            at += 2
         else:
-            return marker, offset + 2
+            return marker, at + 2
 
 
 def _frame(segment: bytes, marker: int) -> JpegHeader:

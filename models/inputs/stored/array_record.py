@@ -46,18 +46,18 @@ class ArrayRecordSource(shards.RecordSource):
 
 
 def open_array_record(
-    paths: Sequence[Path], limit: int | None, features: Features, stored_manifest: Manifest | None
+    paths: Sequence[Path], limit: int | None, features: Features, known: Manifest | None
 ) -> ArrayRecordSource:
     """Return the source of ArrayRecord files. Raises `InputDataError` if one is damaged or has other features."""
     identities = tuple(identity(path) for path in paths)
-    counts = [_reader(path, file_identity).num_records() for path, file_identity in zip(paths, identities, strict=True)]
+    counts = [_reader(path, one).num_records() for path, one in zip(paths, identities, strict=True)]
     firsts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     count = shards.check_limit(paths[0].parent, int(firsts[-1]), limit)
     labels: dict[int, str] = {}
-    for path, file_identity, total in zip(paths, identities, counts, strict=True):
+    for path, one, total in zip(paths, identities, counts, strict=True):
         # With a manifest, the first record is enough to check the names of the features.
-        _collect_labels((path, file_identity), total if stored_manifest is None else 1, features, labels)
-    classes = shards.class_names(labels) if stored_manifest is None else stored_manifest.classes
+        _collect_labels((path, one), total if known is None else 1, features, labels)
+    classes = shards.class_names(labels) if known is None else known.classes
     return ArrayRecordSource(
         paths=tuple(paths), identities=identities, firsts=firsts, count=count, features=features, classes=classes
     )

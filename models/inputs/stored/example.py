@@ -61,56 +61,56 @@ def before_image(sample: Sample, text: str, file: str) -> bytes:
 
 def decoded(payload: bytes | memoryview, names: Features) -> Sample:
     """Return the sample in an Example. Raises `WrongExample`, which names the features that it has."""
-    features = features_of(payload)
-    names = _present(features, names)
-    values = _values(_wanted(features, names.image), BYTES_LIST)
+    found = features_of(payload)
+    names = _present(found, names)
+    values = _values(_wanted(found, names.image), BYTES_LIST)
     if not values:
         raise WrongExample(f"feature {names.image!r} has no bytes; it must contain one encoded image")
-    return Sample(bytes(piece(values[0])), _label(features, names))
+    return Sample(bytes(piece(values[0])), _label(found, names))
 
 
 def label_and_text(payload: bytes | memoryview, names: Features) -> tuple[int, str]:
     """Return the label of an Example and the name of its class, empty without one; does not touch the image's bytes."""
-    features = features_of(payload)
-    names = _present(features, names)
-    _wanted(features, names.image)
-    texts = _values(features[TEXT], BYTES_LIST) if TEXT in features else ()
-    return _label(features, names), os.fsdecode(bytes(piece(texts[0]))) if texts else ""
+    found = features_of(payload)
+    names = _present(found, names)
+    _wanted(found, names.image)
+    texts = _values(found[TEXT], BYTES_LIST) if TEXT in found else ()
+    return _label(found, names), os.fsdecode(bytes(piece(texts[0]))) if texts else ""
 
 
 def features_of(payload: bytes | memoryview) -> dict[str, memoryview]:
     """Return the features of an Example by name, as messages. Raises `WrongExample`."""
-    feature_by_name = {}
+    found = {}
     try:
         for top, features in fields(memoryview(payload)):
             for inner, entry in fields(piece(features)) if top == 1 else ():
                 if inner == 1:
                     parts = dict(fields(piece(entry)))
-                    feature_by_name[str(piece(parts[1]), "utf-8", "backslashreplace")] = piece(parts[2])
+                    found[str(piece(parts[1]), "utf-8", "backslashreplace")] = piece(parts[2])
     except (Malformed, IndexError, KeyError) as error:
         raise WrongExample(f"is not a tf.train.Example: {error}") from None
-    return feature_by_name
+    return found
 
 
-def _present(features: dict[str, memoryview], names: Features) -> Features:
+def _present(found: dict[str, memoryview], names: Features) -> Features:
     """Return the names to use: those of TensorFlow Datasets if a record has these and not the usual ones."""
-    usual = names.image in features or names != IMAGENET
-    return names if usual or not {TFDS.image, TFDS.label} <= features.keys() else TFDS
+    usual = names.image in found or names != IMAGENET
+    return names if usual or not {TFDS.image, TFDS.label} <= found.keys() else TFDS
 
 
-def _wanted(features: dict[str, memoryview], name: str) -> memoryview:
+def _wanted(found: dict[str, memoryview], name: str) -> memoryview:
     try:
-        return features[name]
+        return found[name]
     except KeyError:
-        names = ", ".join(sorted(features)) or "no features"
+        names = ", ".join(sorted(found)) or "no features"
         raise WrongExample(
             f"has no feature {name!r}; it has {names}; write the image and its label as {IMAGENET.image} and "
             f"{IMAGENET.label}, or as {TFDS.image} and {TFDS.label}"
         ) from None
 
 
-def _label(features: dict[str, memoryview], names: Features) -> int:
-    values = _values(_wanted(features, names.label), INT64_LIST)
+def _label(found: dict[str, memoryview], names: Features) -> int:
+    values = _values(_wanted(found, names.label), INT64_LIST)
     if not values:
         raise WrongExample(f"feature {names.label!r} has no integer; it must contain one label")
     first = values[0]
@@ -124,7 +124,7 @@ def _values(feature: memoryview, kind: int) -> Sequence[int | memoryview]:
     """Return the list in a feature; packed integers are one item. Empty if the feature is of another kind."""
     try:
         lists = [value for field, value in fields(feature) if field == kind]
-        values = [value for packed in lists for field, value in fields(piece(packed)) if field == 1]
+        values = [value for one in lists for field, value in fields(piece(one)) if field == 1]
         return [value for value in values if isinstance(value, int) or len(value)]
     except (Malformed, IndexError) as error:
         raise WrongExample(f"is not a tf.train.Example: {error}") from None

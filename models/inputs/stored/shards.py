@@ -44,14 +44,14 @@ class RecordSource(ABC):
 
     def read(self, indices: Sequence[int]) -> list[Sample]:
         """Return these samples, with their checksums verified. Raises `InputDataError`."""
-        samples: list[Sample] = []
+        found: list[Sample] = []
         for file, record, count in runs(indices, self.firsts):
             for number, payload in enumerate(self.payloads(file, record, count)):
                 try:
-                    samples.append(decoded(payload, self.features))
+                    found.append(decoded(payload, self.features))
                 except WrongExample as error:
                     refuse(f"{self.paths[file]}: record {record + number}", error)
-        return samples
+        return found
 
     def name(self, index: int) -> str:
         """Return the file and the record's number in it."""
@@ -96,11 +96,11 @@ def checked_manifest(files: Sequence[Path], single: bool) -> Manifest | None:
 
     Raises `InputDataError` if a file that it lists is missing or has changed.
     """
-    stored_manifest = manifest.finished(files[0].parent)
+    found = manifest.finished(files[0].parent)
     present = {path.name for path in files}
-    if stored_manifest is None or (single and not present & {part.name for part in stored_manifest.parts}):
+    if found is None or (single and not present & {part.name for part in found.parts}):
         return None
-    for part in stored_manifest.parts:
+    for part in found.parts:
         path = files[0].parent / part.name
         if part.name not in present:
             if single:
@@ -111,7 +111,7 @@ def checked_manifest(files: Sequence[Path], single: bool) -> Manifest | None:
                 f"{path}: has {path.stat().st_size} bytes, but {manifest.NAME} says {part.bytes}; "
                 f"it is truncated or was replaced: restore it, or convert again"
             )
-    return stored_manifest
+    return found
 
 
 def check_limit(path: Path, count: int, limit: int | None) -> int:
@@ -134,15 +134,15 @@ def runs(indices: Sequence[int], firsts: Integers) -> Iterator[tuple[int, int, i
 
     `firsts` has the number of the first sample of each file, and behind them the number of samples.
     """
-    positions = np.asarray(indices, np.int64)
-    if not len(positions):
+    wanted = np.asarray(indices, np.int64)
+    if not len(wanted):
         return
-    if positions.min() < 0 or positions.max() >= firsts[-1]:
-        raise IndexError(f"samples have the indices 0 to {firsts[-1] - 1}, got {positions.min()} to {positions.max()}")
-    file = np.searchsorted(firsts, positions, side="right") - 1
-    breaks = np.flatnonzero((np.diff(positions) != 1) | (np.diff(file) != 0)) + 1
-    for start, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(positions)], strict=True):
-        yield int(file[start]), int(positions[start] - firsts[file[start]]), end - start
+    if wanted.min() < 0 or wanted.max() >= firsts[-1]:
+        raise IndexError(f"samples have the indices 0 to {firsts[-1] - 1}, got {wanted.min()} to {wanted.max()}")
+    file = np.searchsorted(firsts, wanted, side="right") - 1
+    breaks = np.flatnonzero((np.diff(wanted) != 1) | (np.diff(file) != 0)) + 1
+    for start, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(wanted)], strict=True):
+        yield int(file[start]), int(wanted[start] - firsts[file[start]]), end - start
 
 
 def refuse(place: str, error: Exception) -> NoReturn:

@@ -26,11 +26,11 @@ def open_source(path: Path, limit: int | None = None, features: Features | None 
         raise InputDataError(f"{path}: no such folder; give the folder of the data set, or run `runner make-images`")
     if limit is not None and limit < 1:
         raise InputDataError(f"{path}: the number of samples must be at least 1, got {limit}")
-    kind_and_files = shards.record_files(path)
-    if kind_and_files is None:
+    found = shards.record_files(path)
+    if found is None:
         manifest.finished(path)
         return open_folder(path, limit)
-    kind, files = kind_and_files
+    kind, files = found
     opener = open_tfrecord if kind == shards.TFRECORD else open_array_record
-    stored_manifest = shards.checked_manifest(files, single=path.is_file())
-    return opener(files, limit, features or Features(), stored_manifest)
+    known = shards.checked_manifest(files, single=path.is_file())
+    return opener(files, limit, features or Features(), known)

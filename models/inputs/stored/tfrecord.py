@@ -40,24 +40,21 @@ class TFRecordSource(shards.RecordSource):
 
 
 def open_tfrecord(
-    paths: Sequence[Path], limit: int | None, features: Features, stored_manifest: Manifest | None
+    paths: Sequence[Path], limit: int | None, features: Features, known: Manifest | None
 ) -> TFRecordSource:
     """Return the source of TFRecord files. Raises `InputDataError` if one is damaged or has other features."""
     record_file.require_crc32c()
     stored = [record_file.stored_offsets(path) for path in paths]
-    starts = [
-        record_file.offsets(path) if file_starts is None else file_starts
-        for path, file_starts in zip(paths, stored, strict=True)
-    ]
-    firsts = np.concatenate([[0], np.cumsum([len(file_starts) - 1 for file_starts in starts])]).astype(np.int64)
+    starts = [record_file.offsets(path) if one is None else one for path, one in zip(paths, stored, strict=True)]
+    firsts = np.concatenate([[0], np.cumsum([len(one) - 1 for one in starts])]).astype(np.int64)
     count = shards.check_limit(paths[0].parent, int(firsts[-1]), limit)
-    if stored_manifest is None:
+    if known is None:
         labels: dict[int, str] = {}
-        for path, file_starts in zip(paths, starts, strict=True):
-            _collect_labels(path, file_starts, features, labels)
+        for path, one in zip(paths, starts, strict=True):
+            _collect_labels(path, one, features, labels)
         classes = shards.class_names(labels)
     else:
-        classes = stored_manifest.classes
+        classes = known.classes
         decoded_first = _bytes(paths[0], 0, int(starts[0][1]))
         try:
             decoded(next(record_file.split(decoded_first, 0, paths[0])), features)
@@ -65,8 +62,8 @@ def open_tfrecord(
             shards.refuse(f"{paths[0]}: record 0", error)
     notes = tuple(
         f"{path.name}{record_file.INDEX_SUFFIX} does not belong to its file and is not used"
-        for path, file_starts in zip(paths, stored, strict=True)
-        if file_starts is None and path.with_name(path.name + record_file.INDEX_SUFFIX).exists()
+        for path, one in zip(paths, stored, strict=True)
+        if one is None and path.with_name(path.name + record_file.INDEX_SUFFIX).exists()
     )
     return TFRecordSource(
         paths=tuple(paths),
@@ -103,8 +100,8 @@ def _bytes(path: Path, start: int, end: int) -> bytes:
         try:
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)  # no more than this part is read from storage
             data = os.pread(handle, end - start, start)
-            while start + len(data) < end and (chunk := os.pread(handle, end - start - len(data), start + len(data))):
-                data += chunk
+            while start + len(data) < end and (more := os.pread(handle, end - start - len(data), start + len(data))):
+                data += more
             return data
         finally:
             os.close(handle)
