@@ -64,7 +64,7 @@ def arms(backend: str, task: FcProblem) -> dict[str, Arm]:
 
 def ready(task: FcProblem, adapter: Any) -> tuple[Any, Any, Any]:
     """Return a model that has taken a step of `fit`, at the task's weights; the batch, and an endless source of it."""
-    from keras_matrix.models.fc import layout
+    from keras_matrix.models.fc import worker_group as layout
     from keras_matrix.models.registry import load
     from keras_matrix.models.workload import Request
 

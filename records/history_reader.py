@@ -18,11 +18,10 @@ from typing import Any
 
 from keras_matrix.records.codec import CodecError, may_have_surrogates, without_surrogates
 from keras_matrix.records.files import read_json, read_plain, refuse_links
-from keras_matrix.records.migration import migrated
 from keras_matrix.records.schema import SCHEMA_VERSION, Status
 from keras_matrix.records.store import RECORD_LIMIT_BYTES, RECORD_NAME, Problem, Results, Run
 from keras_matrix.records.task import Goal, Metric
-from keras_matrix.records.validity import LARGEST, SMALLEST, check_names
+from keras_matrix.records.validity import LARGEST, SMALLEST, check_names, migrated
 
 Wanted = Callable[[str, str, str], bool]
 Facts = tuple[tuple[str, str], ...]

@@ -9,7 +9,7 @@ History of `SCHEMA_VERSION`:
   `tensorboard`
   3  status `work_mismatch`; `work`, the counted work of a process; in `resolved`, settings that a user's workload may
      decide (`samples`, `eager`, `steps_per_execution`)
-  4  `times.suite_total_time_s`, formerly `seed_total_time_s`; `records.migration` renames it in older records
+  4  `times.suite_total_time_s`, formerly `seed_total_time_s`; `records.validity` renames it in older records
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Settings:
     `steps_per_epoch` is a number, "seed" (ceil(samples / batch_size)) or "auto" (the smallest number, the same for
     every backend of a workload, that makes each backend's epoch at least 0.5 s). The record's `resolved` has the number
     that was used, so that the identity of a cell does not depend on its speed. `cpus` is a list in the format of
-    `records.host.cpu_list`, a count, or "all". It and what follows have defaults so that older records can be read.
+    `records.host.device_lists`, a count, or "all". It and what follows have defaults so that older records can be read.
 
     `nodes` are the machines among which the cell's workers are divided. `devices` are the devices of one machine on
     which a Keras workload trains; `distribution` is what is divided among them, the batch or the weights.

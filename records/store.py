@@ -59,11 +59,10 @@ from keras_matrix.records.files import (
 )
 from keras_matrix.records.identity import RUN_ID, run_id_problem
 from keras_matrix.records.instruments.usage import FORMER_SERIES, SERIES, UsageSeries, usage_series_name
-from keras_matrix.records.migration import migrated
 from keras_matrix.records.schema import MEASURED, SCHEMA_VERSION, Record
 from keras_matrix.records.store_failure import StoreFailure, StoreInUse
 from keras_matrix.records.trees import remove_tree
-from keras_matrix.records.validity import check, check_names
+from keras_matrix.records.validity import check, check_names, migrated
 
 RECORD_NAME = re.compile(r"([0-9a-f]{16})\.([0-9]{1,4})\.([0-9]{1,4})\.json")
 RECORD_LIMIT_BYTES = 4 << 20

@@ -1,4 +1,4 @@
-"""What a record must satisfy beyond its schema, so that every reader can show it.
+"""What a record must satisfy beyond its schema, so that every reader can show it; and its renamed fields.
 
 A record that was damaged, made by hand or written by a newer version can fit the schema and still be one of which no
 title, sum or ratio can be computed. `check` refuses it, with the path of the value.
@@ -7,7 +7,7 @@ title, sum or ratio can be computed. `check` refuses it, with the path of the va
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
@@ -18,7 +18,6 @@ from keras_matrix.records.schema import Record, Times
 # A ratio of such numbers, and its square, is a finite number that is not 0.
 SMALLEST, LARGEST = 1e-30, 1e30
 NAMING = ("settings", "device", "machine", "versions")  # the members of a record that name and identify a cell
-
 _LISTS = ("discarded_epoch_times_s", "epoch_times_s", "short_epoch_times_s")
 _TIMES = tuple(field.name for field in fields(Times) if field.name not in _LISTS)
 _times = attrgetter(*_TIMES)
@@ -64,3 +63,46 @@ def _texts(data: object, path: str) -> Iterator[tuple[str, str]]:
     elif isinstance(data, list):
         for index, item in enumerate(data):
             yield from _texts(item, f"{path}[{index}]")
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A field that schema version `version` renamed, within its group of a record."""
+
+    version: int
+    group: str
+    old: str
+    new: str
+
+
+RENAMED = (Renamed(4, "times", "seed_total_time_s", "suite_total_time_s"),)
+
+
+def migrated(data: Any) -> Any:
+    """Return a record's JSON value with the current names of its fields; any other value unchanged.
+
+    `schema_version` keeps the version with which the record was written.
+    """
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    for one in RENAMED:
+        if isinstance(version, int) and version < one.version:
+            group = data.get(one.group)
+            if isinstance(group, dict) and one.old in group and one.new not in group:
+                data = {**data, one.group: {one.new if name == one.old else name: v for name, v in group.items()}}
+    return data
+
+
+def current_name(metric: str) -> str:
+    """Return the current name of a metric such as `times.seed_total_time_s`."""
+    for one in RENAMED:
+        if metric == f"{one.group}.{one.old}":
+            metric = f"{one.group}.{one.new}"
+    return metric
+
+
+def name_in(version: int, name: str) -> str:
+    """Return the name that a metric such as `times.suite_total_time_s` had in a schema version."""
+    for one in reversed(RENAMED):
+        if version < one.version and name == f"{one.group}.{one.new}":
+            name = f"{one.group}.{one.old}"
+    return name

@@ -19,9 +19,9 @@ from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
 from keras_matrix.analysis.surroundings import disturbance, examination, findings
 from keras_matrix.analysis.surroundings.findings import Limit
 from keras_matrix.dashboards.charts.scaling import scaling_lines
-from keras_matrix.models.fc.layout import BATCH_SCALE
-from keras_matrix.models.fc.processes.ranks import MEETING_LIMIT_S
-from keras_matrix.models.inputs.pipelines.jpeg_header import MOST_PIXELS
+from keras_matrix.models.fc.ranks import MEETING_LIMIT_S
+from keras_matrix.models.fc.worker_group import BATCH_SCALE
+from keras_matrix.models.inputs.pipelines.decode import MOST_PIXELS
 from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS
 from keras_matrix.records.fc.spec import LEARNING_RATE
 from keras_matrix.records.instruments.usage import MOST_POINTS

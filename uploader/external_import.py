@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.codec import MOST_INT, canonical
-from keras_matrix.records.host.addresses import without_user
-from keras_matrix.records.migration import current_name
+from keras_matrix.records.host.inherited_environment import without_user
 from keras_matrix.records.schema import SCHEMA_VERSION
+from keras_matrix.records.validity import current_name
 from keras_matrix.uploader.errors import BadInput
 from keras_matrix.uploader.rows import WarehouseRow, day_of, line
 from keras_matrix.uploader.schema import CELLS, MEASUREMENTS, RUNS, ColumnMode, TableColumn, Type, metrics, unit_of

@@ -21,10 +21,10 @@ from typing import Any
 from keras_matrix.records.codec import CodecError, decode, to_json
 from keras_matrix.records.findings import Findings
 from keras_matrix.records.identity import DEFAULTS, INPUT, NO_WORK
-from keras_matrix.records.migration import name_in
 from keras_matrix.records.schema import Machine, Record
 from keras_matrix.records.settings import PIPELINE
 from keras_matrix.records.task import METRICS
+from keras_matrix.records.validity import name_in
 from keras_matrix.uploader.schema import (
     CELLS,
     FINDINGS,

@@ -20,7 +20,7 @@ from typing import Any
 
 from keras_matrix.analysis.comparison.table import in_order, work_key
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.names import parameter_key, value_as_text
+from keras_matrix.records.identity import parameter_key, value_as_text
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.task import PREFIX

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.records.codec import canonical
-from keras_matrix.records.names import PARAMS, SETTINGS, assignment, parameter_key
+from keras_matrix.records.identity import PARAMS, SETTINGS, assignment, parameter_key
 from keras_matrix.records.settings import IMPLEMENTATIONS, Scalar, Settings
 
 Usual = Mapping[str, Mapping[str, Scalar]]
-"""From a workload's name to its usual values, by their keys (`records.names`)."""
+"""From a workload's name to its usual values, by their keys (`records.identity`)."""
 Labels = Mapping[str, Scalar]
 """The settings and parameters of a work by their keys, without workload and backend."""
 _LABELS = tuple(name for name in SETTINGS if name not in ("backend", "workload"))

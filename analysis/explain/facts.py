@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_matrix.analysis.comparison.same_work import differing
-from keras_matrix.records.names import named, value_as_text
+from keras_matrix.records.identity import named, value_as_text
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.traces.programs import ProgramSummary, stored_programs
 

@@ -33,8 +33,7 @@ from keras_matrix.analysis.stalls.predict import Change, Demand, PredictionInput
 from keras_matrix.analysis.stalls.report import Advice, ArmResult, BottleneckKind, Rates, StallReport, WorkerPrediction
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate, geometric, of_logs, paired_logs
 from keras_matrix.records.identity import cell_id
-from keras_matrix.records.instruments.input_probe import InputProbe
-from keras_matrix.records.instruments.input_use import MOST_PREFETCH, InputFacts, InputUse
+from keras_matrix.records.instruments.input_use import MOST_PREFETCH, InputFacts, InputProbe, InputUse
 from keras_matrix.records.instruments.stall_arms import ArmName, base_of
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import Scalar, Settings

@@ -33,7 +33,7 @@ from keras_matrix.analysis.stalls.arms import Block, Stages
 from keras_matrix.analysis.stalls.bottleneck import LOCK_HELD, NamedBottleneck, PreparingWorkers
 from keras_matrix.analysis.stalls.report import BottleneckKind
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs
-from keras_matrix.records.instruments.input_probe import InputProbe
+from keras_matrix.records.instruments.input_use import InputProbe
 
 # A model further off than this is not scaled: it misses a resource, and the prediction says so by its own figure.
 MOST_SCALE = 2.0

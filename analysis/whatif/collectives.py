@@ -24,7 +24,7 @@ from dataclasses import replace
 from statistics import median, stdev
 
 from keras_matrix.analysis.whatif.graph import Collective, Graph, GraphError, LinkCalibration
-from keras_matrix.records.fc import layer_groups, network, spec
+from keras_matrix.records.fc import network, rules, spec
 from keras_matrix.records.text import MIB
 
 # An operation on N ranks: the steps of its ring, and the bytes that each rank sends, as a share of the array.
@@ -253,11 +253,11 @@ def ddp_buckets(tensors: Sequence[int], caps_mb: float | Sequence[float] | None 
     """Return the buckets that DistributedDataParallel launches: positions of gradients of these bytes, as they arrive.
 
     `caps_mb`, in MiB, is `bucket_cap_mb`, or None if that is not given, or `bucket_cap_mb_list`. The rule is that of
-    `records.fc.layer_groups`.
+    `records.fc.rules`.
     """
     if caps_mb is None or isinstance(caps_mb, (int, float)):
-        return layer_groups.buckets_by_capacity(tensors, layer_groups.capacities_bytes(caps_mb or 0))
-    return layer_groups.buckets_by_capacity(tensors, [int(cap * MIB) for cap in caps_mb])
+        return rules.buckets_by_capacity(tensors, rules.capacities_bytes(caps_mb or 0))
+    return rules.buckets_by_capacity(tensors, [int(cap * MIB) for cap in caps_mb])
 
 
 def tf_packs(tensors: Sequence[int], bytes_per_pack: int) -> list[list[int]]:
@@ -281,4 +281,4 @@ def groups_of(counts: Sequence[int], tensors: int) -> list[list[int]]:
     if sum(counts) != tensors or any(count < 1 for count in counts):
         text = ",".join(map(str, counts))
         raise GraphError(f"buckets: must be positive counts, {tensors} in all as there are gradients, got {text}")
-    return layer_groups.buckets_by_count(counts)
+    return rules.buckets_by_count(counts)

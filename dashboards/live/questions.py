@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from keras_matrix.analysis.comparison.titles import Labels, titles_of
-from keras_matrix.records.identity import DEFAULTS
-from keras_matrix.records.names import SETTINGS, parameter_key
+from keras_matrix.records.identity import DEFAULTS, SETTINGS, parameter_key
 from keras_matrix.uploader.sql import with_views
 from keras_matrix.uploader.warehouse import QueryResult, Scalar
 

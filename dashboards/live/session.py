@@ -1,7 +1,7 @@
 """The session that is being measured, from the files of the results folder.
 
 The warehouse has a run once it was sent; these files have what was published so far, how far the session is
-(`records.instruments.progress`), and what each machine of a cluster measures (`records.instruments.placements`). The
+(`records.instruments.progress`), and what each machine of a cluster measures (`records.instruments.progress`). The
 progress is removed when a runner ends; a session at several machines is shown until it is marked as finished. One whose
 runner was killed is shown, too, and shows it by the time when it was last heard of.
 
@@ -19,9 +19,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from keras_matrix.records.instruments import placements, progress
-from keras_matrix.records.instruments.placements import Placement
-from keras_matrix.records.instruments.progress import PlannedCell, Progress
+from keras_matrix.records.instruments import progress
+from keras_matrix.records.instruments.progress import Placement, PlannedCell, Progress
 from keras_matrix.records.schema import MEASURED, Machine, Record, Status
 from keras_matrix.records.store import FINISHED, Results, Run, latest_attempts
 from keras_matrix.records.store_failure import StoreFailure
@@ -107,7 +106,7 @@ class SessionReader:
         runs = list(self._runs.values())
         arms = {str(name): str(arm) for arm, name in named.items()} if isinstance(named, dict) else {}
         published = [(run, record) for run in runs for record in run.load()[0]]
-        placed, known = placements.load(runs[0]).machines, progress.load(runs[0])
+        placed, known = progress.load_placements(runs[0]).machines, progress.load(runs[0])
         hosts = {record.place for _, record in published if record.status is not Status.INFRA}
         at_several = bool(placed) or len(hosts) > 1
         if known is None and not at_several:

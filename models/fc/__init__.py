@@ -54,7 +54,7 @@ def fc(request: Request) -> Built:
     import keras
     from keras import layers
 
-    from keras_matrix.models.fc.layout import draw_batch
+    from keras_matrix.models.fc.worker_group import draw_batch
     from keras_matrix.models.layers import heads
 
     size, level = request.integer("weight_size"), request.integer("level")

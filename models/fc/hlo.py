@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from keras_matrix.records.dtypes import ELEMENT_BYTES
-from keras_matrix.records.fc.traffic import Traffic
+from keras_matrix.records.fc.communication import Traffic
 
 TYPES = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16", "s32": "int32", "u32": "uint32",
          "pred": "bool"}  # fmt: skip

@@ -23,7 +23,7 @@ from keras import ops
 from keras.backend import backend, standardize_dtype
 
 from keras_matrix.records.dtypes import ELEMENT_BYTES
-from keras_matrix.records.fc.traffic import Traffic
+from keras_matrix.records.fc.communication import Traffic
 from keras_matrix.records.traces.request import LAYER, PHASE
 
 Tensor = Any

@@ -3,19 +3,27 @@
 A program takes its worker, the problem, this worker's weights, batch and labels, and returns this worker's loss and the
 gradients of its weights, empty if it only goes forward. Capital letters in comments: N workers, S `weight_size`,
 B `batch_size`. A program of stages has two halves, so that one process can run several stages one after the other.
+Stages in one process: an array that one sends waits in a queue until the next receives it.
+
+The parameters of a what-if change the layers: they sleep, are in bfloat16, compiled in blocks, or recomputed.
+Without such a parameter this is not used, so that the programs of all other cells are unchanged. A layer in bfloat16
+casts its input and its weight, as Keras's `mixed_bfloat16` does; its gradient is that of the float32 weight. The order
+of a layer is: product, then sleep; backward: sleep, then the gradients of the product.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from keras import ops
 
-from keras_matrix.models.fc import layering
 from keras_matrix.models.fc.interface import Loss, Stage, Tensor, Worker, WorkerAxis, scope
+from keras_matrix.records.fc import rules
 from keras_matrix.records.fc.spec import FcProblem
 
 Batch = tuple[Any, Any]
@@ -25,6 +33,9 @@ Program = Callable[[Any, FcProblem, Sequence[Tensor], Batch], Result]
 Each = Callable[[int, Tensor], Any]
 # Of a batch's columns and a weight's rows; the last argument is the axis along which the product is divided.
 Product = Callable[[Tensor, Tensor, int], Tensor]
+MS = 1e-3
+Boxes = dict[tuple[int, int], deque[Tensor]]
+Place = Callable[[int], AbstractContextManager[Any]]
 
 
 def program(mode: str) -> Program:
@@ -101,7 +112,7 @@ def fc_data_ff(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], ba
 
 def fc_data(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff, each summed over the workers: in the backend's way, or after the backward pass."""
-    losses = [_loss_of(worker, problem, part) for part in layering.micro_batches(problem, batch)]
+    losses = [_loss_of(worker, problem, part) for part in micro_batches(problem, batch)]
     several = len(losses) > 1
     if problem.overlap == "on":
         if several:
@@ -116,9 +127,9 @@ def fc_data(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch
 
 def _loss_of(worker: Worker, problem: FcProblem, batch: Batch) -> Loss:
     """Return the loss as a function of the weights, its layers as the parameters of a what-if demand."""
-    if layering.is_plain(problem):
+    if is_plain(problem):
         return _of_batch(batch)
-    return lambda weights: _loss(layering.output(worker, problem, weights, batch[0]), batch[1])
+    return lambda weights: _loss(layered_output(worker, problem, weights, batch[0]), batch[1])
 
 
 def fc_data_slice(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
@@ -356,3 +367,92 @@ PROGRAMS: dict[str, Program] = {
     "fc_zero": fc_zero,
     "fc_phy": fc_phy,
 }
+
+
+def is_plain(problem: FcProblem) -> bool:
+    """Return whether the layers are plain products."""
+    slept = problem.forward_sleep_ms or problem.backward_sleep_ms
+    return not (slept or problem.recompute or problem.amp or problem.fuse)
+
+
+def layered_output(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], x: Tensor) -> Tensor:
+    """Return the output of all layers."""
+    for segment in rules.segments(problem.level + 1, problem.fuse, recompute=problem.recompute):
+        first, after = segment[0].start, segment[-1].stop
+        run = partial(_segment, worker, problem, segment)
+        x = (worker.recomputed(run) if problem.recompute else run)(x, *weights[first:after])
+    return ops.cast(x, weights[-1].dtype) if problem.amp else x
+
+
+def micro_batches(problem: FcProblem, batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Return the parts of a batch and its labels that are computed one after the other."""
+    parts = problem.gradient_accumulation
+    return list(zip(*(ops.split(part, parts, axis=0) for part in batch), strict=True)) if parts > 1 else [batch]
+
+
+def _segment(worker: Worker, problem: FcProblem, segment: Sequence[range], x: Tensor, *weights: Tensor) -> Tensor:
+    fused, first = rules.blocks(problem.fuse), segment[0].start
+    for unit in segment:
+        own = weights[unit.start - first : unit.stop - first]
+        run: Callable[..., Any] = partial(_products, problem, unit)
+        with scope("forward", unit.start):
+            x = (worker.compiled_block(unit, run) if unit in fused else run)(x, *own)
+            if problem.forward_sleep_ms or problem.backward_sleep_ms:
+                x = worker.slept(x, problem.forward_sleep_ms * MS, problem.backward_sleep_ms * MS)
+    return x
+
+
+def _products(problem: FcProblem, unit: range, x: Tensor, *weights: Tensor) -> Tensor:
+    in_bfloat16 = rules.layers(problem.amp)
+    for layer, weight in zip(unit, weights, strict=True):
+        dtype = "bfloat16" if layer in in_bfloat16 else problem.precision
+        x = ops.matmul(ops.cast(x, dtype), ops.cast(weight, dtype)) if in_bfloat16 else ops.matmul(x, weight)
+    return x
+
+
+class LocalStage(Stage):
+    """One of the stages in this process. `fetched` moves an array to its device, `compiled` compiles a function."""
+
+    def __init__(
+        self,
+        size: int,
+        rank: int,
+        boxes: Boxes,
+        fetched: Callable[[Tensor], Tensor],
+        compiled: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
+    ) -> None:
+        super().__init__(size, rank)
+        self._boxes, self._fetched, self._compiled = boxes, fetched, compiled
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function, compiled by the backend."""
+        return self._compiled(function)
+
+    def receive(self, like: Tensor, shape: tuple[int, int], source: int) -> Tensor:
+        """Fetch the oldest array from the source. Raises `ValueError` if it has another shape."""
+        x = self._boxes[source, self.rank].popleft()
+        if tuple(x.shape) != shape:
+            raise ValueError(f"stage {source} sent an array of shape {tuple(x.shape)} to {self.rank}, not {shape}")
+        return self._fetched(x)
+
+    def _send(self, x: Tensor, to: int) -> None:
+        self._boxes.setdefault((self.rank, to), deque()).append(x)
+
+
+def in_turn(
+    stages: Sequence[Stage],
+    problem: FcProblem,
+    weights: Sequence[Sequence[Tensor]],
+    batches: Sequence[Batch],
+    place: Place,
+) -> list[Result]:
+    """Return the loss and gradients of every stage; `place(rank)` is the context in which a stage's part is built."""
+    halves = []
+    for rank, stage in enumerate(stages):
+        with place(rank):
+            halves.append(pipeline_forward(stage, problem, weights[rank], batches[rank]))
+    results = []
+    for rank in reversed(range(len(stages))):
+        with place(rank):
+            results.append(pipeline_back(stages[rank], problem, weights[rank], halves[rank]))
+    return results[::-1]

@@ -19,10 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_matrix.models.fc import layout
-from keras_matrix.models.fc.layout import Array, draw_batch, draw_weights
+from keras_matrix.models.fc import worker_group as layout
 from keras_matrix.models.fc.native.assembly import assemble, reserve
-from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec
+from keras_matrix.models.fc.worker_group import Array, WorkerGroup, WorkerSpec, draw_batch, draw_weights
 from keras_matrix.records.codec import decode, dumps, loads
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProofOrder
 from keras_matrix.records.fc.spec import (

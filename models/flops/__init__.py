@@ -6,13 +6,24 @@
   framework   the result of the backend's own tool (`framework` there), with its own definition
 
 Each backend's file offers `forward(model, x)`, `framework(model, x, y)` and `TOOL`.
+
+A complete recurrent layer or attention in one kernel, as on GPUs, has no matrix product that a counter finds, so
+its count is computed from its shapes. It equals that of the unfused form of the same layer. Sources: cuDNN's
+documentation of `cudnnRNNForward` (gates and parameters of each cell) and of scaled dot-product attention; Vaswani
+et al., "Attention is all you need", 2017, section 3.2.1.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
+
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+# cuDNN adds one bias to the input's product and one to the state's.
+BIASES_PER_GATE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +50,33 @@ class Counter(Protocol):
 def load(backend: str) -> Counter:
     """Import a backend's counter and return it."""
     return cast(Counter, importlib.import_module(f"keras_matrix.models.flops.{backend}"))
+
+
+def recurrent_flops(inputs: Sequence[int], matrix_elements: int) -> int:
+    """Return the FLOPs of recurrent layers over `inputs`, whose last axis is the features.
+
+    Every step of every sample uses each element of each weight matrix once: of all layers, directions, projections.
+    """
+    return 2 * math.prod(map(int, inputs[:-1])) * matrix_elements
+
+
+def matrix_elements(weights: Iterable[Sequence[int]]) -> int:
+    """Return the elements of all matrices among these shapes; biases have one axis."""
+    return sum(math.prod(map(int, shape)) for shape in weights if len(shape) == 2)
+
+
+def flat_matrix_elements(parameters: int, mode: str, hidden: int, cells: int) -> int:
+    """Return the elements of the weight matrices in cuDNN's flat buffer of `parameters` elements.
+
+    `cells` is layers times directions; `mode` is cuDNN's name of the cell. Raises `KeyError` for an unknown mode.
+    """
+    return parameters - BIASES_PER_GATE * GATES[mode] * hidden * cells
+
+
+def attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> int:
+    """Return the FLOPs of the two products of attention, from shapes (batch, heads, positions, features).
+
+    Masked positions count, as in the unfused form.
+    """
+    batch, heads, queries, features = map(int, query)
+    return 2 * batch * heads * queries * int(key[2]) * (features + int(value[3]))

@@ -15,8 +15,7 @@ from typing import Any
 
 import jax
 
-from keras_matrix.models.flops import ToolCount
-from keras_matrix.models.flops.fused import attention_flops, flat_matrix_elements, recurrent_flops
+from keras_matrix.models.flops import ToolCount, attention_flops, flat_matrix_elements, recurrent_flops
 
 TOOL = "XLA cost analysis of the compiled program"
 

@@ -16,8 +16,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from keras_matrix.models.flops import ToolCount
-from keras_matrix.models.flops.fused import matrix_elements, recurrent_flops
+from keras_matrix.models.flops import ToolCount, matrix_elements, recurrent_flops
 from keras_matrix.models.flops.loops import around_thrown_away_steps
 
 TOOL = "torch.utils.flop_counter.FlopCounterMode"

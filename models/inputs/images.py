@@ -1,14 +1,30 @@
-"""The samples of an image classifier, from the source that the request names."""
+"""The samples of an image classifier, from the requested source, such as the data sets of keras.datasets.
+
+With a dataset folder the file must be in it with the right checksum, and no network is used. Without one Keras's own
+loading code uses Keras's own folder, and downloads a missing file if the network answers within a time limit.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import pickle
+import socket
+import sys
+import tarfile
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
 from keras_matrix.models.inputs import synthetic
 from keras_matrix.models.workload import Request, Samples
+
+NETWORK_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +45,7 @@ def image_samples(request: Request, images: Images, shape: tuple[int, ...] | Non
     """The `samples` of a `Built`: x (count, *shape) float32 in [0, 1], y (count, classes) one-hot float32.
 
     `shape` is the model's input shape (flat, or as a sequence), by default that of the image. `samples` raises
-    models.inputs.keras_datasets.DatasetUnavailable if the data is missing.
+    models.inputs.images.DatasetUnavailable if the data is missing.
     """
 
     def samples(count: int, seed: int) -> tuple[Any, Any]:
@@ -45,8 +61,6 @@ def _loaded(request: Request, images: Images, count: int, seed: int) -> tuple[An
     if request.data == "digits":
         pixels, numbers = load_digits()
     else:
-        from keras_matrix.models.inputs.keras_datasets import load_keras_dataset
-
         pixels, numbers = load_keras_dataset(request.data, request.dataset_dir)
     # Each image is resized once: a matrix product may round equal rows differently, depending on their position.
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(pixels))[:count]
@@ -60,7 +74,6 @@ def load_digits() -> tuple[Any, Any]:
     Raises DatasetUnavailable without scikit-learn. Source: E. Alpaydin and C. Kaynak, "Optical Recognition of
     Handwritten Digits", UCI Machine Learning Repository, 1998: 8x8 pixels in 17 grey levels.
     """
-    from keras_matrix.models.inputs.keras_datasets import DatasetUnavailable
 
     try:
         from sklearn import datasets
@@ -99,3 +112,108 @@ def _weights(source: int, target: int) -> Any:
     np.add.at(weights, (np.arange(target), low), 1 - share)
     np.add.at(weights, (np.arange(target), high), share)
     return weights
+
+
+class DatasetUnavailable(Exception):  # a state of the data
+    """The requested data cannot be read. The message says which file is expected where, and what to do."""
+
+
+def read_mnist(path: Path) -> tuple[Any, Any]:
+    """The training part of mnist.npz: (60000, 28, 28) and (60000,) uint8."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return arrays["x_train"], arrays["y_train"]
+
+
+def read_cifar10(path: Path) -> tuple[Any, Any]:
+    """The training part of cifar-10-python.tar.gz: (50000, 32, 32, 3) and (50000,) uint8."""
+    with tarfile.open(path) as archive:
+        batches = [_unpickled(archive.extractfile(f"cifar-10-batches-py/data_batch_{i}")) for i in range(1, 6)]
+    x = np.concatenate([batch[b"data"] for batch in batches])
+    y = np.concatenate([np.asarray(batch[b"labels"], np.uint8) for batch in batches])
+    return x.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), y
+
+
+def _unpickled(file: IO[bytes] | None) -> dict[bytes, Any]:
+    """Only for bytes with a verified checksum: a pickle can run code."""
+    if file is None:
+        raise ValueError("a batch of the archive is not a file")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the file names numpy.core, which numpy 2 has renamed
+        return pickle.load(file, encoding="bytes")  # type: ignore[no-any-return]  # noqa: S301 - its checksum was verified
+
+
+@dataclass(frozen=True, slots=True)
+class KerasDataset:
+    """One data set: its module in keras.datasets, the published file, and Keras's local name of that file."""
+
+    module: str
+    url: str
+    sha256: str
+    kept_as: str
+    read: Callable[[Path], tuple[Any, Any]]
+
+    @property
+    def file(self) -> str:
+        """The published file's name."""
+        return self.url.rpartition("/")[2]
+
+
+SOURCES = {
+    "keras:mnist": KerasDataset(
+        module="mnist",
+        url="https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz",
+        sha256="731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1",
+        kept_as="mnist.npz",
+        read=read_mnist,
+    ),
+    "keras:cifar10": KerasDataset(
+        module="cifar10",
+        url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+        kept_as="cifar-10-batches-py-target_archive",
+        read=read_cifar10,
+    ),
+}
+
+
+def load_keras_dataset(data: str, dataset_dir: str | None) -> tuple[Any, Any]:
+    """The training part: (count, height, width, channels) uint8, (count,) int32. Raises DatasetUnavailable."""
+    source = SOURCES[data]
+    x, y = _by_keras(source) if dataset_dir is None else _from_folder(source, Path(dataset_dir))
+    return x[..., None] if x.ndim == 3 else x, np.asarray(y, np.int32).reshape(-1)
+
+
+def _from_folder(source: KerasDataset, folder: Path) -> tuple[Any, Any]:
+    path = folder / source.file
+    try:
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as problem:
+        raise DatasetUnavailable(_advice(source, path, problem.strerror or str(problem))) from None
+    if sha256 != source.sha256:
+        raise DatasetUnavailable(_advice(source, path, f"the file is incomplete or another one (sha256 {sha256})"))
+    return source.read(path)
+
+
+def _by_keras(source: KerasDataset) -> tuple[Any, Any]:
+    import keras
+
+    kept = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "datasets" / source.kept_as
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(NETWORK_TIMEOUT_S)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            (x, y), _ = getattr(keras.datasets, source.module).load_data()
+    except Exception as problem:  # Keras raises a bare Exception when a download fails
+        why = " ".join(str(problem).split()) or type(problem).__name__
+        raise DatasetUnavailable(_advice(source, kept, why)) from problem
+    finally:
+        socket.setdefaulttimeout(before)
+    return x, y
+
+
+def _advice(source: KerasDataset, path: Path, why: str) -> str:
+    return (
+        f"keras.datasets.{source.module}: cannot use {path}: {why}. Get {source.url} where there is a network and "
+        f"put it there, or put {source.file} in a folder and name that with --datasets; or use data: synthetic"
+    )

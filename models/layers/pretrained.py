@@ -17,7 +17,7 @@ from typing import Any
 
 import keras
 
-from keras_matrix.models.inputs.keras_datasets import NETWORK_TIMEOUT_S
+from keras_matrix.models.inputs.images import NETWORK_TIMEOUT_S
 from keras_matrix.models.inputs.pipelines import pixels
 from keras_matrix.models.inputs.pipelines.pixels import PixelScaling
 

@@ -16,8 +16,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from keras_matrix.models.twins.interface import AdamW, Batch, Compiled, RMSprop, Rung, drop_rates, optimizer_of
-from keras_matrix.models.twins.keras_loop import KerasLoop
+from keras_matrix.models.twins.interface import (
+    AdamW,
+    Batch,
+    Compiled,
+    KerasLoop,
+    RMSprop,
+    Rung,
+    drop_rates,
+    optimizer_of,
+)
 
 Loss = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 """From parameters, further state, inputs and targets to the loss and the new further state."""

@@ -11,8 +11,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_matrix.models.twins.interface import AdamW, Batch, Compiled, RMSprop, Rung, drop_rates, optimizer_of
-from keras_matrix.models.twins.keras_loop import KerasLoop
+from keras_matrix.models.twins.interface import (
+    AdamW,
+    Batch,
+    Compiled,
+    KerasLoop,
+    RMSprop,
+    Rung,
+    drop_rates,
+    optimizer_of,
+)
 
 Update = Callable[[Sequence[Any]], None]
 """Applies gradients to the variables."""

@@ -21,8 +21,7 @@ from torch import nn
 from torch.nn import functional
 
 from keras_matrix.models.twins import interface
-from keras_matrix.models.twins.interface import Batch, Compiled, Rung, drop_rates, heads_of, optimizer_of
-from keras_matrix.models.twins.keras_loop import KerasLoop
+from keras_matrix.models.twins.interface import Batch, Compiled, KerasLoop, Rung, drop_rates, heads_of, optimizer_of
 
 
 def rungs(model: Any, workload: str, compiled: Compiled, seed: int) -> dict[str, Callable[[], Rung]]:

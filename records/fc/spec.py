@@ -4,8 +4,8 @@ A problem is a stack of `level` matrices of `weight_size` x `weight_size` and a 
 bias or activation, trained on one fixed batch; its loss is the sum of the squared differences to the labels.
 
 Pure integer arithmetic that needs no run. The workers' actual communication is counted separately
-(`records.fc.traffic`, by `models.fc.interface`) and must be equal. `records.fc.rules` defines which problems are valid,
-and which are the same work.
+(`records.fc.communication`, by `models.fc.interface`) and must be equal. `records.fc.rules` defines which problems are
+valid, and which are the same work.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Any
 
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.dtypes import ELEMENT_BYTES, variable_bytes
-from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.fc.traffic import Traffic
+from keras_matrix.records.fc.communication import Communication, Traffic
 from keras_matrix.records.settings import Settings
 
 WORKLOAD = "fc"
@@ -29,7 +28,7 @@ PRECISIONS = ("float64", "float32", "bfloat16")  # of the modes of a backend its
 
 
 def parameter(settings: Mapping[str, Any], name: str, default: Any = None) -> Any:
-    """Return a parameter of a cell of `fc` by its settings, as `records.names.named` has them.
+    """Return a parameter of a cell of `fc` by its settings, as `records.identity.named` has them.
 
     `default` for another workload, whose own parameter `workers` may mean anything, such as who reads its input.
     """
@@ -127,7 +126,7 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True)
 class FcProblem:
-    """One cell's work. `records.fc.layer_groups` reads `buckets`, `amp` and `fuse`."""
+    """One cell's work. `records.fc.rules` reads `buckets`, `amp` and `fuse`."""
 
     mode: str = "fc_single_manual"
     workers: int = 1

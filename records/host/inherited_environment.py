@@ -1,4 +1,4 @@
-"""The inherited environment of a cell's process, as stored in its record.
+"""The inherited environment of a cell's process as stored in its record, and addresses without their passwords.
 
 Values are recorded as hashes, since a path may contain a user's name: equal hashes mean equal values.
 """
@@ -6,6 +6,7 @@ Values are recorded as hashes, since a path may contain a user's name: equal has
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,9 @@ CUDA_CACHE = "CUDA_CACHE_PATH"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 # Marks every process of a cell with the folder it works for, so that what a killed runner left can be found.
 MARK = "KERAS_BENCHMARK_RESULTS"
+# `http://user:password@proxy:3128`, `https://token@host/repository`, and without a scheme `user:password@proxy`.
+# A password may contain a slash or an @.
+USER = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)\S*@|[^/\s:@=]+:\S*@")
 
 
 def recorded(environment: Mapping[str, str]) -> list[str]:
@@ -47,3 +51,13 @@ def cuda_cache_state(environment: Mapping[str, str]) -> str | None:
     if not folder or not Path(folder).is_dir():
         return None
     return "filled" if any(Path(folder).iterdir()) else "empty"
+
+
+def has_user(text: str) -> bool:
+    """Return whether a text contains an address with a user."""
+    return USER.search(text) is not None
+
+
+def without_user(text: str) -> str:
+    """Return a text whose addresses name no user."""
+    return USER.sub(lambda found: found["scheme"] or "", text)

@@ -1,7 +1,11 @@
-"""How a process read its input: facts of the pipeline, waits, stage times and storage, over the measured epochs.
+"""How a process read its input, and what a short probe outside training found about the data set.
 
 `None` means not measured; never 0. Lists have one value per measured epoch. Times of stages and waits exist only in
 cells with `input_timers`: the other cells of a stall analysis run without instruments.
+
+The probe measures the costs of decoders, the use of the interpreter and the limits of the storage; the stall
+analysis predicts from it what a change would gain. CPU costs are those of one sample: reading is excluded,
+decoding, resizing and, with `host`, preprocessing are included.
 """
 
 from __future__ import annotations
@@ -77,3 +81,41 @@ class InputUse:
         "share of the files in the page cache when an epoch begins, the highest of the epochs", default=None
     )
     timers_cpu_time_s: float | None = about("CPU time of the timers, by their cost per batch", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderCost:
+    """A decoder's CPU time per sample."""
+
+    full_s: float = about("decoding at full size, then resizing")
+    scaled_s: float | None = about("decoding at the nearest smaller DCT scale, then resizing", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageLimits:
+    """What the storage of a data set delivers to many readers, its files evicted from the page cache before."""
+
+    bytes_per_s: float | None = about("entire files, many readers", default=None)
+    small_reads_per_s: float | None = about("reads of 4 KiB from different places, many readers", default=None)
+    one_read_s: float | None = about("time of such a read, one at a time", default=None)
+    note: str | None = about("why a figure is missing", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class InputProbe:
+    """The results of a probe."""
+
+    samples: int = about("samples that were decoded")
+    decoders: dict[str, DecoderCost] = about("by name, of the installed decoders", default_factory=dict)
+    host_preprocess_s: float | None = about("CPU time per sample of preprocessing on the host", default=None)
+    lock_held_share: float | None = about(
+        "share of the time that another thread waits for the interpreter's lock while one makes batches", default=None
+    )
+    storage: StorageLimits | None = about("limits of the storage", default=None)
+    memory_bytes: int | None = about(
+        "memory that a local process may use: of its control group, or the machine's", default=None
+    )
+    problem: str | None = about("what could not be probed, and why", default=None)
+    alone_cpu_s: float | None = about(
+        "CPU time per sample of reading it from memory and preparing it, without another thread", default=None
+    )

@@ -1,10 +1,12 @@
-"""How far a session is, for displays: its cells with their planned repeats, and what runs at the moment.
+"""How far a session is, for displays: its cells, what runs at the moment, and what each machine of a cluster measures.
 
-    results/<run_id>/progress.json     while the session is measured; replaced at each change, removed at its end
+   results/<run_id>/progress.json       while the session is measured; replaced at each change, removed at its end
+   results/<run_id>/placements.json     of a session at several machines; replaced at each change
 
-The runner writes it when a repeat begins and when it has ended, never in between. It counts for no result: records say
-what was measured. After a runner was killed it is out of date, until the session goes on. A reader sees all of it or
-the one before; as it need not survive a crash of the machine, a measurement does not wait for the disk.
+The runner writes them when a repeat, or a comparison at a machine, begins and ends, never in between. They count
+for no result: records say what was measured, and where. After a runner was killed they are out of date, until the
+session goes on. A reader sees all of a file or the one before; as it need not survive a crash of the machine, a
+measurement does not wait for the disk.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from keras_matrix.records.files import show
 from keras_matrix.records.store import Run
 
 FILE = "progress.json"
+PLACEMENTS_FILE = "placements.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +72,37 @@ def load(run: Run) -> Progress | None:
         return decode(Progress, found, FILE)
     except CodecError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A machine of a session, and what it measures."""
+
+    machine: str = about("the machine's name in the cluster")
+    host_id: str | None = about("the machine in its records; null until one was published", default=None)
+    work: str | None = about("the comparison and block that are measured there; null if none are", default=None)
+    since: str | None = about("when that began; wall-clock label, UTC, ISO 8601", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Placements:
+    """The machines of a session that have got work, in the order of their first."""
+
+    machines: list[Placement] = field(default_factory=list)
+
+
+def keep_placements(run: Run, placements: Placements) -> None:
+    """Store the placements of a session in its first run. A display must not end a run: a full disk is ignored."""
+    show(run.folder / PLACEMENTS_FILE, dumps(placements))
+
+
+def load_placements(run: Run) -> Placements:
+    """Return the placements of a run; none if they are missing or damaged."""
+    found = run.load_object(PLACEMENTS_FILE)
+    if found is None:
+        return Placements()
+    try:
+        return decode(Placements, found, PLACEMENTS_FILE)
+    except CodecError as error:
+        run.note_unread(run.folder / PLACEMENTS_FILE, error)
+        return Placements()

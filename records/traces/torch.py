@@ -21,8 +21,17 @@ from typing import Any, NamedTuple, Protocol
 
 from keras_matrix.records.traces import kineto
 from keras_matrix.records.traces.kineto import category_of, unread
-from keras_matrix.records.traces.names import copy_of, is_collective
-from keras_matrix.records.traces.neutral import Flow, FlowEnd, Phase, Span, Track, TrackKind, is_unfinished
+from keras_matrix.records.traces.neutral import (
+    Flow,
+    FlowEnd,
+    Phase,
+    Span,
+    Track,
+    TrackKind,
+    copy_of,
+    is_collective,
+    is_unfinished,
+)
 from keras_matrix.records.traces.request import CLOCK, LAYER, MARK, PHASE, STEP, TraceError
 
 BACKWARD = "autograd::engine::evaluate_function"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.analysis.comparison.answer import Answer
-from keras_matrix.records.names import PARAMS, value_as_text
+from keras_matrix.records.identity import PARAMS, value_as_text
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.records.text import near, printable

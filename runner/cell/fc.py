@@ -13,10 +13,10 @@ from functools import partial
 
 from keras_matrix.models.fc.interface import layer_name
 from keras_matrix.models.fc.native.assembly import assemble, reserve
-from keras_matrix.models.fc.processes.ranks import WorkerDied, serve
-from keras_matrix.models.fc.processes.worker import MEETING_LIMIT_S, WorkerStart
+from keras_matrix.models.fc.ranks import WorkerDied, serve
+from keras_matrix.models.fc.worker import MEETING_LIMIT_S, WorkerStart
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec
-from keras_matrix.models.process.children import start_method
+from keras_matrix.models.process import start_method
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc import network, rules, spec
 from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication

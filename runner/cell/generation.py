@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from keras_matrix.models.language_models import building
 from keras_matrix.models.language_models.shapes import UNQUANTISED
-from keras_matrix.models.process.garbage_collection import settle
+from keras_matrix.models.process import settle
 from keras_matrix.models.workload import Built, UnsupportedWorkload
 from keras_matrix.records.epoch_figures import quantile
 from keras_matrix.records.instruments.generation import Generation

@@ -13,7 +13,7 @@ from pathlib import Path
 from keras_matrix.records import files
 from keras_matrix.records.codec import canonical, decode, dumps, loads
 from keras_matrix.records.fc.network import Rendezvous
-from keras_matrix.records.host.gpu_list import ANY_GPU, GpuChoice
+from keras_matrix.records.host.device_lists import ANY_GPU, GpuChoice
 from keras_matrix.records.instruments.parity import Operation
 from keras_matrix.records.schema import SCHEMA_VERSION, CellResult
 from keras_matrix.records.settings import Settings

@@ -21,7 +21,7 @@ from keras_matrix.models.workload import Built
 from keras_matrix.records.backends import KERAS_HUB
 from keras_matrix.records.fc import rules
 from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS
-from keras_matrix.records.host import cpu_list, inherited_environment
+from keras_matrix.records.host import device_lists, inherited_environment
 from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR
 from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
@@ -407,7 +407,7 @@ def resolved_of(settings: Settings, adapter: BackendAdapter, run: tuple[str, int
         tf32=adapter.tf32(),
         intra_op_threads=adapter.intra_op_threads(),
         cpus=len(adapter.group.cpus()),
-        affinity=cpu_list.text(adapter.group.cpus()),
+        affinity=device_lists.cpu_text(adapter.group.cpus()),
         inherited=inherited_environment.recorded(os.environ),
     )
 

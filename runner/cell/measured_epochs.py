@@ -20,7 +20,7 @@ import os
 from dataclasses import dataclass, field
 from typing import IO
 
-from keras_matrix.models.process.garbage_collection import settle
+from keras_matrix.models.process import settle
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import BackendAdapter

@@ -27,7 +27,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keras_matrix.records.host import cpu_list, orphans
+from keras_matrix.records.host import device_lists, orphans
 from keras_matrix.runner.cell import memory
 from keras_matrix.runner.cell.entry import import_backend, leave, run_job
 
@@ -41,7 +41,7 @@ def serve(connection: socket.socket, backend: str) -> None:
     if select.select([connection], [], [], 0)[0]:  # nothing is received before "ready": the runner has already ended
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if cpus := cpu_list.parse(os.environ.get(cpu_list.VARIABLE, "")):
+    if cpus := device_lists.parse_cpus(os.environ.get(device_lists.CPUS_VARIABLE, "")):
         os.sched_setaffinity(0, cpus)  # before the first import, so that all threads and pages are created there
     try:
         import_time_s = import_backend() if backend else 0.0

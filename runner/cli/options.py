@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.host.addresses import without_user
+from keras_matrix.records.host.inherited_environment import without_user
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.store import DEFAULT_RESULTS
 from keras_matrix.runner.errors import UsageError

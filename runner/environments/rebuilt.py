@@ -40,7 +40,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from keras_matrix.records.backends import DISTRIBUTIONS, KERAS_HUB, NOT_NEEDED
-from keras_matrix.records.host.addresses import without_user
+from keras_matrix.records.host.inherited_environment import without_user
 from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.errors import InfrastructureError, system_reason
 

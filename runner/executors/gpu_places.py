@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from keras_matrix.analysis.comparison.machines import short
-from keras_matrix.records.host.gpu_list import ALL, INDEX, GpuChoice
+from keras_matrix.records.host.device_lists import ALL_GPUS, INDEX, GpuChoice
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.instruments.gpu_place import GpuPlace, place_of_gpus
 from keras_matrix.records.settings import Settings
@@ -43,7 +43,7 @@ def check_gpus(cells: Iterable[Cell]) -> None:
     listed = dict.fromkeys(cell.placement.gpus.names for cell in cells if cell.settings.device == "gpu")
     try:
         for names in listed:
-            if names != ALL:
+            if names != ALL_GPUS:
                 named_gpus(names, present)
     except UnknownGpu as error:
         raise UsageError(str(error)) from error

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keras_matrix.records.host import cpu_list
-from keras_matrix.records.host.gpu_list import ANY_GPU, GpuChoice
+from keras_matrix.records.host import device_lists
+from keras_matrix.records.host.device_lists import ANY_GPU, GpuChoice
 from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
@@ -51,13 +51,13 @@ def other_devices(settings: Settings, choice: GpuChoice = ANY_GPU, present: Pres
     own = pinned(settings.cpus, ProcTree(), allowed) or allowed
     free, size = [cpu for cpu in allowed if cpu not in own], len(own)
     sets = [free[end - size : end] for end in range(size, len(free) + 1, size)]
-    return [NeighbourDevice(cpu_list.text(one), ANY_GPU) for one in sets]
+    return [NeighbourDevice(device_lists.cpu_text(one), ANY_GPU) for one in sets]
 
 
 def half_of_cpus() -> str:
     """Return the first half of the CPUs of this process, for a cell that would use all; all of them if it is one."""
     allowed = sorted(os.sched_getaffinity(0))
-    return cpu_list.text(allowed[: max(1, len(allowed) // 2)])
+    return device_lists.cpu_text(allowed[: max(1, len(allowed) // 2)])
 
 
 class OthersBusy:

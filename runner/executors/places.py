@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from keras_matrix.records.host.gpu_list import GpuChoice
+from keras_matrix.records.host.device_lists import GpuChoice
 from keras_matrix.records.store import Run
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.supervise.visible_gpus import gpus_needed

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_matrix.records.backends import TABLE
-from keras_matrix.records.host.gpu_list import ANY_GPU, GpuChoice
+from keras_matrix.records.host.device_lists import ANY_GPU, GpuChoice
 from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import Settings

@@ -21,9 +21,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_matrix.records.host.cgroups import ControlGroup, group
 from keras_matrix.records.host.inherited_environment import MARK
 from keras_matrix.records.host.procfs import ProcTree
+from keras_matrix.records.host.system import ControlGroup, group
 from keras_matrix.runner.machine.surroundings.counters import PAGE_BYTES, after, close, opened, total
 
 WALK_S = 1.0

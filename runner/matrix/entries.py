@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.names import PARAMS
+from keras_matrix.records.identity import PARAMS
 from keras_matrix.records.settings import OWN_OPTIONS, Scalar
 from keras_matrix.records.text import near
 from keras_matrix.records.traces.request import Trace

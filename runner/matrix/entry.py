@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keras_matrix.records.host.gpu_list import ANY_GPU, GpuChoice
+from keras_matrix.records.host.device_lists import ANY_GPU, GpuChoice
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.traces.request import Trace
 from keras_matrix.runner.matrix.catalog import CatalogWorkload

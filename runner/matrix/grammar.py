@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_matrix.records import settings
-from keras_matrix.records.host import cpu_list, gpu_list
+from keras_matrix.records.host import device_lists
 from keras_matrix.records.settings import Scalar
 from keras_matrix.runner.matrix.scalars import say
 
@@ -54,22 +54,22 @@ class ValueRule:
         if any(type(value) is type(choice) and value == choice for choice in self.choices):
             return True
         if self.kind == "gpus":
-            return gpu_list.fault(value) is None
+            return device_lists.gpu_fault(value) is None
         return isinstance(value, (bool, int, float, str)) and _is_kind(self.kind, value) and self._in_range(value)
 
     def problem(self, value: object) -> str | None:
         """Return what is wrong with the value, or None."""
         if self.accepts(value):
             return None
-        got = gpu_list.fault(value) if self.kind == "gpus" else None
+        got = device_lists.gpu_fault(value) if self.kind == "gpus" else None
         return f"must be {self.words()}, got {got or say(value)}"
 
     def normal(self, value: Scalar | list[object]) -> Scalar:
         """Return the normal form of an accepted value. Adding 0.0 turns -0.0 into 0.0."""
         if isinstance(value, list) or (self.kind == "gpus" and value not in self.choices):
-            return gpu_list.text(value)
+            return device_lists.gpu_text(value)
         if self.kind == "cpus" and isinstance(value, str) and value not in self.choices:
-            return cpu_list.text(cpu_list.parse(value) or ())
+            return device_lists.cpu_text(device_lists.parse_cpus(value) or ())
         return float(value) + 0.0 if self.kind == "float" and not isinstance(value, str) else value
 
     def words(self) -> str:
@@ -113,7 +113,7 @@ class ValueRule:
         if self.kind == "any":
             return [{"type": ["boolean", "number", "string"]}]
         limits = {"minimum": self.minimum, "maximum": self.maximum}
-        listed: list[dict[str, object]] = [{"type": "string", "pattern": f"^{cpu_list.PATTERN}$"}]
+        listed: list[dict[str, object]] = [{"type": "string", "pattern": f"^{device_lists.CPU_PATTERN}$"}]
         schema: dict[str, object] = {"type": types[self.kind]}
         within = schema | {key: limit for key, limit in limits.items() if limit is not None}
         return [within, *(listed if self.kind == "cpus" else [])]
@@ -121,15 +121,15 @@ class ValueRule:
 
 def _gpus_schema() -> list[dict[str, object]]:
     """Return the ways to write a list of GPUs: a list, one index, or a text."""
-    index: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": gpu_list.MOST - 1}
-    named: dict[str, object] = {"type": "string", "pattern": f"^{gpu_list.PATTERN}$"}
+    index: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": device_lists.MOST_GPUS - 1}
+    named: dict[str, object] = {"type": "string", "pattern": f"^{device_lists.GPU_PATTERN}$"}
     items: dict[str, object] = {"items": {"anyOf": [index, named]}, "minItems": 1, "uniqueItems": True}
     return [{"type": "array", **items}, index, named]
 
 
 def _is_kind(kind: str, value: Scalar) -> bool:
     if isinstance(value, str) and kind == "cpus":
-        return len(value) <= MAX_TEXT and bool(cpu_list.parse(value))
+        return len(value) <= MAX_TEXT and bool(device_lists.parse_cpus(value))
     if isinstance(value, str):
         return kind in ("str", "any") and len(value) <= MAX_TEXT and value.isprintable()
     if isinstance(value, bool):
@@ -249,8 +249,8 @@ LIMITS: dict[str, ValueRule] = {
     "machine": ValueRule("str", default="", meaning="only on machines with this type or name, such as n1-standard-16"),
     "gpus": ValueRule(
         "gpus",
-        choices=(gpu_list.ALL,),
-        default=gpu_list.ALL,
+        choices=(device_lists.ALL_GPUS,),
+        default=device_lists.ALL_GPUS,
         meaning="only these GPUs; the list is one value, no axis",
     ),
     "gpu_model": ValueRule("str", default="", meaning="only on GPUs that have this in their name, such as H100"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.names import PARAMS
+from keras_matrix.records.identity import PARAMS
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.text import escaped, near
 from keras_matrix.runner.errors import UsageError

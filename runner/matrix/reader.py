@@ -21,10 +21,9 @@ from typing import Any
 
 from keras_matrix.records import replicas as replica_rules
 from keras_matrix.records.fc import rules, spec
-from keras_matrix.records.identity import DEFAULTS, LATER
+from keras_matrix.records.identity import DEFAULTS, LATER, PARAMS, parameter_key
 from keras_matrix.records.identity import cell_id as identity
 from keras_matrix.records.left_out import LeftOut
-from keras_matrix.records.names import PARAMS, parameter_key
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import Task
 from keras_matrix.records.text import escaped

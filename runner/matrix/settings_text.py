@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
 
-from keras_matrix.records.names import assignment, parameter_key
+from keras_matrix.records.identity import assignment, parameter_key
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import DEFINITION, PREFIX
 from keras_matrix.records.text import printable

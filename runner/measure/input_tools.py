@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Protocol
 
 from keras_matrix.records.codec import CodecError, decode, loads, to_json
-from keras_matrix.records.instruments.input_probe import InputProbe
+from keras_matrix.records.instruments.input_use import InputProbe
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.machine.data_folders import DataFolders
 
-PROBE = "keras_matrix.models.inputs.probing.probe"
+PROBE = "keras_matrix.models.inputs.probe"
 CONVERT = "keras_matrix.models.inputs.stored.convert"
 PROBE_TIMEOUT_S = 120.0
 RECORD_FILE_BYTES = 50 << 20

@@ -37,8 +37,8 @@ from keras_matrix.records import replicas as replica_facts
 from keras_matrix.records.codec import CodecError, decode, loads
 from keras_matrix.records.epoch_figures import EpochWork, timed_epochs_s, tokens_a_sample, with_figures
 from keras_matrix.records.fc import spec
-from keras_matrix.records.host import cpu_list
-from keras_matrix.records.host.memory_errors import says_out_of_memory
+from keras_matrix.records.host import device_lists
+from keras_matrix.records.host.system import says_out_of_memory
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
@@ -331,7 +331,7 @@ def _resolved_problem(resolved: Resolved, settings: Settings) -> str | None:
         if (count := getattr(resolved, name)) is not None and count < 1:
             return f"resolved.{name} is {count}"
     cpus, affinity = settings.cpus, resolved.affinity
-    if cpus not in ("all", len(cpu_list.parse(affinity or "") or ()) if isinstance(cpus, int) else affinity):
+    if cpus not in ("all", len(device_lists.parse_cpus(affinity or "") or ()) if isinstance(cpus, int) else affinity):
         return f"it ran on CPUs {affinity}, though cpus is {cpus}"
     return None
 

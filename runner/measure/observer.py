@@ -9,9 +9,8 @@ from datetime import datetime
 from typing import Protocol
 
 from keras_matrix.analysis.comparison.titles import titles
-from keras_matrix.records.instruments import placements, progress
-from keras_matrix.records.instruments.placements import Placement
-from keras_matrix.records.instruments.progress import PlannedCell, Progress, RunningRepeat
+from keras_matrix.records.instruments import progress
+from keras_matrix.records.instruments.progress import Placement, PlannedCell, Progress, RunningRepeat
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Run
 from keras_matrix.runner.matrix.reader import Cell
@@ -114,7 +113,7 @@ class StoredPlacements:
             self._store()
 
     def _store(self) -> None:
-        placements.keep(self._run, placements.Placements(list(self._machines.values())))
+        progress.keep_placements(self._run, progress.Placements(list(self._machines.values())))
 
 
 # The file names every cell: a session of many stores it less often, so that storing takes a bounded share of it.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from keras_matrix.analysis.stalls.analysis import reports
 from keras_matrix.analysis.stalls.report import FILE, VERSION, StallReport, StallReports, VerifiedAdvice
 from keras_matrix.records.codec import CodecError, decode, to_json
-from keras_matrix.records.instruments.input_probe import InputProbe
+from keras_matrix.records.instruments.input_use import InputProbe
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Run
 

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from keras_matrix.records.host.addresses import without_user
+from keras_matrix.records.host.inherited_environment import without_user
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 
 GITHUB, WEBHOOK = "github", "webhook"

@@ -21,8 +21,8 @@ from urllib import error as url_errors
 from urllib import request as url_requests
 
 from keras_matrix.dashboards.report import history_page
-from keras_matrix.records.appended import json_lines
-from keras_matrix.records.appended.json_lines import Lines
+from keras_matrix.records import appended
+from keras_matrix.records.appended import Lines
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.store import Problem
 from keras_matrix.records.store_failure import StoreFailure
@@ -61,7 +61,7 @@ class Deliveries:
         """Return what was sent to this address. Raises `StoreFailure` for a file that cannot be read."""
         found: dict[tuple[str, str], Thread] = {}
         for root in sorted(set(self._roots.values())):
-            lines, problems = json_lines.load(root / FILE, Delivery, VERSION)
+            lines, problems = appended.load_lines(root / FILE, Delivery, VERSION)
             _check(problems)
             for one in (line for line in lines if line.place == self._key):
                 key = one.history, one.run_id
@@ -87,7 +87,7 @@ def opened(place: Webhook, roots: Mapping[str, Path]) -> Iterator[Deliveries]:
     """Open the files of these results folders alone, in one order, so that two runners cannot wait for each other."""
     with ExitStack() as stack:
         files = {
-            root: stack.enter_context(json_lines.opened(root / FILE, "the delivery"))
+            root: stack.enter_context(appended.opened_lines(root / FILE, "the delivery"))
             for root in sorted(set(roots.values()))
         }
         yield Deliveries(place, roots, files)

@@ -25,7 +25,7 @@ from keras_matrix.analysis.history.sessions import (
 )
 from keras_matrix.analysis.views.history_view import HistoryView, history_views
 from keras_matrix.records import history_reader
-from keras_matrix.records.appended.annotations import NoteKind, in_force, load
+from keras_matrix.records.appended import NoteKind, in_force, load
 from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.history_reader import Past, Wanted
 from keras_matrix.records.schema import Record

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_matrix.analysis.history.change_points import Assessment, ChangeKind, kind_of
-from keras_matrix.records.appended import annotations as stored_notes
-from keras_matrix.records.appended.annotations import Annotation, NoteKind, in_force
+from keras_matrix.records import appended as stored_notes
+from keras_matrix.records.appended import Annotation, NoteKind, in_force
 from keras_matrix.records.history_reader import Past, PastRun
 from keras_matrix.records.text import near, plural
 from keras_matrix.runner.errors import UsageError

@@ -13,7 +13,7 @@ from keras_matrix.analysis.stalls.report import Advice, SpeedupVerdict, StallRep
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.identity import cell_id
-from keras_matrix.records.instruments.input_probe import InputProbe
+from keras_matrix.records.instruments.input_use import InputProbe
 from keras_matrix.records.instruments.stall_arms import arm_of, arms_of, base_of
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings

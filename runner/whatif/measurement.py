@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.codec import CodecError, decode, to_json
 from keras_matrix.records.fc import network, spec
-from keras_matrix.records.identity import cell_id
-from keras_matrix.records.names import SETTINGS, unnamed
+from keras_matrix.records.identity import SETTINGS, cell_id, unnamed
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.settings import FIT, Scalar, Settings
 from keras_matrix.records.store import VERIFICATION, Run

@@ -42,10 +42,10 @@ from keras_matrix.analysis.whatif.reconstruct.coverage import HeaderFacts
 from keras_matrix.analysis.whatif.replay import held_out
 from keras_matrix.records.codec import CodecError, canonical, decode, loads
 from keras_matrix.records.dtypes import variable_bytes
-from keras_matrix.records.fc import calibration, network, spec
-from keras_matrix.records.fc.calibration import TimedCollective
+from keras_matrix.records.fc import communication, network, spec
+from keras_matrix.records.fc.communication import TimedCollective
 from keras_matrix.records.files import read_json
-from keras_matrix.records.names import named
+from keras_matrix.records.identity import named
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.text import percentage
@@ -108,8 +108,8 @@ def graph_of(trace: TraceFiles, link: LinkCalibration | None = None, level: str 
         ratio = None if link is None or graph.header.missing_ranks else _ratio(graph, link)
         if ratio is not None and not 1 / MOST_CORRECTION <= ratio <= MOST_CORRECTION:
             text = (
-                f"the traced collectives took {ratio:.2g} times as long as {calibration.NAME} says, so that alpha and "
-                "beta are fitted to them"
+                f"the traced collectives took {ratio:.2g} times as long as {communication.NAME} says, so that alpha "
+                "and beta are fitted to them"
             )
             return replace(graph, header=replace(graph.header, caveats=(*graph.header.caveats, text)))
     return graph if link is None else replace(graph, header=replace(graph.header, link=link))
@@ -213,7 +213,7 @@ def _in_folder(folder: Path) -> list[Path]:
         for path in folder.iterdir()
         if path.name.endswith(PROFILE_ENDINGS) and path.is_file() and not path.is_symlink()
     )
-    found = sorted(path for path in there if path.name != calibration.NAME)
+    found = sorted(path for path in there if path.name != communication.NAME)
     epochs = {path: (int(match[1]), int(match[2])) for path in found if (match := _EPOCH.match(path.name))}
     if epochs:
         # The files of an epoch are one trace. The last one is furthest from the start of the program.
@@ -248,7 +248,7 @@ def of_file(path: Path, settings: Settings | None = None) -> LinkCalibration:
 
 def next_to(paths: Sequence[Path], settings: Settings | None = None) -> LinkCalibration | None:
     """Return the calibration that is stored with these files of a trace; None without one. Raises `GraphError`."""
-    path = paths[0].parent / calibration.NAME
+    path = paths[0].parent / communication.NAME
     return of_file(path, settings) if path.is_file() else None
 
 

@@ -16,8 +16,7 @@ from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.analysis.whatif.search.families import FamilyTrajectories
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.records.fc import rules, spec
-from keras_matrix.records.identity import cell_id
-from keras_matrix.records.names import PARAMS
+from keras_matrix.records.identity import PARAMS, cell_id
 from keras_matrix.records.settings import OWN_OPTIONS, Scalar, Settings
 from keras_matrix.records.text import near
 from keras_matrix.runner.errors import InfrastructureError, MatrixError, UsageError

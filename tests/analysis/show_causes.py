@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from keras_matrix.models.language_models.hub import keras_hub
 from keras_matrix.models.layers.heads import rmsprop
-from keras_matrix.models.process.float64 import keep_float64
+from keras_matrix.models.process import keep_float64
 from keras_matrix.records.instruments.parity import Operation
 from keras_matrix.runner.cell.parity.worker import Recorder, watch
 

@@ -8,7 +8,7 @@ import os
 import sys
 from time import perf_counter
 
-from keras_matrix.models.fc.processes.ranks import Ranks
+from keras_matrix.models.fc.ranks import Ranks
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc import network
 from keras_matrix.records.fc.spec import FcProblem

@@ -12,9 +12,8 @@ import pytest
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.source import Live
 from keras_matrix.dashboards.live.session import SessionReader
-from keras_matrix.records.instruments import placements, progress
-from keras_matrix.records.instruments.placements import Placement, Placements
-from keras_matrix.records.instruments.progress import Progress, RunningRepeat
+from keras_matrix.records.instruments import progress
+from keras_matrix.records.instruments.progress import Placement, Placements, Progress, RunningRepeat
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.dashboards.boards import HOSTILE, stored, warehouse_of
 from tests.dashboards.chromium import serious_faults, smallest_letters
@@ -41,7 +40,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     warehouse = warehouse_of(results)
     run = begun(results.root, records(), number=40)
     names = [Placement("gpu-node-1.example.org", A.host_id, WORK, BEGUN), Placement("gpu-node-2", B.host_id)]
-    placements.keep(run, Placements([*names, Placement(HOSTILE, None, WORK, BEGUN)]))
+    progress.keep_placements(run, Placements([*names, Placement(HOSTILE, None, WORK, BEGUN)]))
     application = Application(Live(warehouse, session=SessionReader(results.root).current))
     [body] = application({"PATH_INFO": "/"}, lambda status, headers: None)
     path = folder / "live.html"

@@ -40,7 +40,7 @@ cells:
 WORKERS = """
 import keras
 from keras_matrix.models.fc.worker_group import WorkerSpec
-from keras_matrix.models.fc.processes.ranks import Ranks, WorkerFailed
+from keras_matrix.models.fc.ranks import Ranks, WorkerFailed
 from keras_matrix.records.fc.spec import FcProblem
 
 try:

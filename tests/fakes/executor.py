@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from keras_matrix.records.epoch_figures import timed_epochs_s
 from keras_matrix.records.fc import spec
-from keras_matrix.records.host import cpu_list
+from keras_matrix.records.host import device_lists
 from keras_matrix.records.injected_faults import parse, scattered_share
 from keras_matrix.records.instruments.usage import MemoryUse, Usage, UsageSeries
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
@@ -272,7 +272,7 @@ def _parallel(task: spec.FcProblem) -> spec.Parallel:
 
 
 def _affinity(asked: int | str) -> str | None:
-    return cpu_list.text(range(asked)) if isinstance(asked, int) else None if asked == "all" else asked
+    return device_lists.cpu_text(range(asked)) if isinstance(asked, int) else None if asked == "all" else asked
 
 
 def _samples(settings: Settings) -> int:

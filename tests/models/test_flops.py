@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.flops import agreements
-from keras_matrix.models.flops.fused import attention_flops, flat_matrix_elements, matrix_elements, recurrent_flops
+from keras_matrix.models.flops import attention_flops, flat_matrix_elements, matrix_elements, recurrent_flops
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import decode
 from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopCheck, Target, Work

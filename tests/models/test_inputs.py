@@ -11,9 +11,15 @@ import types
 import numpy as np
 import pytest
 
-from keras_matrix.models.inputs import keras_datasets, synthetic
-from keras_matrix.models.inputs.images import Images, image_samples, resized
-from keras_matrix.models.inputs.keras_datasets import DatasetUnavailable, load_keras_dataset
+from keras_matrix.models.inputs import synthetic
+from keras_matrix.models.inputs.images import (
+    SOURCES,
+    DatasetUnavailable,
+    Images,
+    image_samples,
+    load_keras_dataset,
+    resized,
+)
 from keras_matrix.models.workload import Request
 
 KNOWN_PIXELS = [94, 129, 193, 216, 206, 234, 14, 162]
@@ -126,8 +132,8 @@ def test_a_failed_download_gives_the_same_error(monkeypatch, tmp_path):
 
 def published(monkeypatch, data, content):
     """Let `content` be what the checksum expects."""
-    source = dataclasses.replace(keras_datasets.SOURCES[data], sha256=hashlib.sha256(content).hexdigest())
-    monkeypatch.setitem(keras_datasets.SOURCES, data, source)
+    source = dataclasses.replace(SOURCES[data], sha256=hashlib.sha256(content).hexdigest())
+    monkeypatch.setitem(SOURCES, data, source)
 
 
 def test_mnist_is_read_from_its_folder(monkeypatch, tmp_path):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.records.migration import RENAMED, migrated, name_in
 from keras_matrix.records.schema import SCHEMA_VERSION
+from keras_matrix.records.validity import RENAMED, migrated, name_in
 
 
 @pytest.mark.fault("F24", mutation="migrated() returns its value unchanged")

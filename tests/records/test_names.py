@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_matrix.records.codec import canonical
-from keras_matrix.records.names import SETTINGS, assignment, named, parameter_key, parameter_of, unnamed
+from keras_matrix.records.identity import SETTINGS, assignment, named, parameter_key, parameter_of, unnamed
 from tests.conftest import make_settings
 
 NAMES = st.sampled_from([*SETTINGS, "width", "params", "params.feed", "params.params.feed", "a b", "a=1", "é"])

@@ -17,9 +17,8 @@ import pytest
 
 from keras_matrix.analysis.whatif.cost import model as cost_model
 from keras_matrix.analysis.whatif.graph import GraphError
-from keras_matrix.records import findings
+from keras_matrix.records import appended, findings
 from keras_matrix.records import replicas as replica_proof
-from keras_matrix.records.appended import annotations
 from keras_matrix.records.fc import proof as fc_proof
 from keras_matrix.records.instruments import parity, peaks
 from keras_matrix.records.store import Run
@@ -42,7 +41,7 @@ FORMATS: dict[str, tuple[int, str | None]] = {
     "analysis.stalls.report.VERSION": (1, None),  # counts as missing
     "analysis.whatif.cost.model.VERSION": (1, "read_cost_model"),
     "analysis.whatif.graph.VERSION": (1, "read_graph"),
-    "records.appended.annotations.VERSION": (2, "read_annotations"),  # the history of tests/data has version 1
+    "records.appended.VERSION": (2, "read_annotations"),  # the history of tests/data has version 1
     "records.fc.proof.PROOF_VERSION": (1, "read_fc_proof"),
     "records.findings.FINDINGS_VERSION": (1, "read_findings"),
     "records.instruments.parity.PARITY_VERSION": (3, "read_parity"),
@@ -105,7 +104,7 @@ def read_findings(folder: Path, version: int) -> str:
 def read_annotations(folder: Path, version: int) -> str:
     raw = json.loads((DATA / BEFORE / "history.jsonl").read_text().splitlines()[0])
     (folder / "history.jsonl").write_text(json.dumps(raw | {"version": version}) + "\n")
-    found, [problem] = annotations.load(folder)
+    found, [problem] = appended.load(folder)
     assert found == []
     return problem.reason
 

@@ -15,7 +15,7 @@ from contextlib import closing
 from http.client import HTTPConnection, HTTPException
 from urllib.parse import SplitResult, urlsplit
 
-from keras_matrix.records.host.addresses import without_user
+from keras_matrix.records.host.inherited_environment import without_user
 from keras_matrix.uploader import process
 from keras_matrix.uploader.errors import BadInput, Unreachable
 

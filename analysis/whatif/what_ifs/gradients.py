@@ -39,7 +39,7 @@ from keras_matrix.analysis.whatif.what_ifs.what_if import (
     renumbered,
     setting,
 )
-from keras_matrix.records.fc import layer_groups, rules
+from keras_matrix.records.fc import rules
 from keras_matrix.records.text import MIB
 
 OVERLAP, STALLS = "no_overlap", "no_input_stalls"
@@ -222,7 +222,7 @@ def parse(text: str) -> Fusion:
     if (match := CAP.fullmatch(text)) and float(match[1]) > 0:
         return Fusion(cap_mb=float(match[1]))
     try:
-        counts = layer_groups.counts(text.removesuffix(","))
+        counts = rules.counts(text.removesuffix(","))
     except ValueError:
         counts = ()
     if not counts:

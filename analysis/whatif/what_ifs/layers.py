@@ -44,7 +44,7 @@ from keras_matrix.analysis.whatif.what_ifs.what_if import (
     setting,
 )
 from keras_matrix.records.dtypes import ELEMENT_BYTES
-from keras_matrix.records.fc import layer_groups
+from keras_matrix.records.fc import rules
 
 RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
 NUMBERED = re.compile(r"layer_([0-9]+)", re.ASCII)
@@ -209,7 +209,7 @@ def segments_of(graph: Graph, texts: Sequence[str]) -> list[tuple[str, ...]]:
     if tuple(texts) != (ALL,):
         return [named(graph, text, RECOMPUTED) for text in texts]
     known = named(graph, ALL, RECOMPUTED)
-    divided = layer_groups.segments(len(known), "", recompute=True)
+    divided = rules.segments(len(known), "", recompute=True)
     return [tuple(known[unit.start] for unit in segment) for segment in divided]
 
 

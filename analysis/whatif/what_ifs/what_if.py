@@ -12,7 +12,7 @@ from typing import Any
 from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Node
 from keras_matrix.records.fc import spec
-from keras_matrix.records.names import SETTINGS
+from keras_matrix.records.identity import SETTINGS
 
 Scalar = bool | int | float | str
 # Seconds of an operation that no trace has, such as a cost model predicts; None if it does not know.

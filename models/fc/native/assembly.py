@@ -10,7 +10,7 @@ import importlib
 from typing import cast
 
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec
-from keras_matrix.models.process.float64 import keep_float64
+from keras_matrix.models.process import keep_float64
 from keras_matrix.records.backends import TABLE
 
 
@@ -31,7 +31,7 @@ def assemble(backend: str, order: WorkerSpec, *, apart: bool = False) -> WorkerG
     if order.problem.precision == "float64":
         keep_float64()
     if order.apart or (TABLE[backend].fc_in_processes and (apart or order.problem.workers > 1)):
-        from keras_matrix.models.fc.processes.ranks import Ranks
+        from keras_matrix.models.fc.ranks import Ranks
 
         return Ranks(order, backend=backend)
     return cast(WorkerGroup, importlib.import_module(f"keras_matrix.models.fc.native.{backend}").make(order))

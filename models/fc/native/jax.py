@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax
 
+from keras_matrix.models.fc.meeting import Meeting
 from keras_matrix.models.fc.native.jax_workers import JaxWorkerGroup
-from keras_matrix.models.fc.processes.meeting import Meeting
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, require_devices
 from keras_matrix.records.fc.spec import Parallelism
 
@@ -22,7 +22,7 @@ def reserve(workers: int, device: str, key: str = "workers") -> None:
 def make(order: WorkerSpec) -> WorkerGroup:
     """Return the worker group."""
     if order.problem.kind is Parallelism.PIPELINE:
-        from keras_matrix.models.fc.native.jax_stages import JaxStages
+        from keras_matrix.models.fc.native.jax_workers import JaxStages
 
         return JaxStages(order)
     return JaxWorkerGroup(order)

@@ -18,12 +18,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from keras_matrix.models.fc import layout
+from keras_matrix.models.fc import worker_group
+from keras_matrix.models.fc.meeting import Meeting, free_port, located
 from keras_matrix.models.fc.native.jax_workers import AXES, JaxWorker, JaxWorkerGroup
-from keras_matrix.models.fc.processes.meeting import Meeting, located
-from keras_matrix.models.fc.processes.network import free_port
 from keras_matrix.models.fc.worker_group import WorkerSpec, WorkerState, placement
-from keras_matrix.models.process.cpus import take_share
+from keras_matrix.models.process import take_share
 from keras_matrix.records.fc.spec import WorkerPlacement
 from keras_matrix.records.traces.request import TraceOrder
 
@@ -112,13 +111,13 @@ class JaxRank(JaxWorkerGroup):
         workers = CollectiveWorkers(problem.workers, summing, lambda: jax.block_until_ready(step(weights, batch)))
         store(folder, self._rank, workers, total)
 
-    def _placed(self, array: layout.Array, spec: P) -> Any:
+    def _placed(self, array: worker_group.Array, spec: P) -> Any:
         """Place this worker's part: every worker draws the complete array."""
         typed = array.astype(jnp.dtype(self._order.problem.precision))
         sharding = NamedSharding(self._mesh, spec)
         return jax.block_until_ready(jax.make_array_from_callback(typed.shape, sharding, lambda part: typed[part]))
 
 
-def _own(array: Any) -> layout.Array:
+def _own(array: Any) -> worker_group.Array:
     """Return the piece of an array that is in this process."""
     return np.asarray(array.addressable_shards[0].data)

@@ -1,6 +1,10 @@
-"""JAX's workers: one program over a mesh of devices (`shard_map`), compiled once for all; fc_pipeline: jax_stages.py.
+"""JAX's workers: one program over a mesh of devices (`shard_map`), compiled once; fc_pipeline has one per stage.
 
 Without a network all devices are virtual ones of this process; jax_rank.py is one worker process of several.
+
+In fc_pipeline the weights of each stage, and all results computed from them, are on a separate device.
+`shard_map` runs one program on all devices, which would require equal stages. Here each stage has compiled programs for
+one micro-batch on its device; JAX dispatches asynchronously, so that devices work at the same time.
 """
 
 from __future__ import annotations
@@ -9,7 +13,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import nullcontext
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -19,11 +24,10 @@ from jax.experimental import io_callback
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from keras_matrix.models.fc import hlo, layout
-from keras_matrix.models.fc.collective_time import jax_collectives_s
+from keras_matrix.models.fc import hlo, worker_group
 from keras_matrix.models.fc.interface import Loss, Tensor, Worker, WorkerAxis, scope
-from keras_matrix.models.fc.profiled import by_profiling, seen_by
-from keras_matrix.models.fc.programs import program
+from keras_matrix.models.fc.profiled import by_profiling, jax_collectives_s, seen_by
+from keras_matrix.models.fc.programs import Boxes, LocalStage, in_turn, program
 from keras_matrix.models.fc.worker_group import (
     WorkerGroup,
     WorkerSpec,
@@ -31,11 +35,10 @@ from keras_matrix.models.fc.worker_group import (
     device_peaks_bytes,
     placement,
 )
-from keras_matrix.records.fc import layer_groups
-from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.fc.layer_groups import buckets_by_count
+from keras_matrix.records.fc import rules
+from keras_matrix.records.fc.communication import Communication, Traffic, together
+from keras_matrix.records.fc.rules import buckets_by_count
 from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Parallelism, WorkerPlacement
-from keras_matrix.records.fc.traffic import Traffic
 
 # The mesh of every problem has both; if the work is divided in one way only, one of them has length 1.
 AXES = tuple(axis.value for axis in WorkerAxis)
@@ -46,6 +49,7 @@ STEPS_AHEAD = 16
 # Lets sums be separate that the program keeps separate: this pass merges all sums of a step, which then begin only
 # after the last gradient. (XLA's pass for GPUs has another name, and a threshold.)
 SEPARATE_SUMS = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner"}
+_compiled = cache(jax.jit)
 
 
 class JaxWorker(Worker):
@@ -186,10 +190,10 @@ class JaxWorkerGroup(WorkerGroup):
         self._mesh = Mesh(np.asarray(jax.devices()[: problem.workers]).reshape(shape), AXES)
         # If JAX divides the work itself, the program is that of one worker.
         self._worker = JaxWorker(Mesh(self._mesh.devices[:1, :1], AXES) if self._divides else self._mesh)
-        self._worker.buckets = layer_groups.counts(problem.buckets)
+        self._worker.buckets = rules.counts(problem.buckets)
         weights, *specs = _specs(problem)
         self._weights = self._placed_weights(weights)
-        batch, labels = map(self._placed, layout.draw_batch(problem, order.seed), specs)
+        batch, labels = map(self._placed, worker_group.draw_batch(problem, order.seed), specs)
         self._batch = batch, labels
         self._step = self._compiled(self._worker)
         self._losses: Any = None
@@ -276,16 +280,16 @@ class JaxWorkerGroup(WorkerGroup):
 
     def _placed_weights(self, spec: P) -> list[Any]:
         problem = self._order.problem
-        drawn = list(layout.draw_weights(problem, self._order.seed))
+        drawn = list(worker_group.draw_weights(problem, self._order.seed))
         if problem.kind is Parallelism.PHYSICS:
             drawn = [np.concatenate([weight] * problem.workers) for weight in drawn] * problem.phy_blocks
         return [self._placed(weight, spec) for weight in drawn]
 
-    def _placed(self, array: layout.Array, spec: P) -> Any:
+    def _placed(self, array: worker_group.Array, spec: P) -> Any:
         typed = array.astype(jnp.dtype(self._order.problem.precision))
         return jax.block_until_ready(jax.device_put(typed, NamedSharding(self._mesh, spec)))
 
-    def _of_each(self, arrays: Sequence[Any]) -> list[list[layout.Array]]:
+    def _of_each(self, arrays: Sequence[Any]) -> list[list[worker_group.Array]]:
         """Return each worker's pieces of these arrays."""
         shards = [_shards(array) for array in arrays]
         return [[np.asarray(own[rank].data) for own in shards] for rank in range(self._order.problem.workers)]
@@ -301,3 +305,79 @@ def _specs(problem: FcProblem) -> tuple[P, P, P]:
 def _shards(array: Any) -> list[Any]:
     """Return an array's pieces in the order of the workers."""
     return sorted(array.addressable_shards, key=lambda shard: shard.device.id)
+
+
+class JaxStages(WorkerGroup):
+    """A worker group of stages, which have no collectives."""
+
+    backend = "jax"
+
+    def __init__(self, order: WorkerSpec) -> None:
+        problem = order.problem
+        self._order = order
+        self._devices = jax.devices()[: problem.workers]
+        ranks, boxes = range(problem.workers), Boxes()
+        self._weights = [
+            [self._placed(weight, rank) for weight in worker_group.weights_of(problem, order.seed, rank)]
+            for rank in ranks
+        ]
+        self._batches = [self._placed_batch(rank) for rank in ranks]
+        self._stages = [
+            LocalStage(problem.workers, rank, boxes, partial(jax.device_put, device=self._devices[rank]), _compiled)
+            for rank in ranks
+        ]
+        self._losses: list[Any] = []
+        self._gradients: list[list[Any]] = []
+
+    def run(self, steps: int) -> None:
+        """Run steps; wait for the results of the last one on every device."""
+        for _ in range(steps):
+            self._step()
+        jax.block_until_ready((self._weights, self._losses))
+
+    def loss(self) -> float:
+        """Return the loss of the last stage; the others have no loss."""
+        return sum(map(float, self._losses))
+
+    def states(self) -> list[WorkerState]:
+        stages = zip(self._losses, self._gradients, self._weights, strict=True)
+        return [WorkerState(float(loss), _arrays(gradients), _arrays(weights)) for loss, gradients, weights in stages]
+
+    def places(self) -> list[WorkerPlacement]:
+        held = zip(self._weights, self._batches, strict=True)
+        return [
+            placement(rank, (device for array in (*weights, *batch) for device in array.devices()), weights, batch)
+            for rank, (weights, batch) in enumerate(held)
+        ]
+
+    def traffic(self) -> Traffic:
+        return together([stage.traffic for stage in self._stages])
+
+    def device_peaks_bytes(self) -> list[int]:
+        return device_peaks_bytes(self._devices)
+
+    def _step(self) -> None:
+        for stage in self._stages:
+            stage.begin_step()
+        found = in_turn(self._stages, self._order.problem, self._weights, self._batches, lambda rank: nullcontext())
+        self._losses = [loss for loss, _ in found]
+        self._weights = [_descended(own, new) for own, (_, new) in zip(self._weights, found, strict=True)]
+        self._gradients = [gradients for _, gradients in found] if self._order.keep_gradients else []
+
+    def _placed(self, array: worker_group.Array, rank: int) -> Any:
+        typed = array.astype(jnp.dtype(self._order.problem.precision))
+        return jax.block_until_ready(jax.device_put(typed, self._devices[rank]))
+
+    def _placed_batch(self, rank: int) -> tuple[Any, Any]:
+        batch, labels = worker_group.batch_of(self._order.problem, self._order.seed, rank)
+        return self._placed(batch, rank), self._placed(labels, rank)
+
+
+@partial(jax.jit, donate_argnums=0)
+def _descended(weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+    with scope("update"):
+        return [weight - LEARNING_RATE * gradient for weight, gradient in zip(weights, gradients, strict=True)]
+
+
+def _arrays(arrays: list[Any]) -> list[worker_group.Array]:
+    return [np.asarray(array) for array in arrays]

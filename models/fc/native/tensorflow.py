@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from keras_matrix.models.fc.meeting import Meeting
 from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowWorkerGroup
-from keras_matrix.models.fc.processes.meeting import Meeting
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, require_devices
 
 
@@ -22,7 +22,7 @@ def reserve(workers: int, device: str, key: str = "workers") -> None:
 def make(order: WorkerSpec) -> TensorFlowWorkerGroup:
     """Return the worker group."""
     if order.problem.partition == "mirrored_strategy" and order.problem.workers > 1:
-        from keras_matrix.models.fc.native.tensorflow_mirrored import MirroredWorkerGroup
+        from keras_matrix.models.fc.native.tensorflow_rank import MirroredWorkerGroup
 
         return MirroredWorkerGroup(order)
     return TensorFlowWorkerGroup(order)

@@ -1,13 +1,15 @@
-"""TensorFlow over a network: a process per worker, joined by `tf.distribute.MultiWorkerMirroredStrategy`.
+"""TensorFlow's data parallelism by its own strategies, which have replicas and sum their gradients.
 
-Its ring sums gradients by gRPC. Each process has its own weights, which stay equal because all add the same sums.
+Over a network there is a process per worker, joined by `tf.distribute.MultiWorkerMirroredStrategy`, whose ring sums
+gradients by gRPC; each process has its own weights, which stay equal because all add the same sums. Without a
+network `tf.distribute.MirroredStrategy` has all replicas in this process.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,17 +17,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_matrix.models.fc import layout
-from keras_matrix.models.fc.interface import Tensor, scope
-from keras_matrix.models.fc.native.tensorflow_mirrored import MirroredWorker
-from keras_matrix.models.fc.processes.meeting import Meeting, located
-from keras_matrix.models.fc.processes.network import free_port
+from keras_matrix.models.fc import worker_group
+from keras_matrix.models.fc.interface import Loss, Tensor, Worker, WorkerAxis, scope
+from keras_matrix.models.fc.meeting import Meeting, free_port, located
+from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowWorkerGroup, TracedWorker, taped_gradient
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import Result, program
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement
-from keras_matrix.models.process.cpus import take_share
+from keras_matrix.models.process import take_share
+from keras_matrix.records.fc.communication import Communication, Traffic
 from keras_matrix.records.fc.spec import LEARNING_RATE, WorkerPlacement
-from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.neutral import covered
 from keras_matrix.records.traces.request import TraceOrder
 from keras_matrix.records.traces.xspace.xplane import Plane
@@ -57,6 +58,42 @@ def _take_threads(cpus: int) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(max(LEAST_THREADS, cpus))
 
 
+class MirroredWorker(TracedWorker):
+    """A replica, in the strategy's own thread."""
+
+    def along(self, axis: WorkerAxis) -> Worker:
+        return self
+
+    def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        return taped_gradient(loss, weights)
+
+    def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        own, gradients = self.gradient(loss, weights)
+        return own, self._summed(gradients)
+
+    def summed_accumulated_gradient(
+        self, losses: Sequence[Loss], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        own, gradients = self.accumulated_gradient(losses, weights)
+        return own, self._summed(gradients)
+
+    def _summed(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Sum all gradients in one call, like an optimizer under a strategy; the strategy decides how to pack them."""
+        for gradient in gradients:
+            self.count("all_reduce_bytes", gradient)
+        replica = tf.distribute.get_replica_context()
+        summed: list[Tensor] = replica.all_reduce(tf.distribute.ReduceOp.SUM, list(gradients))
+        return summed
+
+    def _all_reduce(self, x: Tensor) -> Tensor:
+        raise NotImplementedError("a mirrored worker sums all its gradients at once")
+
+    def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
+        raise NotImplementedError("a mirrored worker has complete weights")
+
+    _all_gather = _reduce_scatter
+
+
 class NetworkWorker(MirroredWorker):
     """A replica whose sums go over the network, with the backward pass or after it."""
 
@@ -72,8 +109,8 @@ class TensorFlowRank(WorkerGroup):
     def __init__(self, order: WorkerSpec, rank: int, strategy: Any) -> None:
         self._order, self._rank, self._strategy = order, rank, strategy
         self._worker = NetworkWorker(order.problem.workers)
-        self._weights = [tf.Variable(self._typed(w)) for w in layout.weights_of(order.problem, order.seed, rank)]
-        batch, labels = layout.batch_of(order.problem, order.seed, rank)
+        self._weights = [tf.Variable(self._typed(w)) for w in worker_group.weights_of(order.problem, order.seed, rank)]
+        batch, labels = worker_group.batch_of(order.problem, order.seed, rank)
         self._batch = self._typed(batch), self._typed(labels)
         self._step = tf.function(partial(strategy.run, self._replica), autograph=False)
         self._found: Any = None
@@ -146,7 +183,7 @@ class TensorFlowRank(WorkerGroup):
                 tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
         return loss, gradients if self._order.keep_gradients else []
 
-    def _typed(self, array: layout.Array) -> Any:
+    def _typed(self, array: worker_group.Array) -> Any:
         return tf.cast(tf.convert_to_tensor(array), self._order.problem.precision)
 
 
@@ -160,3 +197,43 @@ def _inside_s(planes: list[Plane]) -> float:
             found = [kind in kinds for kind in events.kinds.tolist()]
             spans += zip(events.start_ns[found].tolist(), events.end_ns[found].tolist(), strict=True)
     return covered(spans) / 1e9
+
+
+class MirroredWorkerGroup(TensorFlowWorkerGroup):
+    """Variables mirrored on logical devices; each replica runs the program of one worker."""
+
+    def __init__(self, order: WorkerSpec) -> None:
+        super().__init__(order)
+        self._batch = self._strategy.experimental_distribute_values_from_function(
+            lambda replica: self._batches[replica.replica_id_in_sync_group]
+        )
+
+    def communication(self, steps: int, epochs: int) -> Communication | None:
+        """Return None: by the profiler's names, the strategy's collectives cannot be distinguished from others."""
+        return None
+
+    def _laid_out(self) -> list[list[Any]]:
+        """Return each replica's part of the mirrored variables."""
+        # Its default collective operations on a CPU support only one strategy per process.
+        sums = tf.distribute.ReductionToOneDevice() if self._order.device == "cpu" else None
+        self._strategy = tf.distribute.MirroredStrategy(self._devices, sums)
+        with self._strategy.scope():
+            drawn = worker_group.weights_of(self._order.problem, self._order.seed, 0)  # equal for all replicas
+            self._mirrored = [tf.Variable(self._typed(weight)) for weight in drawn]
+        return [[own.values[rank] for own in self._mirrored] for rank in range(self._order.problem.workers)]
+
+    def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:
+        problem = self._order.problem
+        workers: list[Worker] = []
+
+        def local(batch: tuple[Any, Any]) -> Result:
+            workers.append(MirroredWorker(problem.workers))
+            return program(problem.mode)(
+                workers[-1], problem, [tf.convert_to_tensor(own) for own in self._mirrored], batch
+            )
+
+        loss, gradients = self._strategy.run(local, args=(self._batch,))
+        self._workers = workers
+        of_each = self._strategy.experimental_local_results
+        parts = [of_each(gradient) for gradient in gradients]
+        return [(own, [part[rank] for part in parts]) for rank, own in enumerate(of_each(loss))]

@@ -17,16 +17,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_matrix.models.fc import layout
-from keras_matrix.models.fc.collective_time import SCOPE, tensorflow_collectives_s
+from keras_matrix.models.fc import worker_group
 from keras_matrix.models.fc.interface import Loss, Stage, Tensor, Worker, WorkerAxis, scope
-from keras_matrix.models.fc.profiled import by_profiling, seen_by
-from keras_matrix.models.fc.programs import Result, program
-from keras_matrix.models.fc.stages import Boxes, LocalStage, in_turn
+from keras_matrix.models.fc.profiled import SCOPE, by_profiling, seen_by, tensorflow_collectives_s
+from keras_matrix.models.fc.programs import Boxes, LocalStage, Result, in_turn, program
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement
-from keras_matrix.records.fc.communication import Communication
+from keras_matrix.records.fc.communication import Communication, Traffic, together
 from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Parallelism, WorkerPlacement
-from keras_matrix.records.fc.traffic import Traffic, together
 from keras_matrix.records.traces.request import WORKER_SCOPE
 
 Combine = Callable[[list[Tensor]], list[Tensor]]
@@ -189,7 +186,7 @@ class TensorFlowWorker(TracedWorker):
         self._rank, self._step, self._groups = rank, step, groups
 
     def along(self, axis: WorkerAxis) -> Worker:
-        groups = layout.groups(self._step.problem, axis is WorkerAxis.MODEL)
+        groups = worker_group.groups(self._step.problem, axis is WorkerAxis.MODEL)
         return type(self)(self._rank, self._step, groups, self)
 
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -331,15 +328,15 @@ class TensorFlowWorkerGroup(WorkerGroup):
     def _variables(self, rank: int) -> list[Any]:
         order = self._order
         with tf.device(self._devices[rank]):
-            return [tf.Variable(self._typed(w)) for w in layout.weights_of(order.problem, order.seed, rank)]
+            return [tf.Variable(self._typed(w)) for w in worker_group.weights_of(order.problem, order.seed, rank)]
 
     def _constants(self, rank: int) -> tuple[Any, Any]:
         order = self._order
         with tf.device(self._devices[rank]):
-            batch, labels = layout.batch_of(order.problem, order.seed, rank)
+            batch, labels = worker_group.batch_of(order.problem, order.seed, rank)
             return self._typed(batch), self._typed(labels)
 
-    def _typed(self, array: layout.Array) -> Any:
+    def _typed(self, array: worker_group.Array) -> Any:
         return tf.cast(tf.convert_to_tensor(array), self._order.problem.precision)
 
 

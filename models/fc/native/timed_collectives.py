@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
 
-from keras_matrix.records.fc import calibration
-from keras_matrix.records.fc.calibration import TimedCollective, sizes_bytes
+from keras_matrix.records.fc import communication
+from keras_matrix.records.fc.communication import TimedCollective, sizes_bytes
 
 # Of a number of bytes: a function that sums an array of this size over the workers, and returns when that is done.
 Summing = Callable[[int], Callable[[], object]]
@@ -36,7 +36,7 @@ def store(folder: Path, rank: int, workers: CollectiveWorkers, total_bytes: int)
     """
     found = measured(workers, total_bytes)
     if rank == 0:
-        calibration.write(folder, found)
+        communication.write(folder, found)
 
 
 def measured(workers: CollectiveWorkers, total_bytes: int) -> list[TimedCollective]:

@@ -14,15 +14,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from keras_matrix.models.fc import layout
+from keras_matrix.models.fc import worker_group
 from keras_matrix.models.fc.interface import Stage, Tensor, Worker, mark_with, scope
+from keras_matrix.models.fc.meeting import Meeting, NotMet, located
 from keras_matrix.models.fc.native.torch_worker import TorchWorker
-from keras_matrix.models.fc.processes.meeting import Meeting, NotMet, located
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement, require_devices
-from keras_matrix.models.process.process_group import Member, connect, prepare, settle
+from keras_matrix.models.process_group import Member, connect, prepare, settle
+from keras_matrix.records.fc.communication import Traffic
 from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Parallelism, WorkerPlacement
-from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.request import TraceOrder
 
 
@@ -106,13 +106,13 @@ def _worker(order: WorkerSpec, rank: int) -> TorchWorker | TorchStage:
     if problem.kind is Parallelism.PIPELINE:
         return TorchStage(problem.workers, rank)
     if problem.partition == "dtensor" and problem.workers > 1:
-        from keras_matrix.models.fc.native.torch_dtensor import DTensorWorker
+        from keras_matrix.models.fc.native.torch_worker import DTensorWorker
 
         return DTensorWorker(problem.workers, "cpu" if order.device == "cpu" else "cuda")
     if order.device == "cpu":
         worker = TorchWorker(problem.workers)
     else:
-        from keras_matrix.models.fc.native.torch_cuda import CudaWorker
+        from keras_matrix.models.fc.native.torch_worker import CudaWorker
 
         worker = CudaWorker(problem.workers)
     if problem.kind is Parallelism.HYBRID:
@@ -164,8 +164,8 @@ class TorchRank(WorkerGroup):
         self._order, self._rank = order, rank
         self._worker = _worker(order, rank)
         self._device = torch.device("cpu" if order.device == "cpu" else f"cuda:{number}")
-        self._weights = [self._weight(w) for w in layout.weights_of(order.problem, order.seed, rank)]
-        batch, labels = layout.batch_of(order.problem, order.seed, rank)
+        self._weights = [self._weight(w) for w in worker_group.weights_of(order.problem, order.seed, rank)]
+        batch, labels = worker_group.batch_of(order.problem, order.seed, rank)
         self._batch = self._placed(batch), self._placed(labels)
         self._loss: Any = None
         self._gradients: list[Any] = []
@@ -248,12 +248,12 @@ class TorchRank(WorkerGroup):
                 weight.sub_(gradient, alpha=LEARNING_RATE)
         self._gradients = gradients if self._order.keep_gradients else []
 
-    def _weight(self, array: layout.Array) -> Any:
+    def _weight(self, array: worker_group.Array) -> Any:
         mode = MODES[self._order.problem.mode]
         placed = self._placed(array)
         return torch.nn.Parameter(placed, requires_grad=mode.trains and not mode.manual)
 
-    def _placed(self, array: layout.Array) -> Any:
+    def _placed(self, array: worker_group.Array) -> Any:
         # A copy: the blocks of fc_phy start from the same array, and each is trained in place.
         tensor = torch.tensor(array, device=self._device)
         return tensor.to(getattr(torch, self._order.problem.precision))
@@ -273,6 +273,6 @@ def _summed(values: Any) -> None:
     stream.synchronize()
 
 
-def _arrays(tensors: Sequence[Any]) -> list[layout.Array]:
+def _arrays(tensors: Sequence[Any]) -> list[worker_group.Array]:
     # NumPy has no bfloat16.
     return [tensor.detach().cpu().to(torch.float64).numpy() for tensor in tensors]

@@ -1,7 +1,16 @@
-"""A PyTorch worker of the collective modes: its gradients and its collectives, by gloo or NCCL."""
+"""A PyTorch worker of the collective modes: its layers, its gradients and its collectives, by gloo or NCCL.
+
+Tensor parallelism is also by DTensor, which inserts the collectives itself, like `RowwiseParallel`. On a GPU,
+communication is on a CUDA stream next to that of the computation.
+A collective of NCCL starts after all earlier work of the current stream, and with `async_op=False` later work of that
+stream waits for its end (PyTorch, "Distributed communication package", "Synchronous and asynchronous collective
+operations"). Threads do not help: they share the default stream. Instead of a thread, as on a CPU, a GPU therefore uses
+a second stream, on which collectives can stay synchronous.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -9,12 +18,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from keras_matrix.models.fc import layout
+from keras_matrix.models.fc import worker_group
 from keras_matrix.models.fc.interface import Loss, Tensor, Worker, WorkerAxis
-from keras_matrix.models.fc.native import torch_layers
-from keras_matrix.models.process.process_group import COLLECTIVE_LIMIT
+from keras_matrix.models.process_group import COLLECTIVE_LIMIT
+from keras_matrix.records.dtypes import ELEMENT_BYTES
+from keras_matrix.records.fc import rules
 from keras_matrix.records.fc.spec import FcProblem
+from keras_matrix.records.text import MIB
 
 
 class TorchWorker(Worker):
@@ -32,7 +46,7 @@ class TorchWorker(Worker):
     def divide(self, problem: FcProblem, rank: int) -> None:
         """Form the groups of a problem; every worker does so, in the same order."""
         for axis in WorkerAxis:
-            groups = layout.groups(problem, axis is WorkerAxis.MODEL)
+            groups = worker_group.groups(problem, axis is WorkerAxis.MODEL)
             apart = [ranks if 1 < len(ranks) < self.size else None for ranks in groups]
             handles = [dist.new_group(ranks, timeout=COLLECTIVE_LIMIT) if ranks else None for ranks in apart]
             (own,) = (handle for handle, ranks in zip(handles, groups, strict=True) if rank in ranks)
@@ -40,7 +54,7 @@ class TorchWorker(Worker):
 
     def group_gradients(self, problem: FcProblem) -> None:
         """Sum gradients in the buckets of a problem."""
-        self._grouping = torch_layers.grouping(problem)
+        self._grouping = grouping(problem)
 
     def along(self, axis: WorkerAxis) -> Worker:
         return self._parts[axis]
@@ -80,15 +94,15 @@ class TorchWorker(Worker):
         return total, gradients
 
     def slept(self, x: Tensor, forward_s: float, backward_s: float) -> Tensor:
-        slept: Tensor = torch_layers.LayerSleep.apply(x, forward_s, backward_s)
+        slept: Tensor = LayerSleep.apply(x, forward_s, backward_s)
         return slept
 
     def recomputed(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        return torch_layers.recomputed(run)
+        return recomputed(run)
 
     def compiled_block(self, block: range, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if block not in self._compiled:
-            self._compiled[block] = torch_layers.compiled(run)
+            self._compiled[block] = compiled(run)
         return self._compiled[block]
 
     def meanwhile(self, communicate: Callable[[], Tensor]) -> Callable[[], Tensor]:
@@ -150,3 +164,154 @@ def _summed(worker: TorchWorker, bucket: Any) -> Any:
     buffer = bucket.buffer()
     worker.count("all_reduce_bytes", buffer)
     return worker.bucket_reduce(buffer)
+
+
+class LayerSleep(torch.autograd.Function):  # type: ignore[misc]
+    """The identity, after a sleep; in the backward pass after another one. Traces show it by this name."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, forward_s: float, backward_s: float) -> Tensor:
+        """Sleep, and return x."""
+        context.backward_s = backward_s
+        time.sleep(forward_s)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        """Sleep, and pass the gradient on."""
+        time.sleep(context.backward_s)
+        return upstream, None, None
+
+
+def recomputed(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a function that retains only its arguments, and runs again in the backward pass."""
+    from torch.utils.checkpoint import checkpoint
+
+    # Nothing is random.
+    return lambda *arguments: checkpoint(run, *arguments, use_reentrant=False, preserve_rng_state=False)
+
+
+def compiled(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a function compiled as one program for fixed shapes. Raises if it cannot be one program."""
+    import torch._dynamo.config
+    import torch._inductor.config
+
+    # Workers may not start processes of multiprocessing's, and have one core each.
+    torch._inductor.config.compile_threads = 1
+    # Otherwise a block is cut where DistributedDataParallel's buckets end, and refused if the first is below 1 MiB.
+    torch._dynamo.config.optimize_ddp = False
+    function: Callable[..., Tensor] = torch.compile(run, fullgraph=True, dynamic=False)
+    return function
+
+
+def grouping(problem: FcProblem) -> dict[str, Any]:
+    """Return the arguments by which DistributedDataParallel makes a problem's buckets; it counts in MiB."""
+    if problem.bucket_cap_mb:
+        return {"bucket_cap_mb": problem.bucket_cap_mb}
+    if not problem.buckets:
+        return {}
+    item = ELEMENT_BYTES[problem.precision]
+    sizes = [rows * columns * item for rows, columns in reversed(problem.shapes)]
+    capacities = rules.capacities_of(rules.counts(problem.buckets), sizes)
+    return {"bucket_cap_mb_list": [capacity / MIB for capacity in capacities]}
+
+
+class CudaWorker(TorchWorker):
+    """A worker on a GPU, which communicates on a separate stream while it computes."""
+
+    def __init__(self, size: int, group: Any = None, whole: Worker | None = None) -> None:
+        super().__init__(size, group, whole)
+        self._stream: Any = None
+
+    def meanwhile(self, communicate: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Communicate on a separate stream, after all work of the current one until now.
+
+        `communicate` is referenced until the current stream waits for the result: the memory of its array must not be
+        reused before it has been sent.
+        """
+        if self.size == 1:
+            return Worker.meanwhile(self, communicate)
+        self._stream = self._stream or torch.cuda.Stream()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            made = communicate()
+            done = torch.cuda.Event()
+            done.record(self._stream)
+        return Pending(communicate, made, done)
+
+
+class Pending:
+    """The result of an asynchronous communication; a call lets the current stream wait for it."""
+
+    def __init__(self, communicate: Callable[[], Tensor], made: Tensor, done: Any) -> None:
+        self._communicate, self._made, self._done = communicate, made, done
+
+    def __call__(self) -> Tensor:
+        """Return the result, for use on the current stream."""
+        stream = torch.cuda.current_stream()
+        stream.wait_event(self._done)
+        # The other stream owns its memory, and must not reuse it while this one reads it.
+        self._made.record_stream(stream)
+        return self._made
+
+
+class DTensorWorker(TorchWorker):
+    """A worker that multiplies divided arrays with DTensor, whose collectives are counted in the first step only."""
+
+    def __init__(self, size: int, device: str) -> None:
+        super().__init__(size)
+        self._mesh = init_device_mesh(device, (size,))
+        self._counted = False
+
+    def begin_step(self) -> None:
+        """Reset the counts, unless they are final."""
+        if not self._counted:
+            super().begin_step()
+
+    def divided_product(self, x: Tensor, weight: Tensor, axis: int) -> Tensor:
+        """Multiply a batch in columns by a weight in rows with DTensor, and divide the sum along an axis."""
+        columns = DTensor.from_local(x, self._mesh, [Shard(1)], run_check=False)
+        rows = DTensor.from_local(weight, self._mesh, [Shard(0)], run_check=False)
+        return torch.matmul(columns, rows).redistribute(placements=[Shard(axis)]).to_local()
+
+    def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        if self._counted:
+            return super().gradient(loss, weights)
+        with CollectiveCounter(self):
+            found = super().gradient(loss, weights)
+        self._counted = True
+        return found
+
+
+# DTensor's collectives, the field that counts each, and whether its argument is one worker's piece of the array.
+COUNTED = {
+    "all_reduce": ("all_reduce_bytes", False),
+    "reduce_scatter_tensor": ("reduce_scatter_bytes", False),
+    "all_gather_into_tensor": ("all_gather_bytes", True),
+}
+WAITS = ("wait_tensor", "_wrap_tensor_autograd")
+
+
+class CollectiveCounter(TorchDispatchMode):  # type: ignore[misc]
+    """Counts the collectives that DTensor calls, with their arrays."""
+
+    def __init__(self, worker: DTensorWorker) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count the plain calls to which DTensor decomposes its own. Raises `RuntimeError` for an unknown
+        collective."""
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        if func.namespace == "_c10d_functional":
+            self._count(func._opname, args)
+        return func(*args, **(kwargs or {}))
+
+    def _count(self, name: str, args: Any) -> None:
+        if name in WAITS:
+            return
+        if name not in COUNTED:
+            raise RuntimeError(f"DTensor called {name}, which is not counted")
+        field, pieces = COUNTED[name]
+        self._worker.count(field, args[0], self._worker.size if pieces else 1)

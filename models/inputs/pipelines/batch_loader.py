@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_matrix.models.inputs.pipelines.decode import Decode
-from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage
+from keras_matrix.models.inputs.pipelines.decode import BadImage, Decode
 from keras_matrix.models.inputs.pipelines.pixels import PixelScaling
 from keras_matrix.models.inputs.stored.sample import InputDataError, Order, Sample, Source
 from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR, BAD_SAMPLES_FILE

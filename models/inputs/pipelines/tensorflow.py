@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_matrix.models.inputs.pipelines.decode import JpegHeader
 from keras_matrix.models.inputs.pipelines.interface import ENDLESS, Loader, PipelineWorkers, as_asked
-from keras_matrix.models.inputs.pipelines.jpeg_header import JpegHeader
 
 PIPELINE = "tf_data"
 KINDS = ("thread",)

@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_matrix.models.inputs.stored import array_record, manifest, shards
-from keras_matrix.models.inputs.stored.manifest import Manifest, RecordFile
+from keras_matrix.models.inputs.stored import shards, writing
 from keras_matrix.models.inputs.stored.record_file import require_crc32c
 from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Source
-from keras_matrix.models.inputs.stored.source import open_source
-from keras_matrix.models.inputs.stored.writing import writers
-from keras_matrix.models.inputs.stored.writing.command import (
+from keras_matrix.models.inputs.stored.shards import Manifest, RecordFile
+from keras_matrix.models.inputs.stored.source import module, open_source
+from keras_matrix.models.inputs.stored.writing import (
+    NamedSample,
     WriteProgress,
     check_stopped,
     in_parallel,
@@ -36,7 +36,6 @@ from keras_matrix.models.inputs.stored.writing.command import (
     start_output,
     usable_cpus,
 )
-from keras_matrix.models.inputs.stored.writing.writers import NamedSample
 from keras_matrix.records.text import bytes_text
 
 READ_BYTES = 4 << 20
@@ -85,7 +84,7 @@ def convert(request: dict[str, Any]) -> str:
     require_crc32c()
     given, folder, kind = Path(request["dataset_path"]), Path(request["output_path"]).absolute(), request["to"]
     if kind == shards.ARRAY_RECORD:
-        array_record.module()
+        module()
     _check_places(given, folder)
     source = open_source(given)
     for note in source.notes:
@@ -104,8 +103,8 @@ def convert(request: dict[str, Any]) -> str:
             progress.add(part.records, part.bytes)
     progress.end()
     parts = tuple(done[number] for number in sorted(done))
-    if missing or not (found := manifest.read(folder)) or not found.finished:
-        manifest.write(folder, replace(begun, finished=True, parts=parts))
+    if missing or not (found := shards.read(folder)) or not found.finished:
+        shards.write(folder, replace(begun, finished=True, parts=parts))
     return _summary(work, parts, len(missing), progress)
 
 
@@ -162,7 +161,7 @@ def _finished_files(work: ConversionJob) -> tuple[dict[int, RecordFile], list[in
         leftover.unlink()
     done, missing = {}, []
     for number in range(len(work.cuts) - 1):
-        part = writers.existing(work.path(number), work.kind, work.records(number))
+        part = writing.existing(work.path(number), work.kind, work.records(number))
         if part is None:
             missing.append(number)
         else:
@@ -172,7 +171,7 @@ def _finished_files(work: ConversionJob) -> tuple[dict[int, RecordFile], list[in
 
 def _write(number: int) -> tuple[int, RecordFile]:
     work = _WORK[0]
-    return number, writers.write_file(work.path(number), work.kind, _samples(work, number))
+    return number, writing.write_file(work.path(number), work.kind, _samples(work, number))
 
 
 def _samples(work: ConversionJob, number: int) -> Iterator[NamedSample]:

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from keras_matrix.models.inputs.opencv import opencv
-from keras_matrix.models.inputs.stored import manifest
-from keras_matrix.models.inputs.stored.manifest import Manifest
+from keras_matrix.models.inputs.stored import shards
 from keras_matrix.models.inputs.stored.sample import InputDataError
-from keras_matrix.models.inputs.stored.writing.command import (
+from keras_matrix.models.inputs.stored.shards import Manifest
+from keras_matrix.models.inputs.stored.writing import (
     WriteProgress,
     check_stopped,
     in_parallel,
@@ -99,7 +99,7 @@ def make_images(request: dict[str, Any]) -> str:
             progress.add(images, stored)
     progress.end()
     size = sum(plan.path(number).stat().st_size for number in range(plan.count))
-    manifest.write(folder, replace(begun, finished=True, facts={"bytes": size}))
+    shards.write(folder, replace(begun, finished=True, facts={"bytes": size}))
     text = f"{folder}: {plan.count} images in {len(plan.classes)} classes, mean {size / plan.count / 1000:.0f} kB"
     if not missing:
         return f"{text}; all were already there"

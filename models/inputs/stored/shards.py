@@ -1,19 +1,23 @@
-"""What TFRecord and ArrayRecord data sets have in common: the files of a folder, their numbering, and its classes."""
+"""The folder of a TFRecord or ArrayRecord data set: its files, their numbering, its classes, and its manifest.
+
+It is `manifest.json` in the data set's folder. A folder with an unfinished manifest belongs to a command that was
+interrupted: it is continued only with the same settings, and no reader accepts it.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from keras_matrix.models.inputs.stored import manifest
-from keras_matrix.models.inputs.stored.example import Features, WrongExample, decoded
-from keras_matrix.models.inputs.stored.manifest import Manifest
+from keras_matrix.models.inputs.stored.record_file import Features, WrongExample, decoded
 from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Order, Sample
 
 TFRECORD, ARRAY_RECORD = "tfrecord", "array_record"
@@ -22,6 +26,8 @@ PATTERNS = {
     TFRECORD: re.compile(r"(\.tfrecords?(-\d+-of-\d+)?|^[\w-]*-\d{5}-of-\d{5})$"),
     ARRAY_RECORD: re.compile(r"\.array_?record(-\d+-of-\d+)?$"),
 }
+NAME = "manifest.json"
+WRITER = "keras-matrix 1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +102,7 @@ def checked_manifest(files: Sequence[Path], single: bool) -> Manifest | None:
 
     Raises `InputDataError` if a file that it lists is missing or has changed.
     """
-    found = manifest.finished(files[0].parent)
+    found = finished(files[0].parent)
     present = {path.name for path in files}
     if found is None or (single and not present & {part.name for part in found.parts}):
         return None
@@ -105,10 +111,10 @@ def checked_manifest(files: Sequence[Path], single: bool) -> Manifest | None:
         if part.name not in present:
             if single:
                 continue
-            raise InputDataError(f"{path}: is missing, but {manifest.NAME} lists it; restore it, or convert again")
+            raise InputDataError(f"{path}: is missing, but {NAME} lists it; restore it, or convert again")
         if path.stat().st_size != part.bytes:
             raise InputDataError(
-                f"{path}: has {path.stat().st_size} bytes, but {manifest.NAME} says {part.bytes}; "
+                f"{path}: has {path.stat().st_size} bytes, but {NAME} says {part.bytes}; "
                 f"it is truncated or was replaced: restore it, or convert again"
             )
     return found
@@ -148,3 +154,66 @@ def runs(indices: Sequence[int], firsts: Integers) -> Iterator[tuple[int, int, i
 def refuse(place: str, error: Exception) -> NoReturn:
     """Raise the error of a record with its place."""
     raise InputDataError(f"{place}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFile:
+    """One record file: its name, records and bytes."""
+
+    name: str
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A data set: `settings` are what the command was asked for, and must be equal to continue it."""
+
+    kind: str
+    settings: dict[str, Any]
+    classes: tuple[str, ...]
+    count: int
+    finished: bool
+    parts: tuple[RecordFile, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def read(folder: Path) -> Manifest | None:
+    """Return the manifest of a folder, None without one of ours. Raises `InputDataError` if it is invalid."""
+    path = folder / NAME
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputDataError(f"{path}: cannot be read: {error}") from None
+    try:
+        data = json.loads(text)
+        if not isinstance(data, dict) or data.pop("written_by", None) != WRITER:
+            return None
+        parts = tuple(RecordFile(**part) for part in data.pop("parts"))
+        return Manifest(parts=parts, classes=tuple(data.pop("classes")), **data)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputDataError(
+            f"{path}: is not a manifest of a data set ({error}); delete it, or make it again"
+        ) from None
+
+
+def write(folder: Path, manifest: Manifest) -> None:
+    """Replace the manifest of a folder; a crash leaves the old one or the new one."""
+    path = folder / NAME
+    text = json.dumps({"written_by": WRITER, **asdict(manifest)}, indent=1, allow_nan=False) + "\n"
+    partial = path.with_name(f".{NAME}.part")
+    with partial.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def finished(folder: Path) -> Manifest | None:
+    """Return the manifest for a reader, None without one. Raises `InputDataError` for an unfinished data set."""
+    manifest = read(folder)
+    if manifest is not None and not manifest.finished:
+        raise InputDataError(f"{folder}: is unfinished: repeat the command that was writing it, which continues it")
+    return manifest

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_matrix.records.traces.xspace.columns import Places
-from keras_matrix.records.traces.xspace.xplane import Events, Plane, PlaneLine
+from keras_matrix.records.traces.xspace.xplane import Events, Places, Plane, PlaneLine
 
 NO_SIZE = -1
 NO_RUN = -1  # any other number, also a negative one, is a run

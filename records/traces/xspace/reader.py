@@ -6,6 +6,10 @@ its number, and is on a separate track, since its thread continues. Phase and la
 instruction, in the programs stored with the events, or from the path of a node (names.py). `tracks` makes spans of
 them. If a device has its own streams, its kernels and copies are the work; operations of the host, those of TensorFlow
 included, launch them.
+
+The layout of a stored program is that of `HloProto` in xla/service/hlo.proto. An instruction's origin is a path of
+name scopes, such as `jit(train_step)/transpose(jvp(dense_1))/dot_general`; a fusion has that of its last
+instruction.
 """
 
 from __future__ import annotations
@@ -22,13 +26,10 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_matrix.records.files import UnfitFile, read_plain
-from keras_matrix.records.protobuf import Malformed
-from keras_matrix.records.traces.names import NOT_WORK, copy_of
-from keras_matrix.records.traces.neutral import Phase
+from keras_matrix.records.protobuf import Malformed, fields, piece, text
+from keras_matrix.records.traces.neutral import NOT_WORK, Phase, copy_of
 from keras_matrix.records.traces.request import CLOCK, MARK, PHASE, STEP, WORKER_SCOPE, TraceError
-from keras_matrix.records.traces.xspace import hlo, xplane
-from keras_matrix.records.traces.xspace.columns import Places
-from keras_matrix.records.traces.xspace.hlo import Instruction
+from keras_matrix.records.traces.xspace import xplane
 from keras_matrix.records.traces.xspace.operations import (
     CORRELATION,
     NO_CORRELATION,
@@ -44,7 +45,7 @@ from keras_matrix.records.traces.xspace.operations import (
     StepMark,
     launches,
 )
-from keras_matrix.records.traces.xspace.xplane import UNTOLD, Events, Plane, PlaneEvent, PlaneLine
+from keras_matrix.records.traces.xspace.xplane import UNTOLD, Events, Places, Plane, PlaneEvent, PlaneLine
 
 DEVICE_PLANE = "/device:"
 END = "end: "
@@ -66,6 +67,7 @@ SIZE = re.compile(r"\bsize:(\d{1,18})\b")
 # Of jax.profiler.StepTraceAnnotation and tf.profiler.experimental.Trace(..., step_num=N), which count from 0.
 STEP_NUMBER = "step_num"
 HOLDERS = frozenset({"fusion", "call", "custom-call"})
+PROGRAM_STAT = "Hlo Proto"
 
 
 class ProgramMark(NamedTuple):
@@ -157,8 +159,8 @@ class Programs:
         for plane in planes:
             if plane.name == xplane.METADATA_PLANE:
                 for name, stats in plane.own_stats():
-                    if isinstance(program := stats.get(hlo.STAT), memoryview):
-                        found = hlo.instructions(program)
+                    if isinstance(program := stats.get(PROGRAM_STAT), memoryview):
+                        found = program_instructions(program)
                         self.stored[name] = bytes(program)
                         self._instructions[name] = self._instructions[name.partition("(")[0]] = found
 
@@ -377,3 +379,34 @@ def _distinct(*columns: Places) -> tuple[list[tuple[int, ...]], Places]:
     codes, which = np.unique(np.ravel_multi_index(tuple(at for _, at in parts), shape), return_inverse=True)
     rows = [values[at].tolist() for (values, _), at in zip(parts, np.unravel_index(codes, shape), strict=True)]
     return list(zip(*rows, strict=True)), which
+
+
+class Instruction(NamedTuple):
+    """The operation of an instruction, such as dot or fusion, and its path of scopes, empty if unknown."""
+
+    opcode: str
+    origin: str
+
+
+def program_instructions(data: memoryview) -> dict[str, Instruction]:
+    """Return the instructions of all computations of a program by name. Raises `IndexError` or `ValueError`."""
+    found: dict[str, Instruction] = {}
+    for key, module in fields(data):
+        if key != 1:
+            continue
+        for inner, computation in fields(piece(module)):
+            if inner == 3:
+                found |= dict(_instruction(piece(one)) for name, one in fields(piece(computation)) if name == 2)
+    return found
+
+
+def _instruction(data: memoryview) -> tuple[str, Instruction]:
+    name = opcode = origin = ""
+    for key, value in fields(data):
+        if key == 1:
+            name = text(value)
+        elif key == 2:
+            opcode = text(value)
+        elif key == 7:
+            origin = next((text(item) for inner, item in fields(piece(value)) if inner == 2), "")
+    return name, Instruction(opcode, origin)

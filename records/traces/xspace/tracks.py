@@ -16,10 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_matrix.records.traces.names import Scopes, copy_of, is_collective
-from keras_matrix.records.traces.neutral import KINDS, Phase, Span, Track, TrackKind
+from keras_matrix.records.traces.neutral import KINDS, Phase, Scopes, Span, Track, TrackKind, copy_of, is_collective
 from keras_matrix.records.traces.request import PHASE, STEP, Names
-from keras_matrix.records.traces.xspace.columns import Places
 from keras_matrix.records.traces.xspace.operations import (
     NO_CORRELATION,
     NO_RUN,
@@ -31,6 +29,7 @@ from keras_matrix.records.traces.xspace.operations import (
     ProgramOperation,
 )
 from keras_matrix.records.traces.xspace.reader import XSpaceRecording
+from keras_matrix.records.traces.xspace.xplane import Places
 
 COLLECTIVE = re.compile(
     r"^(all-reduce|all-gather|reduce-scatter|all-to-all|collective-|ragged-all-to-all|Collective|Nccl)"

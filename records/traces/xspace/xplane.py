@@ -4,6 +4,9 @@ The layout is that of `XSpace` in tsl/profiler/protobuf/xplane.proto. JAX's own 
 requires TensorFlow, and neither returns the programs in a plane's metadata. The events of a line, up to millions, are
 read together as columns: with the classes that protoc generates the same figures take 2.5 times the CPU time and 5
 times the memory (`lab/run traces readers`, docs/traces.md), and protobuf would become a requirement of `records`.
+
+The first fields of all messages are read together, then the second ones, and so on: as many iterations as the
+longest message has fields.
 """
 
 from __future__ import annotations
@@ -16,9 +19,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_matrix.records.protobuf import Malformed, fields, number, passed, piece, real, signed, text, varint
-from keras_matrix.records.traces.xspace import columns
-from keras_matrix.records.traces.xspace.columns import Bytes, Places
+from keras_matrix.records.protobuf import (
+    FIXED_BYTES,
+    MOST_BITS,
+    Malformed,
+    fields,
+    number,
+    passed,
+    piece,
+    real,
+    signed,
+    text,
+    varint,
+)
 
 ERRORS, WARNINGS = 2, 3  # fields of XSpace
 METADATA_PLANE = "/host:metadata"
@@ -30,8 +43,14 @@ REAL, TEXT, BYTES = 0x11, 0x2A, 0x32
 VALUES = (WHOLE, SIGNED, NAMED, REAL, TEXT, BYTES)
 # Maximum start of a line in nanoseconds: sums and differences of such times fit in 64 bits.
 MOST_NS = 1 << 61
-
 UNTOLD = -1
+Bytes = NDArray[np.uint8]
+Places = NDArray[np.int64]
+Numbers = NDArray[np.uint64]
+# Zeros after the last byte: any truncated number ends there.
+PADDING = 16
+PIECE = 2
+KINDS = frozenset({0, PIECE, *FIXED_BYTES})
 
 
 class PlaneEvent(NamedTuple):
@@ -106,17 +125,17 @@ class PlaneLine:
 
     def kinds(self) -> Places:
         """Return the kind of each event, in the order of the file. Raises `Malformed` if one is truncated."""
-        data = columns.padded(self.data)
+        data = padded(self.data)
         found = np.zeros(self.begins.size, np.int64)
         # A profiler writes it first, and omits it if it is zero.
         first = (data[self.begins] == KIND) & (self.begins < self.ends)
         places = np.flatnonzero(first)
-        value, behind = columns.varints(data, self.begins[places] + 1)
+        value, behind = varints(data, self.begins[places] + 1)
         if (behind > self.ends[places]).any():
             raise Malformed("an event is truncated")
         found[places] = value.astype(np.int64)
         rest = np.flatnonzero(~first)
-        for one in columns.fields(data, self.begins[rest], self.ends[rest]):
+        for one in event_fields(data, self.begins[rest], self.ends[rest]):
             its = np.flatnonzero(one.key == KIND)
             found[rest[one.message[its]]] = one.value[its].astype(np.int64)
         return found
@@ -124,7 +143,7 @@ class PlaneLine:
     def events(self, at: Places | None = None) -> Events:
         """Return the events of the line at these places, by default all. Raises `Malformed` if one is truncated."""
         begins, ends = (self.begins, self.ends) if at is None else (self.begins[at], self.ends[at])
-        return Events(self, columns.padded(self.data), begins, ends)
+        return Events(self, padded(self.data), begins, ends)
 
 
 class Events:
@@ -139,7 +158,7 @@ class Events:
         self._line, self._data = line, data
         found = {key: np.zeros(begins.size, np.int64) for key in (KIND, OFFSET, DURATION)}
         stats = [(np.zeros(0, np.int64),) * 3]
-        for one in columns.fields(data, begins, ends):
+        for one in event_fields(data, begins, ends):
             for key, column in found.items():
                 its = one.key == key
                 column[one.message[its]] = one.value[its].astype(np.int64)
@@ -310,7 +329,7 @@ def _pieces(data: bytes) -> tuple[Places, Places, list[tuple[int, int]]]:
 
 def _stats(data: Bytes, begins: Places, ends: Places) -> _Stats:
     found = _Stats(*(np.zeros(begins.size, np.int64) for _ in _Stats._fields))
-    for one in columns.fields(data, begins, ends):
+    for one in event_fields(data, begins, ends):
         is_kind = one.key == KIND
         its = one.message[is_kind]
         found.kind[its] = one.value[is_kind].astype(np.int64)
@@ -331,3 +350,81 @@ def _number_of(known: dict[str, int], word: Any) -> int:
     if not isinstance(word, str):
         raise Malformed("a name of an event is not text")
     return known.setdefault(word, len(known))
+
+
+class Fields(NamedTuple):
+    """One field of each of some messages: the message, the field's key, its value, and its end.
+
+    `key` is the field's number, shifted left by three bits, and its kind. `value` is a number of variable length, or
+    the position where any other value begins.
+    """
+
+    message: Places
+    key: Numbers
+    value: Numbers
+    end: Places
+
+
+def padded(data: bytes | memoryview) -> Bytes:
+    """Return a copy of these bytes with padding for `fields`."""
+    found = np.zeros(len(data) + PADDING, np.uint8)
+    found[: len(data)] = np.frombuffer(data, np.uint8)
+    return found
+
+
+def event_fields(data: Bytes, begins: Places, ends: Places) -> Iterator[Fields]:
+    """Yield the first fields of the messages at these positions, then the second ones, until all are read.
+
+    `data` is `padded`. Raises `Malformed` for a truncated message, or a field of an unknown kind.
+    """
+    message = np.flatnonzero(begins < ends)
+    at, end = begins[message], ends[message]
+    while message.size:
+        key, at = varints(data, at)
+        kind = (key & np.uint64(7)).astype(np.uint8)
+        if kind.any():
+            value, at = _values(data, at, kind, end)
+        else:
+            value, at = varints(data, at)
+        if (at > end).any():
+            raise Malformed("a message is truncated")
+        yield Fields(message, key, value, at)
+        more = at < end
+        if not more.all():
+            message, at, end = message[more], at[more], end[more]
+
+
+def _values(data: Bytes, at: Places, kind: NDArray[np.uint8], end: Places) -> tuple[Numbers, Places]:
+    """Return the values of fields of several kinds, and the positions after them."""
+    if unknown := set(np.flatnonzero(np.bincount(kind)).tolist()) - KINDS:
+        raise Malformed(f"a message has a field of unknown kind {min(unknown)}")
+    value, behind = np.zeros(at.size, np.uint64), at.copy()
+    variable = np.flatnonzero((kind == 0) | (kind == PIECE))
+    value[variable], behind[variable] = varints(data, at[variable])
+    pieces = np.flatnonzero(kind == PIECE)
+    # Checked before it is added: a length may have any value.
+    if (value[pieces] > (end[pieces] - behind[pieces]).clip(0).astype(np.uint64)).any():
+        raise Malformed("a message is truncated")
+    length = value[pieces].astype(np.int64)
+    value[pieces] = behind[pieces].astype(np.uint64)
+    behind[pieces] += length
+    for one, size in FIXED_BYTES.items():
+        fixed = np.flatnonzero(kind == one)
+        value[fixed] = at[fixed].astype(np.uint64)
+        behind[fixed] = at[fixed] + size
+    return value, behind
+
+
+def varints(data: Bytes, at: Places) -> tuple[Numbers, Places]:
+    """Return the numbers of variable length at these positions, and the positions after them. Raises `Malformed`."""
+    low = data[at]
+    value, behind = (low & 127).astype(np.uint64), at + 1
+    more, shift = np.flatnonzero(low > 127), 7
+    while more.size:
+        if shift >= MOST_BITS:
+            raise Malformed("a message has a number of more than ten bytes")
+        low = data[behind[more]]
+        value[more] |= (low & 127).astype(np.uint64) << np.uint64(shift)
+        behind[more] += 1
+        more, shift = more[low > 127], shift + 7
+    return value, behind

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from keras_matrix.models.fc.worker_group import NoDevice, NoSuchDevices
 from keras_matrix.records import replicas
-from keras_matrix.records.host.memory_errors import says_out_of_memory
+from keras_matrix.records.host.system import says_out_of_memory
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported

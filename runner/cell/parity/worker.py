@@ -31,7 +31,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_matrix.models.process.float64 import keep_float64
+from keras_matrix.models.process import keep_float64
 from keras_matrix.models.workload import Built
 from keras_matrix.records import files
 from keras_matrix.records.codec import dumps

@@ -9,10 +9,9 @@ from typing import Any
 import jax
 import keras
 
-from keras_matrix.models.fc.collective_time import jax_collectives_s
 from keras_matrix.models.fc.native.jax import reserve
 from keras_matrix.models.fc.native.jax_workers import STEPS_AHEAD
-from keras_matrix.models.fc.profiled import by_profiling, seen_by
+from keras_matrix.models.fc.profiled import by_profiling, jax_collectives_s, seen_by
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.replicas import Replica, Replicas
 from keras_matrix.records.settings import DATA, RESIDENT, Settings

@@ -9,9 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_matrix.models.fc.collective_time import SCOPE, tensorflow_collectives_s
 from keras_matrix.models.fc.native.tensorflow import reserve
-from keras_matrix.models.fc.profiled import by_profiling, seen_by
+from keras_matrix.models.fc.profiled import SCOPE, by_profiling, seen_by, tensorflow_collectives_s
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.replicas import FED_FROM_HOST, Replica, Replicas
 from keras_matrix.records.settings import RESIDENT, Settings

@@ -37,9 +37,8 @@ import torch
 import torch.distributed as dist
 
 from keras_matrix.models.fc.native.torch import reserve
-from keras_matrix.models.process.children import end_of, end_with_parent, start_method, started
-from keras_matrix.models.process.float64 import keep_float64
-from keras_matrix.models.process.process_group import Member, connect, prepare, settle
+from keras_matrix.models.process import end_of, end_with_parent, keep_float64, start_method, started
+from keras_matrix.models.process_group import Member, connect, prepare, settle
 from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.replicas import Replica, Replicas
 from keras_matrix.records.settings import RESIDENT, Settings

@@ -23,7 +23,7 @@ from keras_matrix.records.instruments.first_hour import ProbeAnswer, ProbeOrder
 from keras_matrix.records.instruments.peaks import Gemm, PeakAnswer, Stream
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.text import bytes_text, percentage, seconds
-from keras_matrix.records.traces import names, neutral
+from keras_matrix.records.traces import neutral
 from keras_matrix.runner.checks.first_hour.measured import WORKLOADS, HourTarget, MeasuredRun, NotMeasured
 from keras_matrix.runner.checks.first_hour.steps import CheckStep, StepOutcome, StepResult
 from keras_matrix.runner.checks.peaks import Effort, order_for
@@ -167,7 +167,7 @@ def share_in_steps(spans: Iterable[neutral.Span]) -> float:
 
 def copies_to_device(spans: Iterable[neutral.Span]) -> Iterator[tuple[str, int | None]]:
     """Yield name and bytes of each copy from the host to a device within a step."""
-    return ((one.name, one.size_bytes) for one in spans if one.op == names.TO_DEVICE and one.step is not None)
+    return ((one.name, one.size_bytes) for one in spans if one.op == neutral.TO_DEVICE and one.step is not None)
 
 
 def precision(hour: Hour) -> StepResult:

@@ -16,8 +16,8 @@ from typing import Any
 
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc import spec
+from keras_matrix.records.identity import PARAMS
 from keras_matrix.records.instruments.parity import ParityRecord
-from keras_matrix.records.names import PARAMS
 from keras_matrix.records.settings import DATA, DISTRIBUTIONS, MODEL, Scalar
 from keras_matrix.records.text import printable
 from keras_matrix.runner.checks.parity import ParityRequest, compare_all, exit_code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from keras_matrix.records.appended.annotations import checked_note
+from keras_matrix.records.appended import checked_note
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.service.notes import USES, Note
 

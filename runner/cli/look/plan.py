@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.names import assignment
+from keras_matrix.records.identity import assignment
 from keras_matrix.records.text import duration, plural
 from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
 from keras_matrix.runner.cli.render.format import aligned, document

@@ -31,7 +31,7 @@ from keras_matrix.analysis.views.result_table import CellView, ResultTable, Work
 from keras_matrix.analysis.views.warnings_view import RuleWarnings, warnings_by_rule
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.names import PARAMS
+from keras_matrix.records.identity import PARAMS
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.settings import FIT, GENERATE
 from keras_matrix.records.store import Run

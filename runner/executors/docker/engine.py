@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keras_matrix.records.host.addresses import without_user
+from keras_matrix.records.host.inherited_environment import without_user
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors.docker.container_paths import Mount
 

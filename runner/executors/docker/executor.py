@@ -24,7 +24,7 @@ from pathlib import Path
 
 from keras_matrix.records.backends import service_name
 from keras_matrix.records.fc import spec as fc
-from keras_matrix.records.host import cpu_list
+from keras_matrix.records.host import device_lists
 from keras_matrix.records.schema import Container
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import Task
@@ -203,7 +203,7 @@ class DockerExecutor:
             user=user_of(image),
             limits=self._limits,
             labels=self._labels(f"{job.cell_id}.{job.repeat}.{job.attempt}"),
-            cpus=cpu_list.text(cpus) if cpus else None,
+            cpus=device_lists.cpu_text(cpus) if cpus else None,
         )
 
     def _launch(self, block: Spec) -> Server:

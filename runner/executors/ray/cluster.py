@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.records.host.addresses import without_user
+from keras_matrix.records.host.inherited_environment import without_user
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors.places import SessionEnded
 from keras_matrix.runner.executors.ray.agent import Agent, facts

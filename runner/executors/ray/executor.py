@@ -22,7 +22,7 @@ from typing import Any
 from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.fc.network import Rendezvous, Site
 from keras_matrix.records.files import read_json
-from keras_matrix.records.host.gpu_list import GpuChoice
+from keras_matrix.records.host.device_lists import GpuChoice
 from keras_matrix.records.schema import CellResult
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Run

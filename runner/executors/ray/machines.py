@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keras_matrix.analysis.comparison.machines import equal
-from keras_matrix.records.host import cpu_list, gpu_list
+from keras_matrix.records.host import device_lists
 from keras_matrix.records.schema import Machine
 from keras_matrix.records.text import GIB, bytes_text
 from keras_matrix.records.trees import walk
@@ -109,7 +109,7 @@ class Need:
         machine, wanted = node.machine, self.placement.gpus.model
         if self.cpus > machine.logical_cpus:
             return f"{self.cpus} CPUs"
-        fitting = [name for name in machine.gpus if gpu_list.is_model(wanted, name)] if wanted else machine.gpus
+        fitting = [name for name in machine.gpus if device_lists.is_model(wanted, name)] if wanted else machine.gpus
         if wanted and not fitting:
             return f"gpu_model: {wanted}"
         if device == "gpu" and self.gpus > len(fitting):
@@ -188,7 +188,7 @@ def fitting(need: Need, machines: Sequence[Offer], known: Iterable[str] = ()) ->
 def _cpus(value: int | str) -> int:
     if isinstance(value, int):
         return value
-    return max(cpu_list.parse(value) or (0,)) + 1 if value != "all" else 1
+    return max(device_lists.parse_cpus(value) or (0,)) + 1 if value != "all" else 1
 
 
 class TooLarge(Exception):

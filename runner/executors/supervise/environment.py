@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from keras_matrix.records.fc import network, spec
-from keras_matrix.records.host import cpu_list, inherited_environment
-from keras_matrix.records.host.addresses import has_user
-from keras_matrix.records.host.inherited_environment import MARK, THREAD_VARIABLES
+from keras_matrix.records.host import device_lists, inherited_environment
+from keras_matrix.records.host.inherited_environment import MARK, THREAD_VARIABLES, has_user
 from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
@@ -61,7 +60,7 @@ def cell_environment(
         found |= KEEP_FREED
     cpus = pinned(settings.cpus, ProcTree(), os.sched_getaffinity(0))
     if cpus is not None:
-        found[cpu_list.VARIABLE] = cpu_list.text(cpus)
+        found[device_lists.CPUS_VARIABLE] = device_lists.cpu_text(cpus)
     if settings.threads != "all":
         found |= dict.fromkeys(THREAD_VARIABLES, str(settings.threads))
     elif cpus is not None:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from keras_matrix.records.fc import spec
-from keras_matrix.records.host.gpu_list import ALL, ANY_GPU, INDEX, UUID, GpuChoice, counted, is_model
+from keras_matrix.records.host.device_lists import ALL_GPUS, ANY_GPU, INDEX, UUID, GpuChoice, counted_gpus, is_model
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import UsageError
@@ -58,20 +58,20 @@ def visible_gpus(caller: Mapping[str, str] | None = None, present: Present = Non
     """
     if caller is None:
         caller, present = os.environ, present_gpus()
-    value = caller.get(VARIABLE, ALL).strip()
+    value = caller.get(VARIABLE, ALL_GPUS).strip()
     uuids = present.uuids if isinstance(present, PresentGpus) else ()
     if isinstance(present, PresentGpus) and not uuids:
         raise NoGpu("device: gpu was requested, but the NVIDIA driver lists no GPU here; check nvidia-smi -L")
-    if value == ALL:
+    if value == ALL_GPUS:
         return tuple(map(str, range(len(uuids)))) or ("0",)
     return _parsed(value, uuids)
 
 
 def usable_gpus(choice: GpuChoice, caller: Mapping[str, str], present: Present) -> tuple[str, ...]:
     """Return those of the caller's GPUs that a cell may use, in the order of its list. Raises `NoGpu`."""
-    listed = [] if choice.names == ALL else named_gpus(choice.names, present)
+    listed = [] if choice.names == ALL_GPUS else named_gpus(choice.names, present)
     is_known = isinstance(present, PresentGpus)
-    if listed and not is_known and caller.get(VARIABLE, ALL).strip() == ALL:
+    if listed and not is_known and caller.get(VARIABLE, ALL_GPUS).strip() == ALL_GPUS:
         found: tuple[str, ...] = tuple(listed)
     else:
         found = visible_gpus(caller, present)
@@ -116,8 +116,8 @@ def gpus_of(
         return ()
     if caller is None:
         caller, present = os.environ, present_gpus()
-    count, value = gpus_needed(settings), caller.get(VARIABLE, ALL).strip()
-    if value == ALL and not isinstance(present, PresentGpus) and choice.any:
+    count, value = gpus_needed(settings), caller.get(VARIABLE, ALL_GPUS).strip()
+    if value == ALL_GPUS and not isinstance(present, PresentGpus) and choice.any:
         return tuple(map(str, range(count)))  # only the cell can find out how many there are
     usable = usable_gpus(choice, caller, present)
     if len(usable) >= count:
@@ -165,7 +165,7 @@ def order_warnings(
     """
     caller = os.environ if caller is None else caller
     named = [name for name in gpus if INDEX.fullmatch(name)]
-    if not named or caller.get(VARIABLE, ALL).strip() == ALL or caller.get(ORDER_VARIABLE) == BUS_ORDER:
+    if not named or caller.get(VARIABLE, ALL_GPUS).strip() == ALL_GPUS or caller.get(ORDER_VARIABLE) == BUS_ORDER:
         return ()
     present = present_gpus() if present is None else present
     if not isinstance(present, PresentGpus) or len(set(present.models)) < 2:
@@ -193,7 +193,7 @@ def _of_model(choice: GpuChoice, numbers: Mapping[str, int | str], present: Pres
         return found
     raise NoGpu(
         f"gpu_model: {choice.model}: no GPU that the cell may use has this in its name; they are "
-        f"{counted([*known.values()])}"
+        f"{counted_gpus([*known.values()])}"
     )
 
 

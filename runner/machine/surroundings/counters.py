@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from keras_matrix.analysis.surroundings.disturbance import CounterChanges
-from keras_matrix.records.host.cgroups import quota_folder
 from keras_matrix.records.host.procfs import ProcTree, Unread
-from keras_matrix.records.host.system import HERE
+from keras_matrix.records.host.system import HERE, quota_folder
 
 N = TypeVar("N", int, float)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

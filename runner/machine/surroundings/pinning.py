@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping
 
-from keras_matrix.records.host import cpu_list
+from keras_matrix.records.host import device_lists
 from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import UsageError
@@ -44,7 +44,7 @@ def most_cores(tree: ProcTree, allowed: Collection[int]) -> int:
 
 
 def _listed(listed: str, tree: ProcTree, allowed: Collection[int]) -> tuple[int, ...]:
-    wanted = cpu_list.parse(listed) or []
+    wanted = device_lists.parse_cpus(listed) or []
     if not (lacking := [cpu for cpu in wanted if cpu not in allowed]):
         return tuple(sorted(set(wanted)))
     present = online(tree)
@@ -77,4 +77,4 @@ def _named(cpus: Collection[int]) -> str:
 
 
 def _text(cpus: Collection[int]) -> str:
-    return str(next(iter(cpus))) if len(cpus) == 1 else cpu_list.text(cpus)
+    return str(next(iter(cpus))) if len(cpus) == 1 else device_lists.cpu_text(cpus)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from keras_matrix.analysis.surroundings.readings import Clocks, Heat, Zone
-from keras_matrix.records.host import cpu_list
+from keras_matrix.records.host import device_lists
 from keras_matrix.records.host.procfs import ProcTree, Unread, integer
 
 CPU = "/sys/devices/system/cpu"
@@ -92,7 +92,7 @@ def _listed(tree: ProcTree, path: str) -> tuple[int, ...] | Unread:
     text = tree.text(path)
     if isinstance(text, Unread):
         return text
-    found = cpu_list.parse(text)
+    found = device_lists.parse_cpus(text)
     return Unread(f"{path} holds {text[:20]!r}, not a list") if found is None else tuple(found)
 
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse
 from keras_matrix.analysis.surroundings.readings import Meanwhile, ProcessPlacement, Readings, ResourceLimits, Swap
-from keras_matrix.records.host.cgroups import memory_limit_bytes, memory_used_bytes, quota_cpus
 from keras_matrix.records.host.procfs import ProcTree, Unread, stated_bytes
-from keras_matrix.records.host.system import MEMORY, container_engine
+from keras_matrix.records.host.system import MEMORY, container_engine, memory_limit_bytes, memory_used_bytes, quota_cpus
 from keras_matrix.runner.machine.gpus.state import gpus_and_driver
 from keras_matrix.runner.machine.surroundings.counters import Sampler, since
 from keras_matrix.runner.machine.surroundings.pinning import most_cores

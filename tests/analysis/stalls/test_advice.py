@@ -11,8 +11,7 @@ from keras_matrix.analysis.stalls import analysis as advising
 from keras_matrix.analysis.stalls.analysis import helps, reports
 from keras_matrix.analysis.stalls.report import Advice, SpeedupVerdict, StallReport, verdict, verified
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.records.instruments.input_probe import DecoderCost, InputProbe, StorageLimits
-from keras_matrix.records.instruments.input_use import InputUse
+from keras_matrix.records.instruments.input_use import DecoderCost, InputProbe, InputUse, StorageLimits
 from keras_matrix.records.instruments.stall_arms import ArmName
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.settings import Settings

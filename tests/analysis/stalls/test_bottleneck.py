@@ -8,8 +8,7 @@ import pytest
 
 from keras_matrix.analysis.stalls.analysis import reports
 from keras_matrix.analysis.stalls.report import BottleneckKind, StallReport
-from keras_matrix.records.instruments.input_probe import InputProbe, StorageLimits
-from keras_matrix.records.instruments.input_use import InputUse
+from keras_matrix.records.instruments.input_use import InputProbe, InputUse, StorageLimits
 from keras_matrix.records.schema import Record
 from keras_matrix.runner.cli.inputs.stalls import report_lines
 from tests.analysis.stalls.pretended import Pretended, records

@@ -16,9 +16,8 @@ from keras_matrix.dashboards.live.app.source import FRESH_S, EndedRuns, Live, Un
 from keras_matrix.dashboards.live.session import MeasuredSession, SessionReader, left_s, left_text
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.identity import cell_id
-from keras_matrix.records.instruments import placements, progress
-from keras_matrix.records.instruments.placements import Placement, Placements
-from keras_matrix.records.instruments.progress import PlannedCell, Progress, RunningRepeat
+from keras_matrix.records.instruments import progress
+from keras_matrix.records.instruments.progress import Placement, Placements, PlannedCell, Progress, RunningRepeat
 from keras_matrix.records.schema import Harness, Record, Status
 from keras_matrix.records.store import Results, Run
 from keras_matrix.uploader.errors import WarehouseFailure
@@ -56,7 +55,7 @@ def session_of(root: Path) -> MeasuredSession:
 def test_machines_show_what_they_measured_and_measure(tmp_path: Path) -> None:
     run = begun(tmp_path, records())
     at_b = Placement("node b", B.host_id, "gru #7: jax, torch", "2026-01-01T02:20:00+00:00")
-    placements.keep(
+    progress.keep_placements(
         run, Placements([at_b, Placement("node a", A.host_id), Placement("new", None, "gru #8: jax", BEGUN)])
     )
     found = session_of(tmp_path)
@@ -121,7 +120,7 @@ def test_unreadable_run_is_not_shown(tmp_path: Path, text: str) -> None:
 
 def test_page_shows_the_session_before_anything_was_sent(tmp_path: Path) -> None:
     run = begun(tmp_path / "results", records())
-    placements.keep(run, Placements([Placement(HOSTILE, A.host_id, HOSTILE, BEGUN)]))
+    progress.keep_placements(run, Placements([Placement(HOSTILE, A.host_id, HOSTILE, BEGUN)]))
     empty = LocalWarehouse(tmp_path / "warehouse")
     empty.create()
     reader = SessionReader(Results(tmp_path / "results").root)

@@ -9,13 +9,13 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from keras_matrix.models.fc import layout, programs
+from keras_matrix.models.fc import programs
 from keras_matrix.models.fc.interface import Worker
-from keras_matrix.models.fc.programs import program
+from keras_matrix.models.fc.programs import LocalStage, in_turn, program
 from keras_matrix.models.fc.prove import error, train
-from keras_matrix.models.fc.stages import LocalStage, in_turn
+from keras_matrix.models.fc.worker_group import batch_of, weights_of, whole
+from keras_matrix.records.fc.communication import together
 from keras_matrix.records.fc.spec import MODES, FcProblem, Parallelism, traffic_per_step
-from keras_matrix.records.fc.traffic import together
 
 
 class Alone(Worker):
@@ -62,7 +62,7 @@ TASK = FcProblem(level=3, weight_size=16, batch_size=8)
 def gradients_error(mode: str) -> float | None:
     problem = TASK.changed(mode=mode)
     worker = LocalStage(1, 0, {}, lambda x: x) if problem.kind is Parallelism.PIPELINE else Alone(1)
-    _, gradients = program(mode)(worker, problem, layout.weights_of(problem, 0, 0), layout.batch_of(problem, 0, 0))
+    _, gradients = program(mode)(worker, problem, weights_of(problem, 0, 0), batch_of(problem, 0, 0))
     return error([gradients], train(problem, 0, 1).gradients)
 
 
@@ -70,14 +70,14 @@ def error_in_stages() -> float | None:
     problem, ranks = TASK.changed(mode="fc_pipeline", workers=3), range(3)
     boxes = {}
     stages = [LocalStage(3, rank, boxes, lambda x: x) for rank in ranks]
-    weights = [layout.weights_of(problem, 0, rank) for rank in ranks]
-    batches = [layout.batch_of(problem, 0, rank) for rank in ranks]
+    weights = [weights_of(problem, 0, rank) for rank in ranks]
+    batches = [batch_of(problem, 0, rank) for rank in ranks]
     found = in_turn(stages, problem, weights, batches, lambda rank: nullcontext())
     traffic = together([stage.traffic for stage in stages])
     assert traffic.sent_bytes(3) == traffic_per_step(problem).sent_bytes(3)
     assert traffic.hand_overs == 2 * 2 * problem.micro_batches
     assert not any(boxes.values())
-    return error(layout.whole(problem, [gradients for _, gradients in found]), train(problem, 0, 1).gradients)
+    return error(whole(problem, [gradients for _, gradients in found]), train(problem, 0, 1).gradients)
 
 
 def made_before_the_first_sum(overlap: str) -> int | None:
@@ -90,7 +90,7 @@ def made_before_the_first_sum(overlap: str) -> int | None:
 
     programs._product_gradients = counted
     try:
-        program(problem.mode)(worker, problem, layout.weights_of(problem, 0, 0), layout.batch_of(problem, 0, 0))
+        program(problem.mode)(worker, problem, weights_of(problem, 0, 0), batch_of(problem, 0, 0))
     finally:
         programs._product_gradients = real
     return worker.made_at_first_sum

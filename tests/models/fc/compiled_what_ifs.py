@@ -6,7 +6,7 @@ Prints an object per problem: products, sums and callbacks of the program, and t
 import json
 import sys
 
-from keras_matrix.models.fc import layout
+from keras_matrix.models.fc import worker_group
 from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.prove import error, train
 from keras_matrix.models.fc.worker_group import WorkerSpec
@@ -19,7 +19,7 @@ COUNTED = {"products": " dot(", "sums": " all-reduce(", "callbacks": "xla_ffi_py
 def compiled(problem: FcProblem) -> dict[str, object]:
     workers = assemble("jax", WorkerSpec(problem, seed=0, keep_gradients=True))
     workers.run(2)
-    gradients = layout.whole(problem, [one.gradients for one in workers.states()])
+    gradients = worker_group.whole(problem, [one.gradients for one in workers.states()])
     text = workers._text()
     counts = {name: sum(text_of in line for line in text.splitlines()) for name, text_of in COUNTED.items()}
     return counts | {"error": error(gradients, train(problem, 0, 2).gradients)}

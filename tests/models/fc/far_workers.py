@@ -16,11 +16,11 @@ from pathlib import Path
 
 import keras
 
-from keras_matrix.models.fc import layout
+from keras_matrix.models.fc import worker_group
 from keras_matrix.models.fc.native.assembly import assemble
-from keras_matrix.models.fc.processes.ranks import Ranks, WorkerDied, WorkerFailed, serve
-from keras_matrix.models.fc.processes.worker import WorkerStart
 from keras_matrix.models.fc.prove import error, train
+from keras_matrix.models.fc.ranks import Ranks, WorkerDied, WorkerFailed, serve
+from keras_matrix.models.fc.worker import WorkerStart
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.network import Rendezvous, Site
 from keras_matrix.records.fc.spec import FcProblem, layout_problem, parallel_of
@@ -62,8 +62,8 @@ def divided(problem: FcProblem) -> dict[str, object]:
         states, wanted = workers.states(), train(problem, 0, STEPS)
         found = parallel_of(problem, workers.places(), workers.traffic(), workers.peaks_bytes())
         return {
-            "gradient_error": error(layout.whole(problem, [one.gradients for one in states]), wanted.gradients),
-            "weight_error": error(layout.whole(problem, [one.weights for one in states]), wanted.weights),
+            "gradient_error": error(worker_group.whole(problem, [one.gradients for one in states]), wanted.gradients),
+            "weight_error": error(worker_group.whole(problem, [one.weights for one in states]), wanted.weights),
             "layout_problem": layout_problem(problem, found),
             "machines": [place.machine for place in found.places],
             "processes": len({place.process for place in found.places}),

@@ -13,11 +13,11 @@ from time import perf_counter
 
 import keras  # once, with the backend, for all workers that are forked
 
-from keras_matrix.models.fc import layout
+from keras_matrix.models.fc import worker_group
 from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.prove import error, train
 from keras_matrix.models.fc.worker_group import WorkerSpec
-from keras_matrix.records.fc import calibration, network
+from keras_matrix.records.fc import communication, network
 from keras_matrix.records.fc.spec import FcProblem, layout_problem, parallel_of
 from keras_matrix.records.traces.request import TraceOrder
 
@@ -37,8 +37,8 @@ def linked(problem: FcProblem, namespaces: tuple[str, ...]) -> dict[str, object]
         again_s = perf_counter()
         workers.run(1)
         return {
-            "gradient_error": error(layout.whole(problem, [one.gradients for one in states]), wanted.gradients),
-            "weight_error": error(layout.whole(problem, [one.weights for one in states]), wanted.weights),
+            "gradient_error": error(worker_group.whole(problem, [one.gradients for one in states]), wanted.gradients),
+            "weight_error": error(worker_group.whole(problem, [one.weights for one in states]), wanted.weights),
             "loss": sum(one.loss for one in states),
             "layout_problem": layout_problem(problem, found),
             "processes": len({place.process for place in found.places} - {os.getpid()}),
@@ -60,7 +60,7 @@ def traced(namespaces: tuple[str, ...]) -> dict[str, object]:
             assert workers.traffic() == before
             files = sorted(path.name for path in Path(folder).iterdir())
             least_s: dict[int, float] = {}
-            for one in calibration.read(Path(folder)):
+            for one in communication.read(Path(folder)):
                 assert (one.operation, one.ranks) == ("all_reduce", 2)
                 least_s[one.bytes] = min(one.seconds, least_s.get(one.bytes, one.seconds))
             return {"files": files, "least_s": least_s}

@@ -15,7 +15,7 @@ import threading
 import time
 from dataclasses import replace
 
-from keras_matrix.models.fc.processes.ranks import Ranks, WorkerDied, WorkerFailed
+from keras_matrix.models.fc.ranks import Ranks, WorkerDied, WorkerFailed
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.spec import FcProblem
 

@@ -62,7 +62,7 @@ def tensorflow_overlaps(worker_group) -> bool:
 def ddp_overlaps(problem: FcProblem) -> bool:
     """Each rank notes how many gradients it has made whenever it begins a sum."""
     from keras_matrix.models.fc.native import torch as native
-    from keras_matrix.models.fc.processes.ranks import Ranks
+    from keras_matrix.models.fc.ranks import Ranks
 
     made, at_sums = [], []
     real_count, real_weight = native.TorchWorker.count, native.TorchRank._weight
@@ -98,7 +98,7 @@ def by_hand_overlaps(problem: FcProblem) -> bool:
     """Whether the program communicates aside, and whether that lets the program go on."""
     import torch
 
-    from keras_matrix.models.fc import layout
+    from keras_matrix.models.fc import worker_group as layout
     from keras_matrix.models.fc.native.torch_worker import TorchWorker
     from keras_matrix.models.fc.programs import program
 

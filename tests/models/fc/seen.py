@@ -15,7 +15,7 @@ def profile(*events: Made) -> list[Plane]:
 
 
 def of_jax() -> dict[str, object]:
-    from keras_matrix.models.fc.collective_time import jax_collectives_s
+    from keras_matrix.models.fc.profiled import jax_collectives_s
 
     def instruction(name, begin_us, duration_us, device, event="thunk"):
         return event, begin_us, duration_us, {"hlo_op": name, "device_ordinal": device}
@@ -32,7 +32,7 @@ def of_jax() -> dict[str, object]:
 
 
 def of_tensorflow() -> dict[str, object]:
-    from keras_matrix.models.fc.collective_time import tensorflow_collectives_s
+    from keras_matrix.models.fc.profiled import tensorflow_collectives_s
 
     found = profile(
         ("worker_0/collective_of_2/AddN", 0, 10, {}),

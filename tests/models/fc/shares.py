@@ -3,7 +3,7 @@
 import json
 import os
 
-from keras_matrix.models.fc.processes.ranks import Ranks
+from keras_matrix.models.fc.ranks import Ranks
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.spec import FcProblem
 

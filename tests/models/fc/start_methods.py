@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import partial
 
 from keras_matrix.models.fc.native.torch import TorchRank
-from keras_matrix.models.fc.processes.ranks import Ranks
+from keras_matrix.models.fc.ranks import Ranks
 from keras_matrix.models.fc.worker_group import WorkerSpec
-from keras_matrix.models.process.float64 import keep_float64
+from keras_matrix.models.process import keep_float64
 from keras_matrix.records.fc.spec import MODES, FcProblem, Parallelism
 
 TASK = FcProblem(mode="fc_data", workers=2, level=3, weight_size=16, batch_size=16, precision="float64")

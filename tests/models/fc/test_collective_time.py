@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.models.fc.collective_time import jax_collectives_s, tensorflow_collectives_s
+from keras_matrix.models.fc.profiled import jax_collectives_s, tensorflow_collectives_s
 from keras_matrix.records.traces.xspace.xplane import Plane, planes
 from tests.records.traces.synthetic import Made, message, plane
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.proofs import PROOF_LIMITS
-from keras_matrix.models.fc import layout, prove
-from keras_matrix.models.fc.layout import Array
+from keras_matrix.models.fc import prove
 from keras_matrix.models.fc.prove import Trained, error, train, update_error
+from keras_matrix.models.fc.worker_group import Array, draw_weights, dtype
+from keras_matrix.records.fc.communication import Traffic
 from keras_matrix.records.fc.proof import ProofOrder
 from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem
-from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.runner.checks.fc import SMALL
 
 STEPS = 5
@@ -24,8 +24,8 @@ STEPS = 5
 
 def descended(problem: FcProblem, gradients: Callable[[int], list[Array]]) -> Trained:
     """Return what a worker holds that takes its steps in the problem's own precision, with the gradients of each."""
-    kind = layout.dtype(problem)
-    weights = list(layout.draw_weights(problem, 0))
+    kind = dtype(problem)
+    weights = list(draw_weights(problem, 0))
     for step in range(1, STEPS + 1):
         weights = [w - kind(LEARNING_RATE) * g.astype(kind) for w, g in zip(weights, gradients(step), strict=True)]
     return Trained(0.0, [], [weights])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import keras_matrix.models.fc.programs  # noqa: F401 - with all that it imports, before PyTorch is a fake
-from keras_matrix.models.fc.processes.meeting import Meeting
+from keras_matrix.models.fc.meeting import Meeting
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.spec import FcProblem
 
@@ -157,7 +157,7 @@ def test_collectives_are_not_waited_for_any_more_after_they_were_timed(torch: An
 
 
 def test_one_worker_alone_uses_no_second_stream(torch: Any) -> None:
-    worker = sys.modules["keras_matrix.models.fc.native.torch_cuda"].CudaWorker(1)
+    worker = sys.modules["keras_matrix.models.fc.native.torch_worker"].CudaWorker(1)
     assert worker.meanwhile(lambda: torch.cuda.run("sum"))().name == "sum"
     assert torch.cuda.log == ["main: sum"]
 
@@ -175,7 +175,7 @@ def test_a_worker_joins_by_nccl_on_the_gpu_of_its_rank_and_by_gloo_on_a_cpu(
     module: Any = sys.modules["keras_matrix.models.fc.native.torch"]
     called: dict[str, Any] = {}
     torch.distributed.init_process_group = called.update
-    monkeypatch.setattr(sys.modules["keras_matrix.models.process.process_group"], "take_share", lambda rank, size: 1)
+    monkeypatch.setattr(sys.modules["keras_matrix.models.process_group"], "take_share", lambda rank, size: 1)
     torch.set_num_threads = lambda number: None
     monkeypatch.setattr(module, "TorchRank", lambda order, rank, number: (rank, number))
     monkeypatch.setattr(os, "environ", {})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.fc import layer_groups
+from keras_matrix.records.fc import rules
 from keras_matrix.records.fc.spec import FcProblem, traffic_per_step
 from tests.models.fc.test_programs import answered
 
@@ -33,8 +33,8 @@ CASES: list[dict[str, Any]] = [
 
 def by_rule(case: dict[str, Any]) -> list[list[int]]:
     if groups := case.get("buckets"):
-        return layer_groups.buckets_by_count(layer_groups.counts(groups))
-    return layer_groups.buckets_by_capacity(SIZES_BYTES, layer_groups.capacities_bytes(case.get("bucket_cap_mb", 0)))
+        return rules.buckets_by_count(rules.counts(groups))
+    return rules.buckets_by_capacity(SIZES_BYTES, rules.capacities_bytes(case.get("bucket_cap_mb", 0)))
 
 
 def test_distributed_data_parallel_sums_the_buckets_of_the_documented_rule() -> None:

@@ -7,13 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 
-from keras_matrix.models.fc import layering
+from keras_matrix.models.fc import programs
 from keras_matrix.models.fc.native import torch_worker
 from keras_matrix.models.fc.native.torch import TorchRank
-from keras_matrix.models.fc.processes.ranks import Ranks
 from keras_matrix.models.fc.prove import error, found, train
+from keras_matrix.models.fc.ranks import Ranks
 from keras_matrix.models.fc.worker_group import WorkerSpec
-from keras_matrix.records.fc import calibration
+from keras_matrix.records.fc import communication
 from keras_matrix.records.fc.proof import ProofOrder
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.traces.request import TraceOrder
@@ -97,8 +97,8 @@ def dynamo_counters():
 
 def recomputation() -> dict[str, object]:
     """Return how many products of layers one worker computes forward in a step, without and with recomputation."""
-    calls, real = [], layering._products
-    layering._products = lambda problem, unit, *arguments: (calls.append(unit), real(problem, unit, *arguments))[1]
+    calls, real = [], programs._products
+    programs._products = lambda problem, unit, *arguments: (calls.append(unit), real(problem, unit, *arguments))[1]
     counts = {}
     for recompute in (False, True):
         problem = SMALL.changed(workers=1, recompute=recompute, amp="" if recompute else "0")
@@ -115,7 +115,7 @@ def calibrated() -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         workers.traced(TraceOrder(folder, [1], 2))
         workers.close()
-        times = calibration.read(Path(folder))
+        times = communication.read(Path(folder))
         events = [json.loads(path.read_text())["traceEvents"] for path in sorted(Path(folder).glob("epoch1.*.json"))]
     reduced = [[e["args"].get("Input Dims") for e in own if e["name"] == "gloo:all_reduce"] for own in events]
     return {"times": [asdict(one) for one in times], "reduced": reduced}

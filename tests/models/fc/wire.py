@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch  # once, for all workers that are forked
 
-from keras_matrix.models.fc.processes.ranks import Ranks
+from keras_matrix.models.fc.ranks import Ranks
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.spec import FcProblem, parallel_of
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.models.inputs import parent_death
-from keras_matrix.models.inputs.probing import probe as probing
-from keras_matrix.models.inputs.stored.writing import command
+from keras_matrix.models import process
+from keras_matrix.models.inputs import probe as probing
+from keras_matrix.models.inputs.stored import writing
 
-CHILD = "import os, signal, time; from keras_matrix.models.inputs.parent_death import end_with; "
+CHILD = "import os, signal, time; from keras_matrix.models.process import end_with; "
 CHILD += "end_with(os.getppid(), signal.SIGTERM); print('ready', flush=True); time.sleep(60)"
 PARENT = "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); child.wait()"
 
@@ -34,7 +34,7 @@ def test_child_ends_when_its_parent_is_killed() -> None:
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int | None, int]]:
     """The calls that the commands make."""
     found: list[tuple[int | None, int]] = []
-    for module in (probing, command):
+    for module in (probing, writing):
         monkeypatch.setattr(module, "end_with", lambda parent, number: found.append((parent, number)))
     return found
 
@@ -51,13 +51,13 @@ def test_conversion_ends_with_the_process_that_asks_for_it(
 ) -> None:
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(sys, "argv", ["convert", json.dumps(asked)])
-    assert command.main(lambda request: "done") == 0
+    assert writing.main(lambda request: "done") == 0
     assert ended == [(parent, signal.SIGTERM)]
 
 
 def test_child_whose_parent_has_ended_before_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[tuple[int, int]] = []
-    monkeypatch.setattr(parent_death.ctypes, "CDLL", lambda _: type("Libc", (), {"prctl": lambda *_: 0})())
+    monkeypatch.setattr(process.ctypes, "CDLL", lambda _: type("Libc", (), {"prctl": lambda *_: 0})())
     monkeypatch.setattr(os, "kill", lambda pid, number: killed.append((pid, number)))
-    parent_death.end_with(os.getppid() + 1, signal.SIGTERM)
+    process.end_with(os.getppid() + 1, signal.SIGTERM)
     assert killed == [(os.getpid(), signal.SIGTERM)]

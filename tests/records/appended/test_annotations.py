@@ -6,16 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.appended.annotations import (
-    FILE,
-    NOTE_LIMIT,
-    Annotation,
-    NoteKind,
-    append,
-    checked_note,
-    in_force,
-    load,
-)
+from keras_matrix.records.appended import FILE, NOTE_LIMIT, Annotation, NoteKind, append, checked_note, in_force, load
 from keras_matrix.records.store_failure import StoreFailure
 
 KERAS = Annotation("20260101T000000Z-abcdef", ["a" * 16, "b" * 16], ["0" * 16], "keras 3.16", "jax:*")

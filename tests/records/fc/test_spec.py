@@ -10,8 +10,8 @@ import pytest
 from keras_matrix.records.codec import decode, to_json
 from keras_matrix.records.dtypes import ELEMENT_BYTES
 from keras_matrix.records.fc import rules, spec
+from keras_matrix.records.fc.communication import Traffic, together
 from keras_matrix.records.fc.spec import FcProblem, Parallel, WorkerPlacement
-from keras_matrix.records.fc.traffic import Traffic, together
 from tests.conftest import make_settings
 
 TINY = FcProblem(level=2, weight_size=8, batch_size=4)

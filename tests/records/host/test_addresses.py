@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.records.host.addresses import has_user, without_user
+from keras_matrix.records.host.inherited_environment import has_user, without_user
 
 
 @pytest.mark.fault("F40", mutation="USER matches only addresses with a scheme")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_matrix.records.host import cpu_list
+from keras_matrix.records.host import device_lists
 
 
 @pytest.mark.parametrize(
@@ -29,16 +29,16 @@ from keras_matrix.records.host import cpu_list
     ],
 )
 def test_lists_are_read_strictly(text: str, expected: list[int] | None) -> None:
-    assert cpu_list.parse(text) == expected
+    assert device_lists.parse_cpus(text) == expected
 
 
 @pytest.mark.parametrize(
     ("cpus", "expected"), [([3], "3-3"), ([1, 0], "0-1"), ([8, 0, 1, 2], "0-2,8"), ([0, 2, 4], "0,2,4"), ([], "")]
 )
 def test_lists_have_one_spelling(cpus: list[int], expected: str) -> None:
-    assert cpu_list.text(cpus) == expected
+    assert device_lists.cpu_text(cpus) == expected
 
 
-@given(st.sets(st.integers(0, cpu_list.MOST - 1), max_size=50))
+@given(st.sets(st.integers(0, device_lists.MOST_CPUS - 1), max_size=50))
 def test_written_trace_is_read_back(cpus: set[int]) -> None:
-    assert cpu_list.parse(cpu_list.text(cpus)) == sorted(cpus)
+    assert device_lists.parse_cpus(device_lists.cpu_text(cpus)) == sorted(cpus)

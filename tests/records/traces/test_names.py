@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.records.traces.names import Scopes
-from keras_matrix.records.traces.neutral import Phase
+from keras_matrix.records.traces.neutral import Phase, Scopes
 from keras_matrix.records.traces.request import Names
 
 KERAS = Names(["dense", "block", "query"], "functional", "adam")

@@ -14,7 +14,7 @@ from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.request import TraceError
 from tests.reliability.fuzz.target import Check
 
-MODULES = ("records/traces/conversion.py", "records/traces/names.py", "analysis/traces.py")
+MODULES = ("records/traces/conversion.py", "records/traces/neutral.py", "analysis/traces.py")
 
 
 @contextmanager

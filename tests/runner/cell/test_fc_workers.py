@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.models.fc.processes.ranks import WorkerDied
+from keras_matrix.models.fc.ranks import WorkerDied
 from keras_matrix.models.fc.worker_group import device_peaks_bytes
 from keras_matrix.records.fc.spec import WorkerPlacement
 from keras_matrix.records.schema import Times

@@ -19,8 +19,7 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.first_hour import ProbeAnswer
 from keras_matrix.records.instruments.peaks import Gemm, Stream, Timed
 from keras_matrix.records.schema import DeviceProof, Times
-from keras_matrix.records.traces.names import copy_of
-from keras_matrix.records.traces.neutral import Span, Track, TrackKind
+from keras_matrix.records.traces.neutral import Span, Track, TrackKind, copy_of
 from keras_matrix.runner.checks.first_hour import checks
 from keras_matrix.runner.checks.first_hour.checks import copies_to_device, share_in_steps
 from keras_matrix.runner.checks.first_hour.measured import MeasuredRun

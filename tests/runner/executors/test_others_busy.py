@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.host.gpu_list import GpuChoice
+from keras_matrix.records.host.device_lists import GpuChoice
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome, WaitingCell, others_busy
 from keras_matrix.runner.executors.others_busy import NeighbourDevice, OthersBusy, half_of_cpus, other_devices

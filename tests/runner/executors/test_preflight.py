@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.host.gpu_list import ANY_GPU
+from keras_matrix.records.host.device_lists import ANY_GPU
 from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import latest_attempts

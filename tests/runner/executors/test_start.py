@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.backends import BACKENDS, KERAS_HUB
-from keras_matrix.records.host import cpu_list
+from keras_matrix.records.host import device_lists
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import CellResult
 from keras_matrix.runner.cell.job import Job
@@ -81,7 +81,7 @@ def test_memory_of_a_forked_cell_is_reported_like_that_of_a_fresh_one(both: tupl
 def test_pinned_cell_runs_on_its_cpus_with_as_many_threads(
     executors: dict[str, ProcessExecutor], tmp_path: Path, backend: str, start: str
 ) -> None:
-    last = cpu_list.text([max(os.sched_getaffinity(0))])
+    last = device_lists.cpu_text([max(os.sched_getaffinity(0))])
     listed = result(executors[start], tmp_path, backend, cpus=last)
     assert listed.resolved is not None
     assert (listed.resolved.affinity, listed.resolved.cpus) == (last, 1)
@@ -95,7 +95,9 @@ def test_every_thread_of_a_pinned_cell_is_bound_to_its_cpus(
 ) -> None:
     """Pools that a backend or NumPy makes while it is imported are held too: the server was pinned before."""
     last = max(os.sched_getaffinity(0))
-    settings = make_settings(workload="tests.workloads.misbehaving:threads_received", cpus=cpu_list.text([last]))
+    settings = make_settings(
+        workload="tests.workloads.misbehaving:threads_received", cpus=device_lists.cpu_text([last])
+    )
     folder = tmp_path / start
     folder.mkdir()
     root = str(Path(__file__).parents[3])

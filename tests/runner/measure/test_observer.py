@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.instruments import placements, progress
-from keras_matrix.records.instruments.placements import Placement
-from keras_matrix.records.instruments.progress import RunningRepeat
+from keras_matrix.records.instruments import progress
+from keras_matrix.records.instruments.progress import Placement, RunningRepeat, load_placements
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.main import main
@@ -41,20 +40,23 @@ def planned(repeat: int = 0) -> list[PlannedRepeat]:
 def test_machine_has_its_comparison_until_the_last_repeat_has_ended(tmp_path: Path) -> None:
     run, repeats = Run(tmp_path), planned()
     observer = StoredPlacements(Silent(), run, [one.cell for one in repeats], lambda: NOW)
-    assert placements.load(run).machines == []
+    assert load_placements(run).machines == []
     observer.placed(repeats[:2], "node a")
     observer.placed(repeats[4:], "node b")
     text = "2026-01-01T02:00:00+00:00"
     at_b = Placement("node b", None, "lstm #0: jax, torch", text)
-    assert placements.load(run).machines == [Placement("node a", None, "gru batch_size=16 #0: jax, torch", text), at_b]
+    assert load_placements(run).machines == [
+        Placement("node a", None, "gru batch_size=16 #0: jax, torch", text),
+        at_b,
+    ]
     record = make_record(0.01, machine=replace(MACHINE, host_id=HOST))
     observer.ended(repeats[0], record)
-    assert placements.load(run).machines[0] == Placement("node a", HOST, "gru batch_size=16 #0: jax, torch", text)
+    assert load_placements(run).machines[0] == Placement("node a", HOST, "gru batch_size=16 #0: jax, torch", text)
     observer.ended(repeats[1], record)
-    assert placements.load(run).machines == [Placement("node a", HOST), at_b]
+    assert load_placements(run).machines == [Placement("node a", HOST), at_b]
     observer.ended(repeats[4], replace(record, status=Status.INFRA))
     observer.ended(repeats[5], replace(record, status=Status.INFRA))
-    assert placements.load(run).machines == [Placement("node a", HOST), Placement("node b")]
+    assert load_placements(run).machines == [Placement("node a", HOST), Placement("node b")]
 
 
 def test_what_a_lost_machine_was_to_measure_belongs_to_the_one_that_gets_it() -> None:
@@ -73,16 +75,16 @@ def test_measured_session_stores_its_machines(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(concurrent, "LOOK_S", 0.02)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     seen: list[str | None] = []
-    keep = placements.keep
+    keep = progress.keep_placements
 
-    def noted(run: Run, found: placements.Placements) -> None:
+    def noted(run: Run, found: progress.Placements) -> None:
         seen.extend(one.work for one in found.machines)
         keep(run, found)
 
-    monkeypatch.setattr(placements, "keep", noted)
+    monkeypatch.setattr(progress, "keep_placements", noted)
     assert main([], Seams(executor=FakeExecutor(), places=FakePlaces([place("a"), place("b")]))) == 0
     [run] = Results(Path("results")).runs()
-    assert {(one.machine, one.host_id, one.work) for one in placements.load(run).machines} == {
+    assert {(one.machine, one.host_id, one.work) for one in load_placements(run).machines} == {
         (f"node {record.machine.host_id}", record.machine.host_id, None) for record in run.load()[0]
     }
     works = {"gru batch_size=16", "gru batch_size=32", "lstm"}
@@ -94,7 +96,7 @@ def test_session_at_one_machine_stores_no_placements(tmp_path: Path, monkeypatch
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     assert main([], Seams(executor=FakeExecutor())) == 0
     [run] = Results(Path("results")).runs()
-    assert not (run.folder / placements.FILE).exists()
+    assert not (run.folder / progress.PLACEMENTS_FILE).exists()
 
 
 def test_progress_of_a_session_is_stored_while_it_is_measured(tmp_path: Path) -> None:

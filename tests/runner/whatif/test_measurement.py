@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.fc.network import VARIABLE
-from keras_matrix.records.names import named
+from keras_matrix.records.identity import named
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import UsageError

@@ -13,8 +13,8 @@ import pytest
 from keras_matrix.analysis.whatif.collectives import time_s
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration
 from keras_matrix.analysis.whatif.reconstruct import files
-from keras_matrix.records.fc import calibration
-from keras_matrix.records.fc.calibration import TimedCollective
+from keras_matrix.records.fc import communication
+from keras_matrix.records.fc.communication import TimedCollective
 from keras_matrix.records.schema import Record
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.whatif import source
@@ -134,7 +134,7 @@ def test_a_stored_calibration_that_the_traced_collectives_contradict_is_not_used
     unknown = replace(graph, header=replace(graph.header, link=None))
     monkeypatch.setattr(files, "graph_of", lambda paths, **facts: unknown)
     times = [TimedCollective("all_reduce", 2, size, (0.5e-3 + 4e-9 * size) / factor) for size in (0, 10**6)]
-    calibration.write(tmp_path, times)
+    communication.write(tmp_path, times)
     header = graph_of(TraceFiles((tmp_path / "a.json",))).header
     assert (header.link is not None) is usable
     if not usable:
@@ -181,7 +181,7 @@ def test_a_calibration_is_not_judged_by_time_in_which_sums_shared_the_link(
     header = replace(graph.header, link=None, parallel_lanes={"gloo": 4})
     monkeypatch.setattr(files, "graph_of", lambda paths, **facts: Graph(header, tuple(nodes)))
     times = [TimedCollective("all_reduce", 2, size, 4e-9 * size) for size in (10**5, 10**6)]
-    calibration.write(tmp_path, times)
+    communication.write(tmp_path, times)
     found = graph_of(TraceFiles((tmp_path / "a.json",))).header.link
     assert found is not None
     assert found.beta_s_per_byte == pytest.approx(4e-9)

@@ -42,8 +42,7 @@ from keras_matrix.analysis.whatif.reconstruct.kineto.reading import (
 )
 from keras_matrix.analysis.whatif.reconstruct.pieces import CollectiveCall, Piece
 from keras_matrix.records.dtypes import ELEMENT_BYTES
-from keras_matrix.records.traces.names import copy_of, is_collective
-from keras_matrix.records.traces.neutral import Phase
+from keras_matrix.records.traces.neutral import Phase, copy_of, is_collective
 from keras_matrix.records.traces.torch import BACKWARD
 
 # A call that waits this long, for an event that the file does not name, has waited for the device's latest work.

@@ -22,8 +22,7 @@ from keras_matrix.analysis.whatif.reconstruct.xplane.rows import (
     put_in_order,
     rows_of,
 )
-from keras_matrix.records.traces.names import TO_DEVICE
-from keras_matrix.records.traces.neutral import Phase, TrackKind
+from keras_matrix.records.traces.neutral import TO_DEVICE, Phase, TrackKind
 from keras_matrix.records.traces.xspace.hlo_program import HloOperation, HloProgram
 
 OPERATIONS = {

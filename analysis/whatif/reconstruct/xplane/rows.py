@@ -17,8 +17,7 @@ from statistics import median
 
 from keras_matrix.analysis.whatif.reconstruct.pieces import Window
 from keras_matrix.analysis.whatif.reconstruct.xplane.reading import Identity, Interval, OperationRun, Profile, union
-from keras_matrix.records.traces.names import is_collective
-from keras_matrix.records.traces.neutral import TrackKind
+from keras_matrix.records.traces.neutral import TrackKind, is_collective
 from keras_matrix.records.traces.xspace.tracks import COLLECTIVE
 
 COMPUTE, LINK, STREAM = "compute", "link", "stream"

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.models.fc.processes import network
-from keras_matrix.models.fc.processes.network import NoSuchNetwork
+from keras_matrix.models.fc import meeting
+from keras_matrix.models.fc.meeting import NoSuchNetwork
 
 
 def test_address_of_an_interface_is_read_from_the_kernel() -> None:
-    assert network.address_of("lo") == "127.0.0.1"
+    assert meeting.address_of("lo") == "127.0.0.1"
 
 
 def test_missing_interface_is_reported_with_its_name_and_advice() -> None:
     with pytest.raises(NoSuchNetwork, match=r"^interface no-such-link: has no IPv4 address: .*; start the runner in"):
-        network.address_of("no-such-link")
+        meeting.address_of("no-such-link")
 
 
 def test_refused_host_name_is_reported_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(answer: int) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(network, "CLONE_NEWUTS", 0)  # asks for no new namespace
-    monkeypatch.setattr(network, "_checked", refuse)
+    monkeypatch.setattr(meeting, "CLONE_NEWUTS", 0)  # asks for no new namespace
+    monkeypatch.setattr(meeting, "_checked", refuse)
     with pytest.raises(NoSuchNetwork, match=r"^host name here: cannot be set: Operation not permitted; run as root$"):
-        network.name_host("here")
+        meeting.name_host("here")
 
 
 def test_interface_of_an_address_is_found_and_a_foreign_address_is_reported() -> None:
-    assert network.interface_of("127.0.0.1") == "lo"
+    assert meeting.interface_of("127.0.0.1") == "lo"
     with pytest.raises(NoSuchNetwork, match=r"^address 192\.0\.2\.7: no interface \(.*lo.*\) has it; start the node"):
-        network.interface_of("192.0.2.7")
+        meeting.interface_of("192.0.2.7")
 
 
 def test_free_port_can_be_bound_again() -> None:
-    port = network.free_port("127.0.0.1")
+    port = meeting.free_port("127.0.0.1")
     assert 1024 <= port <= 65535

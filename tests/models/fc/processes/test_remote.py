@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.models.fc.processes import ranks
-from keras_matrix.models.fc.processes.meeting import NotMet
+from keras_matrix.models.fc import ranks
+from keras_matrix.models.fc.meeting import NotMet
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.network import Site
 

@@ -13,18 +13,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from keras_matrix.models import process
+from keras_matrix.models.fc import meeting as meeting_module
+from keras_matrix.models.fc import meeting as network
+from keras_matrix.models.fc import ranks, worker
+from keras_matrix.models.fc.meeting import Meeting, NotMet, located
 from keras_matrix.models.fc.native.assembly import assemble
-from keras_matrix.models.fc.processes import meeting as meeting_module
-from keras_matrix.models.fc.processes import network, ranks, worker
-from keras_matrix.models.fc.processes.meeting import Meeting, NotMet, located
-from keras_matrix.models.fc.processes.worker import WorkerStart
+from keras_matrix.models.fc.worker import WorkerStart
 from keras_matrix.models.fc.worker_group import WorkerSpec
-from keras_matrix.models.process import children
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.fc.communication import Communication, TimingMethod
+from keras_matrix.records.fc.communication import Communication, TimingMethod, Traffic
 from keras_matrix.records.fc.network import Rendezvous, Site
 from keras_matrix.records.fc.spec import FcProblem, WorkerPlacement
-from keras_matrix.records.fc.traffic import Traffic
 
 
 def test_connected_worker_excludes_imported_objects_from_garbage_collection(
@@ -71,7 +71,7 @@ def test_a_new_interpreter_computes_in_float64_if_the_task_does(
 
 
 def test_workers_on_a_gpu_are_new_interpreters_and_on_a_cpu_copies() -> None:
-    assert {device: children.start_method(device) for device in ("cpu", "gpu")} == {"cpu": "fork", "gpu": "spawn"}
+    assert {device: process.start_method(device) for device in ("cpu", "gpu")} == {"cpu": "fork", "gpu": "spawn"}
 
 
 def test_arguments_of_a_worker_process_can_be_pickled() -> None:

@@ -9,8 +9,15 @@ import pytest
 from PIL import Image
 
 from keras_matrix.models.inputs.pipelines import decode as module
-from keras_matrix.models.inputs.pipelines.decode import DECODERS, Decode, DecoderUnavailable, chosen_decoder
-from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage, JpegHeader, read_header
+from keras_matrix.models.inputs.pipelines.decode import (
+    DECODERS,
+    BadImage,
+    Decode,
+    DecoderUnavailable,
+    JpegHeader,
+    chosen_decoder,
+    read_header,
+)
 from tests.models.inputs.pipelines.jpegs import encoded, pixels
 
 EVERY = pytest.mark.parametrize("decoder", DECODERS)

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_matrix.models.inputs.pipelines.decode import Decode, Pixels
-from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage
-from keras_matrix.models.inputs.probing import probe
-from keras_matrix.models.inputs.probing import probe as probing
-from keras_matrix.models.inputs.probing.probe import limits
+from keras_matrix.models.inputs import probe
+from keras_matrix.models.inputs import probe as probing
+from keras_matrix.models.inputs.pipelines.decode import BadImage, Decode, Pixels
+from keras_matrix.models.inputs.probe import limits
 from keras_matrix.models.inputs.stored.sample import InputDataError
 
 PARAMS: dict[str, Any] = {"dataset_path": "images", "image_size": 32}

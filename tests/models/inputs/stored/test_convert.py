@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.models.inputs.stored import manifest
+from keras_matrix.models.inputs.stored import shards
 from keras_matrix.models.inputs.stored.source import open_source
 from tests.models.inputs.stored.data_sets import class_folder, contents, record_files
 
@@ -56,7 +56,7 @@ def test_converted_data_set_has_the_same_images_in_files_of_the_size(tmp_path: P
 def test_manifest_states_source_classes_files_and_seed(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "images")
     convert(root, tmp_path / "out", seed=5)
-    found = manifest.read(tmp_path / "out")
+    found = shards.read(tmp_path / "out")
     assert found is not None
     assert (found.finished, found.count, found.classes) == (True, 9, ("apple", "pear", "plum"))
     assert (found.settings["source"], found.settings["seed"]) == (str(root), 5)

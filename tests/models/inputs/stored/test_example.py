@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.models.inputs.stored.example import Features, WrongExample, decoded, encoded, label_and_text
+from keras_matrix.models.inputs.stored.record_file import Features, WrongExample, decoded, encoded, label_and_text
 from keras_matrix.models.inputs.stored.sample import Sample
 
 

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_matrix.models.inputs.stored import manifest, page_cache, record_file, shards
-from keras_matrix.models.inputs.stored.manifest import Manifest, RecordFile
+from keras_matrix.models.inputs.stored import page_cache, record_file, shards, writing
 from keras_matrix.models.inputs.stored.sample import Sample
+from keras_matrix.models.inputs.stored.shards import Manifest, RecordFile
 from keras_matrix.models.inputs.stored.source import Features, InputDataError, open_source
-from keras_matrix.models.inputs.stored.writing import writers
-from keras_matrix.models.inputs.stored.writing.writers import NamedSample
+from keras_matrix.models.inputs.stored.writing import NamedSample
 from tests.models.inputs.stored.data_sets import CLASSES, class_folder, contents, named, record_files
 
 KINDS = ("tfrecord", "array_record")
@@ -54,7 +53,7 @@ def test_no_more_of_a_tfrecord_file_is_read_from_storage_than_its_records(tmp_pa
     """The kernel would read further where what comes before is in memory, and training may never use it."""
     samples = [NamedSample(Sample(contents(number, 20_000), 0), "apple", f"{number}.jpg") for number in range(100)]
     path = tmp_path / "0.tfrecord"
-    writers.write_file(path, "tfrecord", samples)
+    writing.write_file(path, "tfrecord", samples)
     source = open_source(tmp_path)
     if page_cache.evict([path]) and page_cache.resident_share([path]):
         pytest.skip("the folder for temporary files is in memory")
@@ -129,7 +128,7 @@ def test_tfrecord_that_vanishes_is_named_with_the_offset(tmp_path: Path) -> None
 
 
 def test_array_record_that_vanishes_before_it_is_read_is_named(tmp_path: Path) -> None:
-    from keras_matrix.models.inputs.stored import array_record
+    from keras_matrix.models.inputs.stored import source as array_record
 
     source = open_source(record_files(tmp_path, "array_record"))
     array_record._reader.cache_clear()
@@ -168,7 +167,7 @@ def described(folder: Path, kind: str) -> Manifest:
         for number, count in enumerate((5, 1, 6))
     )
     found = Manifest(kind, {}, ("a", "b", "c", "d"), 12, finished=True, parts=parts)
-    manifest.write(folder, found)
+    shards.write(folder, found)
     return found
 
 
@@ -180,7 +179,7 @@ def test_manifest_names_the_classes(tmp_path: Path, kind: str) -> None:
 
 
 def test_unfinished_data_set_is_refused(tmp_path: Path, kind: str) -> None:
-    manifest.write(tmp_path, replace(described(record_files(tmp_path, kind), kind), finished=False))
+    shards.write(tmp_path, replace(described(record_files(tmp_path, kind), kind), finished=False))
     with pytest.raises(InputDataError, match="is unfinished: repeat the command that was writing it"):
         open_source(tmp_path)
 
@@ -242,7 +241,7 @@ def test_format_is_recognised_by_the_name(name: str, kind: str | None) -> None:
 
 def test_labels_that_start_at_one_leave_class_zero_without_a_name(tmp_path: Path) -> None:
     samples = [replace(one, sample=replace(one.sample, label=one.sample.label + 1), text="") for one in named(6)]
-    from keras_matrix.models.inputs.stored.writing import writers
+    from keras_matrix.models.inputs.stored import writing
 
-    writers.write_file(tmp_path / "a.tfrecord", "tfrecord", samples)
+    writing.write_file(tmp_path / "a.tfrecord", "tfrecord", samples)
     assert open_source(tmp_path).classes == ("0", "1", "2", "3")

@@ -10,7 +10,7 @@ import pytest
 
 from keras_matrix.records import protobuf
 from keras_matrix.records.protobuf import Malformed
-from keras_matrix.records.traces.xspace import columns
+from keras_matrix.records.traces.xspace import xplane
 from tests.records.traces.synthetic import varint
 
 KINDS = (0, 1, 2, 5)
@@ -28,17 +28,17 @@ def piece(chance: random.Random) -> bytes:
     return key + chance.randbytes(protobuf.FIXED_BYTES[kind])
 
 
-def joined(messages: list[bytes]) -> tuple[columns.Bytes, columns.Places, columns.Places]:
+def joined(messages: list[bytes]) -> tuple[xplane.Bytes, xplane.Places, xplane.Places]:
     """Messages behind one another, with a byte between them, and their places."""
     sizes = np.array([len(one) for one in messages])
     ends = np.cumsum(sizes + 1) - 1
-    return columns.padded(b"\xff".join(messages)), ends - sizes, ends
+    return xplane.padded(b"\xff".join(messages)), ends - sizes, ends
 
 
 def at_once(messages: list[bytes]) -> list[list[tuple[int, Any]]]:
     data, begins, ends = joined(messages)
     found: list[list[tuple[int, Any]]] = [[] for _ in messages]
-    for one in columns.fields(data, begins, ends):
+    for one in xplane.event_fields(data, begins, ends):
         for message, key, value, end in zip(*(column.tolist() for column in one), strict=True):
             alone = value if key & 7 == 0 else data[value:end].tobytes()
             found[message].append((key >> 3, alone))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_matrix.records.protobuf import Malformed, fields
-from keras_matrix.records.traces.xspace import hlo
+from keras_matrix.records.traces.xspace import reader
 from keras_matrix.records.traces.xspace.xplane import UNTOLD, Events, planes
 from tests.records.traces.synthetic import message, named, varint
 
@@ -244,9 +244,9 @@ def test_a_programs_instructions_have_their_operation_and_origin() -> None:
     dot = message((1, "dot.3"), (2, "dot"), (7, message((1, "mul"), (2, "jit(f)/jvp(dense)/dot_general"))))
     copy = message((1, "copy.1"), (2, "copy"))
     program = message((1, message((1, "jit_f"), (3, message((1, "main"), (2, dot), (2, copy))))))
-    assert hlo.instructions(memoryview(program)) == {
-        "dot.3": hlo.Instruction("dot", "jit(f)/jvp(dense)/dot_general"),
-        "copy.1": hlo.Instruction("copy", ""),
+    assert reader.program_instructions(memoryview(program)) == {
+        "dot.3": reader.Instruction("dot", "jit(f)/jvp(dense)/dot_general"),
+        "copy.1": reader.Instruction("copy", ""),
     }
 
 

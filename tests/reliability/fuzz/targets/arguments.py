@@ -16,8 +16,8 @@ from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.analysis.whatif.reconstruct.files import graph_of
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.dashboards.live.app.hosts import listen_address
-from keras_matrix.records.appended.annotations import checked_note
-from keras_matrix.records.host import cpu_list, gpu_list
+from keras_matrix.records.appended import checked_note
+from keras_matrix.records.host import device_lists
 from keras_matrix.runner.errors import MatrixError, UsageError
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
 from keras_matrix.runner.matrix.reader import expand, parse
@@ -66,7 +66,7 @@ def mapped(text: str) -> object:
 
 
 def gpus(text: str) -> str | None:
-    return gpu_list.text(text) if gpu_list.fault(text) is None else None
+    return device_lists.gpu_text(text) if device_lists.gpu_fault(text) is None else None
 
 
 KEYS = (
@@ -187,7 +187,7 @@ FLAGS: Mapping[str, Flag] = {
     "--note": (checked_note, NOTES[:1], st.sampled_from(NOTES)),
     "--map": (mapped, ("value=a", "batch_size=x"), pairs(["value", "workload", "params", "batch_size", "other"])),
     "--source": (external_import.source, NOTES[:1], st.sampled_from(NOTES)),
-    "cpus": (cpu_list.parse, ("0", "0-3", "0,2-3", "7-7"), VALUE),
+    "cpus": (device_lists.parse_cpus, ("0", "0-3", "0,2-3", "7-7"), VALUE),
     "gpus": (gpus, ("0", "0,1", "GPU-12345678-1234-1234-1234-123456789012"), VALUE),
 }
 

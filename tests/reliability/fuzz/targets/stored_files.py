@@ -13,15 +13,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from keras_matrix.models.inputs.stored import manifest
-from keras_matrix.models.inputs.stored.manifest import InputDataError
-from keras_matrix.records import findings, history_reader
+from keras_matrix.models.inputs.stored import shards
+from keras_matrix.models.inputs.stored.shards import InputDataError
+from keras_matrix.records import appended, findings, history_reader
 from keras_matrix.records import replicas as replica_proof
-from keras_matrix.records.appended import annotations
 from keras_matrix.records.codec import CodecError, to_json
-from keras_matrix.records.fc import calibration, proof
-from keras_matrix.records.fc.calibration import TimedCollective
-from keras_matrix.records.instruments import influence, parity, peaks, placements
+from keras_matrix.records.fc import communication, proof
+from keras_matrix.records.fc.communication import TimedCollective
+from keras_matrix.records.instruments import influence, parity, peaks, progress
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.store_failure import StoreFailure
@@ -52,7 +51,7 @@ COLLECTIVES = to_json([TimedCollective("all_reduce", 2, 1024, 0.001)])
 DEVICE_PROOF = json.loads(min((ROOT / "records/evidence/parity/devices").glob("fc.*.json")).read_text())
 FC_PROOF = json.loads((ROOT / "records/evidence/parity/fc/proof.json").read_text())
 
-DATA_SET = {"written_by": manifest.WRITER, "kind": "tfrecord", "settings": {"count": 2}, "classes": ["a"], "count": 2}
+DATA_SET = {"written_by": shards.WRITER, "kind": "tfrecord", "settings": {"count": 2}, "classes": ["a"], "count": 2}
 DATA_SET |= {"finished": True, "parts": [{"name": "a.tfrecord", "records": 2, "bytes": 100}], "facts": {}}
 
 FILES: Mapping[str, tuple[list[Any], Reader]] = {
@@ -61,10 +60,10 @@ FILES: Mapping[str, tuple[list[Any], Reader]] = {
     f"{NEW}/findings.json": ([FINDINGS], lambda root: findings.load(Run(root / NEW))),
     f"{BASE}/usage/{RECORD.cell_id}.0.0.json": ([to_json(SERIES)], lambda root: Run(root / BASE).usage_series(RECORD)),
     f"{BASE}/calibration/a.json": ([{"steps": 10}], lambda root: Run(root / BASE).calibration("a")),
-    f"{BASE}/placements.json": ([PLACEMENTS], lambda root: placements.load(Run(root / BASE)).machines),
-    f"{BASE}/collectives.json": ([COLLECTIVES], lambda root: calibration.read(root / BASE)),
-    manifest.NAME: ([DATA_SET], manifest.finished),
-    "history.jsonl": ([NOTE], lambda root: annotations.load(root)[0]),
+    f"{BASE}/placements.json": ([PLACEMENTS], lambda root: progress.load_placements(Run(root / BASE)).machines),
+    f"{BASE}/collectives.json": ([COLLECTIVES], lambda root: communication.read(root / BASE)),
+    shards.NAME: ([DATA_SET], shards.finished),
+    "history.jsonl": ([NOTE], lambda root: appended.load(root)[0]),
     f"peaks/{PEAKS}.json": ([stored("peaks/*.json")], lambda root: peaks.read(root, PEAKS)),
     "parity/a.json": ([stored("parity/*.json")], lambda root: parity.load(root)[0]),
     "influence/a.json": (
@@ -118,10 +117,10 @@ TARGET = Target(
     modules=(
         *(
             "records/findings.py",
-            "records/appended/annotations.py",
+            "records/appended.py",
             "records/instruments/p[ela]*.py",
             "records/replicas.py",
         ),
-        *("records/fc/proof.py", "records/fc/calibration.py", "records/instruments/influence.py", "records/codec.py"),
+        *("records/fc/proof.py", "records/fc/communication.py", "records/instruments/influence.py", "records/codec.py"),
     ),
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.appended.annotations import Annotation, append
+from keras_matrix.records.appended import Annotation, append
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.service.histories import across_stored

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.appended.annotations import FILE
+from keras_matrix.records.appended import FILE
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.task import Goal, Metric, TaskRun

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records import findings
-from keras_matrix.records.instruments.input_probe import DecoderCost, InputProbe, StorageLimits
+from keras_matrix.records.instruments.input_use import DecoderCost, InputProbe, StorageLimits
 from keras_matrix.records.instruments.stall_arms import arm_of
 from keras_matrix.records.schema import Harness
 from keras_matrix.records.settings import Settings

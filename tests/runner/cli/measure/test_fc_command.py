@@ -307,7 +307,7 @@ def test_cell_with_other_bytes_or_workers_than_requested_is_an_error(
 
 def test_a_lost_worker_is_named_in_the_status(folder: Path) -> None:
     lost = changed(
-        exception="keras_matrix.models.fc.processes.ranks.WorkerDied",
+        exception="keras_matrix.models.fc.ranks.WorkerDied",
         message="rank 1 of 2 was ended by signal 9 (SIGKILL)",
     )
     assert runner("--mode", "fc_data", "--num-workers", "2", "--backend", "torch", executor=lost) == 1

@@ -11,7 +11,7 @@ import pytest
 from keras_matrix.analysis.whatif.replay import replay
 from keras_matrix.analysis.whatif.search.families import FamilyTrajectories
 from keras_matrix.analysis.whatif.search.trajectory import ReplayedTrial, Strategy, Trajectory
-from keras_matrix.records.names import named
+from keras_matrix.records.identity import named
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.whatif.optimize import found_lines
 from keras_matrix.runner.matrix.reader import expand, parse

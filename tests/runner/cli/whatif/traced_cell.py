@@ -10,7 +10,7 @@ from pathlib import Path
 from keras_matrix.analysis.whatif.graph import LinkCalibration
 from keras_matrix.analysis.whatif.replay import step_time_s
 from keras_matrix.analysis.whatif.what_ifs import registry
-from keras_matrix.records.fc import calibration
+from keras_matrix.records.fc import communication
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import Head, Span, Track, TrackKind
@@ -73,7 +73,7 @@ def write_trace(folder: Path, steps: int) -> None:
     spans = [Span(Track(0, TrackKind.STEPS), f"step {n}", "step", n * 1000, 1000, step=n) for n in range(1, steps + 1)]
     neutral.write(folder / TRACE_NAME, Head("torch", 2, "cpu", steps), spans)
     source.write(data_parallel(LINK), native)
-    (native / calibration.NAME).write_text(json.dumps([]))
+    (native / communication.NAME).write_text(json.dumps([]))
 
 
 def runner(*arguments: str, fake: FakeExecutor | None = None) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.host.gpu_list import GpuChoice
+from keras_matrix.records.host.device_lists import GpuChoice
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Machine
 from keras_matrix.runner.executors.ray.machines import GIB, NodeFacts, fitting, need_of, offers

@@ -145,8 +145,8 @@ def result(job: Job, **fields: Any) -> str:
 
 
 FAR = "rank 1 of 2, on another machine, ended before its work was done; the other workers were ended"
-DIED = {"exception": "keras_matrix.models.fc.processes.ranks.WorkerDied", "message": FAR}
-APART = {"exception": "keras_matrix.models.fc.processes.ranks.NotConnected", "message": "two cannot be reached"}
+DIED = {"exception": "keras_matrix.models.fc.ranks.WorkerDied", "message": FAR}
+APART = {"exception": "keras_matrix.models.fc.ranks.NotConnected", "message": "two cannot be reached"}
 OWN = {"exception": "ValueError", "message": "no"}
 MEASURED = {"device": DeviceProof("cpu", "cpu", 2)}
 TRACING = {"trace": Trace([1], 2)}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.fc import network
-from keras_matrix.records.host import cpu_list, inherited_environment
+from keras_matrix.records.host import device_lists, inherited_environment
 from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.supervise import environment
@@ -102,7 +102,7 @@ def test_pinned_cpus_set_the_cpus_and_threads_their_number(monkeypatch: pytest.M
     assert allowed_cpus(by_count) == [0, 1]
     assert allowed_cpus(listed) == [1, 2, 3]
     found = [cell_environment(one, "m", {}) for one in (by_count, listed)]
-    assert [(one["OMP_NUM_THREADS"], one[cpu_list.VARIABLE]) for one in found] == [("2", "0-1"), ("1", "1-3")]
+    assert [(one["OMP_NUM_THREADS"], one[device_lists.CPUS_VARIABLE]) for one in found] == [("2", "0-1"), ("1", "1-3")]
 
 
 def test_threads_bind_a_cell_to_as_many_cpus() -> None:

@@ -14,7 +14,7 @@ from keras_matrix.analysis.surroundings.examination import examine
 from keras_matrix.analysis.surroundings.findings import Check, Rating
 from keras_matrix.analysis.surroundings.readings import Process, Swap, Zone
 from keras_matrix.records.codec import dumps
-from keras_matrix.records.host import cgroups
+from keras_matrix.records.host import system
 from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.runner.machine.surroundings import processes, processors, snapshot
 from keras_matrix.runner.machine.surroundings.snapshot import look
@@ -108,8 +108,8 @@ def test_hypervisor_is_detected_from_the_cpu_flags(
 
 def test_version_2_without_limits_has_none(tmp_path: Path) -> None:
     tree = machine(tmp_path)
-    assert (cgroups.quota_cpus(tree), cgroups.memory_limit_bytes(tree)) == (None, None)
-    assert cgroups.memory_used_bytes(tree) == 400
+    assert (system.quota_cpus(tree), system.memory_limit_bytes(tree)) == (None, None)
+    assert system.memory_used_bytes(tree) == 400
 
 
 def test_the_tightest_limit_of_all_groups_above_counts(tmp_path: Path) -> None:
@@ -119,13 +119,13 @@ def test_the_tightest_limit_of_all_groups_above_counts(tmp_path: Path) -> None:
         f"{CGROUP}/user/memory.max": f"{GIB}\n",
     }
     tree = machine(tmp_path, changes)
-    assert (cgroups.quota_cpus(tree), cgroups.memory_limit_bytes(tree)) == (0.5, GIB)
+    assert (system.quota_cpus(tree), system.memory_limit_bytes(tree)) == (0.5, GIB)
 
 
 def test_version_1_is_read_like_version_2(tmp_path: Path) -> None:
     tree = machine(tmp_path, V1)
-    assert (cgroups.quota_cpus(tree), cgroups.memory_limit_bytes(tree)) == (1.5, 2 * GIB)
-    assert cgroups.memory_used_bytes(tree) == 600
+    assert (system.quota_cpus(tree), system.memory_limit_bytes(tree)) == (1.5, 2 * GIB)
+    assert system.memory_used_bytes(tree) == 600
 
 
 def test_group_inside_a_container_is_at_the_mount(tmp_path: Path) -> None:
@@ -135,13 +135,13 @@ def test_group_inside_a_container_is_at_the_mount(tmp_path: Path) -> None:
             "/proc/self/cgroup": f"0::{path}\n",
             f"{CGROUP}/cpu.max": "100000 100000\n",
         }
-        assert cgroups.quota_cpus(machine(tmp_path / str(number), inside)) == 1.0
+        assert system.quota_cpus(machine(tmp_path / str(number), inside)) == 1.0
 
 
 @pytest.mark.parametrize("text", ["100000", "0 0", "x y", "-5 100", "1 2 3", "\0"])
 def test_invalid_quota_is_unread_and_not_unlimited(tmp_path: Path, text: str) -> None:
     tree = machine(tmp_path, {f"{CGROUP}/user/job/cpu.max": text})
-    assert isinstance(cgroups.quota_cpus(tree), Unread)
+    assert isinstance(system.quota_cpus(tree), Unread)
 
 
 @pytest.mark.parametrize("path", ["/proc/self/cgroup", "/proc/self/mountinfo"])
@@ -150,9 +150,9 @@ def test_groups_that_cannot_be_found_are_unread(tmp_path: Path, path: str, text:
     if (path, text) == ("/proc/self/cgroup", "0::"):
         return  # the root of version 2, as the last line of a container's file may be
     tree = machine(tmp_path, {path: text})
-    assert isinstance(cgroups.quota_cpus(tree), Unread)
-    assert isinstance(cgroups.memory_limit_bytes(tree), Unread)
-    assert cgroups.quota_folder(tree) is None
+    assert isinstance(system.quota_cpus(tree), Unread)
+    assert isinstance(system.memory_limit_bytes(tree), Unread)
+    assert system.quota_folder(tree) is None
 
 
 def test_swap_is_read(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.host.gpu_list import GpuChoice
+from keras_matrix.records.host.device_lists import GpuChoice
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Results, Run, latest_attempts
 from keras_matrix.runner.cell.job import Job

@@ -18,12 +18,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keras_matrix.models.fc.processes.meeting import Meeting, NotMet
-from keras_matrix.models.fc.processes.network import enter
+from keras_matrix.models.fc.meeting import Meeting, NotMet, enter
 from keras_matrix.models.fc.worker_group import WorkerSpec
-from keras_matrix.models.process.children import end_with_parent, started
-from keras_matrix.models.process.float64 import keep_float64
-from keras_matrix.models.process.garbage_collection import settle
+from keras_matrix.models.process import end_with_parent, keep_float64, settle, started
 
 MEETING_LIMIT_S = 60.0
 # What a worker sends: the answer of a method, its error, or its message for all workers while they connect.

@@ -1,8 +1,8 @@
-"""Probes a data set outside any training: `python -m keras_matrix.models.inputs.probing.probe REQUEST` prints JSON.
+"""Probes a data set outside any training: `python -m keras_matrix.models.inputs.probe REQUEST` prints JSON.
 
 REQUEST is a JSON object: `params` of the workload, `batch_size`, `dataset_dir` and `folders`, as in a cell, and
 `parent`, the process with which it ends. The result
-is a `records.instruments.input_probe.InputProbe`. Up to 64 samples are decoded by every installed decoder; the limits
+is a `records.instruments.input_use.InputProbe`. Up to 64 samples are decoded by every installed decoder; the limits
 of the storage come first. Costs are CPU times, which other load disturbs little.
 
 What the storage delivers is measured by reading some of the files with a cold page cache. Many readers that read entire
@@ -27,19 +27,18 @@ from typing import Any
 
 import numpy as np
 
-from keras_matrix.models.inputs.parent_death import end_with
 from keras_matrix.models.inputs.pipelines.batch_loader import BatchLoader, Injected
 from keras_matrix.models.inputs.pipelines.dataset_path import found_path
-from keras_matrix.models.inputs.pipelines.decode import DECODERS, Decode, DecoderUnavailable, chosen_decoder
-from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage
+from keras_matrix.models.inputs.pipelines.decode import DECODERS, BadImage, Decode, DecoderUnavailable, chosen_decoder
 from keras_matrix.models.inputs.pipelines.pixels import TF, PixelScaling
 from keras_matrix.models.inputs.stored.page_cache import evict
 from keras_matrix.models.inputs.stored.sample import InputDataError, Source
 from keras_matrix.models.inputs.stored.source import open_source
+from keras_matrix.models.process import end_with
 from keras_matrix.models.workload import Request
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.host.system import usable_memory_bytes
-from keras_matrix.records.instruments.input_probe import DecoderCost, InputProbe, StorageLimits
+from keras_matrix.records.instruments.input_use import DecoderCost, InputProbe, StorageLimits
 
 SAMPLES = 64
 ROUNDS = 3
@@ -53,7 +52,6 @@ MOST_PLACES = 4096
 SEED = 0
 # Share of the bytes that storage must have delivered for a figure to be one of the storage.
 LEAST_DELIVERED = 0.5
-
 Place = tuple[Path, int]
 
 

@@ -1,7 +1,9 @@
-"""Files of one JSON object a line, to which lines are only ever appended.
+"""Files to which lines of JSON are only ever appended, and the notes about changes in `history.jsonl`.
 
 A line is appended completely or not at all, and never changed. Who has such a file opened is alone with it: other
 commands wait. A damaged line is reported and skipped.
+
+A note says that a change was intended or is acknowledged; withdrawing it appends another line.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +23,60 @@ from keras_matrix.records.files import UnfitFile, open_lock, read_plain
 from keras_matrix.records.store import Problem
 from keras_matrix.records.store_failure import StoreFailure
 
+FILE = "history.jsonl"
+VERSION = 2
+NOTE_LIMIT = 500
 T = TypeVar("T")
+
+
+class NoteKind(StrEnum):
+    """Intended: the change was wanted and starts a new baseline. Acknowledged: it was not, and is known."""
+
+    INTENDED = "intended"
+    ACKNOWLEDGED = "acknowledged"
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """These cells differ on these hosts from `run_id` on: `note` says why. None withdraws the note of this kind."""
+
+    run_id: str
+    cells: list[str]
+    hosts: list[str]
+    note: str | None
+    asked: str
+    kind: NoteKind = NoteKind.INTENDED
+    version: int = VERSION
+
+
+def append(root: Path, annotations: Sequence[Annotation]) -> None:
+    """Append a line for each and wait until it is on disk. Raises `StoreFailure`."""
+    with opened_lines(root / FILE, "the note") as lines:
+        for annotation in annotations:
+            lines.append(annotation)
+
+
+def load(root: Path) -> tuple[list[Annotation], list[Problem]]:
+    """Return a folder's notes in the order in which they were written, and a problem for each damaged line."""
+    return load_lines(root / FILE, Annotation, VERSION)
+
+
+def in_force(annotations: Iterable[Annotation], kind: NoteKind) -> dict[tuple[str, str, str], str]:
+    """Return the current notes of a kind by (cell_id, host_id, run_id), from the last line about each."""
+    notes: dict[tuple[str, str, str], str | None] = {}
+    for one in annotations:
+        if one.kind is kind:
+            notes.update({(cell, host, one.run_id): one.note for cell in one.cells for host in one.hosts})
+    return {key: note for key, note in notes.items() if note is not None}
+
+
+def checked_note(text: str) -> str:
+    """Return a note without surrounding blanks. Raises ValueError if it is empty, too long or more than a line."""
+    note = text.strip()
+    if not note or len(note) > NOTE_LIMIT or not note.isprintable():
+        received = text if len(text) <= 60 else text[:57] + "..."
+        raise ValueError(f"must be one line of 1 to {NOTE_LIMIT} printable characters, got {received!r}")
+    return note
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +97,7 @@ class Lines:
 
 
 @contextmanager
-def opened(path: Path, what: str) -> Iterator[Lines]:
+def opened_lines(path: Path, what: str) -> Iterator[Lines]:
     """Open a file to append to it, alone. Raises `StoreFailure`."""
     try:
         handle = open_lock(path)
@@ -56,7 +112,7 @@ def opened(path: Path, what: str) -> Iterator[Lines]:
         os.close(handle)
 
 
-def load(path: Path, kind: type[T], version: int) -> tuple[list[T], list[Problem]]:
+def load_lines(path: Path, kind: type[T], version: int) -> tuple[list[T], list[Problem]]:
     """Return the lines of a file in their order, and a problem for each that is damaged or of a newer version."""
     try:
         lines = read_plain(path).split(b"\n")

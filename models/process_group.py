@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from keras_matrix.models.process.cpus import take_share
+from keras_matrix.models.process import take_share
 
 # Connected processes wait for each other without a limit, over a slow network or for a slower one: a cell has its own
 # limit, and if a process dies the others are ended.

@@ -1,1 +1,0 @@
-"""Probes of stored data sets for the stall analysis, in processes of their own."""

@@ -1,1 +1,0 @@
-"""Files of a results folder to which lines are only ever appended."""
