@@ -64,15 +64,15 @@ def arms(backend: str, task: FcProblem) -> dict[str, Arm]:
 
 def ready(task: FcProblem, adapter: Any) -> tuple[Any, Any, Any]:
     """Return a model that has taken a step of `fit`, at the task's weights; the batch, and an endless source of it."""
-    from keras_matrix.models.fc import worker_group as layout
+    from keras_matrix.models.fc.worker_group import draw_batch, draw_weights
     from keras_matrix.models.registry import load
     from keras_matrix.models.workload import Request
 
     model = load("fc")(Request({"level": task.level, "weight_size": task.weight_size}, "synthetic", None)).model
-    batch = adapter.resident(layout.draw_batch(task, SEED))
+    batch = adapter.resident(draw_batch(task, SEED))
     source = adapter.endless([batch])
     model.fit(source, steps_per_epoch=1, epochs=1, verbose=0, shuffle=False)
-    model.set_weights(list(layout.draw_weights(task, SEED)))
+    model.set_weights(list(draw_weights(task, SEED)))
     model.reset_metrics()
     return model, batch, source
 

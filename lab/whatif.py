@@ -308,14 +308,14 @@ def speed(source: Path) -> None:
     """Print how fast a replay, a search over 100 gradients, and a replay of 500 MB of PyTorch's profile are."""
     from keras_matrix.analysis.whatif.engine import STEPS, simulate
     from keras_matrix.analysis.whatif.reconstruct.files import graph_of
-    from keras_matrix.analysis.whatif.search import families
+    from keras_matrix.analysis.whatif.search import search_fusion
 
     graph = graph_of([source])
     taken_s = _fastest_s(lambda: simulate(graph))
     count = len(graph.nodes) * STEPS
     print(f"{source.name}: {count} operations in {taken_s * 1e3:.1f} ms, {count / taken_s:,.0f} operations a second")
     wide = _many_gradients(100)
-    taken_s, found = _fastest_s(lambda: families.search_fusion(wide)), families.search_fusion(wide)
+    taken_s, found = _fastest_s(lambda: search_fusion(wide)), search_fusion(wide)
     print(f"search over 100 gradients: {len(found.trials)} settings in {taken_s:.2f} s")
     with tempfile.TemporaryDirectory(prefix="whatif-speed-") as folder:
         large = Path(folder) / "large.json"

@@ -13,11 +13,11 @@ from keras_matrix.analysis.history import change_points, sessions
 from keras_matrix.analysis.regression import gate, regression_kinds
 from keras_matrix.analysis.stalls import analysis, bottleneck, report
 from keras_matrix.analysis.stats import blocks as figures
-from keras_matrix.analysis.stats import epochs, processes, sequential
+from keras_matrix.analysis.stats import processes, sequential
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS
 from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
-from keras_matrix.analysis.surroundings import disturbance, examination, findings
-from keras_matrix.analysis.surroundings.findings import Limit
+from keras_matrix.analysis.surroundings import disturbance, examination, readings
+from keras_matrix.analysis.surroundings.readings import Limit
 from keras_matrix.dashboards.charts.scaling import scaling_lines
 from keras_matrix.models.fc.ranks import MEETING_LIMIT_S
 from keras_matrix.models.fc.worker_group import BATCH_SCALE
@@ -83,7 +83,7 @@ def short(power: float) -> str:
         (
             "`gpu`, `gpu_clocks`, `gpu_temperature`, `gpu_throttling`, `gpu_persistence`, `gpu_users`, `gpu_mig`, "
             "`gpu_ecc`",
-            findings.TEMPERATURE_C,
+            readings.TEMPERATURE_C,
         ),
     ],
 )
@@ -135,9 +135,15 @@ STATED = [
     ("statistics.md", f"Benjamini-Hochberg at {percent(figures.LEVEL)} for the names of the fastest"),
     ("statistics.md", f"at {percent(gate.LEVEL)} for the gate"),
     ("statistics.md", f"with {percent(figures.POWER)} power at the {percent(figures.LEVEL)} level"),
-    ("statistics.md", f"beyond {NUMBERS[round(epochs.OUTLIER_MADS / 1.4826)]} robust standard deviations (1.4826 MAD)"),
-    ("statistics.md", f"Mann-Kendall at {percent(epochs.TREND_LEVEL)}, and a Theil-Sen line of at least"),
-    ("statistics.md", f"at least {percent(epochs.LEAST_TREND)} from end to end; at least {epochs.MIN_TREND_EPOCHS} ep"),
+    (
+        "statistics.md",
+        f"beyond {NUMBERS[round(processes.OUTLIER_MADS / 1.4826)]} robust standard deviations (1.4826 MAD)",
+    ),
+    ("statistics.md", f"Mann-Kendall at {percent(processes.TREND_LEVEL)}, and a Theil-Sen line of at least"),
+    (
+        "statistics.md",
+        f"at least {percent(processes.LEAST_TREND)} from end to end; at least {processes.MIN_TREND_EPOCHS} ep",
+    ),
     ("statistics.md", f"against normal values, simulated, at {percent(processes.MODES_LEVEL)}"),
     ("statistics.md", f"one confidence, {percent(gate.GATE_LOOKS.confidences[0])} (Pocock 1977)"),
     ("devices.md", f"95 % interval from {OFTEN} repeats on"),

@@ -58,7 +58,7 @@ NAMING_BACKENDS = {
     "records.fc.rules": "which backends implement the parameters of a what-if",
     "analysis.whatif.reconstruct.kineto.graph": "whose profiles are Kineto files",
     "analysis.whatif.reconstruct.xplane.graph": "the level of a graph of a backend's programs",
-    "analysis.whatif.search.families": "which settings of a backend group gradients",
+    "analysis.whatif.search": "which settings of a backend group gradients",
     "analysis.whatif.what_ifs.gradients": "which settings of a backend group gradients",
 }
 

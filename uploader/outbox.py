@@ -35,8 +35,7 @@ from keras_matrix.records.files import (
     replace,
     write_synced,
 )
-from keras_matrix.uploader.errors import OutboxFailure
-from keras_matrix.uploader.process import not_writable
+from keras_matrix.uploader.errors import OutboxFailure, not_writable
 from keras_matrix.uploader.rows import WarehouseRow, item_of
 from keras_matrix.uploader.schema import BY_NAME, FINDINGS, LONGEST_ROW_BYTES, MEASUREMENTS, Table
 

@@ -21,9 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from keras_matrix.analysis.comparison.machines import without_levels
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.analysis.stats.epochs import Drift, EpochSummary, summarise_epochs
 from keras_matrix.analysis.stats.memory_growth import WARNING, device_growth, growth_text, host_growth
-from keras_matrix.analysis.stats.processes import modes
+from keras_matrix.analysis.stats.processes import Drift, EpochSummary, modes, summarise_epochs
 from keras_matrix.analysis.surroundings.disturbance import NEIGHBOUR_LIMIT
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.text import percentage, seconds

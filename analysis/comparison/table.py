@@ -55,7 +55,7 @@ from keras_matrix.analysis.stats.blocks import (
     paired_logs,
     spread,
 )
-from keras_matrix.analysis.stats.epochs import fixed_time
+from keras_matrix.analysis.stats.processes import fixed_time
 from keras_matrix.analysis.stats.sequential import FIXED, Looks, levels
 from keras_matrix.analysis.stats.sessions import SeparateSessions, SessionValue, separate_ratio
 from keras_matrix.records.backends import BACKENDS

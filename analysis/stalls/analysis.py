@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.stalls import predict
-from keras_matrix.analysis.stalls.arms import Arms, Block, analyses, blocks, mean, observed, too_few
 from keras_matrix.analysis.stalls.bottleneck import (
     LOCK_HELD,
     NamedBottleneck,
@@ -30,7 +29,21 @@ from keras_matrix.analysis.stalls.bottleneck import (
     step_split,
 )
 from keras_matrix.analysis.stalls.predict import Change, Demand, PredictionInputs
-from keras_matrix.analysis.stalls.report import Advice, ArmResult, BottleneckKind, Rates, StallReport, WorkerPrediction
+from keras_matrix.analysis.stalls.report import (
+    Advice,
+    ArmResult,
+    Arms,
+    Block,
+    BottleneckKind,
+    Rates,
+    StallReport,
+    WorkerPrediction,
+    analyses,
+    blocks,
+    mean,
+    observed,
+    too_few,
+)
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate, geometric, of_logs, paired_logs
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.input_use import MOST_PREFETCH, InputFacts, InputProbe, InputUse

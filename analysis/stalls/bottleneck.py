@@ -44,8 +44,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.stalls.arms import Block, Stages, mean
-from keras_matrix.analysis.stalls.report import BottleneckKind, StallPart
+from keras_matrix.analysis.stalls.report import Block, BottleneckKind, Stages, StallPart, mean
 from keras_matrix.analysis.stats.blocks import Estimate, arithmetic
 from keras_matrix.records.instruments.input_use import InputProbe, StorageLimits
 from keras_matrix.records.text import bytes_text, percentage, seconds

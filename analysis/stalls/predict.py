@@ -29,9 +29,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import log
 
-from keras_matrix.analysis.stalls.arms import Block, Stages
 from keras_matrix.analysis.stalls.bottleneck import LOCK_HELD, NamedBottleneck, PreparingWorkers
-from keras_matrix.analysis.stalls.report import BottleneckKind
+from keras_matrix.analysis.stalls.report import Block, BottleneckKind, Stages
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs
 from keras_matrix.records.instruments.input_use import InputProbe
 

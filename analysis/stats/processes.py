@@ -1,4 +1,19 @@
-"""Differences between the processes of a cell: the ratio of their variance to another cell's, and slow modes.
+"""Scatter: outliers and drift of one process's epochs, variance and slow modes of a cell's processes.
+
+Guarantee: an outlier is reported and counted, never dropped. Mean, median and p95 over all measured epochs are in the
+record; discarded epochs, such as the first, are not considered here. Differences between processes are in
+analysis/stats/processes.py.
+
+Sources: the outlier rule is hyperfine's (src/outlier_detection.rs): further from the median than ten robust standard
+deviations, of 1.4826 median absolute deviations each; the trend is Mann's ("Nonparametric tests against trend",
+Econometrica 13 (1945)) with Kendall's variance, its slope Theil's (1950) and Sen's ("Estimates of the regression
+coefficient based on Kendall's tau", JASA 63 (1968)).
+
+What an epoch costs before its first step: the intercept of a line through the mean epochs of two lengths.
+
+It is a small difference of two large times. Its interval is Welch's (1947) for a weighted difference of the two means,
+over the epochs of the one process that measures both lengths: it says whether the epochs' scatter hides the value, not
+how much processes differ.
 
 Variance can get worse like any other figure: a change that keeps the mean and doubles the scatter is a regression.
 Processes may also fall into two modes (3.5 and 7.0 ms were observed, each constant within a process): then no process
@@ -16,10 +31,12 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.analysis.stats.blocks import CONFIDENCE, MIN_BLOCKS, Estimate, Method
+from keras_matrix.analysis.stats.blocks import CONFIDENCE, MIN_BLOCKS, Estimate, Method, t_quantile
+from keras_matrix.records.schema import Record
 
 if TYPE_CHECKING:
     import numpy
@@ -31,6 +48,15 @@ NULL_SEED = 1958
 LEAST_MODE = 2
 # Modes closer than this do not matter, however clearly they are separated.
 LEAST_GAP = 0.05
+OUTLIER_MADS = 10 * 1.4826
+# Distances below 1 % of the median are not outliers: a clock's coarse ticks can make the median deviation 0.
+LEAST_DEVIATION = 0.01
+TREND_LEVEL = 0.01
+# A trend matters if, over the life of the process, it changes an epoch by more than this.
+LEAST_TREND = 0.05
+MIN_TREND_EPOCHS = 8
+# Longer series are reduced to this many means of equal stretches: the number of pairs grows as the square.
+TREND_STRETCHES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +159,140 @@ def _best_split(ordered: numpy.ndarray[Any, Any]) -> tuple[numpy.ndarray[Any, An
     best = between.argmax(axis=1)
     total = (centred**2).sum(axis=1)
     return between[np.arange(len(ordered)), best] / np.where(total > 0, total, 1.0), sizes[best]
+
+
+class Drift(StrEnum):
+    """The drift of the measured epochs over the life of a process."""
+
+    STEADY = "steady"
+    WARMING = "still warming up"
+    FALLING = "getting faster"
+    RISING = "getting slower"
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """The trend of a series: its p-value, and by how much of the median the line moves from end to end."""
+
+    p_value: float
+    change: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSummary:
+    """The measured epochs of one process. `drift` is None for fewer than 8 of them."""
+
+    count: int
+    outliers: tuple[int, ...]
+    drift: Drift | None
+    advised_discard: int
+
+
+def summarise_epochs(times: Sequence[float], discarded: int = 1) -> EpochSummary | None:
+    """Return the summary of the measured epochs, None without any. `discarded` epochs had been removed before."""
+    import numpy as np
+
+    if not len(times):
+        return None
+    values = np.asarray(times, dtype=float)
+    drift, more = _drift(values, trend(values))
+    return EpochSummary(len(values), outliers(values), drift, advised_discard=discarded + more)
+
+
+def outliers(times: Sequence[float] | numpy.ndarray[Any, Any]) -> tuple[int, ...]:
+    """Return the indices of the times further than ten robust standard deviations from the median."""
+    import numpy as np
+
+    values = np.asarray(times, dtype=float)
+    if not len(values):
+        return ()
+    median = statistics.median(values.tolist())  # NumPy's would import its masked arrays
+    distances = np.abs(values - median)
+    limit = max(OUTLIER_MADS * statistics.median(distances.tolist()), LEAST_DEVIATION * abs(median))
+    return tuple(int(index) for index in np.flatnonzero(distances > limit))
+
+
+def trend(times: Sequence[float] | numpy.ndarray[Any, Any]) -> Trend | None:
+    """Return Mann and Kendall's trend of a series with its Theil-Sen line; None for fewer than 8 values.
+
+    Ties count as neither up nor down, and their share of the variance is subtracted.
+    """
+    import numpy as np
+
+    from keras_matrix.analysis.stats.special import ndtr
+
+    values = np.asarray(times, dtype=float)
+    if len(values) > TREND_STRETCHES:
+        length = len(values) // TREND_STRETCHES
+        # The remainder is dropped at the front: the end of a process is closer to its steady state.
+        values = np.mean(values[-length * TREND_STRETCHES :].reshape(-1, length), axis=1)
+    count = len(values)
+    if count < MIN_TREND_EPOCHS:
+        return None
+    earlier, later = _pairs(count)
+    steps = values[later] - values[earlier]
+    score = float(np.sign(steps).sum())
+    _, tied = np.unique(values, return_counts=True)
+    variance = (_pairs_variance(count) - sum(_pairs_variance(int(group)) for group in tied)) / 18
+    distance = max(abs(score) - 1, 0.0) / variance**0.5 if variance else 0.0
+    slope = float(np.median(steps / (later - earlier)))
+    return Trend(float(2 * ndtr(-distance)), slope * (count - 1) / float(np.median(values)))
+
+
+@lru_cache(maxsize=8)
+def _pairs(count: int) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
+    """Return the indices of every pair, the earlier and the later, which all processes of a cell share."""
+    import numpy as np
+
+    earlier, later = np.triu_indices(count, 1)
+    return earlier, later
+
+
+def _pairs_variance(count: int) -> int:
+    return count * (count - 1) * (2 * count + 5)
+
+
+def _matters(found: Trend | None) -> bool:
+    return found is not None and found.p_value < TREND_LEVEL and abs(found.change) > LEAST_TREND
+
+
+def _drift(values: numpy.ndarray[Any, Any], found: Trend | None) -> tuple[Drift | None, int]:
+    """Return the drift, and how many more epochs to discard: warming up is a fall that ends in the first half."""
+    if found is None:
+        return None, 0
+    if not _matters(found):
+        return Drift.STEADY, 0
+    if found.change > 0:
+        return Drift.RISING, 0
+    more = 1
+    while len(values) - more >= max(MIN_TREND_EPOCHS, len(values) // 2):
+        if not _matters(trend(values[more:])):
+            return Drift.WARMING, more
+        more *= 2
+    return Drift.FALLING, 0
+
+
+def fixed_time(record: Record) -> Estimate | None:
+    """Return the seconds with their interval, None if the process did not measure them.
+
+    Without two epochs of each length there is no interval.
+    """
+    times, resolved = record.times, record.resolved
+    value, short = times.fixed_time_per_epoch_s, times.short_epoch_steps
+    if value is None:
+        return None
+    steps = resolved.steps_per_epoch if resolved else None
+    lengths = (times.short_epoch_times_s, times.epoch_times_s)
+    if not steps or not short or short >= steps or min(map(len, lengths)) < 2:
+        return Estimate(value, None, None, 1)
+    factors = (steps / (steps - short), short / (steps - short))
+    parts = [
+        factor**2 * statistics.variance(epochs_s) / len(epochs_s)
+        for factor, epochs_s in zip(factors, lengths, strict=True)
+    ]
+    total = sum(parts)
+    if total == 0:
+        return Estimate(value, value, value, 1)
+    degrees = total**2 / sum(part**2 / (len(epochs_s) - 1) for part, epochs_s in zip(parts, lengths, strict=True))
+    half = t_quantile(degrees, CONFIDENCE) * math.sqrt(total)
+    return Estimate(value, value - half, value + half, 1)

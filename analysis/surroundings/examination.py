@@ -23,18 +23,18 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.stats.blocks import CONFIDENCE, MIN_BLOCKS, minimum_detectable_effect
 from keras_matrix.analysis.surroundings import disturbance
-from keras_matrix.analysis.surroundings.findings import (
+from keras_matrix.analysis.surroundings.readings import (
     Check,
     Judgement,
     Limit,
     MachineFinding,
     NotReadError,
     Rating,
+    Readings,
     apply,
     gpu_findings,
     known,
 )
-from keras_matrix.analysis.surroundings.readings import Readings
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.text import bytes_text, percentage
 

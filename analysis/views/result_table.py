@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from keras_matrix.analysis.comparison.answer import Answer, answer
 from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, SameWork, cell_caveats
 from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
@@ -22,7 +21,7 @@ from keras_matrix.analysis.comparison.primary_metric import (
     primary_value,
 )
 from keras_matrix.analysis.comparison.ratios import repeats_for_intervals
-from keras_matrix.analysis.comparison.run_summary import summary_lines, undecided
+from keras_matrix.analysis.comparison.run_summary import Answer, answer, summary_lines, undecided
 from keras_matrix.analysis.comparison.starts import WarmCache, warm_caches
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.fc import FcFigure, fc_figures, gap_lines

@@ -33,9 +33,8 @@ from dataclasses import replace
 from statistics import fmean
 
 from keras_matrix.analysis.whatif.collectives import of_trace
-from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration, Node, NodeKind
-from keras_matrix.analysis.whatif.replay import step_time_s
+from keras_matrix.analysis.whatif.replay import exclusive, step_time_s
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.records.text import percent_change
 

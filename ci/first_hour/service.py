@@ -18,8 +18,8 @@ from typing import Any
 
 from ci.first_hour.costs import QueryCost, days_text
 from ci.first_hour.results import Key
-from keras_matrix.uploader.bigquery import connection_check, error_mapping
-from keras_matrix.uploader.bigquery.connection_check import EMULATOR
+from keras_matrix.uploader.bigquery import error_mapping
+from keras_matrix.uploader.bigquery.client import EMULATOR, check
 from keras_matrix.uploader.errors import BadInput, UploadError
 from keras_matrix.uploader.schema import Table
 from keras_matrix.uploader.warehouse import Options, Scalar
@@ -196,7 +196,7 @@ class Service:
 
 def opened(project: str, dataset: str, options: Options) -> Service:
     """Check the connection and open a dataset. Raises `BadInput`, `Unreachable` or `NotAllowed`."""
-    connection_check.check()
+    check()
     return Service(plain_client(project, options), f"{project}.{dataset}", options.most_bytes_billed)
 
 

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.analysis.comparison.answer import subject
 from keras_matrix.analysis.comparison.context import RunContext
+from keras_matrix.analysis.comparison.run_summary import subject
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.views.result_table import ResultTable
 from keras_matrix.analysis.views.warnings_view import warnings_by_rule

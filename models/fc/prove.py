@@ -19,9 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_matrix.models.fc import worker_group as layout
 from keras_matrix.models.fc.native.assembly import assemble, reserve
-from keras_matrix.models.fc.worker_group import Array, WorkerGroup, WorkerSpec, draw_batch, draw_weights
+from keras_matrix.models.fc.worker_group import Array, WorkerGroup, WorkerSpec, draw_batch, draw_weights, dtype, whole
 from keras_matrix.records.codec import decode, dumps, loads
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProofOrder
 from keras_matrix.records.fc.spec import (
@@ -58,7 +57,7 @@ def found(backend: str, problem: FcProblem, order: ProofOrder) -> tuple[Trained,
         worker_group.close()
 
 
-def error(found: Sequence[Sequence[layout.Array]], wanted: Sequence[Sequence[layout.Array]]) -> float | None:
+def error(found: Sequence[Sequence[Array]], wanted: Sequence[Sequence[Array]]) -> float | None:
     """Return the worst max |difference| / max |wanted| of any array; None without arrays."""
     errors = [
         float(np.max(np.abs(a.astype(np.float64) - b)) / np.max(np.abs(b)))
@@ -76,7 +75,7 @@ def update_error(problem: FcProblem, order: ProofOrder, found: Trained, wanted: 
     errors = []
     for own, reference, start in zip(found.weights, wanted.weights, train(problem, order.seed, 0).weights, strict=True):
         for a, b, first in zip(own, reference, start, strict=True):
-            last_digit = np.spacing(np.maximum(np.abs(b), np.abs(first)).astype(layout.dtype(problem)))
+            last_digit = np.spacing(np.maximum(np.abs(b), np.abs(first)).astype(dtype(problem)))
             beyond = np.maximum(np.abs(a.astype(np.float64) - b) - order.steps * last_digit / 2, 0)
             errors.append(float(np.max(beyond) / np.max(np.abs(b - first))))
     return max(errors)
@@ -121,10 +120,10 @@ def _proof(backend: str, problem: FcProblem, order: ProofOrder) -> Proof:
 
 def _models(problem: FcProblem, worker_group: WorkerGroup) -> Trained:
     states = worker_group.states()
-    weights = layout.whole(problem, [one.weights for one in states])
-    gradients: list[list[layout.Array]] = [[] for _ in weights]
+    weights = whole(problem, [one.weights for one in states])
+    gradients: list[list[Array]] = [[] for _ in weights]
     if MODES[problem.mode].trains:
-        gradients = layout.whole(problem, [one.gradients for one in states])
+        gradients = whole(problem, [one.gradients for one in states])
     return Trained(sum(one.loss for one in states), gradients, weights)
 
 

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.analysis.comparison.answer import Answer
+from keras_matrix.analysis.comparison.run_summary import Answer
 from keras_matrix.records.identity import PARAMS, value_as_text
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import latest_attempts

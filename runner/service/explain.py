@@ -14,10 +14,9 @@ from pathlib import Path
 
 from keras_matrix.analysis.comparison.ratios import ratio_of
 from keras_matrix.analysis.comparison.table import log_ratios, summaries
-from keras_matrix.analysis.explain.explanation import Explanation, Side, explain
-from keras_matrix.analysis.explain.facts import differing_facts
-from keras_matrix.analysis.explain.parts import StepParts, read_parts
+from keras_matrix.analysis.explanation import Explanation, Side, differing_facts, explain
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate
+from keras_matrix.analysis.step_parts import StepParts, read_parts
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run, latest_attempts

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_matrix.analysis.surroundings.examination import examine
-from keras_matrix.analysis.surroundings.findings import Check, MachineFinding, Rating
-from keras_matrix.analysis.surroundings.readings import Readings
+from keras_matrix.analysis.surroundings.readings import Check, MachineFinding, Rating, Readings
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.runner.executors import preflight as cells

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from keras_matrix.analysis.whatif import search
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.analysis.whatif.replay import Replay, replay
-from keras_matrix.analysis.whatif.search import families
-from keras_matrix.analysis.whatif.search.families import AMP, FUSION, Families, FamilyTrajectories, SearchInputs
-from keras_matrix.analysis.whatif.search.trajectory import Strategy
+from keras_matrix.analysis.whatif.search import AMP, FUSION, Families, FamilyTrajectories, SearchInputs
+from keras_matrix.analysis.whatif.trajectory import Strategy
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc import spec
 from keras_matrix.records.schema import Record
@@ -57,7 +57,7 @@ class StrategySearch:
 
 def families_of(text: str) -> Families:
     try:
-        return families.parse(text)
+        return search.parse(text)
     except GraphError as error:
         raise UsageError(str(error)) from error
 
@@ -91,7 +91,7 @@ def inputs_of(gains: Gains, graph: Graph, record: Record | None, budget: int | N
 
 def searched(graph: Graph, wanted: Families, inputs: SearchInputs) -> StrategySearch:
     try:
-        return StrategySearch(graph, replay(graph), families.search(graph, wanted, inputs), graph.header.coverage)
+        return StrategySearch(graph, replay(graph), search.search(graph, wanted, inputs), graph.header.coverage)
     except GraphError as error:
         raise UsageError(f"TRACE: {error}") from error
 

@@ -17,7 +17,7 @@ from keras_matrix.analysis.whatif import engine, verify
 from keras_matrix.analysis.whatif.corrections import recalibrated, with_link
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.analysis.whatif.replay import HeldOut, Replay, held_out, replay
-from keras_matrix.analysis.whatif.search.trajectory import Strategy
+from keras_matrix.analysis.whatif.trajectory import Strategy
 from keras_matrix.analysis.whatif.verify import BASELINE, Measurement, Prediction, PredictionVerdict, Verification
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.registry import ChosenWhatIf

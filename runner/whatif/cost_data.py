@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keras_matrix.analysis.whatif.contention import exclusive
-from keras_matrix.analysis.whatif.cost.model import (
+from keras_matrix.analysis.whatif.cost_model import (
     CostModel,
     CostModelError,
     TrainingData,
@@ -23,15 +22,18 @@ from keras_matrix.analysis.whatif.cost.model import (
     parse,
     predictor,
 )
-from keras_matrix.analysis.whatif.cost.operations import (
+from keras_matrix.analysis.whatif.cost_operations import (
+    MEASURED,
+    DevicePeaks,
     OperationSample,
     cores_of,
+    device_peaks,
     observed_peaks,
     product_of,
     samples_of,
 )
-from keras_matrix.analysis.whatif.cost.roofline import MEASURED, DevicePeaks, device_peaks
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, Node
+from keras_matrix.analysis.whatif.replay import exclusive
 from keras_matrix.records.codec import CodecError
 from keras_matrix.records.files import UnfitFile, read_plain
 from keras_matrix.records.instruments.peaks import Peaks, in_file

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from keras_matrix.analysis.whatif.cost.model import DecisionTree
-from keras_matrix.analysis.whatif.cost.training import LEARNING_RATE, Regressor
+from keras_matrix.analysis.whatif.cost_model import LEARNING_RATE, DecisionTree, Regressor
 from keras_matrix.runner.errors import UsageError
 
 LIBRARY = "scikit-learn"

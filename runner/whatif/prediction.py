@@ -9,7 +9,7 @@ from functools import partial
 from keras_matrix.analysis.whatif.corrections import as_mean_process, without_overhead
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.analysis.whatif.replay import replay
-from keras_matrix.analysis.whatif.search.trajectory import Strategy
+from keras_matrix.analysis.whatif.trajectory import Strategy
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.registry import ChosenWhatIf
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict

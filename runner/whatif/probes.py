@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
-from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, NodeKind
-from keras_matrix.analysis.whatif.search.families import AMP, FUSION, Families, WorkerMemory
+from keras_matrix.analysis.whatif.replay import exclusive
+from keras_matrix.analysis.whatif.search import AMP, FUSION, Families, WorkerMemory
 from keras_matrix.analysis.whatif.what_ifs.layers import (
     PRECISION,
     REDUCED,

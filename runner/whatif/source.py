@@ -26,7 +26,6 @@ from statistics import fmean, median
 from typing import Any
 
 from keras_matrix.analysis.whatif.collectives import MOST_CORRECTION, fit, measured_ratio
-from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import (
     VERSION,
     Collective,
@@ -39,7 +38,7 @@ from keras_matrix.analysis.whatif.graph import (
     checked,
 )
 from keras_matrix.analysis.whatif.reconstruct.coverage import HeaderFacts
-from keras_matrix.analysis.whatif.replay import held_out
+from keras_matrix.analysis.whatif.replay import exclusive, held_out
 from keras_matrix.records.codec import CodecError, canonical, decode, loads
 from keras_matrix.records.dtypes import variable_bytes
 from keras_matrix.records.fc import communication, network, spec

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
-from keras_matrix.analysis.whatif.search.families import FamilyTrajectories
-from keras_matrix.analysis.whatif.search.trajectory import Strategy
+from keras_matrix.analysis.whatif.search import FamilyTrajectories
+from keras_matrix.analysis.whatif.trajectory import Strategy
 from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.identity import PARAMS, cell_id
 from keras_matrix.records.settings import OWN_OPTIONS, Scalar, Settings

@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 
-from keras_matrix.analysis.whatif.cost import model as cost_model
+from keras_matrix.analysis.whatif import cost_model
 from keras_matrix.analysis.whatif.graph import GraphError
 from keras_matrix.records import appended, findings
 from keras_matrix.records import replicas as replica_proof
@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 # Every version in the product, and the function here that reads a file of another one; None if there is no such file.
 FORMATS: dict[str, tuple[int, str | None]] = {
     "analysis.stalls.report.VERSION": (1, None),  # counts as missing
-    "analysis.whatif.cost.model.VERSION": (1, "read_cost_model"),
+    "analysis.whatif.cost_model.VERSION": (1, "read_cost_model"),
     "analysis.whatif.graph.VERSION": (1, "read_graph"),
     "records.appended.VERSION": (2, "read_annotations"),  # the history of tests/data has version 1
     "records.fc.proof.PROOF_VERSION": (1, "read_fc_proof"),

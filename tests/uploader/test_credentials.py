@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.uploader import process
-from keras_matrix.uploader.bigquery import connection_check
+from keras_matrix.uploader import errors
+from keras_matrix.uploader.bigquery import client as connection_check
 from keras_matrix.uploader.bigquery.client import SCOPES, _credentials, client
 from keras_matrix.uploader.bigquery.error_mapping import Deadline
 from keras_matrix.uploader.cli.main import main, parser
@@ -41,7 +41,7 @@ def test_without_credentials_the_message_says_how_to_log_in(
         (False, "; log in with: gcloud auth application-default login"),
         (True, "; on the host, set GOOGLE_APPLICATION_CREDENTIALS to a file"),
     ):
-        monkeypatch.setattr(process, "in_container", lambda contained=contained: contained)
+        monkeypatch.setattr(errors, "in_container", lambda contained=contained: contained)
         assert main(["push", "--to", "bigquery://some-project.benchmarks", "--results", results]) == 3
         output = capsys.readouterr().err
         assert "no usable credentials (Your default credentials were not found.)" in output

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.host import system
-from keras_matrix.uploader import process
+from keras_matrix.uploader import errors
 from keras_matrix.uploader.bigquery import error_mapping
 from keras_matrix.uploader.cli.main import main
-from keras_matrix.uploader.errors import NotAllowed
-from keras_matrix.uploader.process import access_text, in_container, not_writable
+from keras_matrix.uploader.errors import NotAllowed, access_text, in_container, not_writable
 from tests.uploader.stored import results_with
 
 USER = os.geteuid()
@@ -24,7 +23,7 @@ USER = os.geteuid()
 @pytest.fixture(autouse=True)
 def outside_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine that runs these tests may be a container itself."""
-    monkeypatch.setattr(process, "in_container", lambda: False)
+    monkeypatch.setattr(errors, "in_container", lambda: False)
 
 
 def denied(path: Path) -> PermissionError:
@@ -85,7 +84,7 @@ def test_unreadable_file_is_reported_with_its_owner_and_how_to_open_it(tmp_path:
 
 def test_unreadable_credentials_in_a_container_name_the_file_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
-    monkeypatch.setattr(process, "in_container", lambda: True)
+    monkeypatch.setattr(errors, "in_container", lambda: True)
     message = str(error_mapping.to_upload_error("connect", denied(Path("/credentials.json"))))
     assert "(the file that GOOGLE_APPLICATION_CREDENTIALS names on the host)" in message
     assert "the container runs as the owner of ./results" in message
@@ -117,11 +116,11 @@ def test_a_folder_named_as_credentials_is_reported_with_the_variable() -> None:
 def test_unwritable_folder_in_a_container_is_named_as_on_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "in_container", lambda: True)
+    monkeypatch.setattr(errors, "in_container", lambda: True)
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "results"
     folder.mkdir()
-    said = process.not_writable(folder, denied(folder))
+    said = errors.not_writable(folder, denied(folder))
     assert said.endswith(
         f"the container runs as the owner of ./results; on the host, run: sudo chown -R {os.geteuid()} results"
     )

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from keras_matrix.uploader import process
 from keras_matrix.uploader.errors import (
     Contended,
     NotAllowed,
@@ -25,6 +24,8 @@ from keras_matrix.uploader.errors import (
     SchemaMismatch,
     Unreachable,
     WarehouseFailure,
+    access_text,
+    in_container,
 )
 
 RETRYABLE = frozenset(
@@ -91,7 +92,7 @@ def to_upload_error(action: str, error: Exception) -> WarehouseFailure:
 
     retryable = isinstance(error, auth.TransportError) or (isinstance(error, auth.GoogleAuthError) and error.retryable)
     if isinstance(error, auth.GoogleAuthError) and not retryable:
-        advice = LOGIN_IN_CONTAINER if process.in_container() else LOGIN
+        advice = LOGIN_IN_CONTAINER if in_container() else LOGIN
         return NotAllowed(f"{action}: no usable credentials ({_short(str(error))}); {advice}")
     if isinstance(error, IsADirectoryError) and error.filename:
         return NotAllowed(f"{action}: {error.filename}: is a folder; GOOGLE_APPLICATION_CREDENTIALS must name a file")
@@ -124,13 +125,13 @@ def by_reason(action: str, errors: Sequence[Any], code: int | None, message: str
 def _unreadable(path: Path) -> str:
     """Return why a required file cannot be read, and what to do."""
     origin, advice = "", f"grant this user read access: setfacl -m u:{os.geteuid()}:r {path}"
-    if path == MOUNTED and process.in_container():
+    if path == MOUNTED and in_container():
         origin = " (the file that GOOGLE_APPLICATION_CREDENTIALS names on the host)"
         advice = (
             "the container runs as the owner of ./results: use a file of that user, or grant that user read access: "
             f'setfacl -m u:{os.geteuid()}:r "$GOOGLE_APPLICATION_CREDENTIALS"'
         )
-    return f"{path}{origin}: cannot be read: {process.access_text(path)}; {advice}"
+    return f"{path}{origin}: cannot be read: {access_text(path)}; {advice}"
 
 
 def _short(text: str) -> str:

@@ -1,7 +1,8 @@
 """Send the records, measurements and findings of every run in the results folder that the warehouse does not have yet.
 
 Rows are first written to results/outbox; batches that an earlier push left pending are sent too. Sending rows twice has
-no effect. With --repair, the warehouse is compared with the records, and rows that it has lost are sent again."""
+no effect. With --repair, the warehouse is compared with the records, and rows that it has lost are sent again.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +11,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from keras_matrix.records.text import plural
-from keras_matrix.uploader import process
-from keras_matrix.uploader.cli import flags, options, repair_summary
+from keras_matrix.uploader import errors
+from keras_matrix.uploader.cli import flags, options
 
 if TYPE_CHECKING:
     from keras_matrix.uploader.push import PushSummary
+    from keras_matrix.uploader.repair import RepairSummary
 
 OWN = (
     flags.DEADLINE,
@@ -24,6 +26,15 @@ OWN = (
         "also compare the warehouse with the records and send missing rows again; damaged files of the local warehouse "
         "are set aside",
     ),
+)
+MOST_LISTED = 20
+REPLACE_LOCAL = (
+    "duplicate and altered rows are not changed: to replace them, move the Parquet files of their table elsewhere and "
+    "run the same command again, which sends the rows that have a record"
+)
+REPLACE_BIGQUERY = (
+    "duplicate and altered rows are not changed: to replace them, delete the rows of their run from the table (by day "
+    "and run_id) and run the same command again"
 )
 
 
@@ -84,10 +95,10 @@ def push(target: options.Target, *, retry_dead: bool, repair: bool, quiet: bool)
         if isinstance(warehouse, LocalWarehouse):
             warehouse.check_files()  # a push without new rows does not open the files
     say(f"{done.new:,} new rows, {done.known:,} already present")
-    for line in [*_problems(done), *(repair_summary.lines(repaired, target.address) if repaired else [])]:
+    for line in [*_problems(done), *(repair_lines(repaired, target.address) if repaired else [])]:
         print(line)
     failed = done.dead or done.left_out or done.uncompared or lost
-    return 1 if failed or (repaired and repair_summary.differs(repaired)) else 0
+    return 1 if failed or (repaired and differs(repaired)) else 0
 
 
 def _problems(done: PushSummary) -> list[str]:
@@ -105,5 +116,35 @@ def _problems(done: PushSummary) -> list[str]:
 def _findings_advice(runs: Sequence[str]) -> str:
     """Return how to create the findings of these runs: by finishing a run, or by its report."""
     subject = f"run {runs[0]} has" if len(runs) == 1 else f"{len(runs)} runs, the newest {max(runs)}, have"
-    report = "docker compose run --rm jax-cpu report" if process.in_container() else "runner report"
+    report = "docker compose run --rm jax-cpu report" if errors.in_container() else "runner report"
     return f"{subject} no findings: finish the run, or {report} --run {max(runs)}; then push again"
+
+
+def repair_lines(repaired: RepairSummary, address: str) -> list[str]:
+    """Return lines on restored rows, remaining differences and what to do."""
+    from keras_matrix.uploader import verify
+    from keras_matrix.uploader.warehouse import is_local
+
+    found = [str(one) for one in repaired.restored[:MOST_LISTED]]
+    if (more := len(repaired.restored) - MOST_LISTED) > 0:
+        found.append(f"rows of {more} more runs were missing")
+    found += [*verify.listed(list(repaired.remaining)), *repaired.doubled, *repaired.unread]
+    if repaired.doubled or any(not one.missing for one in repaired.remaining):
+        found.append(REPLACE_LOCAL if is_local(address) else REPLACE_BIGQUERY)
+    if repaired.expired:
+        found.append(f"not compared: {repaired.expired} runs that are older than the warehouse's retention")
+    if repaired.lost:
+        found.append(f"{repaired.lost:,} attempts are missing and have no record here: repeat their import")
+    missing = sum(one.missing for one in repaired.restored)
+    restored = sum(one.restored for one in repaired.restored)
+    remaining = f"{_remaining(repaired)} differences remain"
+    return [*found, f"repair: {missing:,} rows were missing, {restored:,} are restored, {remaining}"]
+
+
+def differs(repaired: RepairSummary) -> bool:
+    """Return whether rows still differ, are lost, or could not be compared."""
+    return bool(_remaining(repaired) or repaired.unread or repaired.lost)
+
+
+def _remaining(repaired: RepairSummary) -> int:
+    return len(repaired.remaining) + len(repaired.doubled)

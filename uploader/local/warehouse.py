@@ -4,7 +4,7 @@
       .lock                      locked (flock) while rows are added or files compacted
       manifest.json              the current files of each table (`uploader.local.manifest`)
       <table>/<name>.parquet     immutable once the manifest names it
-      damaged/                   files that were set aside (`uploader.local.file_repair`)
+      damaged/                   files that were set aside (`uploader.local.damaged_files`)
 
 One row per key is stored, also if batches overlap or are sent twice. After a crash at any point the manifest names the
 files from before or after the change, and the next merge removes files that it does not name. Readers take no lock.
@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.files import UnfitFile, make_folder, open_lock, replacing
-from keras_matrix.uploader.errors import RowsRefused, WarehouseFailure
+from keras_matrix.uploader.errors import RowsRefused, WarehouseFailure, not_writable
 from keras_matrix.uploader.local import damaged_files, manifest, parquet
 from keras_matrix.uploader.local.manifest import Files
 from keras_matrix.uploader.outbox import Batch
-from keras_matrix.uploader.process import not_writable
 from keras_matrix.uploader.schema import TABLES, Table, TableColumn
 from keras_matrix.uploader.sql import to_duckdb, translated_views, views
 from keras_matrix.uploader.warehouse import Actual, QueryResult, RowHashes, Scalar, read_row_hashes
@@ -151,11 +150,11 @@ class LocalWarehouse:
         """Set damaged files aside and rebuild a damaged manifest; return a line for each repair."""
         import duckdb
 
-        from keras_matrix.uploader.local import file_repair
+        from keras_matrix.uploader.local import damaged_files
 
         with self._locked():
             try:
-                lines = file_repair.repair(self.folder)
+                lines = damaged_files.repair(self.folder)
             except (duckdb.Error, OSError) as error:
                 text = f"{self.folder}: cannot be repaired: {error}; run the same command again"
                 raise WarehouseFailure(text) from error

@@ -1,14 +1,31 @@
-"""Pieces: what a lane of one rank did in one step, before the same operations of several steps become nodes."""
+"""Pieces, what a lane of one rank did in one step, and the clocks of ranks and devices that their times need.
+
+Ranks of one machine whose files contain marks with the machine's monotonic clock need nothing else: a mark is never
+early, so that the smallest difference is the most accurate. The clocks of others are aligned by the ends of
+collectives, at which all ranks of a group end together: the median of the differences, since single ends are late where
+a thread waits for a core.
+
+How long each step took, where a device works behind the thread that gives it work.
+
+Thread and device have a clock each. A thread that only launches runs ahead of its device, until the device's queue is
+full; a device that had work left over runs after its thread. So neither the marks of the thread nor the time from a
+launch to its kernel is the time of a step. A step of the device lasts from the end of the last work of the step before
+to the end of its own. Both clocks tick once a step, so that in the long run they are equal. In a short trace they
+differ by what fills or empties the queue between them: then the device's is right, which has the results.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from keras_matrix.analysis.whatif.graph import NodeKind
 
 # A piece that is later than another begins this much before its end at most: the clocks of two sources differ.
 TOLERANCE_NS = 20_000
+# Clocks that differ by less than this are equal; then the marks are used, which show where each step began.
+EQUAL = 0.001
 
 
 @dataclass(slots=True)
@@ -122,3 +139,86 @@ def by_step(pieces: Sequence[Piece], steps: int) -> list[Lane]:
     for piece in pieces:
         found[piece.step].append(piece)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What a file says of its clock: pairs of its own and the machine's time, the machine, and its time base."""
+
+    marks: Sequence[tuple[int, int]]
+    host: str | None
+    base_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """What is added to each rank's clock, relative to the first rank's, and what is not known of it."""
+
+    offsets_ns: tuple[int, ...]
+    caveats: tuple[str, ...] = ()
+
+
+def align(traces: Sequence[RankTrace], clocks: Sequence[Clock]) -> Alignment:
+    """Return the offsets of the ranks."""
+    if len(traces) < 2:
+        return Alignment((0,) * len(traces))
+    if all(clock.marks for clock in clocks) and len({clock.host for clock in clocks}) == 1:
+        ahead = [min(own - machine for own, machine in clock.marks) for clock in clocks]
+        return Alignment(tuple(ahead[0] - one for one in ahead))
+    bases = [clock.base_ns - clocks[0].base_ns for clock in clocks]
+    ends = [_ends(trace) for trace in traces]
+    offsets = [0]
+    unknown = []
+    for trace, base_ns, own in zip(traces[1:], bases[1:], ends[1:], strict=True):
+        shared = ends[0].keys() & own.keys()
+        if shared:
+            offsets.append(round(median(ends[0][key] - own[key] for key in shared)))
+        else:
+            offsets.append(base_ns)
+            unknown.append(trace.rank)
+    caveat = f"the clocks of ranks {unknown} are not aligned: they share no collective with rank {traces[0].rank}"
+    return Alignment(tuple(offsets), (caveat,) if unknown else ())
+
+
+def _ends(trace: RankTrace) -> Mapping[tuple[str, int, int], int]:
+    """Return the ends of a rank's collectives by their group, ordinal and step. A broadcast's root ends early."""
+    return {
+        (piece.call.group, piece.call.ordinal, step): piece.end_ns
+        for step in range(len(trace.windows))
+        for piece in trace.pieces(step)
+        if piece.call is not None and piece.call.operation != "broadcast" and len(piece.call.ranks) > 1
+    }
+
+
+def set_periods(traces: Sequence[RankTrace], kept: Sequence[int]) -> None:
+    """Set the periods of the steps of all ranks; `kept` are the positions of the steps that are not left out."""
+    by_device = [_of_device(trace, kept) for trace in traces]
+    counted = range(min(1, len(kept) - 1), len(kept))
+    marked_ns = max(sum(trace.windows[kept[index]].time_ns for index in counted) for trace in traces)
+    device_ns = max(
+        (sum(periods[index].time_ns for index in counted) for periods in by_device if periods), default=marked_ns
+    )
+    if abs(device_ns - marked_ns) <= EQUAL * marked_ns:
+        return
+    for trace, periods in zip(traces, by_device, strict=True):
+        if periods:
+            for step, period in zip(kept, periods, strict=True):
+                trace.periods[step] = period
+
+
+def _of_device(trace: RankTrace, kept: Sequence[int]) -> list[Window]:
+    """Return the steps by the device's clock; nothing if one of them has no work of a device."""
+    periods: list[Window] = []
+    ends: list[int | None] = []
+    for step in range(len(trace.windows)):
+        pieces = [piece for lane in trace.streams for piece in trace.lanes[lane][step]]
+        ends.append(max((piece.end_ns for piece in pieces), default=None))
+        if step not in kept:
+            continue
+        if (end_ns := ends[step]) is None:
+            return []
+        begin_ns = ends[step - 1] if step else None
+        if begin_ns is None:  # nothing is known of the step before: no shorter than its mark and its own work
+            begin_ns = min(end_ns - trace.windows[step].time_ns, *(piece.start_ns for piece in pieces))
+        periods.append(Window(min(begin_ns, end_ns - 1), end_ns))
+    return periods

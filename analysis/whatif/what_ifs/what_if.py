@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Node
+from keras_matrix.analysis.whatif.replay import exclusive
 from keras_matrix.records.fc import spec
 from keras_matrix.records.identity import SETTINGS
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from keras_matrix.analysis.stats.blocks import LEVEL, POWER
 from keras_matrix.analysis.surroundings.examination import resolution, resolution_text
-from keras_matrix.analysis.surroundings.findings import Check, MachineFinding, Rating, worst
+from keras_matrix.analysis.surroundings.readings import Check, MachineFinding, Rating, worst
 from keras_matrix.records.codec import dumps, to_json
 from keras_matrix.runner.cli.options import number
 from keras_matrix.runner.machine.surroundings.aa_pairs import PairResult

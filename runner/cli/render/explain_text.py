@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from keras_matrix.analysis.comparison.primary_metric import figure_of, mean_figure
 from keras_matrix.analysis.comparison.ratios import bracketed
-from keras_matrix.analysis.explain.explanation import Difference, Explanation
-from keras_matrix.analysis.explain.facts import Fact
+from keras_matrix.analysis.explanation import Difference, Explanation, Fact
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_matrix.analysis.whatif.cost.model import CostModel, HeldOutError, KindErrors
-from keras_matrix.analysis.whatif.cost.roofline import DevicePeaks
-from keras_matrix.analysis.whatif.cost.training import train
+from keras_matrix.analysis.whatif.cost_model import CostModel, HeldOutError, KindErrors, train
+from keras_matrix.analysis.whatif.cost_operations import DevicePeaks
 from keras_matrix.records import files
 from keras_matrix.records.codec import dumps, to_json
 from keras_matrix.records.text import NOTHING, number, percentage, plural, printable

@@ -15,9 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from keras_matrix.analysis.whatif.replay import Replay, explained, step_time_s
-from keras_matrix.analysis.whatif.search import families
-from keras_matrix.analysis.whatif.search.families import AMP, FamilyTrajectories
-from keras_matrix.analysis.whatif.search.trajectory import EQUALLY_FAST, ReplayedTrial, Strategy, Trajectory
+from keras_matrix.analysis.whatif.search import ALL_FAMILIES, AMP, MEMORY, FamilyTrajectories
+from keras_matrix.analysis.whatif.trajectory import EQUALLY_FAST, ReplayedTrial, Strategy, Trajectory
 from keras_matrix.analysis.whatif.verify import BASELINE
 from keras_matrix.records import files
 from keras_matrix.records.schema import Record
@@ -61,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "families joined by commas: tensor_fusion, op_fusion (or xla), amp, memory, all; ^memory leaves one out; "
         "from_opfs2tsfs derives buckets from fused blocks; default: all"
     )
-    parser.add_argument("--search", default=families.ALL_FAMILIES, metavar="FAMILIES", help=search)
+    parser.add_argument("--search", default=ALL_FAMILIES, metavar="FAMILIES", help=search)
     budget = "search memory settings if the traced peak is above this, such as 8g"
     parser.add_argument("--memory-budget", metavar="BYTES", help=budget)
     probe = "measure the gain of each block of layers for op_fusion and amp; default: yes"
@@ -213,7 +212,7 @@ def _trajectory_lines(one: Trajectory) -> list[str]:
     if not one.better:
         best = min(one.trials, key=lambda trial: trial.step_time_s)
         found = f"the best is {' '.join(best.what_ifs)}, {seconds(best.step_time_s)}"
-        fitting = " that fit --memory-budget" if one.family == families.MEMORY else ""
+        fitting = " that fit --memory-budget" if one.family == MEMORY else ""
         number = plural(len(one.trials), "setting") + fitting
         return [f"{title}: {number} replayed, none better than {_the(start)}; {found}"]
     better = one.better
@@ -238,7 +237,7 @@ def _strategy_lines(baseline: Replay, found: FamilyTrajectories) -> list[str]:
     """Return the best settings and the baseline by their predicted times, and which one is the best to choose."""
     if not found.strategies:
         return ["no setting is predicted to be faster"]
-    too_large = any(one.family == families.MEMORY and one.strategies for one in found.trajectories)
+    too_large = any(one.family == MEMORY and one.strategies for one in found.trajectories)
     traced = "as traced; above --memory-budget" if too_large else "as traced"
     single = interval(baseline.low_s, baseline.high_s)
     rows = [(baseline.step_time_s, [BASELINE, seconds(baseline.step_time_s), single, "1.00x", traced])]

@@ -8,7 +8,7 @@ from typing import Any
 from keras_matrix.analysis.views.replay_view import ReplayView, largest_shares
 from keras_matrix.analysis.whatif.graph import Graph, LinkCalibration
 from keras_matrix.analysis.whatif.replay import GAP, SHARING, UNASSIGNED, PathPart, Share
-from keras_matrix.analysis.whatif.search.trajectory import Strategy
+from keras_matrix.analysis.whatif.trajectory import Strategy
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.text import interval_text, number, percentage, plural, ratio_text, seconds
 from keras_matrix.runner.cli.render.format import columns

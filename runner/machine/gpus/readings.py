@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from keras_matrix.analysis.surroundings.findings import MHZ, reasons_in_words
+from keras_matrix.analysis.surroundings.readings import MHZ, reasons_in_words
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.schema import GpuEpochs
 from keras_matrix.runner.machine.gpus.nvml import GpuLost, NotPermitted, Nvml, open_nvml

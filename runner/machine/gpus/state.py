@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from keras_matrix.analysis.surroundings.readings import Driver, Gpu, GpuProcess
+from keras_matrix.analysis.surroundings.readings import MHZ, Driver, Gpu, GpuProcess
 from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.records.host.system import container_engine
 from keras_matrix.records.text import printable
 from keras_matrix.runner.machine.gpus.nvml import Nvml, open_nvml
 
 T = TypeVar("T")
-MHZ = 1_000_000
 # The module's own file, the device that every CUDA program opens, and the device of Windows' driver in WSL.
 DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 

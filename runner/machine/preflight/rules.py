@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from keras_matrix.analysis.surroundings.findings import process_text
-from keras_matrix.analysis.surroundings.readings import Driver, Gpu
+from keras_matrix.analysis.surroundings.readings import Driver, Gpu, process_text
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.schema import Status
 from keras_matrix.runner.machine.gpus.nvml import GpuLost

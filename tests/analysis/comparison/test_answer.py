@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.comparison.answer import subject
+from keras_matrix.analysis.comparison.run_summary import subject
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.stats.suite import suite
 from keras_matrix.analysis.views.result_table import result_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.analysis.explain.parts import AlignedPart, Part, PartKey, TrackPlace, aligned, half_width_s
+from keras_matrix.analysis.step_parts import AlignedPart, Part, PartKey, TrackPlace, aligned, half_width_s
 from tests.analysis.explain.traced import Operation, parts
 
 FORWARD = {"phase": "forward"}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.explain.explanation import Explanation, Side, TracedSide, explain, without_profiler
-from keras_matrix.analysis.explain.parts import StepParts
+from keras_matrix.analysis.explanation import Explanation, Side, TracedSide, explain, without_profiler
 from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.analysis.step_parts import StepParts
 from keras_matrix.records.traces.neutral import TrackKind
 from keras_matrix.runner.cli.render.explain_text import lines
 from tests.analysis.explain.traced import Operation, parts, side

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis.explain.facts import Fact, differing_facts
+from keras_matrix.analysis.explanation import Fact, differing_facts
 from keras_matrix.records.schema import Memory, Record
 from keras_matrix.records.traces.programs import (
     GRAPH_NAME,

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from keras_matrix.analysis.explain.parts import PartKey, TrackPlace, parts_of
+from keras_matrix.analysis.step_parts import PartKey, TrackPlace, parts_of
 from keras_matrix.records.traces.neutral import Head, Span, TrackKind
 from tests.analysis.explain.traced import steps
 from tests.records.traces.synthetic import span

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from keras_matrix.analysis.explain.explanation import Side
-from keras_matrix.analysis.explain.parts import StepParts, parts_of
+from keras_matrix.analysis.explanation import Side
+from keras_matrix.analysis.step_parts import StepParts, parts_of
 from keras_matrix.records.traces.neutral import Head, Span, TrackKind
 from tests.conftest import make_record, make_settings
 from tests.records.traces.synthetic import span

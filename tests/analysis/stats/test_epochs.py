@@ -9,7 +9,7 @@ import statistics
 import pytest
 from scipy import stats
 
-from keras_matrix.analysis.stats.epochs import Drift, outliers, summarise_epochs, trend
+from keras_matrix.analysis.stats.processes import Drift, outliers, summarise_epochs, trend
 
 
 def steady(count: int, scatter: float = 0.02) -> list[float]:

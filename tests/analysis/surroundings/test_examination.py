@@ -9,19 +9,22 @@ import pytest
 
 from keras_matrix.analysis.surroundings.disturbance import CounterChanges, OwnUse
 from keras_matrix.analysis.surroundings.examination import examine
-from keras_matrix.analysis.surroundings.findings import Check, MachineFinding, Rating, worst
 from keras_matrix.analysis.surroundings.readings import (
+    Check,
     Clocks,
     Gpu,
     GpuProcess,
     Heat,
+    MachineFinding,
     Meanwhile,
     Process,
     ProcessPlacement,
+    Rating,
     Readings,
     ResourceLimits,
     Swap,
     Zone,
+    worst,
 )
 from keras_matrix.records.host.procfs import Unread
 

@@ -142,9 +142,8 @@ def test_terminal_has_the_values_of_the_table(runs: list[Findings]) -> None:
 def test_what_the_table_computes_is_computed_nowhere_else() -> None:
     """A renderer that computed a figure, a caveat or advice itself could disagree with the others."""
     computed = {
-        "keras_matrix.analysis.comparison.answer": {"answer"},
         "keras_matrix.analysis.comparison.context": {"cell_caveats", "same_work"},
-        "keras_matrix.analysis.comparison.run_summary": {"summary_lines", "undecided"},
+        "keras_matrix.analysis.comparison.run_summary": {"answer", "summary_lines", "undecided"},
         "keras_matrix.analysis.comparison.starts": {"warm_caches"},
         "keras_matrix.analysis.fc": {"fc_figures", "gap_lines"},
         "keras_matrix.analysis.keras_cost": {"keras_costs"},

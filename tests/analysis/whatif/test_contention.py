@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.engine import simulate
 from keras_matrix.analysis.whatif.graph import Graph
+from keras_matrix.analysis.whatif.replay import exclusive
 from tests.analysis.whatif.hand_made import LINK, Nodes, link
 
 

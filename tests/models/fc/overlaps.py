@@ -98,9 +98,9 @@ def by_hand_overlaps(problem: FcProblem) -> bool:
     """Whether the program communicates aside, and whether that lets the program go on."""
     import torch
 
-    from keras_matrix.models.fc import worker_group as layout
     from keras_matrix.models.fc.native.torch_worker import TorchWorker
     from keras_matrix.models.fc.programs import program
+    from keras_matrix.models.fc.worker_group import batch_of, weights_of
 
     gate = threading.Event()
     finish = TorchWorker(2).meanwhile(lambda: gate.wait(30))
@@ -122,7 +122,7 @@ def by_hand_overlaps(problem: FcProblem) -> bool:
         def _all_gather(self, x, axis):
             return x.repeat(1, 2)
 
-    weights, batch = layout.weights_of(problem, 0, 0), layout.batch_of(problem, 0, 0)
+    weights, batch = weights_of(problem, 0, 0), batch_of(problem, 0, 0)
     program(problem.mode)(Watched(2), problem, list(map(torch.tensor, weights)), tuple(map(torch.tensor, batch)))
     return finish() and len(aside) == problem.level + 1
 

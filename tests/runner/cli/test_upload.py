@@ -26,7 +26,7 @@ from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.service import upload as upload_module
-from keras_matrix.uploader import process
+from keras_matrix.uploader import errors
 from keras_matrix.uploader.cli.main import main as uploader
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.verify import verify
@@ -128,7 +128,7 @@ def test_a_site_over_all_runs_is_published(folder: Path, capsys: pytest.CaptureF
 def test_publishing_a_site_computes_missing_findings(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "in_container", lambda: False)
+    monkeypatch.setattr(errors, "in_container", lambda: False)
     runner()
     [run] = Results(folder / "results").runs()
     (run.folder / findings.FILE).unlink()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis.whatif.cost.roofline import MEASURED, OBSERVED
+from keras_matrix.analysis.whatif.cost_operations import MEASURED, OBSERVED
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments import peaks as peak_files
 from keras_matrix.records.schema import Record

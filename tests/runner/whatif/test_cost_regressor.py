@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from keras_matrix.analysis.whatif.cost.model import predicted
-from keras_matrix.analysis.whatif.cost.training import LEARNING_RATE
+from keras_matrix.analysis.whatif.cost_model import LEARNING_RATE, predicted
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.whatif import cost_regressor
 from keras_matrix.runner.whatif.cost_regressor import regressor

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis.whatif.search.families import FamilyTrajectories
-from keras_matrix.analysis.whatif.search.trajectory import Strategy
+from keras_matrix.analysis.whatif.search import FamilyTrajectories
+from keras_matrix.analysis.whatif.trajectory import Strategy
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import UsageError

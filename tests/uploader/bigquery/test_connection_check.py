@@ -11,9 +11,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from keras_matrix.uploader import process
-from keras_matrix.uploader.bigquery import connection_check
-from keras_matrix.uploader.bigquery.connection_check import check, check_emulator, check_google
+from keras_matrix.uploader import errors
+from keras_matrix.uploader.bigquery import client
+from keras_matrix.uploader.bigquery.client import check, check_emulator, check_google
 from keras_matrix.uploader.cli.main import main
 from keras_matrix.uploader.errors import BadInput, Unreachable
 
@@ -23,7 +23,7 @@ SHORT_S = 0.2
 @pytest.fixture(autouse=True)
 def outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate a process on the host without a proxy, wherever the tests run."""
-    monkeypatch.setattr(process, "in_container", lambda: False)
+    monkeypatch.setattr(errors, "in_container", lambda: False)
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
 
@@ -129,7 +129,7 @@ def test_no_message_about_an_emulator_repeats_a_password(address: str) -> None:
 def test_loopback_emulator_address_in_a_container_gives_advice_with_the_service_address(
     monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
-    monkeypatch.setattr(process, "in_container", lambda: True)
+    monkeypatch.setattr(errors, "in_container", lambda: True)
     with pytest.raises(Unreachable) as raised:
         check_emulator(f"http://{host}:{closed_port()}")
     assert f"in a container {host} is the container itself" in str(raised.value)
@@ -158,7 +158,7 @@ def test_emulator_address_that_is_not_a_url_is_bad_input(address: str) -> None:
 
 @pytest.mark.parametrize(("contained", "where"), [(False, "the network"), (True, "the container's network")])
 def test_missing_network_is_reported_immediately(monkeypatch: pytest.MonkeyPatch, contained: bool, where: str) -> None:
-    monkeypatch.setattr(process, "in_container", lambda: contained)
+    monkeypatch.setattr(errors, "in_container", lambda: contained)
     monkeypatch.setattr(socket, "getaddrinfo", unknown_name)
     with pytest.raises(Unreachable) as raised:
         check_google()
@@ -198,8 +198,8 @@ def test_proxy_that_is_not_a_url_is_bad_input(monkeypatch: pytest.MonkeyPatch, p
 
 def test_emulator_is_checked_if_configured_and_bigquery_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    monkeypatch.setattr(connection_check, "check_emulator", calls.append)
-    monkeypatch.setattr(connection_check, "check_google", lambda: calls.append("Google"))
+    monkeypatch.setattr(client, "check_emulator", calls.append)
+    monkeypatch.setattr(client, "check_google", lambda: calls.append("Google"))
     for address in ("http://127.0.0.1:9050", ""):
         monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", address)
         check()
@@ -225,14 +225,14 @@ def test_nothing_listening_at_an_https_address_is_reported() -> None:
 def test_stopped_service_gives_advice_with_the_start_command_in_a_container(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process, "in_container", lambda: True)
+    monkeypatch.setattr(errors, "in_container", lambda: True)
     monkeypatch.setattr(socket, "getaddrinfo", unknown_name)
     with pytest.raises(Unreachable, match="Name or service not known; start it with: docker compose"):
         check_emulator("http://bigquery:9050")
 
 
 def test_connection_timeout_is_the_documented_15_seconds() -> None:
-    assert 1.5 * connection_check.LIMIT_S <= 15
+    assert 1.5 * client.LIMIT_S <= 15
 
 
 def test_query_through_a_proxy_that_is_not_a_url_exits_with_2(

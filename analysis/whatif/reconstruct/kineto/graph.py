@@ -8,15 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, checked
-from keras_matrix.analysis.whatif.reconstruct import clocks, nodes
-from keras_matrix.analysis.whatif.reconstruct.clocks import set_periods
+from keras_matrix.analysis.whatif.reconstruct import nodes
 from keras_matrix.analysis.whatif.reconstruct.coverage import Coverage, HeaderFacts, coverage_of, same_rank
 from keras_matrix.analysis.whatif.reconstruct.kineto import device
 from keras_matrix.analysis.whatif.reconstruct.kineto.host import BETWEEN
 from keras_matrix.analysis.whatif.reconstruct.kineto.rank import trace_of
 from keras_matrix.analysis.whatif.reconstruct.kineto.reading import RankRecording, read
 from keras_matrix.analysis.whatif.reconstruct.nodes import unusual
-from keras_matrix.analysis.whatif.reconstruct.pieces import RankTrace
+from keras_matrix.analysis.whatif.reconstruct.pieces import Alignment, Clock, RankTrace, align, set_periods
 from keras_matrix.records.text import percentage
 from keras_matrix.records.traces.conversion import worker_of
 from keras_matrix.records.traces.neutral import MOST_WORKERS
@@ -61,7 +60,7 @@ def _graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
     world = max(max(recordings) + 1, *(one.world_size or 1 for one in ordered))
     source = ", ".join(str(one.path) for one in ordered[:3]) + (", ..." if len(ordered) > 3 else "")
     caveats = _same_steps(traces)
-    alignment = clocks.align(traces, [clocks.Clock(one.clocks, one.host, one.base_ns) for one in ordered])
+    alignment = align(traces, [Clock(one.clocks, one.host, one.base_ns) for one in ordered])
     _assign_groups(traces, ordered, alignment)
     _same_collectives(traces)
     made = nodes.make(traces, alignment.offsets_ns, facts.get("threads", 1))
@@ -166,9 +165,7 @@ def _keep(trace: RankTrace, steps: Sequence[int]) -> None:
                 piece.step = at
 
 
-def _assign_groups(
-    traces: Sequence[RankTrace], recordings: Sequence[RankRecording], alignment: clocks.Alignment
-) -> None:
+def _assign_groups(traces: Sequence[RankTrace], recordings: Sequence[RankRecording], alignment: Alignment) -> None:
     unknown = any(piece.call and not piece.call.group for trace in traces for piece in trace.pieces(0))
     if not unknown:
         return

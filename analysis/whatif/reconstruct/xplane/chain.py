@@ -27,8 +27,7 @@ from heapq import heappop, heappush
 from keras_matrix.analysis.whatif.graph import NodeKind
 from keras_matrix.analysis.whatif.reconstruct.pieces import TOLERANCE_NS, Lane, Piece, Window
 from keras_matrix.analysis.whatif.reconstruct.xplane.rank import Rank, wait
-from keras_matrix.analysis.whatif.reconstruct.xplane.reading import Interval, Profile, union
-from keras_matrix.analysis.whatif.reconstruct.xplane.rows import STREAM, OperationRow
+from keras_matrix.analysis.whatif.reconstruct.xplane.reading import STREAM, Interval, OperationRow, Profile, union
 
 INPUT, LAUNCH, RETURN = "input", "launch", "return"
 

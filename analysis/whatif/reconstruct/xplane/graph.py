@@ -30,16 +30,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, Node, NodeKind, checked
-from keras_matrix.analysis.whatif.reconstruct import clocks, nodes
+from keras_matrix.analysis.whatif.reconstruct import nodes
 from keras_matrix.analysis.whatif.reconstruct.coverage import HeaderFacts, coverage_of, same_rank
 from keras_matrix.analysis.whatif.reconstruct.nodes import LEAST_SHARED
-from keras_matrix.analysis.whatif.reconstruct.pieces import Lane, Piece, RankTrace
+from keras_matrix.analysis.whatif.reconstruct.pieces import Clock, Lane, Piece, RankTrace, align
 from keras_matrix.analysis.whatif.reconstruct.xplane import inferred
 from keras_matrix.analysis.whatif.reconstruct.xplane.chain import lay_out
 from keras_matrix.analysis.whatif.reconstruct.xplane.inferred import Link, NodePlace, between_ranks
 from keras_matrix.analysis.whatif.reconstruct.xplane.rank import Rank, fill, mark_gradients
-from keras_matrix.analysis.whatif.reconstruct.xplane.reading import Profile, read
-from keras_matrix.analysis.whatif.reconstruct.xplane.rows import OperationRow
+from keras_matrix.analysis.whatif.reconstruct.xplane.reading import OperationRow, Profile, read
 from keras_matrix.records.fc import spec
 from keras_matrix.records.traces.neutral import Phase, is_part
 
@@ -82,7 +81,7 @@ def graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
     traces = [rank.trace(parallel) for rank in ranks]
     if level == SEGMENTS:
         links = merge(traces, links)
-    alignment = clocks.align(traces, [_clock(rank.profiles[0], len(workers)) for rank in ranks])
+    alignment = align(traces, [_clock(rank.profiles[0], len(workers)) for rank in ranks])
     made = nodes.make(traces, alignment.offsets_ns, threads=1)
     made.nodes = connected(made.nodes, links)
     caveats += [*alignment.caveats, *(text for trace in traces for text in trace.caveats), *made.caveats]
@@ -135,10 +134,10 @@ def _ranks(workers: Mapping[int, list[Profile]], facts: HeaderFacts) -> list[Ran
     return [Rank(rank, profiles, device, ranks, own_cores) for rank, (profiles, device) in devices.items()]
 
 
-def _clock(profile: Profile, files: int) -> clocks.Clock:
+def _clock(profile: Profile, files: int) -> Clock:
     """Return the clock of a rank; the ranks of one file have the same, as have files with marks of the machine's."""
     is_common = profile.is_aligned or files == 1
-    return clocks.Clock([(0, 0)] if is_common else [], None, 0)
+    return Clock([(0, 0)] if is_common else [], None, 0)
 
 
 def _step_times_s(traces: Sequence[RankTrace]) -> tuple[float, ...]:

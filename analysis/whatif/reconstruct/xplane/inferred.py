@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_matrix.analysis.whatif.reconstruct.xplane.rank import Rank, wait
-from keras_matrix.analysis.whatif.reconstruct.xplane.rows import OperationRow
+from keras_matrix.analysis.whatif.reconstruct.xplane.reading import OperationRow
 from keras_matrix.records.traces.neutral import Phase, TrackKind
 
 Times = NDArray[np.int64]

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from keras_matrix.analysis.whatif.graph import NodeKind
 from keras_matrix.analysis.whatif.reconstruct.pieces import CollectiveCall, Lane, Piece, RankTrace, Window
-from keras_matrix.analysis.whatif.reconstruct.xplane.reading import Identity, Profile
-from keras_matrix.analysis.whatif.reconstruct.xplane.rows import (
+from keras_matrix.analysis.whatif.reconstruct.xplane.reading import (
+    Identity,
     OperationRow,
+    Profile,
     Rows,
     end_before_use,
     end_before_work,

@@ -13,10 +13,15 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-from keras_matrix.analysis.whatif.cost.model import CostModel, DecisionTree, TrainingData
-from keras_matrix.analysis.whatif.cost.operations import FEATURES, samples_of
-from keras_matrix.analysis.whatif.cost.roofline import DevicePeaks
-from keras_matrix.analysis.whatif.cost.training import LEARNING_RATE, Regressor, train
+from keras_matrix.analysis.whatif.cost_model import (
+    LEARNING_RATE,
+    CostModel,
+    DecisionTree,
+    Regressor,
+    TrainingData,
+    train,
+)
+from keras_matrix.analysis.whatif.cost_operations import FEATURES, DevicePeaks, samples_of
 from keras_matrix.analysis.whatif.graph import Graph, Node, NodeKind
 from tests.analysis.whatif.hand_made import Nodes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.analysis.whatif.cost.roofline import DevicePeaks, device_peaks, fit, ideal_s
+from keras_matrix.analysis.whatif.cost_operations import DevicePeaks, device_peaks, fit, ideal_s
 from tests.analysis.whatif.cost.fake_machine import PEAKS
 from tests.synthetic_peaks import make_peaks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.analysis.whatif.cost.model import HeldOutError, OperationPrediction, Predictor, choose, held_out_error
+from keras_matrix.analysis.whatif.cost_model import HeldOutError, OperationPrediction, Predictor, choose, held_out_error
 
 
 def error(median: float, of_time: float) -> HeldOutError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.analysis.whatif.cost.operations import OperationKind, kind_of
+from keras_matrix.analysis.whatif.cost_operations import OperationKind, kind_of
 
 NAMES = {
     OperationKind.MATRIX_PRODUCT: [

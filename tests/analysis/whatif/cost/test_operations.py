@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.whatif.cost.operations import (
+from keras_matrix.analysis.whatif.cost_operations import (
     FEATURES,
+    OBSERVED,
+    DevicePeaks,
     OperationKind,
     ideal_of,
     observed_peaks,
@@ -15,7 +17,6 @@ from keras_matrix.analysis.whatif.cost.operations import (
     row_of,
     samples_of,
 )
-from keras_matrix.analysis.whatif.cost.roofline import OBSERVED, DevicePeaks
 from keras_matrix.analysis.whatif.graph import NodeKind
 from tests.analysis.whatif.cost.fake_machine import PEAKS, node
 from tests.analysis.whatif.hand_made import Nodes, header

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.whatif.cost.model import (
+from keras_matrix.analysis.whatif.cost_model import (
+    FOLDS,
     CostModel,
     CostModelError,
     DecisionTree,
     KindErrors,
     Predictor,
+    fold_of,
     known_device,
     parse,
     predict,
 )
-from keras_matrix.analysis.whatif.cost.operations import samples_of
-from keras_matrix.analysis.whatif.cost.roofline import OBSERVED
-from keras_matrix.analysis.whatif.cost.training import FOLDS, fold_of
+from keras_matrix.analysis.whatif.cost_operations import OBSERVED, samples_of
 from keras_matrix.analysis.whatif.graph import Collective, Node, NodeKind
 from keras_matrix.records.codec import dumps, to_json
 from tests.analysis.whatif.cost.fake_machine import (

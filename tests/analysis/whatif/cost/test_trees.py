@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.whatif.cost.model import MOST_FACTOR, DecisionTree, factor, predicted
+from keras_matrix.analysis.whatif.cost_model import MOST_FACTOR, DecisionTree, factor, predicted
 
 TREE = DecisionTree(
     feature=[1, 0, 0, 0, 0],

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from keras_matrix.analysis.whatif.reconstruct.clocks import Alignment, Clock, align
-from keras_matrix.analysis.whatif.reconstruct.pieces import RankTrace
+from keras_matrix.analysis.whatif.reconstruct.pieces import Alignment, Clock, RankTrace, align
 from tests.analysis.whatif.reconstruct.pieces import all_reduce, together, trace, work
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from keras_matrix.analysis.whatif import search
 from keras_matrix.analysis.whatif.graph import Graph
-from keras_matrix.analysis.whatif.search import families
-from keras_matrix.analysis.whatif.search.families import Families, SearchInputs, WorkerMemory
+from keras_matrix.analysis.whatif.search import Families, SearchInputs, WorkerMemory
 from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIfError
 from tests.analysis.whatif.hand_made import Nodes, data_parallel, fc_cell, link
 
@@ -27,7 +27,7 @@ def compute_bound(**settings: object) -> Graph:
 
 
 def test_blocks_are_chosen_as_long_as_each_makes_the_step_faster() -> None:
-    found = families.search_layers(compute_bound(), "op_fusion", {"0-1": 0.5, "2-3": 0.9, "1-2": 0.8})
+    found = search.search_layers(compute_bound(), "op_fusion", {"0-1": 0.5, "2-3": 0.9, "1-2": 0.8})
     assert found.best is not None
     assert found.best.what_ifs == ("op_fusion=0-1:0.5,2-3:0.9",)
     assert found.best.settings == {"fuse": "0-1,2-3"}
@@ -35,7 +35,7 @@ def test_blocks_are_chosen_as_long_as_each_makes_the_step_faster() -> None:
 
 
 def test_a_block_that_is_slower_compiled_is_not_chosen() -> None:
-    found = families.search_layers(compute_bound(), "op_fusion", {"0": 1.2, "1": 1.3, "2-3": 0.9})
+    found = search.search_layers(compute_bound(), "op_fusion", {"0": 1.2, "1": 1.3, "2-3": 0.9})
     assert found.best is not None
     assert found.best.what_ifs == ("op_fusion=2-3:0.9",)
     assert [trial.what_ifs[0] for trial in found.trials][-2:] == ["op_fusion=2-3:0.9,0:1.2", "op_fusion=2-3:0.9,1:1.3"]
@@ -44,7 +44,7 @@ def test_a_block_that_is_slower_compiled_is_not_chosen() -> None:
 def test_a_gain_counts_only_where_no_collective_follows_later() -> None:
     """Sums follow one another from the end of layer 3's backward pass: of layer 0 only the forward pass counts."""
     graph = with_cores(data_parallel())
-    found = families.search_layers(graph, "amp", {"0": 0.5, "3": 0.5})
+    found = search.search_layers(graph, "amp", {"0": 0.5, "3": 0.5})
     assert [(trial.what_ifs[0], round(trial.step_time_s * 1e9)) for trial in found.trials] == [
         ("precision=0:0.5", 1800),
         ("precision=3:0.5", 1700),
@@ -60,14 +60,14 @@ def test_layers_off_the_critical_path_are_not_tried() -> None:
     nodes.add(1000, layer="slow", phase="forward", cores=1.0)
     nodes.add(10, lane="other", layer="fast", phase="forward", cores=1.0)
     graph = nodes.graph()
-    found = families.search_layers(graph, "amp", {"fast": 0.5, "slow": 0.5})
+    found = search.search_layers(graph, "amp", {"fast": 0.5, "slow": 0.5})
     assert [trial.what_ifs for trial in found.trials] == [("precision=slow:0.5",)]
-    assert "is on the critical path" in families.search_layers(graph, "amp", {"fast": 0.5}).skipped
-    assert families.search_layers(graph, "amp", {}).skipped == "no gain has been probed"
+    assert "is on the critical path" in search.search_layers(graph, "amp", {"fast": 0.5}).skipped
+    assert search.search_layers(graph, "amp", {}).skipped == "no gain has been probed"
 
 
 def test_memory_is_not_searched_within_the_budget() -> None:
-    found = families.search_memory(compute_bound(), USE, 1400)
+    found = search.search_memory(compute_bound(), USE, 1400)
     assert found.skipped == "the peak of 1400 bytes is within the budget of 1400"
 
 
@@ -82,7 +82,7 @@ def test_recomputation_retains_an_input_a_segment_and_all_of_one_segment() -> No
 
 def test_the_fastest_setting_that_fits_is_chosen() -> None:
     """Parts of a batch divide the work, recomputation adds the forward pass to it."""
-    found = families.search_memory(compute_bound(), USE, 1300)
+    found = search.search_memory(compute_bound(), USE, 1300)
     assert found.best is not None
     assert found.best.what_ifs == ("gradient_accumulation=2",)
     assert found.best.settings == {"gradient_accumulation": 2}
@@ -96,12 +96,12 @@ def test_the_fastest_setting_that_fits_is_chosen() -> None:
 
 
 def test_only_settings_that_fit_are_tried() -> None:
-    found = families.search_memory(compute_bound(batch_size=2), USE, 1300)
+    found = search.search_memory(compute_bound(batch_size=2), USE, 1300)
     assert [trial.what_ifs for trial in found.trials] == [("recomputation=all",)]
 
 
 def test_a_budget_that_nothing_fits_is_reported() -> None:
-    found = families.search_memory(compute_bound(), USE, 1000)
+    found = search.search_memory(compute_bound(), USE, 1000)
     assert found.skipped == "no setting fits: the least predicted peak is 1075 bytes, above 1000"
 
 
@@ -116,7 +116,7 @@ def test_a_budget_that_nothing_fits_is_reported() -> None:
     ],
 )
 def test_families_are_chosen_and_left_out_by_name(text: str, expected: Families) -> None:
-    assert families.parse(text) == expected
+    assert search.parse(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_families_are_chosen_and_left_out_by_name(text: str, expected: Families)
 )
 def test_other_families_are_refused(text: str, message: str) -> None:
     with pytest.raises(WhatIfError) as caught:
-        families.parse(text)
+        search.parse(text)
     assert message in str(caught.value)
 
 
 def test_each_family_begins_with_the_best_setting_of_those_before() -> None:
     graph = with_cores(fc_cell())
     inputs = SearchInputs({"2-3": 0.5}, {"0-1": 0.5}, USE, 1300)
-    found = families.search(graph, families.parse("all"), inputs)
+    found = search.search(graph, search.parse("all"), inputs)
     assert [one.family for one in found.trajectories] == ["memory", "op_fusion", "amp", "tensor_fusion"]
     best = found.strategies[0]
     assert best.what_ifs == ("recomputation=all", "op_fusion=2-3:0.5", "precision=0-1:0.5", "tensor_fusion=1,3")
@@ -151,7 +151,7 @@ def test_each_family_begins_with_the_best_setting_of_those_before() -> None:
 
 
 def test_a_family_without_its_inputs_is_skipped_with_the_reason() -> None:
-    found = families.search(compute_bound(), families.parse("memory,op_fusion"), SearchInputs())
+    found = search.search(compute_bound(), search.parse("memory,op_fusion"), SearchInputs())
     assert [one.skipped for one in found.trajectories] == [
         "the peak memory of the trace, or its budget, is not known",
         "no gain has been probed",
@@ -161,7 +161,7 @@ def test_a_family_without_its_inputs_is_skipped_with_the_reason() -> None:
 
 def test_a_family_that_does_not_fit_the_graph_is_skipped_and_the_others_are_searched() -> None:
     ratios = SearchInputs(fusion_ratios={"no_such_layer": 0.5}, amp_ratios={"2-3": 0.5})
-    found = families.search(compute_bound(), families.parse("op_fusion,amp"), ratios)
+    found = search.search(compute_bound(), search.parse("op_fusion,amp"), ratios)
     fusion, amp = found.trajectories
     assert "no_such_layer" in fusion.skipped
     assert [one.what_ifs for one in found.strategies] == [("precision=2-3:0.5",)]
@@ -172,7 +172,7 @@ def test_buckets_follow_fused_blocks_if_that_is_chosen() -> None:
     graph = with_cores(fc_cell())
     inputs = SearchInputs({"1-3": 0.9})
     with_blocks, without = (
-        families.search(graph, Families(("op_fusion", "tensor_fusion"), derived), inputs) for derived in (True, False)
+        search.search(graph, Families(("op_fusion", "tensor_fusion"), derived), inputs) for derived in (True, False)
     )
     derived = ("tensor_fusion=3,1",)
     assert derived in {trial.what_ifs for trial in with_blocks.trajectories[1].trials}

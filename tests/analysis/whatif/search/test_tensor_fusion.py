@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.analysis.whatif.replay import replay, step_time_s
-from keras_matrix.analysis.whatif.search.families import Partition, earliest, neighbours, search_fusion
-from keras_matrix.analysis.whatif.search.trajectory import EQUALLY_FAST
+from keras_matrix.analysis.whatif.search import Partition, earliest, neighbours, search_fusion
+from keras_matrix.analysis.whatif.trajectory import EQUALLY_FAST
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.records.codec import canonical
 from tests.analysis.whatif.hand_made import Nodes, chain, data_parallel, fc_cell, link

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.analysis.whatif.contention import exclusive
-from keras_matrix.analysis.whatif.replay import step_time_s
+from keras_matrix.analysis.whatif.replay import exclusive, step_time_s
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIfError
 from tests.analysis.whatif.hand_made import Nodes, data_parallel, fc_cell

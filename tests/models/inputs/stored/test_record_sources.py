@@ -128,10 +128,10 @@ def test_tfrecord_that_vanishes_is_named_with_the_offset(tmp_path: Path) -> None
 
 
 def test_array_record_that_vanishes_before_it_is_read_is_named(tmp_path: Path) -> None:
-    from keras_matrix.models.inputs.stored import source as array_record
+    from keras_matrix.models.inputs.stored.source import _reader
 
     source = open_source(record_files(tmp_path, "array_record"))
-    array_record._reader.cache_clear()
+    _reader.cache_clear()
     (tmp_path / "part-2.array_record").unlink()
     with pytest.raises(InputDataError, match=r"part-2\.array_record: the file has vanished since it was opened"):
         source.read([6])

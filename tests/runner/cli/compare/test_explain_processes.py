@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.explain.explanation import Explanation
+from keras_matrix.analysis.explanation import Explanation
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.store import Results
 from keras_matrix.records.traces.programs import stored_programs

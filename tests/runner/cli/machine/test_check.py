@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.surroundings.disturbance import Cause, Disturbed
-from keras_matrix.analysis.surroundings.findings import Check, Rating
-from keras_matrix.analysis.surroundings.readings import Driver, Gpu, Process, Readings
+from keras_matrix.analysis.surroundings.readings import Check, Driver, Gpu, Process, Rating, Readings
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import preflight as cells
 from keras_matrix.runner.machine.surroundings import aa_pairs, snapshot

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis.whatif.cost.model import predict
+from keras_matrix.analysis.whatif.cost_model import predict
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.records.codec import dumps
 from keras_matrix.runner.cli.main import main

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.whatif.replay import replay
-from keras_matrix.analysis.whatif.search.families import FamilyTrajectories
-from keras_matrix.analysis.whatif.search.trajectory import ReplayedTrial, Strategy, Trajectory
+from keras_matrix.analysis.whatif.search import FamilyTrajectories
+from keras_matrix.analysis.whatif.trajectory import ReplayedTrial, Strategy, Trajectory
 from keras_matrix.records.identity import named
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.whatif.optimize import found_lines

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse
 from keras_matrix.analysis.surroundings.examination import examine
-from keras_matrix.analysis.surroundings.findings import Check, Rating
-from keras_matrix.analysis.surroundings.readings import Process, Swap, Zone
+from keras_matrix.analysis.surroundings.readings import Check, Process, Rating, Swap, Zone
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.host import system
 from keras_matrix.records.host.procfs import ProcTree, Unread

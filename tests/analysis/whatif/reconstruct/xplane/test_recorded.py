@@ -11,10 +11,9 @@ from statistics import fmean
 import pytest
 
 from keras_matrix.analysis.whatif import engine
-from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, NodeKind
 from keras_matrix.analysis.whatif.program import program_of
-from keras_matrix.analysis.whatif.replay import replay
+from keras_matrix.analysis.whatif.replay import exclusive, replay
 from tests.analysis.whatif.reconstruct.xplane.profiles import graph
 
 DATA = Path(__file__).parent / "data"

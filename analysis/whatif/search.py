@@ -44,11 +44,10 @@ from itertools import pairwise
 from math import inf
 
 from keras_matrix.analysis.whatif.collectives import ddp_buckets, of_trace, tf_packs, time_s
-from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.engine import simulate
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, NodeKind
-from keras_matrix.analysis.whatif.replay import replay, step_time_s
-from keras_matrix.analysis.whatif.search.trajectory import (
+from keras_matrix.analysis.whatif.replay import exclusive, replay, step_time_s
+from keras_matrix.analysis.whatif.trajectory import (
     BEST,
     EQUALLY_FAST,
     LEAST_GAIN,
