@@ -1,6 +1,6 @@
 """Writes docs/compatibility.md: which backend, CUDA, driver and Python each image has.
 
-Read from the locks, from the table of GPU builds (runner/machine/preflight/builds.py) and, for the images' Python, from
+Read from the locks, from the table of GPU builds (runner/machine/preflight.py) and, for the images' Python, from
 the Dockerfile.
 
 python ci/compatibility.py           print it
@@ -15,7 +15,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keras_matrix.runner.machine.preflight.builds import BUILDS, MINIMUM_DRIVERS, Build, text
+from keras_matrix.runner.machine.preflight import BUILDS, MINIMUM_DRIVERS, Build, text
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "compatibility.md"
@@ -107,7 +107,7 @@ def gpu_build(service: str, pinned: dict[str, str]) -> Build | None:
         return None
     found = [one for one in BUILDS if one.service == service and pinned.get(one.package) == one.version]
     assert found, (
-        f"{service}: add the GPU build of its lock to runner/machine/preflight/builds.py (python ci/gpu_code.py WHEEL)"
+        f"{service}: add the GPU build of its lock to runner/machine/preflight.py (python ci/gpu_code.py WHEEL)"
     )
     return found[0]
 

@@ -1,4 +1,4 @@
-"""Print which compute capabilities the GPU code in a wheel is for: the source of runner/machine/preflight/builds.py.
+"""Print which compute capabilities the GPU code in a wheel is for: the source of runner/machine/preflight.py.
 
 python ci/gpu_code.py WHEEL...
 

@@ -27,7 +27,7 @@ from keras_matrix.records import schema
 from keras_matrix.records.schema import STATUS_MEANINGS
 from keras_matrix.runner import errors as runner_errors
 from keras_matrix.runner.cli import main as runner
-from keras_matrix.runner.matrix import catalog, grammar, stall_rules, task_rules, trace_rules
+from keras_matrix.runner.matrix import catalog, grammar, instrument_keys, task_rules
 from keras_matrix.runner.matrix.grammar import ValueRule
 from keras_matrix.runner.service.run import exit_code
 from keras_matrix.uploader import errors as uploader_errors
@@ -202,7 +202,7 @@ def words_of(names: Iterable[str]) -> str:
 
 def keys_page() -> str:
     """docs/reference/matrix-keys.md."""
-    trace = {trace_rules.EPOCHS: trace_rules.EPOCH, trace_rules.STEPS: trace_rules.STEP_COUNT}
+    trace = {instrument_keys.EPOCHS: instrument_keys.EPOCH, instrument_keys.STEPS: instrument_keys.STEP_COUNT}
     workloads = [
         f"### {name}\n\n{escaped(one.summary)}\n\n{keys(one.params)}"
         for name, one in catalog.load().workloads.items()
@@ -216,8 +216,8 @@ def keys_page() -> str:
         f"## An entry of cells\n\n{words_of(grammar.ENTRY_KEYS)}\nEvery setting and limit below is a key, too.\n",
         f"## Settings\n\n{keys(grammar.SETTINGS)}",
         f"## Limits\n\nOne value for an entry, not part of a cell's identity.\n\n{keys(grammar.LIMITS)}",
-        f"## {trace_rules.KEY}\n\n{trace_rules.MEANING.capitalize()}.\n\n{keys(trace)}",
-        f"## {stall_rules.KEY}\n\n{keys({stall_rules.KEY: stall_rules.RULE})}",
+        f"## {instrument_keys.TRACE}\n\n{instrument_keys.MEANING.capitalize()}.\n\n{keys(trace)}",
+        f"## {instrument_keys.STALLS}\n\n{keys({instrument_keys.STALLS: instrument_keys.RULE})}",
         f"## An entry of tasks\n\n{words_of(task_rules.KEYS)}\n{keys(task_rules.SWITCHES)}",
         f"## A metric of a task\n\nIts `pattern`, and:\n\n{keys(task_rules.METRIC)}",
         "## Parameters of the workloads\n",

@@ -77,7 +77,7 @@ def overhead(limit_s: float = 400.0) -> None:
 
     A comparison ends when its half-width is 1 %, or after `limit_s` seconds: printed, so that a wide one shows.
     """
-    from keras_matrix.runner.executors.supervise.timing_cost import cost_of_timing
+    from keras_matrix.runner.service.selftest import cost_of_timing
 
     for backend in BACKENDS:
         found = cost_of_timing(backend, limit_s)

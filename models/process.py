@@ -12,9 +12,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 StartMethod = Literal["fork", "spawn"]
-DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def start_method(device: str) -> StartMethod:
@@ -88,6 +87,6 @@ def end_with(parent: int | None, number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent, with this process id, ends; None: do nothing."""
     if parent is None:
         return
-    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, number)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it ended before
         os.kill(os.getpid(), number)

@@ -33,7 +33,7 @@ from keras_matrix.records.schema import (
 )
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.executors.preflight import installed
-from keras_matrix.runner.machine import machine_type
+from keras_matrix.runner.machine import machine
 from tests import gpu_tier, one_backend
 from tests.dashboards import chromium
 from tests.golden import Golden
@@ -93,7 +93,7 @@ def pytest_configure() -> None:
     vars(gettext)["find"] = functools.cache(gettext.find)
     hypothesis.settings.register_profile("shared-cpus", deadline=None)  # a pause of 0.2 s is no fault of the code
     hypothesis.settings.load_profile("shared-cpus")
-    machine_type.DMI = Path(os.devnull)  # on a cloud, too, no test asks the metadata server
+    machine.DMI = Path(os.devnull)  # on a cloud, too, no test asks the metadata server
     if hosts := os.environ.get("BIGQUERY_EMULATOR_HOSTS"):
         own = emulator_of(os.environ.get("PYTEST_XDIST_WORKER", "gw0"), hosts.split(","))
         os.environ["BIGQUERY_EMULATOR_HOST"] = own

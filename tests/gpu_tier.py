@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.host.procfs import ProcTree
-from keras_matrix.runner.machine.gpus.state import has_driver
-from keras_matrix.runner.machine.preflight.builds import CpuBuild, build_of
+from keras_matrix.runner.machine.gpus.readings import has_driver
+from keras_matrix.runner.machine.preflight import CpuBuild, build_of
 
 
 def why_not(backend: str | None, versions: Mapping[str, str], tree: ProcTree) -> str | None:

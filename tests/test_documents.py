@@ -25,12 +25,12 @@ from keras_matrix.models.inputs.pipelines.decode import MOST_PIXELS
 from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS
 from keras_matrix.records.fc.spec import LEARNING_RATE
 from keras_matrix.records.instruments.usage import MOST_POINTS
-from keras_matrix.runner.checks.fc import GROUP
+from keras_matrix.runner.checks.proofs import GROUP
 from keras_matrix.runner.cli.inputs import convert, finetune, make_images, stalls
 from keras_matrix.runner.executors.supervise.sampling import PSS_SHARE
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import ValueRule
-from keras_matrix.runner.measure import attempts, judge, scheduler
+from keras_matrix.runner.measure import judge, scheduler
 from keras_matrix.uploader.bigquery import ddl, warehouse
 from keras_matrix.uploader.cli.flags import DEADLINE_MIN
 from keras_matrix.uploader.schema import LONGEST_ROW_BYTES
@@ -214,7 +214,7 @@ STATED = [
     ("inputs.md", f"default {convert.SIZE_BYTES >> 20} MiB)"),
     ("inputs.md", f"at quality {make_images.QUALITY}:"),
     ("matrix.md", f"`unstable` (the second epoch took over {judge.SECOND_EPOCH_LIMIT:g} times the later ones)"),
-    ("matrix.md", f"tried {NUMBERS[attempts.INFRA_ATTEMPTS]} times, then pending"),
+    ("matrix.md", f"tried {NUMBERS[scheduler.INFRA_ATTEMPTS]} times, then pending"),
     ("matrix.md", f"| `precision_target` | {PRECISION_TARGET:g} |"),
 ]
 

@@ -323,7 +323,7 @@ def test_an_ordinary_matrix_does_not_load_the_search_for_the_largest_batch(tmp_p
         f"command = ['run', '--workload', 'mnist_mlp', '--backend', 'jax', '--results', {str(tmp_path)!r}]\n"
         "assert main([*command, '--repeats', '1'], Seams(executor=FakeExecutor())) == 0\n"
         "assert 'keras_matrix.runner.measure.scheduler' in sys.modules\n"
-        "assert 'keras_matrix.runner.measure.largest_search' not in sys.modules\n"
+        "assert 'keras_matrix.runner.service.fit_batch' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -356,14 +356,14 @@ def test_folders_that_are_no_packages_do_not_hide_libraries_of_their_name() -> N
 ONLY_FOR_EXPERIMENTS = {
     "runner.measure.scheduler.measure",
     "runner.measure.scheduler.MeasurementContext",
-    "runner.measure.machines.concurrent.measure",
+    "runner.measure.machines.measure",
     "runner.plan.adaptive.Adaptive",
     "runner.plan.adaptive.SessionGoal",
     "runner.plan.session.SessionRequest",
     "runner.plan.session.begin",
 }
 EXPERIMENT = "runner.measure.experiment"
-MAKES_MACHINES = "runner.measure.machines.concurrent"  # measures with the context that it receives
+MAKES_MACHINES = "runner.measure.machines"  # measures with the context that it receives
 
 
 def measuring_faults(module: str, text: str) -> list[str]:
@@ -375,7 +375,7 @@ def measuring_faults(module: str, text: str) -> list[str]:
 
 def test_only_an_experiment_is_measured() -> None:
     measuring = [name for name, text in modules().items() if f"{EXPERIMENT}.measured" in imports(text)]
-    used = {*imports(modules()[EXPERIMENT]), "runner.measure.machines.concurrent.measure"}
+    used = {*imports(modules()[EXPERIMENT]), "runner.measure.machines.measure"}
     assert used >= ONLY_FOR_EXPERIMENTS
     assert (len(modules()) > 500, len(measuring) > 10) == (True, True)
     assert [fault for name, text in modules().items() for fault in measuring_faults(name, text)] == []
@@ -598,7 +598,7 @@ def test_parsed_flags_become_values_where_a_command_begins() -> None:
         ("runner.plan.session", "import argparse"),
         ("runner.measure.experiment", "def f():\n    from argparse import Namespace"),
         ("runner.cli.measure.run", "def _measure(args: argparse.Namespace) -> None: ..."),
-        ("runner.cli.look.merged", "def show(args: argparse.Namespace) -> int: ..."),
+        ("runner.cli.look.report", "def show(args: argparse.Namespace) -> int: ..."),
         ("uploader.cli.push", "def push(*, args: Namespace | None): ..."),
         ("uploader.cli.push", "\n".join(f"def f{i}(args: Namespace) -> str: ..." for i in range(4))),
     ],

@@ -38,8 +38,7 @@ from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import number
-from keras_matrix.runner.api.rows import cells_of
-from keras_matrix.runner.api.stored_run import columns
+from keras_matrix.runner.api.stored_run import cells_of, columns
 from keras_matrix.runner.cli.compare import reproduce
 from keras_matrix.runner.cli.inputs.stalls import report_lines
 from keras_matrix.runner.cli.main import main
@@ -49,14 +48,14 @@ from keras_matrix.runner.cli.render.findings import as_document, table_lines
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_text, title_defaults
-from keras_matrix.runner.measure.tensorboard.writer import folder_of
+from keras_matrix.runner.measure.tensorboard import folder_of
 from keras_matrix.runner.plan.largest_batch import Try
 from keras_matrix.runner.plan.plan import PlannedRepeat, comparisons
-from keras_matrix.runner.progress.attempt_text import CellNames
-from keras_matrix.runner.progress.largest import cell_name, tried_line
+from keras_matrix.runner.progress.lines import cell_name, tried_line
+from keras_matrix.runner.progress.time_left import CellNames
 from keras_matrix.runner.service import cells as choice
-from keras_matrix.runner.service.histories import assessed, read, views
-from keras_matrix.runner.service.named_cells import stored_cell
+from keras_matrix.runner.service.cells import stored_cell
+from keras_matrix.runner.service.histories import assessed_histories, read, views
 from keras_matrix.runner.service.stored import Findings, update_findings
 from tests.conftest import make_record, make_settings
 from tests.dashboards.boards import warehouse_of
@@ -357,7 +356,7 @@ def test_warehouse_and_history_show_each_cell_its_own_figure(tmp_path: Path) -> 
     series = panel_of(warehouse, questions()["trend"], DashboardFilter()).series
     assert len({one.series.title for one in series}) == len(series)
 
-    histories = views(assessed(read([tmp_path], None)[0], [tmp_path]))
+    histories = views(assessed_histories(read([tmp_path], None)[0], [tmp_path]))
     named = {view.history.cell_id: view.title for view in histories}
     backends = {cell_id(each): each.backend for one in runs()[:3] for each in one.cells}
     assert len({(title, backends[name]) for name, title in named.items()}) == len(named) == len(all_times_s)

@@ -29,7 +29,7 @@ from ci.first_hour.results import Folders
 from ci.first_hour.service import Service, as_upload_errors
 from ci.first_hour.steps import Hour, steps
 from ci.first_hour.uploading import ROOT, Uploader
-from keras_matrix.runner.checks.first_hour.steps import CheckStep, Done, StepOutcome, StepResult, exit_code
+from keras_matrix.runner.checks.first_hour_steps import CheckStep, Done, StepOutcome, StepResult, exit_code
 from keras_matrix.uploader.cli import flags, options
 from keras_matrix.uploader.errors import BadInput, UploadError
 from keras_matrix.uploader.warehouse import Options, is_local

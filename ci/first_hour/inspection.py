@@ -14,7 +14,7 @@ from ci.first_hour.service import APPEND_ONLY, NEEDED, Service
 from keras_matrix.dashboards.live.questions import DashboardFilter, questions
 from keras_matrix.records.store import Results
 from keras_matrix.records.text import bytes_text
-from keras_matrix.runner.checks.first_hour.steps import CheckStep, StepOutcome, StepResult
+from keras_matrix.runner.checks.first_hour_steps import CheckStep, StepOutcome, StepResult
 from keras_matrix.uploader.schema import CELLS
 
 NOT_REPORTED = "not reported by this service"

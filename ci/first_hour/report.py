@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from ci.first_hour.inspection import NOT_REPORTED
 from keras_matrix.records.text import bytes_text
-from keras_matrix.runner.checks.first_hour import steps
-from keras_matrix.runner.checks.first_hour.steps import table
+from keras_matrix.runner.checks import first_hour_steps
+from keras_matrix.runner.checks.first_hour_steps import table
 
 ACCOUNT = re.compile(r"([A-Za-z0-9._%+-]{1,3})[A-Za-z0-9._%+-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
 SECRETS = (
@@ -24,7 +24,7 @@ SECRETS = (
 
 
 @dataclass(frozen=True)
-class Report(steps.Report):
+class Report(first_hour_steps.Report):
     """The report of a first hour on a dataset of `project`, whose name is removed."""
 
     project: str = ""

@@ -14,7 +14,7 @@ from ci.first_hour.results import KILLS, Folders, Key, keys_of
 from ci.first_hour.service import APPEND_ONLY, Service, as_upload_errors
 from ci.first_hour.uploading import Ended, Uploader
 from keras_matrix.records.store import Results
-from keras_matrix.runner.checks.first_hour.steps import CheckStep, StepOutcome, StepResult
+from keras_matrix.runner.checks.first_hour_steps import CheckStep, StepOutcome, StepResult
 from keras_matrix.uploader import rows
 from keras_matrix.uploader.bigquery import ddl
 from keras_matrix.uploader.errors import NotAllowed, UploadError

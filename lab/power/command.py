@@ -77,7 +77,7 @@ def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
     from keras_matrix.runner.matrix.overrides import Overrides
     from keras_matrix.runner.measure.experiment import Experiment, measured, own_arm
     from keras_matrix.runner.measure.request import CellChoice, RunRequest
-    from keras_matrix.runner.progress.display import TerminalDisplay
+    from keras_matrix.runner.progress.lines import TerminalDisplay
 
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "matrix.yaml"

@@ -16,17 +16,8 @@ PHASES: Mapping[str, str] = {**dict.fromkeys(TRAINED, FIT), **dict.fromkeys(GENE
 
 
 def load(backend: str) -> Any:
-    """Return the module of a backend's training steps. Raises `UnsupportedWorkload` for a backend without one."""
-    return _module(backend, backend)
-
-
-def load_generation(backend: str) -> Any:
-    """Return the module of a backend's generation. Raises `UnsupportedWorkload` for a backend without one."""
-    return _module(backend, f"{backend}_generation")
-
-
-def _module(backend: str, module: str) -> Any:
-    name = f"keras_matrix.models.twins.{module}"
+    """Return the module of a backend's training steps and generation. Raises `UnsupportedWorkload` if it has none."""
+    name = f"keras_matrix.models.twins.{backend}"
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

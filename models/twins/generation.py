@@ -1,6 +1,6 @@
 """What native generation shares on all backends: the weights of KerasHub's GPT-2, and what a backend's module offers.
 
-Each module `<backend>_generation` has a function `continuing(model, prompt_length, compiled)`. It copies the weights of
+The module of each backend has a function `continuing(model, prompt_length, compiled)`. It copies the weights of
 a KerasHub `GPT2CausalLM` and returns a `Continue`: greedy generation with a cache of keys and values, one pass over the
 prompt, then a step for each further token.
 

@@ -4,10 +4,8 @@ It is on top of everything else, like the command line, whose functions it calls
 Nothing here imports Keras or a backend; what runs cells is a process of its own, as for the command line.
 """
 
-from keras_matrix.runner.api.loading import load
-from keras_matrix.runner.api.measuring import run
-from keras_matrix.runner.api.rows import Cell, Comparison, Ratio
-from keras_matrix.runner.api.stored_run import Run
+from keras_matrix.runner.api.measuring import load, run
+from keras_matrix.runner.api.stored_run import Cell, Comparison, Ratio, Run
 from keras_matrix.runner.errors import InfrastructureError, InputError, MatrixError, RunnerError, StoreError, UsageError
 
 __all__ = [

@@ -88,7 +88,7 @@ def _shorten_socket_paths(folder: str) -> None:
 
 def _work(job: Job, import_time_s: float, start: str) -> None:
     if job.parity is not None:
-        from keras_matrix.runner.cell.parity.worker import run_parity_worker
+        from keras_matrix.runner.cell.parity import run_parity_worker
 
         run_parity_worker(job, job.parity)
         return

@@ -18,7 +18,7 @@ import keras
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch
 from keras_matrix.runner.cell.clock import Clock, monotonic
-from keras_matrix.runner.cell.work.counter import Counting, rows_of
+from keras_matrix.runner.cell.work import Counting, rows_of
 
 BeforeEpoch = Callable[[int], None]
 """Called with an epoch's number before its clock starts, the device idle, to wait for the process's turn."""

@@ -35,26 +35,27 @@ from keras_matrix.runner.cell.checks.remat import check_remat, rematerialised, r
 from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.generation import Generating, check_generates, generation
-from keras_matrix.runner.cell.implementations.generating import NativeGenerating
-from keras_matrix.runner.cell.implementations.training import StepTraining
+from keras_matrix.runner.cell.implementations import NativeGenerating, StepTraining
 from keras_matrix.runner.cell.job import Job, in_a_line, keep_tuning, publish_figures, result_of, write_result
 from keras_matrix.runner.cell.loop import Stretch
 from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs, Turns, leave_copies
-from keras_matrix.runner.cell.options import accumulated_steps, applied, job_as_resolved, request_of
+from keras_matrix.runner.cell.options import (
+    accumulated_steps,
+    applied,
+    changed_options,
+    check_backend,
+    job_as_resolved,
+    layer_policies,
+    process_options,
+    request_of,
+    weight_dtypes,
+)
 from keras_matrix.runner.cell.phases import Predicting, Training
 from keras_matrix.runner.cell.piped.training import PipedTraining, input_use
 from keras_matrix.runner.cell.piped.training import check as check_input
-from keras_matrix.runner.cell.process_options import (
-    changed_options,
-    check_backend,
-    layer_policies,
-    process_options,
-    weight_dtypes,
-)
 from keras_matrix.runner.cell.replicated.groups import check_resolved, check_workload, group_of
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
-from keras_matrix.runner.cell.work.counter import own_methods, platforms_of
-from keras_matrix.runner.cell.work.done import work_done
+from keras_matrix.runner.cell.work import own_methods, platforms_of, work_done
 
 if TYPE_CHECKING:
     from keras_matrix.runner.cell.tracing import TraceSubject
@@ -286,11 +287,11 @@ def check_trains(model: Any, phase: str, own: list[str]) -> None:
 def finished(job: Job, result: CellResult, parts: Parts, subject: Callable[[], TraceSubject]) -> CellResult:
     """Publish the figures, then write the files for TensorBoard and trace, if requested; return the result.
 
-    `parts` describe the model and run a number of steps, for `runner.cell.tracing.tensorboard`.
+    `parts` describe the model and run a number of steps, for `runner.cell.tensorboard`.
     """
     publish_figures(job, result)
     if job.board:
-        from keras_matrix.runner.cell.tracing.tensorboard import write
+        from keras_matrix.runner.cell.tensorboard import write
 
         write(job, *parts)
     if job.trace is None:
@@ -303,14 +304,14 @@ def finished(job: Job, result: CellResult, parts: Parts, subject: Callable[[], T
 def _marked_steps(work: Training | Predicting, backend: str, calls: int) -> None:
     """Run calls of the backend with its steps marked, for TensorBoard's profile."""
     from keras_matrix.models.profiling import load as load_profiler
-    from keras_matrix.runner.cell.tracing.step_marks import StepMarks
+    from keras_matrix.runner.cell.tensorboard import StepMarks
 
     marks = StepMarks(load_profiler(backend))
     work.again(Stretch(calls * work.steps_a_call, 1, callbacks=(marks,)), marks.source)
 
 
 def _traced_workload(work: Training | Predicting, settings: Settings) -> TraceSubject:
-    from keras_matrix.runner.cell.tracing.workload import TracedWorkload
+    from keras_matrix.runner.cell.tracing import TracedWorkload
 
     return TracedWorkload(work, settings)
 

@@ -1,6 +1,6 @@
 """Runs a cell's workload: epochs of `fit`, or epochs of predict calls, and computes their figures.
 
-Each call is counted (`runner.cell.work.counter`), so that the runner can determine whether the work was done.
+Each call is counted (`runner.cell.work`), so that the runner can determine whether the work was done.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.loop import CallLog, EpochLog, Stretch, call_epochs, fit_epochs, step_time_by_doubling
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs, Turns
-from keras_matrix.runner.cell.work.counter import Counting, Ledger, WeightChecksums, predicted
-from keras_matrix.runner.cell.work.received import received_samples
+from keras_matrix.runner.cell.work import Counting, Ledger, WeightChecksums, predicted, received_samples
 
 CALIBRATION_EPOCH_S = 0.15
 # The second epoch length costs up to a third of a process's time and gives secondary figures: one process pays for it.

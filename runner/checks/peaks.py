@@ -23,9 +23,9 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.executors.probe import Probe, ProbeFailed, probe_settings
 from keras_matrix.runner.executors.supervise.environment import allowed_cpus
-from keras_matrix.runner.machine.gpus.identity import GpuIdentity
+from keras_matrix.runner.machine.gpus.nvml import GpuIdentity
 from keras_matrix.runner.machine.surroundings.counters import Sampler, since
-from keras_matrix.runner.machine.surroundings.processes import ended_cpu_s
+from keras_matrix.runner.machine.surroundings.snapshot import ended_cpu_s
 
 MODULE = "keras_matrix.runner.cell.peaks"
 HOST = "numpy"

@@ -1,22 +1,37 @@
-"""Compares a run with its machine, from the run's records, the stored peaks and the counted work.
+"""Compares a run with its machine, from the run's records, the stored peaks and the work of its workloads.
 
 `roofline_of` takes what is stored, for reports; the command `runner roofline` first measures and counts what is not.
+
+The work of a workload is in the catalog, or stored, or counted in a process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keras_matrix.records.backends import BACKENDS, BY_COMPILE_TIME
+from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.instruments import peaks as peak_files
+from keras_matrix.records.instruments import work as works
 from keras_matrix.records.instruments.peaks import Peaks, StoredPeaks
-from keras_matrix.runner.checks import work as works
+from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopCheck, Target, Work, work_key
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.executors.probe import Probe, ProbeFailed, probe_settings
+from keras_matrix.runner.matrix import catalog as catalogs
+from keras_matrix.runner.matrix.catalog import Catalog
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.comparison.table import Row
     from keras_matrix.analysis.roofline import Roofline
     from keras_matrix.records.run_files import Measurements
+
+MODULE = "keras_matrix.models.flops"
+# Building the largest workload takes seconds; compiling its training step with XLA, for the check, takes minutes.
+TIMEOUT_S = 1200.0
 
 
 def roofline_of(rows: Iterable[Row], measurements: Measurements) -> Roofline:
@@ -27,7 +42,7 @@ def roofline_of(rows: Iterable[Row], measurements: Measurements) -> Roofline:
     from keras_matrix.analysis.roofline import roofline
 
     cells = cells_of(rows)
-    counted = works.with_catalog(measurements.works, (cell.settings for _, cell in cells))
+    counted = with_catalog(measurements.works, (cell.settings for _, cell in cells))
     return roofline(cells, counted, of_all_images(measurements.peaks) if measurements.peaks else None)
 
 
@@ -55,3 +70,107 @@ def threads_of(cells: Iterable[tuple[str, Any]]) -> tuple[int, ...]:
 
     places = (place_of(cell) for _, cell in cells)
     return tuple(sorted({place.threads for place in places if place and place.device == "cpu"}))
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Counts by `work_key`, and the reasons for missing ones."""
+
+    works: Mapping[str, Work]
+    refused: Mapping[str, str]
+
+
+def known(results: Path, settings: Iterable[Settings]) -> dict[str, Work]:
+    """Return the work of these workloads without counting: stored counts, else the catalog's FLOPs at defaults."""
+    settings = list(settings)
+    keys = (work_key(one.workload, one.params) for one in settings)
+    return with_catalog(works.read_all(results, keys, source_digest()), settings)
+
+
+def with_catalog(stored: Mapping[str, Work], settings: Iterable[Settings]) -> dict[str, Work]:
+    """Return the work of these workloads: the `stored` counts, else the catalog's FLOPs at defaults."""
+    catalog = catalogs.load()
+    found = {}
+    for target in _targets(settings):
+        key = work_key(target.workload, target.params)
+        work = stored.get(key) or _of_catalog(catalog, target)
+        if work is not None:
+            found[key] = work
+    return found
+
+
+def count(
+    probe: Probe, results: Path, settings: Iterable[Settings], report: Callable[[str], None] = lambda line: None
+) -> Counted:
+    """Return the work of these workloads; count the missing parts in a child process.
+
+    A user's own workload is not built and remains unknown. Raises `StoreFailure` if a count cannot be stored.
+    """
+    settings = list(settings)
+    found, refused = known(results, settings), dict[str, str]()
+    full = {key for key, work in found.items() if work.kept_elements_per_sample is not None}
+    wanted = [t for t in _targets(settings) if ":" not in t.workload and work_key(t.workload, t.params) not in full]
+    backend = next((name for name in BY_COMPILE_TIME if not probe.missing(name)), None)
+    if not wanted or backend is None:
+        return Counted(found, refused)
+    report(f"counting the work of {len(wanted)} workloads on {backend}")
+    try:
+        answer = _ask(probe, backend, CountOrder(wanted))
+    except ProbeFailed as error:
+        return Counted(found, {work_key(t.workload, t.params): str(error) for t in wanted})
+    source = source_digest()
+    for work in answer.works:
+        key = work_key(work.workload, work.params)
+        # FLOPs of the catalog have priority, so that shares do not depend on the backend that counted.
+        stated = found[key].forward_flops_per_sample if key in found else work.forward_flops_per_sample
+        found[key] = replace(work, forward_flops_per_sample=stated)
+        works.keep(results, key, source, found[key])
+    return Counted(found, answer.refused)
+
+
+def check(
+    probe: Probe, targets: list[Target], batch_size: int | None, report: Callable[[str], None] = lambda line: None
+) -> tuple[list[FlopCheck], dict[str, str]]:
+    """Count each target with every method on every installed backend; return the counts and the refusals."""
+    checks: list[FlopCheck] = []
+    refused: dict[str, str] = {}
+    for backend in BACKENDS:
+        if why := probe.missing(backend):
+            refused[backend] = why
+            continue
+        report(f"counting {len(targets)} workloads on {backend}")
+        try:
+            answer = _ask(probe, backend, CountOrder([], targets, batch_size))
+        except ProbeFailed as error:
+            refused[backend] = str(error)
+            continue
+        checks += answer.checks
+        refused |= {f"{backend} {key}": why for key, why in answer.refused.items()}
+    return checks, refused
+
+
+def source_digest() -> str:
+    """Return a digest of the package `models`: different source may build a different model with the same name."""
+    digest = hashlib.sha256()
+    for path in sorted(catalogs.CATALOG_PATH.parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _ask(probe: Probe, backend: str, order: CountOrder) -> CountAnswer:
+    try:
+        return decode(CountAnswer, probe.ask(MODULE, order, probe_settings(backend), TIMEOUT_S), "answer")
+    except CodecError as error:
+        raise ProbeFailed(f"{MODULE} on {backend}: {error}") from error
+
+
+def _targets(settings: Iterable[Settings]) -> list[Target]:
+    return list({work_key(s.workload, s.params): Target(s.workload, dict(s.params)) for s in settings}.values())
+
+
+def _of_catalog(catalog: Catalog, target: Target) -> Work | None:
+    entry = catalog.workloads.get(target.workload)
+    rules = entry.params if entry else {}
+    if entry is None or any(name not in rules or rules[name].default != v for name, v in target.params.items()):
+        return None
+    return Work(target.workload, target.params, entry.forward_flops_per_sample)

@@ -27,7 +27,7 @@ from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCel
 from keras_matrix.runner.executors.places import Fitting, Place, SessionEnded, gpus_needed_by
 from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, UnknownGpu, named_gpus, usable_gpus
 from keras_matrix.runner.executors.supervise.watch import Never
-from keras_matrix.runner.machine.gpus.present import PresentGpus, present_gpus
+from keras_matrix.runner.machine.gpus.nvml import PresentGpus, present_gpus
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.plan.plan import comparisons
 

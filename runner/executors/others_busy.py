@@ -24,8 +24,8 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCell
 from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, Present, gpus_needed, usable_gpus
 from keras_matrix.runner.executors.supervise.watch import Never
-from keras_matrix.runner.machine.gpus.present import present_gpus
-from keras_matrix.runner.machine.surroundings.pinning import pinned
+from keras_matrix.runner.machine.gpus.nvml import present_gpus
+from keras_matrix.runner.machine.surroundings.processors import pinned
 
 # More epochs than a cell may have: the others are ended, they never finish.
 EPOCHS = 10_000

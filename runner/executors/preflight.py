@@ -18,11 +18,18 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.process.interpreter import installed_versions
 from keras_matrix.runner.executors.supervise.visible_gpus import NoGpu, TooFewGpus, gpus_of, visible_gpus
-from keras_matrix.runner.machine.gpus.present import PresentGpus, present_gpus
-from keras_matrix.runner.machine.gpus.state import has_driver
-from keras_matrix.runner.machine.preflight.builds import build_of
-from keras_matrix.runner.machine.preflight.facts import GpuFacts, TpuFacts, read_gpus, read_tpus
-from keras_matrix.runner.machine.preflight.rules import CellProblem, gpu_problems, tpu_problems
+from keras_matrix.runner.machine.gpus.nvml import PresentGpus, present_gpus
+from keras_matrix.runner.machine.gpus.readings import has_driver
+from keras_matrix.runner.machine.preflight import (
+    CellProblem,
+    GpuFacts,
+    TpuFacts,
+    build_of,
+    gpu_problems,
+    read_gpus,
+    read_tpus,
+    tpu_problems,
+)
 
 TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-ctk", "nvidia-container-cli")
 NO_TOOLKIT = CellProblem(

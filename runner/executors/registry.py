@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.executors.contract import Contract
+from keras_matrix.runner.executors import Contract
 
 SIZE_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
 

@@ -1,4 +1,4 @@
-"""The files that a cell needs from outside its image, and whether this container has them.
+"""The files that a cell needs from outside its image or from its data folders, and whether this container has them.
 
 A service has the matrix files and what its user mounts. An external command needs its folder, its program and, if that
 is an interpreter, the script; a user's workload needs its module. Nothing is imported or started. Files that a script
@@ -12,14 +12,15 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from keras_matrix.records.host.data_places import places
 from keras_matrix.records.host.import_path import search_path
 from keras_matrix.records.task import Task
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.matrix.task_request import filled
-from keras_matrix.runner.matrix.task_rules import PLACE
+from keras_matrix.runner.matrix.task_rules import PLACE, filled
 
 INTERPRETER = re.compile(r"(python[0-9.]*|sh|bash|dash)")
 # An interpreter's options after which no script follows (such as -c, -um, -lc), and those whose value is the next word.
@@ -126,3 +127,16 @@ def _is_found(name: str, path: Sequence[str]) -> bool:
             return True
         folders = [folder / part for folder in folders if (folder / part).is_dir()]
     return bool(folders)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFolders:
+    """Where relative paths of data sets are looked up, as in a cell: the folder of data sets, then the user's."""
+
+    dataset_dir: str | None
+    import_roots: Sequence[str]
+
+    def found(self, name: str) -> Path | None:
+        """Return the absolute path of a data set, None if there is none."""
+        there = (place for place in places(name, self.dataset_dir, self.import_roots) if place.exists())
+        return next((place.absolute() for place in there), None)

@@ -16,7 +16,7 @@ from keras_matrix.records.identity import PARAMS
 from keras_matrix.records.settings import OWN_OPTIONS, Scalar
 from keras_matrix.records.text import near
 from keras_matrix.records.traces.request import Trace
-from keras_matrix.runner.matrix import grammar, stall_rules, trace_rules
+from keras_matrix.runner.matrix import grammar, instrument_keys
 from keras_matrix.runner.matrix.catalog import Catalog, CatalogWorkload, user_workload
 from keras_matrix.runner.matrix.conflicts import Conflict, conflicts
 from keras_matrix.runner.matrix.entry import Entry
@@ -117,9 +117,9 @@ class EntryReader(ValueReader):
             self.refuse(("version",), f"must be {grammar.VERSION}, got {say(found)}")
 
     def read_defaults(self, value: object) -> None:
-        for key, item in self.mapping(("defaults",), value, (*DEFAULTS, trace_rules.KEY)).items():
-            if key == trace_rules.KEY:
-                self.trace = trace_rules.read_trace(self, ("defaults", key), item)
+        for key, item in self.mapping(("defaults",), value, (*DEFAULTS, instrument_keys.TRACE)).items():
+            if key == instrument_keys.TRACE:
+                self.trace = instrument_keys.read_trace(self, ("defaults", key), item)
             elif isinstance(item, list) and DEFAULTS[key].kind != "gpus":
                 self.refuse(("defaults", key), f"must be one value (an axis belongs in cells), got {say(item)}")
             elif (checked := self.scalar(("defaults", key), DEFAULTS[key], item)) is not None:
@@ -148,7 +148,7 @@ class EntryReader(ValueReader):
             own = self.given(where, item, workload)
             entries.append(self.filled(where, given.replaced_by(own), workload))
             self.check_trace(where, own, entries[-1])
-        return [arm for one in entries for arm in stall_rules.arms(one)]
+        return [arm for one in entries for arm in instrument_keys.arms(one)]
 
     def workload(self, path: Path, value: dict[str, Any]) -> CatalogWorkload | None:
         if "workload" not in value:
@@ -165,7 +165,15 @@ class EntryReader(ValueReader):
     # One entry or include.
 
     def given(self, path: Path, value: object, workload: CatalogWorkload, extra: tuple[str, ...] = ()) -> _OwnKeys:
-        allowed = (*extra, "params", "backends", trace_rules.KEY, stall_rules.KEY, *DEFAULTS, *workload.params)
+        allowed = (
+            *extra,
+            "params",
+            "backends",
+            instrument_keys.TRACE,
+            instrument_keys.STALLS,
+            *DEFAULTS,
+            *workload.params,
+        )
         known = self.mapping(path, value, allowed, lambda key: self.advice(key, workload, allowed))
         params = known.get("params", {})
         if isinstance(params, list):
@@ -177,9 +185,11 @@ class EntryReader(ValueReader):
             axes,
             self.axes(path, known, workload.params) | self.params(path, params, workload, known),
             self.scalars(path, known, LIMITS),
-            trace_rules.read_trace(self, (*path, key), known[key]) if (key := trace_rules.KEY) in known else None,
-            stall_rules.read_stalls(self, (*path, key), known[key], axes)
-            if (key := stall_rules.KEY) in known
+            instrument_keys.read_trace(self, (*path, key), known[key])
+            if (key := instrument_keys.TRACE) in known
+            else None,
+            instrument_keys.read_stalls(self, (*path, key), known[key], axes)
+            if (key := instrument_keys.STALLS) in known
             else None,
         )
 
@@ -245,7 +255,7 @@ class EntryReader(ValueReader):
         params = {k: (rule.normal(rule.default),) for k, rule in workload.params.items() if rule.default is not None}
         for conflict in conflicts(params | given.params | axes, workload):
             self.refuse_conflict(path, given, conflict)
-        if given.stalls and (problem := stall_rules.problem(workload, axes["phase"])):
+        if given.stalls and (problem := instrument_keys.stalls_problem(workload, axes["phase"])):
             self.refuse(path, problem)
         limits = {key: settled[key] for key in LIMITS} | given.limits
         backends = self.backends if given.backends is None else given.backends
@@ -259,8 +269,8 @@ class EntryReader(ValueReader):
 
     def check_trace(self, path: Path, own: _OwnKeys, entry: Entry) -> None:
         """Refuse the trace of an entry without a cell to trace; one that it got from elsewhere is not meant for it."""
-        if own.trace and (problem := trace_rules.problem(entry.axes["implementation"])):
-            self.refuse((*path, trace_rules.KEY), problem)
+        if own.trace and (problem := instrument_keys.trace_problem(entry.axes["implementation"])):
+            self.refuse((*path, instrument_keys.TRACE), problem)
 
     def refuse_conflict(self, path: Path, given: _OwnKeys, conflict: Conflict) -> None:
         """Report the conflict where it was written: in the entry, or once in the defaults."""

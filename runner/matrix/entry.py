@@ -13,7 +13,7 @@ from keras_matrix.runner.matrix.catalog import CatalogWorkload
 from keras_matrix.runner.matrix.grammar import Axes
 
 if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.task_request import TaskRequest
+    from keras_matrix.runner.matrix.task_rules import TaskRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.matrix import catalog as catalogs
-from keras_matrix.runner.matrix import grammar, stall_rules, trace_rules
+from keras_matrix.runner.matrix import grammar, instrument_keys
 from keras_matrix.runner.matrix.catalog import Catalog, CatalogWorkload
 from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, VERSION
 from keras_matrix.runner.matrix.task_rules import MAX_WORD, MAX_WORDS, METRIC, SHARED, SWITCHES
@@ -30,7 +30,7 @@ def json_schema(catalog: Catalog) -> Schema:
         **_mapping(
             {
                 "version": {"const": VERSION, "description": "version of the grammar"},
-                "defaults": _mapping({key: _one(key) for key in (*DEFAULTS, trace_rules.KEY)}),
+                "defaults": _mapping({key: _one(key) for key in (*DEFAULTS, instrument_keys.TRACE)}),
                 "backends": _one("backends"),
                 "cells": _list(_entry(catalog)),
                 "tasks": _list(_task()),
@@ -52,20 +52,20 @@ def _definitions(catalog: Catalog) -> Schema:
     """Return the shared definitions. Draft 7 cannot close an object composed of parts, so names are listed."""
     axes = {f"{key}_axis": _axis(_one(key)) for key in SETTINGS}
     settings = {key: _one(f"{key}_axis") for key in SETTINGS}
-    limits = {key: _one(key) for key in (*LIMITS, trace_rules.KEY, stall_rules.KEY)}
+    limits = {key: _one(key) for key in (*LIMITS, instrument_keys.TRACE, instrument_keys.STALLS)}
     again = {**settings, **limits, "backends": _one("backends")}
     left_out = {**settings, "backend": _axis({"enum": list(BACKENDS)})}
     return {
         "backends": {"type": "array", "items": {"enum": list(BACKENDS)}, "minItems": 1, "uniqueItems": True},
         **{key: rule.json_schema() for key, rule in DEFAULTS.items()},
-        trace_rules.KEY: trace_rules.json_schema(),
-        stall_rules.KEY: stall_rules.RULE.json_schema(),
+        instrument_keys.TRACE: instrument_keys.json_schema(),
+        instrument_keys.STALLS: instrument_keys.RULE.json_schema(),
         **axes,
         "again": {"type": "object", "properties": again},
         "again_name": {"enum": ["params", *again]},
         "left_out": {"type": "object", "properties": left_out, "minProperties": 1},
         "left_out_name": {"enum": list(left_out)},
-        "entry_name": {"enum": [*grammar.ENTRY_KEYS, trace_rules.KEY, stall_rules.KEY, *DEFAULTS]},
+        "entry_name": {"enum": [*grammar.ENTRY_KEYS, instrument_keys.TRACE, instrument_keys.STALLS, *DEFAULTS]},
         "users.params": _users_params(),
         **{key: part for workload in catalog.workloads.values() for key, part in _own_definitions(workload).items()},
     }

@@ -30,7 +30,7 @@ from keras_matrix.records.text import escaped
 from keras_matrix.records.traces.request import Trace, untraceable
 from keras_matrix.runner.errors import MatrixError
 from keras_matrix.runner.matrix import catalog as catalogs
-from keras_matrix.runner.matrix import stall_rules, strict_yaml
+from keras_matrix.runner.matrix import instrument_keys, strict_yaml
 from keras_matrix.runner.matrix.catalog import Catalog
 from keras_matrix.runner.matrix.entries import read
 from keras_matrix.runner.matrix.entry import ANYWHERE, Entry, PlacementKeys, placement_of
@@ -275,7 +275,7 @@ def _cells(entry: Entry) -> Iterator[Cell]:
             continue
         cell_id = hashlib.sha256(write(texts)).hexdigest()[:16]
         settings = Settings(*arguments)
-        together = stall_rules.together(settings) if entry.stalls else ""
+        together = instrument_keys.together(settings) if entry.stalls else ""
         task = entry.task.of(settings) if entry.task else None
         trace = None if entry.trace is None or untraceable(settings.implementation) else entry.trace
         yield Cell(settings, cell_id, *limits, task, trace, together=together, placement=placement)

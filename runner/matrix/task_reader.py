@@ -17,8 +17,7 @@ from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import LIMITS, SETTINGS, USER_PARAM, Axes
 from keras_matrix.runner.matrix.scalars import say
 from keras_matrix.runner.matrix.strict_yaml import REFUSED, Path, path_text
-from keras_matrix.runner.matrix.task_request import OWN, TaskRequest, labelled, workload_of
-from keras_matrix.runner.matrix.task_rules import SHARED
+from keras_matrix.runner.matrix.task_rules import OWN, SHARED, TaskRequest, labelled, workload_of
 
 if TYPE_CHECKING:
     from keras_matrix.runner.matrix.value_reader import ValueReader

@@ -1,16 +1,22 @@
-"""The grammar of an entry of `tasks`, in one place: every key with its rule, default and description.
+"""An entry of `tasks`: its grammar in one place, every key with rule, default and description; and its values.
 
 The reader of matrix files and the JSON Schema for editors use the tables below.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from keras_matrix.records.task import Compute, Goal
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.records.task import ALONE, DEFINITION, PREFIX, Compute, Goal, Task
 from keras_matrix.records.text import near
+from keras_matrix.runner.matrix.catalog import CatalogWorkload
 from keras_matrix.runner.matrix.grammar import LIMITS, SETTINGS, ValueRule
+from keras_matrix.runner.matrix.scalars import value_text
 
 # As in the files of other drivers, with blanks and capitals.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. +/%-]{0,63}", re.ASCII)
@@ -21,11 +27,9 @@ MAX_WORD = 4096
 MAX_PATTERN = 1000
 MAX_METRICS = 64
 MAX_WORDS = 256
-
 # Placeholders filled when a command starts; then those that the matrix fills in addition to its params.
 LATE = ("python", "outputs")
 ALWAYS = ("backend", "gpus", "workers", "task")
-
 SWITCHES: Mapping[str, ValueRule] = {
     "shell": ValueRule("bool", default=False, meaning="run the command, which is then a single text, with /bin/sh"),
     "folder": ValueRule("str", default=".", meaning="its working folder, relative to the matrix file"),
@@ -52,6 +56,7 @@ METRIC: Mapping[str, ValueRule] = {
 }
 METRIC_KEYS = ("pattern", *METRIC)
 KEYS = ("task", "command", "params", "backends", "metrics", "environment", "inherit", "wrap", *SWITCHES, *SHARED)
+OWN = "own"  # for settings that a command decides itself
 
 
 def task_key_advice(key: str) -> str:
@@ -85,3 +90,50 @@ def pattern_problem(pattern: str) -> str | None:
     if groups > 1:
         return f"must have one group, got {groups}; write (?: ) for groups without a value: {pattern!r}"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRequest:
+    """A task with placeholders, the axis over which its cells are compared, if any, and its value by their label."""
+
+    task: Task
+    compared: str | None
+    labels: Mapping[str, Scalar]
+
+    @property
+    def definition(self) -> str:
+        """Return the hash of the task, without the values of axes, for the identity of its cells."""
+        return hashlib.sha256(canonical(self.task).encode(errors="surrogatepass")).hexdigest()[:16]
+
+    def of(self, settings: Settings) -> Task:
+        """Return the task of a cell with its values filled in."""
+        values = {name: value for name, value in settings.params.items() if name != DEFINITION}
+        if self.compared is not None:
+            values[self.compared] = self.labels[settings.backend]
+        known = {name: value_text(value) for name, value in values.items()}
+        known |= {"gpus": str(self.task.gpus), "workers": str(self.task.workers), "task": self.task.name}
+        return replace(
+            self.task,
+            command=[filled(word, known) for word in self.task.command],
+            wrap=[filled(word, known) for word in self.task.wrap],
+            environment={name: filled(value, known) for name, value in self.task.environment.items()},
+        )
+
+
+def labelled(axis: str | None, values: tuple[Scalar, ...]) -> dict[str, Scalar]:
+    """Return the label of each value of the compared axis: a backend's own name, else `batch_size=32`."""
+    if axis is None:
+        return {ALONE: ALONE}
+    if axis == "backend":
+        return {str(value): value for value in values}
+    return {f"{axis}={value_text(value)}": value for value in values}
+
+
+def workload_of(name: str) -> CatalogWorkload:
+    """Return a task as a workload: one step of one sample is the full command."""
+    return CatalogWorkload(f"{PREFIX}{name}", "task", "an external command", 1, 1, (OWN,))
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """Return the text with its placeholders `{name}` filled; unknown ones and a shell's `${name}` are unchanged."""
+    return PLACE.sub(lambda place: values.get(place.group(1), place.group(0)), text)

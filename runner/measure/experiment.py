@@ -20,11 +20,11 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Machine
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.executors.contract import Contract
+from keras_matrix.runner.executors import Contract
 from keras_matrix.runner.interrupts import deferring_interrupts
 from keras_matrix.runner.machine import machine
 from keras_matrix.runner.machine.mounts import import_roots
-from keras_matrix.runner.machine.surroundings import pinning
+from keras_matrix.runner.machine.surroundings import processors
 from keras_matrix.runner.machine.tree_memory import end_leftovers
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer, StoredPlacements, planned_cells, stored_progress
@@ -32,8 +32,7 @@ from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, measure, utc_now
 from keras_matrix.runner.plan.adaptive import Adaptive, ArmsQuestion, SessionGoal
 from keras_matrix.runner.plan.plan import PlannedRepeat, estimates
-from keras_matrix.runner.plan.session import ArmRequest, Session, SessionRequest, begin, resume, writing
-from keras_matrix.runner.plan.stopping import stopping
+from keras_matrix.runner.plan.session import ArmRequest, Session, SessionRequest, begin, resume, stopping, writing
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.regression.gate import Rule
@@ -125,7 +124,7 @@ def measured(request: RunRequest, experiment: Experiment, display: Display) -> S
     """Measure an experiment, continuing an unfinished session of it if there is one, and return the session."""
     wanted = experiment.session(request)
     if request.executors.contract.local_machine:
-        pinning.check(cell.settings for cell in wanted.cells)
+        processors.check(cell.settings for cell in wanted.cells)
         _check_gpus(wanted.cells)
     if lines := left_out.lines(left_out.read(wanted.about)):
         display.say("\n".join(lines))
@@ -164,12 +163,12 @@ def measured(request: RunRequest, experiment: Experiment, display: Display) -> S
             if places is None:
                 measure(context, session.pending, adaptive.more)
             else:
-                from keras_matrix.runner.measure.machines import concurrent  # only a cluster or several GPUs need it
+                from keras_matrix.runner.measure import machines
 
                 display.say(places.about())
                 display.problems(f"{name}: {warning}" for name, warning in places.warnings().items())
                 context = replace(context, observer=StoredPlacements(observer, session.first, wanted.cells, utc_now))
-                concurrent.measure(context, session.pending, places, adaptive.more)
+                machines.measure(context, session.pending, places, adaptive.more)
         session.finish(adaptive.why(), utc_now())
         return session
 
@@ -220,7 +219,7 @@ def _places(request: RunRequest, session: Session, wanted: SessionRequest, here:
     if found is not None or not (own.contract.local_machine and parallel):
         return found
     from keras_matrix.runner.executors.gpu_places import GpuMachine, GpuPlaces
-    from keras_matrix.runner.machine.gpus.present import present_gpus
+    from keras_matrix.runner.machine.gpus.nvml import present_gpus
 
     python = {run.run_id: wanted.arms[name].python for name, run in session.runs.items()}
     machine = GpuMachine(here.host_id, os.environ, present_gpus())

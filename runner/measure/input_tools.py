@@ -16,7 +16,7 @@ from typing import Protocol
 from keras_matrix.records.codec import CodecError, decode, loads, to_json
 from keras_matrix.records.instruments.input_use import InputProbe
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.machine.data_folders import DataFolders
+from keras_matrix.runner.machine.mounts import DataFolders
 
 PROBE = "keras_matrix.models.inputs.probe"
 CONVERT = "keras_matrix.models.inputs.stored.convert"

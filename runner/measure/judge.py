@@ -47,8 +47,9 @@ from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.records.text import percentage, plural, printable_values
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.measure.lost_gpu import busy_gpu, lost_gpu
-from keras_matrix.runner.measure.work_judge import (
+from keras_matrix.runner.measure.evidence import (
+    busy_gpu,
+    lost_gpu,
     malformed,
     mismatch,
     misplaced,

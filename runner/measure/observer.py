@@ -61,7 +61,7 @@ class OpenRepeats:
 class StoredPlacements:
     """Stores what each machine measures at the moment, for displays, and passes every event on.
 
-    It is not safe for threads: `runner.measure.machines.concurrent` gives it one event at a time.
+    It is not safe for threads: `runner.measure.machines` gives it one event at a time.
     """
 
     def __init__(self, observer: Observer, run: Run, cells: Iterable[Cell], now: Callable[[], datetime]) -> None:

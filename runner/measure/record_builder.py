@@ -22,8 +22,8 @@ from keras_matrix.records.store import Problem
 from keras_matrix.records.task import TaskRun, primary_missing
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
-from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.executors.tasks.observation import TaskObservation
+from keras_matrix.runner.executors import Outcome, TaskObservation
+from keras_matrix.runner.measure.evidence import reported_lost
 from keras_matrix.runner.measure.judge import (
     ResultRefused,
     StatusVerdict,
@@ -33,7 +33,6 @@ from keras_matrix.runner.measure.judge import (
     judge,
     not_run,
 )
-from keras_matrix.runner.measure.lost_gpu import reported_lost
 
 OUTPUT_TAIL_CHARACTERS = 8000
 MOST_NAMED = 3

@@ -11,33 +11,33 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakValueDictionary
 
+from keras_matrix.analysis.surroundings.disturbance import cause_of, disturbed, share_while_waiting
 from keras_matrix.records.host.device_lists import GpuChoice
 from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.schema import MEASURED, Machine, Record, Status
 from keras_matrix.records.store import Run
 from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCell
-from keras_matrix.runner.executors.contract import Contract
+from keras_matrix.runner.executors import Contract, Executor, Outcome, Running, WaitingCell
 from keras_matrix.runner.executors.shared_folders import autotuned, compile_cache, cuda_cache, made, remove_kernels
 from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.attempts import Attempts, Key
-from keras_matrix.runner.measure.lost_gpu import LostGpus
+from keras_matrix.runner.measure.evidence import LostGpus
 from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.measure.record_builder import record_of, with_changes
 from keras_matrix.runner.plan.plan import PlannedRepeat, calibration_group, longest_epoch_s, steps_for
 
 if TYPE_CHECKING:
     from keras_matrix.runner.executors.preflight import Preflight
-
-from keras_matrix.analysis.surroundings.disturbance import cause_of, disturbed, share_while_waiting
 
 MOST_REPLACEMENTS = 1
 # Share of a session's blocks: a machine that disturbs more of them always does, and repeating only doubles the cost.
@@ -46,6 +46,9 @@ REPLACED_SHARE, SURELY_REPLACED = 0.25, 2
 ROOM_FACTOR = 2
 # All processes of a cell do the same work; one of them is traced.
 TRACED_REPEAT = 0
+INFRA_ATTEMPTS = 3
+Key: TypeAlias = tuple[str, str, int]
+"""Arm, cell_id and number of a repeat."""
 
 
 def utc_now() -> datetime:
@@ -398,7 +401,7 @@ class Scheduler:
 
             record = with_trace_stored(run, job, record)
         if self._context.log_dir is not None and record.status is not Status.INFRA:
-            from keras_matrix.runner.measure.tensorboard.writer import AttemptToWrite, written
+            from keras_matrix.runner.measure.tensorboard import AttemptToWrite, written
 
             record = written(AttemptToWrite(record, outcome.usage_series, job), self._context.log_dir)
         remove_tree(job.folder)
@@ -451,3 +454,45 @@ def judged_together(ended: Sequence[tuple[str, Outcome]]) -> tuple[bool, list[Ou
         around = replace(outcome.surroundings, disturbed=text, waiting_cpu_share=share)
         found.append(replace(outcome, surroundings=around))
     return reason is not None, found
+
+
+class Attempts:
+    """Counts the attempts of each repeat: all that are stored, and those of this start of the runner.
+
+    Several threads may use it, if only one at a time works on a repeat.
+    """
+
+    def __init__(self, runs: Mapping[str, Run]) -> None:
+        """Read the stored attempts of the run of each arm."""
+        self._next: Counter[Key] = Counter()
+        for name, run in runs.items():
+            self._next.update({(name, r.cell_id, r.repeat): r.attempt + 1 for r in run.load()[0]})
+        self._tried: Counter[Key] = Counter()
+        # Only while somebody uses it: a run may have thousands of comparisons.
+        self._guard, self._calibrating = threading.Lock(), WeakValueDictionary[str, threading.Lock]()
+
+    def calibrating(self, group: str) -> threading.Lock:
+        """Return the lock of a comparison's calibration, which only one of its blocks may make."""
+        with self._guard:
+            return self._calibrating.setdefault(group, threading.Lock())
+
+    def next(self, key: Key) -> int:
+        """Return the number of the next attempt."""
+        return self._next[key]
+
+    def ended(self, key: Key) -> None:
+        """Count an attempt that has ended."""
+        self._next[key] += 1
+        self._tried[key] += 1
+
+    def exhaust(self, key: Key) -> None:
+        """Leave no further attempt to a repeat."""
+        self._tried[key] = INFRA_ATTEMPTS
+
+    def again(self, key: Key) -> None:
+        """Give a repeat all of its attempts again."""
+        self._tried[key] = 0
+
+    def are_left(self, key: Key) -> bool:
+        """Return whether a repeat that the infrastructure failed may be tried again."""
+        return self._tried[key] < INFRA_ATTEMPTS

@@ -1,22 +1,54 @@
-"""The content of one notification, from which the text of an issue and the document of a webhook are made. Pure."""
+"""Which notifications are due for a history, given those that were sent, and the content of one of them. Pure.
+
+A change point keeps its thread while its position moves by at most `MOVES` sessions, which is less than the shortest
+distance of two; the oldest of several threads of one change point counts, the others are duplicates. A thread that a
+person closed stays closed. One whose change point is no longer found is closed only if a rule with a lower threshold
+does not find it either: a change near the threshold is found on some nights and not on others.
+
+What the traces on both sides of a change show, if both sides have one.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import math
 import shlex
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 
 from keras_matrix.analysis.findings import likely_owner
-from keras_matrix.analysis.history.change_points import PACKAGES, Change, VersionChange, packages_around
+from keras_matrix.analysis.history.change_points import (
+    MOVES,
+    PACKAGES,
+    Assessment,
+    Change,
+    ChangeKind,
+    VersionChange,
+    change_points,
+    kind_of,
+    packages_around,
+    slowdown,
+)
 from keras_matrix.analysis.history.sessions import History
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.analysis.traces import OperationShift
+from keras_matrix.analysis.traces import OperationShift, largest_shifts
 from keras_matrix.analysis.views.history_view import ChangeView, HistoryView
 from keras_matrix.dashboards.charts.time_series import date
 from keras_matrix.records.backends import KERAS_HUB
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.history_reader import Past, PastRun
+from keras_matrix.records.store import Run
 from keras_matrix.records.task import PREFIX
 from keras_matrix.records.text import Unit, percent_change, plural, quantity, unit_for
-from keras_matrix.runner.notify.events import Due, Event
+from keras_matrix.records.traces.request import TraceError
+from keras_matrix.records.traces.table import TraceSummary
+from keras_matrix.runner.measure.traces import FOLDER, stored_traces, table_of
+
+GROWS_BY, GROWS_AT_LEAST = 1.25, 0.02
+GONE_BELOW = 2.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +168,139 @@ def commands(notice: Notice) -> list[str]:
 def machine_changes(notice: Notice) -> list[VersionChange]:
     """Return what changed there and is not part of an environment, so that `runner gate` cannot show its share."""
     return [one for one in notice.change.versions if one.name not in PACKAGES]
+
+
+class Event(StrEnum):
+    """What a notification says about a change point."""
+
+    OPENED = "opened"
+    GROWN = "grown"
+    RECOVERED = "recovered"
+    INTENDED = "intended"
+    GONE = "gone"
+    REOPENED = "reopened"
+    DUPLICATE = "duplicate"
+
+
+CLOSING = frozenset({Event.RECOVERED, Event.INTENDED, Event.GONE, Event.DUPLICATE})
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """What was sent about one change point: at `run_id`, last the event `last`, which stated `slower_by`.
+
+    `number` grows with time; `events` counts what was sent. A thread without `is_open` after an event that closes none
+    was closed by a person.
+    """
+
+    number: int
+    history: str
+    run_id: str
+    slower_by: float
+    last: Event
+    events: int
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """An event to notify of. `thread` is None for a new one, `change` if it is no longer found.
+
+    `original` is the thread of which a duplicate is one.
+    """
+
+    event: Event
+    assessed: Assessment
+    change: Change | None = None
+    thread: Thread | None = None
+    original: Thread | None = None
+
+    @property
+    def slower_by(self) -> float:
+        """Return the factor that the notification states."""
+        if self.change is not None:
+            return slowdown(self.change, self.assessed.history.figure.goal)
+        return self.thread.slower_by if self.thread else 1.0
+
+
+def history_key(history: History) -> str:
+    """Return what identifies a history: 16 hex digits of the hash of its cell, host and device."""
+    place = [history.cell_id, history.host_id, list(history.device) if history.device else None]
+    return hashlib.sha256(canonical(place).encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def due(one: Assessment, threads: Sequence[Thread]) -> list[Due]:
+    """Return what is to be sent about a history, in the order of its changes."""
+    key, goal = history_key(one.history), one.history.figure.goal
+    own = sorted((thread for thread in threads if thread.history == key), key=lambda thread: thread.number)
+    changes = [change for change in one.changes if kind_of(change, goal) is not ChangeKind.FASTER]
+    nearest = {thread.number: _nearest(one, changes, thread) for thread in own}
+    found: list[Due] = []
+    for change in changes:
+        same = [thread for thread in own if nearest[thread.number] is change]
+        event = _event(one, change, same[0] if same else None)
+        if event is not None:
+            found.append(Due(event, one, change, same[0] if same else None))
+        found += [Due(Event.DUPLICATE, one, change, more, same[0]) for more in same[1:] if more.is_open]
+    lost = [thread for thread in own if nearest[thread.number] is None]
+    return found + [Due(Event.GONE, one, thread=thread) for thread in lost if _is_gone(one, thread)]
+
+
+def duplicates(one: Assessment, threads: Sequence[Thread]) -> Iterator[Due]:
+    """Yield the threads that another runner opened at the same time for a change point that already has one."""
+    return (found for found in due(one, threads) if found.event is Event.DUPLICATE)
+
+
+def _event(one: Assessment, change: Change, thread: Thread | None) -> Event | None:
+    kind, goal = kind_of(change, one.history.figure.goal), one.history.figure.goal
+    if thread is None:
+        return Event.OPENED if kind is ChangeKind.SLOWER else None
+    if kind is ChangeKind.SLOWER and not thread.is_open:
+        return Event.REOPENED if thread.last in CLOSING - {Event.DUPLICATE} else None
+    if not thread.is_open or thread.last in CLOSING:  # if open nevertheless, a person reopened it
+        return None
+    closes = {ChangeKind.REPAIRED: Event.RECOVERED, ChangeKind.INTENDED: Event.INTENDED}
+    if kind is ChangeKind.SLOWER:
+        return Event.GROWN if _has_grown(thread.slower_by, slowdown(change, goal)) else None
+    return closes.get(kind)
+
+
+def _has_grown(before: float, now: float) -> bool:
+    return now / before - 1 >= GROWS_AT_LEAST and math.log(now) >= GROWS_BY * math.log(before)
+
+
+def _nearest(one: Assessment, changes: Sequence[Change], thread: Thread) -> Change | None:
+    at = bisect_left([session.run_id for session in one.history.valued], thread.run_id)
+    near = [change for change in changes if abs(change.index - at) <= MOVES]
+    return min(near, key=lambda change: abs(change.index - at), default=None)
+
+
+def _is_gone(one: Assessment, thread: Thread) -> bool:
+    runs = [session.run_id for session in one.history.valued]
+    if not thread.is_open or thread.last in CLOSING or thread.run_id not in runs:
+        return False
+    at = runs.index(thread.run_id)
+    return not any(abs(index - at) <= MOVES for index in change_points(one.history.logs, GONE_BELOW))
+
+
+def shifts_of(past: Past, one: Assessment, change: Change) -> list[OperationShift] | None:
+    """Return the operations whose time differs most between the newest traces of both levels; None without two."""
+    at = [level.first for level in one.levels].index(change.index)
+    tables = []
+    for level in one.levels[at - 1 : at + 1]:
+        runs = {session.run_id for session in one.history.valued[level.first : level.last + 1]}
+        ordered = (run for run in reversed(past.runs) if run.run_id in runs)
+        tables.append(next((table for run in ordered if (table := _table(run, one))), None))
+    before, after = tables
+    return largest_shifts(before, after) if before and after else None
+
+
+def _table(run: PastRun, one: Assessment) -> TraceSummary | None:
+    stored = Run(run.root / run.run_id)
+    if not any((stored.folder / FOLDER).glob(f"{one.history.cell_id}.*")):
+        return None
+    for record, path in stored_traces(stored, stored.load()[0]):
+        if (record.cell_id, record.machine.host_id) == (one.history.cell_id, one.history.host_id):
+            with suppress(TraceError):
+                return table_of(path)
+    return None

@@ -27,8 +27,7 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.store import Problem
 from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import printable_values
-from keras_matrix.runner.notify.events import CLOSING, Event, Thread, history_key
-from keras_matrix.runner.notify.notice import Notice, commands, summary
+from keras_matrix.runner.notify.notice import CLOSING, Event, Notice, Thread, commands, history_key, summary
 from keras_matrix.runner.notify.places import NotifyError, Webhook
 
 FILE = "notified.jsonl"

@@ -1,5 +1,6 @@
-"""Live progress: a bar on a terminal, plain lines otherwise, nothing with --json.
+"""The output of a command while it measures: progress on stdout, problems on stderr; nothing with --json.
 
+On a terminal there is a bar, otherwise plain lines.
 The bar is redrawn once a second, because the runner must not use the CPU while a cell runs.
 
 Without a terminal a line is printed when an attempt ends; fine-tuning takes minutes until then. What a process does is
@@ -11,20 +12,73 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 from keras_matrix.records.host.streams import discard
 from keras_matrix.records.schema import Record, Status
-from keras_matrix.records.text import duration, printable
+from keras_matrix.records.text import bytes_text, duration, printable
 from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.measure.observer import Observer
+from keras_matrix.runner.plan.largest_batch import LargestCell, LargestFound, Try
 from keras_matrix.runner.plan.plan import PlannedRepeat
-from keras_matrix.runner.progress.attempt_text import CellNames, OutcomeText
-from keras_matrix.runner.progress.time_left import TimeLeft
+from keras_matrix.runner.progress.time_left import CellNames, OutcomeText, TimeLeft
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.plan.largest_batch import LargestFound
 
 FIRST_S = 15.0
 POLL_S = 5.0  # a wake-up that reads a clock: the runner must not use the CPU while a cell runs
+
+
+class TerminalDisplay:
+    """Prints progress and problems; with `quiet`, as for --json, only the problems of the preflight."""
+
+    def __init__(self, quiet: bool, problems: set[str] | None = None) -> None:
+        self.quiet = quiet
+        self._problems = set() if problems is None else problems
+
+    @property
+    def known_problems(self) -> Collection[str]:
+        """The problems that have been printed in full."""
+        return self._problems
+
+    def say(self, text: str) -> None:
+        """Print a text."""
+        if not self.quiet:
+            print(text, flush=True)
+
+    def problems(self, lines: Iterable[str]) -> None:
+        """Print each problem of the preflight once."""
+        for line in lines:
+            if line not in self._problems:
+                print(f"preflight: {line}", file=sys.stderr)
+            self._problems.add(line)
+
+    def tried(self, cell: Cell, found: Try) -> None:
+        """Print whether a batch size fitted."""
+        if not self.quiet:
+            print(tried_line(cell, found), file=sys.stderr, flush=True)
+
+    def largest(self, found: LargestFound) -> None:
+        """Print the largest batch that fits, of each cell."""
+        self.say("\n".join(lines(found, self.known_problems)))
+
+    def warn(self, text: str) -> None:
+        """Print a warning on stderr."""
+        print(f"runner: {text}", file=sys.stderr)
+
+    def progress(
+        self, repeats: Sequence[PlannedRepeat], pending: Sequence[PlannedRepeat], estimates_s: Mapping[str, float]
+    ) -> AbstractContextManager[Observer]:
+        """Return a context manager whose value prints the attempts of a session."""
+        return progress(self.quiet, repeats, pending, estimates_s, self._problems)
+
+    def of_a_try(self) -> TerminalDisplay:
+        """Return the display for a try of a batch size: only problems are printed."""
+        return TerminalDisplay(True, self._problems)
 
 
 class Silent:
@@ -172,3 +226,39 @@ def printing(states: LongStates, say: Callable[[str], None]) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+def lines(largest: LargestFound, printed: Collection[str] = ()) -> list[str]:
+    """Return a heading, and a line with the result of each cell."""
+    by_cell = {one.planned: one for one in largest.found}
+    earlier = ", as found by the run that is continued" if largest.by_earlier_start else ""
+    heading = f"largest batch that fits{earlier}:"
+    return [heading, *(line(cell_name(cell), by_cell[cell.cell_id], printed) for cell in largest.cells)]
+
+
+def line(name: str, found: LargestCell, printed: Collection[str] = ()) -> str:
+    """Return the result of a cell as text; of a problem that was printed in full, only the name."""
+    if found.stopped:
+        status, _, reason = found.stopped.partition(": ")
+        stopped = f"{status}: {reason.partition(':')[0]}" if reason in printed else found.stopped
+        return f"{name}  stopped at batch {found.batch_size}: {stopped}"
+    if found.largest is None:
+        return f"{name}  batch 1 does not fit; use fewer samples, a smaller model or more memory"
+    beyond = found.smallest_too_large or "none tried"
+    memory = bytes_text(found.peak_memory_bytes)
+    return f"{name}  fits {found.largest}  too large {beyond}  peak memory {memory}  tries {found.tries}"
+
+
+def cell_name(cell: Cell) -> str:
+    """Return the backend and the cell, without its batch size, which is searched."""
+    return f"{cell.settings.backend:<10}  {_cell_text(cell)}"
+
+
+def tried_line(cell: Cell, tried: Try) -> str:
+    """Return how a try of a batch size ended."""
+    ended = f"fits, peak memory {bytes_text(tried.peak_memory_bytes)}" if tried.fits else f"{tried.status}"
+    return f"trying {cell.settings.backend} {_cell_text(cell)} batch {tried.batch_size}: {ended}"
+
+
+def _cell_text(cell: Cell) -> str:
+    return settings_text(cell.settings, without=("batch_size",))

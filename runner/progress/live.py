@@ -30,8 +30,7 @@ from keras_matrix.records.text import duration
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import OpenRepeats
 from keras_matrix.runner.plan.plan import PlannedRepeat
-from keras_matrix.runner.progress.attempt_text import CellNames, OutcomeText
-from keras_matrix.runner.progress.time_left import TimeLeft
+from keras_matrix.runner.progress.time_left import CellNames, OutcomeText, TimeLeft
 
 Texts = tuple[TimeLeft, OutcomeText, CellNames]
 MOST_MACHINE_LINES = 8

@@ -1,17 +1,32 @@
-"""Cells named on the command line: by the beginning of an id, by a workload, or as in jax:mnist_mlp."""
+"""Finds the cells that a command names, in the matrix or else in the stored runs.
+
+A cell is named by the beginning of its id, by its workload, or as in jax:mnist_mlp.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
+from keras_matrix.analysis.comparison.context import UnreadFile
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
+from keras_matrix.records.store import Results, Run
 from keras_matrix.records.task import PREFIX
 from keras_matrix.records.text import near
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.grammar import LIMITS
+from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_text
+from keras_matrix.runner.measure.request import RunRequest
+from keras_matrix.runner.plan.largest_batch import refuse
+from keras_matrix.runner.service.histories import without_run
+from keras_matrix.runner.service.stored import unread_file, unread_lines
 
 HELP = "a cell id or its beginning, or a workload, as in mnist_mlp or jax:mnist_mlp"
+LIMIT_FACTOR = 3.0  # of the longest process of a stored cell: its time limit, if that is above the default
 
 
 def matching(text: str, there: Mapping[str, Settings]) -> list[str]:
@@ -23,7 +38,7 @@ def one_of(text: str, there: Mapping[str, Settings], where: str) -> str:
     """Return the id of the cell that a text names. Raises `UsageError` if there is no such cell or more than one."""
     found = matching(text, there)
     if not found:
-        refuse(text, there, where)
+        refuse_cell(text, there, where)
     if len(found) > 1:
         ask(text, found, there)
     return found[0]
@@ -35,7 +50,7 @@ def ask(text: str, found: Sequence[str], there: Mapping[str, Settings]) -> None:
     raise UsageError("\n".join([f"CELL: {text!r} names {len(found)} cells; name one by its id:", *lines]))
 
 
-def refuse(text: str, there: Mapping[str, Settings], where: str, unread: Sequence[str] = ()) -> NoReturn:
+def refuse_cell(text: str, there: Mapping[str, Settings], where: str, unread: Sequence[str] = ()) -> NoReturn:
     """Raise `UsageError` for a text that names no cell; `unread` are lines about files that may have it."""
     names = sorted({f"{settings.backend}:{settings.workload}" for settings in there.values()})
     known = {name for settings in there.values() for name in _names(settings)}
@@ -46,3 +61,74 @@ def refuse(text: str, there: Mapping[str, Settings], where: str, unread: Sequenc
 def _names(settings: Settings) -> set[str]:
     plain = {settings.workload, settings.workload.removeprefix(PREFIX)}
     return plain | {f"{settings.backend}:{name}" for name in plain}
+
+
+def chosen_cell(request: RunRequest, name: str, unlike_tasks: str) -> Cell:
+    """Return the one cell of this name, of the matrix or else of a stored run.
+
+    Raises `UsageError`, for an external command with `unlike_tasks`: why it cannot be one.
+    """
+    there = named_cells(request, name)
+    matrix = request.choice.matrix
+    if not there:
+        raise UsageError(f"CELL: there is no {matrix} and {without_run([request.results], 'name a --matrix')}")
+    settings = {cell_id: cell.settings for cell_id, cell in there.items()}
+    chosen = there[one_of(name, settings, searched(matrix))]
+    if chosen.task is not None:
+        raise UsageError(f"CELL: {name!r} is an external command{unlike_tasks}")
+    refuse([chosen])
+    return chosen
+
+
+def named_cells(request: RunRequest, name: str) -> dict[str, Cell]:
+    """Return the cells of the matrix or, if it has no such cell, of the stored runs, the newest first, by id."""
+    found = {cell.cell_id: cell for cell in request.choice.load(largest=True)[1]} if request.choice.has_matrix else {}
+    if matching(name, {one: cell.settings for one, cell in found.items()}):
+        return found
+    service = request.choice.service
+    for run in reversed(Results(request.results).runs()):
+        records = [record for record in run.load()[0] if not record.settings.workload.startswith(PREFIX)]
+        there: dict[str, list[Record]] = {}
+        for record in records:
+            if not service or service.runs(record.settings):
+                there.setdefault(cell_id(record.settings), []).append(record)
+        found |= {one: stored_cell(own) for one, own in there.items() if one not in found}
+        if matching(name, {one: own[0].settings for one, own in there.items()}):
+            return found
+    return found
+
+
+def searched(matrix: Path) -> str:
+    """Return where cells have been looked for."""
+    return f"{matrix} or a stored run" if matrix.is_file() else f"a stored run (there is no {matrix} here)"
+
+
+def stored_limit_s(records: Sequence[Record]) -> float:
+    """Return the time limit of a cell of a stored run, which does not say what it was: far above what it took."""
+    usual_s, most_s = float(LIMITS["timeout_s"].default or 0), float(LIMITS["timeout_s"].maximum or 0)
+    taken_s = max((record.harness.wall_time_s or 0.0 for record in records), default=0.0)
+    return min(most_s, max(usual_s, LIMIT_FACTOR * taken_s))
+
+
+def stored_cell(records: Sequence[Record], repeats: int = 1) -> Cell:
+    """Return the cell of these records, to be measured again in this number of processes."""
+    settings = records[0].settings
+    return Cell(settings, cell_id(settings), repeats, stored_limit_s(records), None)
+
+
+def run_with_cell(runs: Sequence[Run], name: str) -> tuple[Run, list[UnreadFile]]:
+    """Return the first of these runs that has the named cell, and the files of those before it that cannot be read.
+
+    Raises `UsageError`.
+    """
+    seen: dict[str, Settings] = {}
+    unread: list[UnreadFile] = []
+    for run in runs:
+        records, problems = run.load()
+        settings = {record.cell_id: record.settings for record in records}
+        if matching(name, settings):
+            return run, unread
+        seen = settings | seen
+        unread += [unread_file(run.folder.parent, problem) for problem in problems]
+    where = f"run {runs[0].run_id}" if len(runs) == 1 else f"the {len(runs)} runs of {runs[0].folder.parent}"
+    return refuse_cell(name, seen, where, unread_lines(unread))

@@ -29,15 +29,14 @@ from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Run
 from keras_matrix.records.text import near
-from keras_matrix.runner.checks import fc
-from keras_matrix.runner.checks.fc import PRECISIONS, ProofRequest, matrix_of, workers_on
+from keras_matrix.runner.checks import proofs
+from keras_matrix.runner.checks.proofs import PRECISIONS, ProofRequest, matrix_of, workers_on
 from keras_matrix.runner.errors import MatrixError, UsageError
 from keras_matrix.runner.executors.process.probe import ProcessProbe
 from keras_matrix.runner.executors.supervise.visible_gpus import count_gpus
 from keras_matrix.runner.interrupts import interruptible
 from keras_matrix.runner.machine import machine
-from keras_matrix.runner.machine.preflight.facts import read_gpus
-from keras_matrix.runner.machine.preflight.rules import gpu_problems
+from keras_matrix.runner.machine.preflight import gpu_problems, read_gpus
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import DEFAULTS
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
@@ -197,7 +196,7 @@ def prove(flags: FcFlags, results: Path, seams: Seams, say: Callable[[str], None
         return FcProof(request, seed, device, (), dict.fromkeys(backends, missing), missing)
     probe = seams.probe or ProcessProbe(str(results.resolve()))
     with interruptible():
-        answers, refused = fc.prove(probe, backends, ProofOrder(tasks, seed=seed, device=device), say)
+        answers, refused = proofs.prove_modes(probe, backends, ProofOrder(tasks, seed=seed, device=device), say)
     if answers and not request.fixed:  # a proof of other sizes, or of some variants only, is not what rows show
         for problem in proof.load(results)[1]:
             say(f"{problem}; it is replaced")

@@ -10,8 +10,7 @@ from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.errors import UsageError, made_from_values
-from keras_matrix.runner.machine.data_folders import DataFolders
-from keras_matrix.runner.machine.mounts import import_roots
+from keras_matrix.runner.machine.mounts import DataFolders, import_roots
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import LIMITS, MAX_TEXT, ValueRule
 from keras_matrix.runner.matrix.reader import expand, parse

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import loads
-from keras_matrix.runner.checks.first_hour.checks import Hour, steps
-from keras_matrix.runner.checks.first_hour.measured import HourTarget
-from keras_matrix.runner.checks.first_hour.steps import CheckStep, Done, Report, StepOutcome, StepResult, read
+from keras_matrix.runner.checks.first_hour import Hour, HourTarget, steps
+from keras_matrix.runner.checks.first_hour_steps import CheckStep, Done, Report, StepOutcome, StepResult, read
 from keras_matrix.runner.errors import InfrastructureError, InputError, Interrupted, UsageError
 from keras_matrix.runner.executors.preflight import preflight_of
 from keras_matrix.runner.executors.probe import Probe, probe_settings

@@ -1,12 +1,81 @@
-"""Finds the cells whose largest batch is searched, one per backend."""
+"""Searches the largest batch that fits, for `runner fit-batch` and for cells with `batch_size: largest`.
+
+Each try has its own process and its own run in the folder `fit-batch` of the results folder, so that reports, history
+and uploads do not treat it as a measurement.
+"""
 
 from __future__ import annotations
 
-from keras_matrix.records.schema import Status
+from collections.abc import Sequence
+from dataclasses import replace
+
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.store import Results, latest_attempts
+from keras_matrix.records.store_failure import StoreFailure
+from keras_matrix.runner.machine import machine
 from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.experiment import Display, Experiment, measured, origin
 from keras_matrix.runner.measure.request import RunRequest
-from keras_matrix.runner.plan.largest_batch import LargestCell, check_limit
+from keras_matrix.runner.plan import largest_batch
+from keras_matrix.runner.plan.largest_batch import LargestCell, LargestFound, Try, check_limit, search
+from keras_matrix.runner.plan.session import resume, writing
 from keras_matrix.runner.service import cells
+
+FOLDER = "fit-batch"
+
+
+def find(request: RunRequest, cell: Cell, display: Display) -> LargestCell:
+    """Search the largest batch of a cell."""
+    return largest_batch.found_of(cell, search(lambda size: _try(request, cell, size, display)))
+
+
+def with_largest(request: RunRequest, experiment: Experiment, display: Display) -> Experiment:
+    """Return the experiment with a number in place of each `batch_size: largest`, and show what was found."""
+    cells = [cell for cell in experiment.cells if cell.uses_largest_batch]
+    largest_batch.check_limit(cells, request.memory_bytes, "batch_size: largest")
+    with writing(request.results) as results:
+        earlier = None if request.new else _of_earlier_start(request, results, experiment)
+        found = earlier or [find(request, cell, display) for cell in cells]
+    display.largest(LargestFound(cells, found, earlier is not None))
+    return _numbered(request, experiment, found)
+
+
+def _numbered(request: RunRequest, experiment: Experiment, found: Sequence[LargestCell]) -> Experiment:
+    about = {**experiment.about, largest_batch.KEY: largest_batch.about(found, request.memory_bytes)}
+    return replace(experiment, cells=largest_batch.resolved(experiment.cells, found), about=about)
+
+
+def _of_earlier_start(request: RunRequest, results: Results, experiment: Experiment) -> list[LargestCell] | None:
+    """Return the search results of the run that this command will continue; None if it continues no run."""
+    for run in reversed(results.runs()):
+        try:
+            found = largest_batch.stored_results(run.about(), experiment.cells, request.memory_bytes)
+        except StoreFailure:
+            continue  # reported by `resume`
+        if not found:
+            continue
+        wanted = _numbered(request, experiment, found).session(request)
+        if resume(results, wanted, machine.detect(), say=lambda text: None):
+            return found
+    return None
+
+
+def _try(request: RunRequest, cell: Cell, size: int, display: Display) -> Try:
+    """Train a few steps at a batch size in a separate process."""
+    record = _latest(request, largest_batch.trial(cell, size), display)
+    memory = record.memory
+    peak = memory.peak_host_memory_bytes if cell.settings.device == "cpu" else memory.peak_device_memory_bytes
+    tried = Try(size, record.status, record.reason, peak)
+    display.tried(cell, tried)
+    return tried
+
+
+def _latest(request: RunRequest, cell: Cell, display: Display) -> Record:
+    own = replace(request, results=request.results / FOLDER, new=True, log_dir=None)
+    experiment = Experiment([cell], origin("a try of a batch size", {"settings": cell.settings}))
+    store = measured(own, experiment, display.of_a_try()).runs[""]
+    (record,) = latest_attempts(store.load()[0])
+    return record
 
 
 def searched_cells(request: RunRequest, name: str) -> list[Cell]:
@@ -15,7 +84,7 @@ def searched_cells(request: RunRequest, name: str) -> list[Cell]:
     settings = {cell_id: cell.settings for cell_id, cell in there.items()}
     names = cells.matching(name, settings)
     if not names:
-        cells.refuse(name, settings, str(request.choice.matrix))
+        cells.refuse_cell(name, settings, str(request.choice.matrix))
     if len({settings[one].backend for one in names}) < len(names):
         cells.ask(name, names, settings)
     check_limit([there[one] for one in names], request.memory_bytes, "--memory")

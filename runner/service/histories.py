@@ -1,11 +1,14 @@
-"""Stored histories: those of named cells, their change points with annotations, and the spread between sessions."""
+"""Stored histories of named cells: their change points, and what people wrote about them.
+
+Notes say that a change was intended or is acknowledged.
+"""
 
 from __future__ import annotations
 
 import glob
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -13,8 +16,10 @@ from keras_matrix.analysis.comparison.primary_metric import cost
 from keras_matrix.analysis.history.change_points import (
     USUAL_RUN_LENGTH,
     Assessment,
+    ChangeKind,
     Notes,
     assess,
+    kind_of,
 )
 from keras_matrix.analysis.history.sessions import (
     History,
@@ -24,17 +29,24 @@ from keras_matrix.analysis.history.sessions import (
     histories,
 )
 from keras_matrix.analysis.views.history_view import HistoryView, history_views
+from keras_matrix.records import appended as stored_notes
 from keras_matrix.records import history_reader
-from keras_matrix.records.appended import NoteKind, in_force, load
+from keras_matrix.records.appended import Annotation, NoteKind, in_force, load
 from keras_matrix.records.codec import CodecError, decode
-from keras_matrix.records.history_reader import Past, Wanted
+from keras_matrix.records.history_reader import Past, PastRun, Wanted
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Problem, Results
-from keras_matrix.records.text import near, printable
+from keras_matrix.records.text import near, plural, printable
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.scalars import value_text
 from keras_matrix.runner.matrix.settings_text import LENGTHS, differing, settings_text
+
+# What each use is called: its kind of note, the flag of its text, and what its message says.
+USES = {
+    "annotate": (NoteKind.INTENDED, "--note", "noted"),
+    "ack": (NoteKind.ACKNOWLEDGED, "--reason", "acknowledged"),
+}
 
 
 def without_run(roots: Sequence[Path], advice: str = "measure one with: runner --matrix matrix.yaml") -> str:
@@ -87,7 +99,7 @@ def _some(found: set[str], shown: int = 12) -> str:
     return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
 
 
-def assessed(found: Past, roots: Sequence[Path], run_length: int = USUAL_RUN_LENGTH) -> list[Assessment]:
+def assessed_histories(found: Past, roots: Sequence[Path], run_length: int = USUAL_RUN_LENGTH) -> list[Assessment]:
     """Return every history with its changes; what is noted about changes in these folders is theirs."""
     lines = [line for root in roots for line in load(root)[0]]
     intended, acknowledged = (in_force(lines, kind) for kind in (NoteKind.INTENDED, NoteKind.ACKNOWLEDGED))
@@ -127,7 +139,8 @@ def spread_stored(
     found = history_reader.read(roots, lambda cell_id, workload, backend: cell_id in cells)
     others = replace(found, runs=tuple(run for run in found.runs if run.run_id not in compared))
     spreads = {
-        (one.history.cell_id, one.history.host_id, one.history.device): one.spread for one in assessed(others, roots)
+        (one.history.cell_id, one.history.host_id, one.history.device): one.spread
+        for one in assessed_histories(others, roots)
     }
 
     def spread_of(records: Sequence[Record]) -> SessionSpread | None:
@@ -152,14 +165,14 @@ def title(history: History) -> str:
     return printable(f"{text} on {backend}" if f"backend={backend}" not in text else text)
 
 
-def views(assessed: Sequence[Assessment]) -> list[HistoryView]:
+def views(assessed_histories: Sequence[Assessment]) -> list[HistoryView]:
     """Return what is shown of these histories."""
-    return history_views(assessed, _titles(assessed))
+    return history_views(assessed_histories, _titles(assessed_histories))
 
 
-def _titles(assessed: Iterable[Assessment]) -> dict[str, str]:
+def _titles(assessed_histories: Iterable[Assessment]) -> dict[str, str]:
     """Return the title of each cell by its id: with the id if others have the same, as commands of two definitions."""
-    named = {one.history.cell_id: title(one.history) for one in assessed}
+    named = {one.history.cell_id: title(one.history) for one in assessed_histories}
     times = Counter(named.values())
     return {cell_id: text if times[text] == 1 else f"{text} (cell {cell_id})" for cell_id, text in named.items()}
 
@@ -172,3 +185,67 @@ def filters(history: History) -> list[str]:
         return []
     selecting = [(key, value) for key, value in found if key not in {"backend", *LENGTHS}]
     return [f"{key}={glob.escape(value_text(value))}" for key, value in selecting if value is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is noted at a run; without a text the note is withdrawn."""
+
+    use: str
+    run_id: str
+    text: str | None
+
+    @property
+    def kind(self) -> NoteKind:
+        """Return the kind of the note."""
+        return USES[self.use][0]
+
+    @property
+    def flag(self) -> str:
+        """Return the flag of its text."""
+        return USES[self.use][1]
+
+
+def write(roots: Sequence[Path], cell: str, note: Note, run_length: int) -> str:
+    """Note something about a cell from a run on; without a text, remove that note. Return what was done."""
+    past, _ = read(roots, cell)
+    run = _run(past, roots, cell, note.run_id)
+    if note.kind is NoteKind.ACKNOWLEDGED and note.text is not None:
+        places = _changed(assessed_histories(past, roots, run_length), cell, run.run_id)
+    else:
+        places = {(attempt.cell_id, attempt.host_id) for attempt in run.attempts}
+    if note.text is None:
+        noted = in_force(stored_notes.load(run.root)[0], note.kind)
+        if not any((*place, run.run_id) in noted for place in places):
+            raise UsageError(f"--withdraw: {cell!r} has no note at run {run.run_id} by `{note.use}`")
+    cells = {host: sorted(name for name, own in places if own == host) for _, host in sorted(places)}
+    lines = [Annotation(run.run_id, names, [host], note.text, cell, note.kind) for host, names in cells.items()]
+    stored_notes.append(run.root, lines)
+    done = "withdrawn" if note.text is None else USES[note.use][2]
+    return f"{done} for {plural(len({name for name, _ in places}), 'cell')} from run {run.run_id} on"
+
+
+def _run(past: Past, roots: Sequence[Path], cell: str, run_id: str) -> PastRun:
+    run = next((run for run in past.runs if run.run_id == run_id), None)
+    if run is None:
+        named = ", ".join(map(str, roots))
+        raise UsageError(f"--run: no run {run_id!r} in {named}{near(run_id, [r.run_id for r in past.runs])}")
+    if not run.attempts:
+        raise UsageError(f"CELL: run {run_id} has no cell named {cell!r}; name the first run with the change")
+    return run
+
+
+def _changed(assessed: Sequence[Assessment], cell: str, run_id: str) -> set[tuple[str, str]]:
+    """Return the cells and hosts that became worse at this run. Raises `UsageError` if there are none."""
+    worse = [
+        (change.run_id, one.history)
+        for one in assessed
+        for change in one.changes
+        if kind_of(change, one.history.figure.goal) not in (ChangeKind.FASTER, ChangeKind.INTENDED)
+    ]
+    places = {(history.cell_id, history.host_id) for at, history in worse if at == run_id}
+    if not places:
+        runs = sorted({at for at, _ in worse})
+        known = f"it has changes for the worse at {', '.join(runs)}" if runs else "it has no change for the worse"
+        raise UsageError(f"--run: {cell!r} has no change for the worse at {run_id}; {known}")
+    return places

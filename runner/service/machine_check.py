@@ -13,8 +13,7 @@ from keras_matrix.analysis.surroundings.readings import Check, MachineFinding, R
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.runner.executors import preflight as cells
-from keras_matrix.runner.machine.preflight.builds import Build, build_of
-from keras_matrix.runner.machine.preflight.rules import build_problems
+from keras_matrix.runner.machine.preflight import Build, build_of, build_problems
 from keras_matrix.runner.machine.surroundings import aa_pairs, snapshot
 from keras_matrix.runner.machine.surroundings.aa_pairs import PairResult
 

@@ -12,9 +12,19 @@ from keras_matrix.analysis.views.history_view import HistoryView
 from keras_matrix.records.history_reader import Past
 from keras_matrix.records.text import printable
 from keras_matrix.runner.notify import webhook
-from keras_matrix.runner.notify.events import CLOSING, Due, Event, Thread, due, duplicates, shifts_of
 from keras_matrix.runner.notify.github_issues import Issues
-from keras_matrix.runner.notify.notice import About, Notice, summary
+from keras_matrix.runner.notify.notice import (
+    CLOSING,
+    About,
+    Due,
+    Event,
+    Notice,
+    Thread,
+    due,
+    duplicates,
+    shifts_of,
+    summary,
+)
 from keras_matrix.runner.notify.places import (
     TOKEN_VARIABLE,
     GitHub,
@@ -54,7 +64,7 @@ Say = Callable[[str], None]
 def send(roots: Sequence[Path], cell: str | None, request: NotifyRequest, run_length: int, say: Say) -> None:
     """Send what is due for these cells and say so; in a dry run only say what would be sent. Raises `NotifyError`."""
     past, _ = read(roots, cell)
-    found = _Found(past, histories.views(histories.assessed(past, roots, run_length)), request)
+    found = _Found(past, histories.views(histories.assessed_histories(past, roots, run_length)), request)
     if isinstance(request.place, GitHub):
         _to_github(found, Issues(request.place, request.token), request, request.place.api, say)
         return

@@ -11,8 +11,8 @@ from keras_matrix.records.text import near
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.matrix.catalog import small
 from keras_matrix.runner.matrix.grammar import USER_WORKLOAD
-from keras_matrix.runner.matrix.presets import small
 from keras_matrix.runner.measure.request import check_backends
 
 PRECISIONS = ("float64", "float32")

@@ -21,8 +21,8 @@ from keras_matrix.runner.measure.experiment import Display, Experiment, measured
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.service import cells
+from keras_matrix.runner.service.cells import stored_cell
 from keras_matrix.runner.service.histories import spread_stored
-from keras_matrix.runner.service.named_cells import stored_cell
 from keras_matrix.runner.service.run import Finished, finished
 from keras_matrix.runner.service.stored import chosen_run
 

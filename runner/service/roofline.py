@@ -22,14 +22,14 @@ from keras_matrix.records.schema import Machine
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import moment, near, plural
 from keras_matrix.runner.checks import roofline as runs
-from keras_matrix.runner.checks import work
 from keras_matrix.runner.checks.peaks import Effort, PeaksSubject, measure
+from keras_matrix.runner.checks.roofline import count
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.probe import Probe, probe_settings
 from keras_matrix.runner.executors.process.interpreter import installed_versions
 from keras_matrix.runner.executors.supervise.visible_gpus import gpus_if_visible
 from keras_matrix.runner.machine import machine
-from keras_matrix.runner.machine.gpus.identity import GpuIdentity, gpu_identity
+from keras_matrix.runner.machine.gpus.nvml import GpuIdentity, gpu_identity
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.settings_text import title_defaults
 from keras_matrix.runner.measure.scheduler import utc_now
@@ -78,7 +78,7 @@ def roofline_of(request: RooflineRequest, compared: Compared) -> tuple[Roofline,
     peaks = None if request.again else runs.peaks_of(request.results, compared.about)
     if peaks is None:
         peaks = _measured(request, compared)
-    counted = work.count(request.probe, request.results, [cell.settings for _, cell in cells], request.say)
+    counted = count(request.probe, request.results, [cell.settings for _, cell in cells], request.say)
     for key, why in counted.refused.items():
         request.warn(f"{key}: work not counted: {why}")
     return roofline(cells, counted.works, peaks), peaks

@@ -22,7 +22,7 @@ from keras_matrix.runner.service.stored import Findings, write_report
 
 # Whether a cell asks for a value, and the function `module:function` that returns the experiment with it.
 FOUND_BY: tuple[tuple[Callable[[Cell], bool], str], ...] = (
-    (lambda cell: cell.uses_largest_batch, "keras_matrix.runner.measure.largest_search:with_largest"),
+    (lambda cell: cell.uses_largest_batch, "keras_matrix.runner.service.fit_batch:with_largest"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Measures a matrix against itself under two labels, and finds the stored sessions of that kind."""
+"""Measures a matrix against itself under two labels, and what timing costs; finds stored sessions of that kind."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from keras_matrix.records.instruments import influence
 from keras_matrix.records.instruments.influence import Influence
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import Results, Run
-from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.executors.others_busy import half_of_cpus, other_devices
-from keras_matrix.runner.executors.supervise.timing_cost import cost_of_timing
-from keras_matrix.runner.machine.gpus.present import present_gpus
+from keras_matrix.runner.executors.probe import ProbeFailed, probe_settings
+from keras_matrix.runner.executors.process.probe import ProcessProbe
+from keras_matrix.runner.machine.gpus.nvml import present_gpus
+from keras_matrix.runner.matrix.catalog import load
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Display, Experiment, measured, own_arm
 from keras_matrix.runner.measure.request import RunRequest
@@ -29,8 +31,10 @@ from keras_matrix.runner.service.stored import write_report
 # The runs are in a folder of their own: they are no figures of the backends.
 PARALLEL_DEVICES = "parallel-devices"
 ALONE, BUSY = "alone", "others_busy"
-
 LABELS = ("base", "new")
+TARGET = 0.01
+WORKLOAD = "mnist_mlp"
+START_LIMIT_S = 120.0
 
 
 def measure(request: RunRequest, fault: str | None, display: Display) -> None:
@@ -150,3 +154,23 @@ def _on_one_device(cells: Sequence[Cell]) -> tuple[list[Cell], int]:
     if len(counts) > 1:
         raise UsageError("--parallel-devices: the cells leave different numbers of devices to others; use --filter")
     return found, counts.pop()
+
+
+def cost_of_timing(backend: str, limit_s: float) -> dict[str, Any]:
+    """Return the ratio of our timed epochs to bare ones, with its interval and pairs. Raises `InfrastructureError`."""
+    workload = load().workloads[WORKLOAD]
+    settings = replace(
+        probe_settings(backend, threads=1),
+        workload=WORKLOAD,
+        batch_size=workload.batch_size,
+        samples=workload.samples,
+        freed_memory="kept",  # else PyTorch's page faults dominate what is measured
+    )
+    order = {"settings": settings, "target": TARGET, "limit_s": limit_s}
+    try:
+        found: dict[str, Any] = ProcessProbe().ask(
+            "keras_matrix.runner.cell.checks.timing_cost", order, settings, limit_s + START_LIMIT_S
+        )
+    except ProbeFailed as error:
+        raise InfrastructureError(f"cost of timing on {backend}: {error}") from error
+    return found

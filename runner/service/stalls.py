@@ -19,19 +19,18 @@ from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Run
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.machine.data_folders import DataFolders
-from keras_matrix.runner.machine.mounts import import_roots
+from keras_matrix.runner.machine.mounts import DataFolders, import_roots
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import LIMITS
+from keras_matrix.runner.matrix.instrument_keys import together
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.matrix.stall_rules import together
 from keras_matrix.runner.measure.experiment import Display, Experiment, dataset_dir, measured, origin
 from keras_matrix.runner.measure.input_tools import InputTools
 from keras_matrix.runner.measure.request import RunRequest, check_range
 from keras_matrix.runner.measure.stalls import store_probes, store_verified, stored_probes
 from keras_matrix.runner.plan.largest_batch import refuse
 from keras_matrix.runner.service import cells
-from keras_matrix.runner.service.named_cells import named_cells, searched, stored_limit_s
+from keras_matrix.runner.service.cells import named_cells, searched, stored_limit_s
 from keras_matrix.runner.service.run import Finished, finished
 from keras_matrix.runner.service.stored import chosen_run, findings_of, write_report
 
@@ -202,7 +201,7 @@ def _analysed_cells(request: RunRequest, name: str) -> dict[str, Cell]:
     settings = {cell_id: cell.settings for cell_id, cell in there.items() if cell.task is None}
     names = cells.matching(name, settings)
     if not names:
-        cells.refuse(name, settings, searched(request.choice.matrix))
+        cells.refuse_cell(name, settings, searched(request.choice.matrix))
     _check_overrides(request, name, [there[one] for one in names])
     refuse([there[one] for one in names])
     _check_pipelines({settings[one].workload for one in names})

@@ -26,14 +26,13 @@ from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import PIPELINE
 from keras_matrix.records.store import FINISHED, VERIFICATION, Problem, Results, Run, latest_attempts
 from keras_matrix.records.text import near, plural, printable
-from keras_matrix.runner.checks.roofline import roofline_of
-from keras_matrix.runner.checks.work import source_digest
+from keras_matrix.runner.checks.roofline import roofline_of, source_digest
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.settings_text import title_defaults
-from keras_matrix.runner.plan.stopping import looks_of
+from keras_matrix.runner.plan.session import looks_of
 from keras_matrix.runner.service import exit_codes
 from keras_matrix.runner.service.commands import measuring_again
-from keras_matrix.runner.service.histories import assessed, without_run
+from keras_matrix.runner.service.histories import assessed_histories, without_run
 
 if TYPE_CHECKING:
     from keras_matrix.runner.measure.experiment import Display
@@ -217,7 +216,7 @@ def update_findings(run: Run) -> Findings:
     for part in PARTS:
         if part.stored_by and (content := getattr(shown.run_context, part.name)):
             resolve_name(part.stored_by)(run, content)
-    findings.keep(run, run_findings(shown.table, assessed(known, [root]), run.run_id))
+    findings.keep(run, run_findings(shown.table, assessed_histories(known, [root]), run.run_id))
     return shown
 
 

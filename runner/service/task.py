@@ -16,7 +16,7 @@ from keras_matrix.runner.matrix.cfg import Filled, flags_without_place, read_cfg
 from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Matrix, load
 from keras_matrix.runner.matrix.task_reader import entry_of, with_gpus
-from keras_matrix.runner.matrix.task_request import TaskRequest, labelled
+from keras_matrix.runner.matrix.task_rules import TaskRequest, labelled
 from keras_matrix.runner.measure.experiment import Display, Experiment, measured
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.service.run import Finished, finished

@@ -14,14 +14,14 @@ from keras_matrix.records.traces.neutral import plain
 from keras_matrix.records.traces.request import Trace, untraceable
 from keras_matrix.records.traces.table import TraceSummary
 from keras_matrix.runner.errors import InfrastructureError, UsageError
+from keras_matrix.runner.matrix.instrument_keys import request_problem
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_text
-from keras_matrix.runner.matrix.trace_rules import request_problem
 from keras_matrix.runner.measure.experiment import Display, Experiment, measured, origin
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.measure.traces import stored_traces
 from keras_matrix.runner.service import cells
-from keras_matrix.runner.service.named_cells import chosen_cell
+from keras_matrix.runner.service.cells import chosen_cell
 from keras_matrix.runner.service.run import Finished, finished
 from keras_matrix.runner.service.stored import chosen_run, passed_over
 

@@ -18,7 +18,7 @@ from keras_matrix.models.language_models.hub import keras_hub
 from keras_matrix.models.layers.heads import rmsprop
 from keras_matrix.models.process import keep_float64
 from keras_matrix.records.instruments.parity import Operation
-from keras_matrix.runner.cell.parity.worker import Recorder, watch
+from keras_matrix.runner.cell.parity import Recorder, watch
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(0)

@@ -22,7 +22,7 @@ from ci.first_hour.service import DAY_MS, MADE_BY, Service
 from ci.first_hour.steps import difference
 from ci.first_hour.uploading import Ended, Uploader
 from keras_matrix.records.store import Results
-from keras_matrix.runner.checks.first_hour.steps import CheckStep, Done, StepOutcome, StepResult, exit_code
+from keras_matrix.runner.checks.first_hour_steps import CheckStep, Done, StepOutcome, StepResult, exit_code
 from keras_matrix.uploader.errors import BadInput, NotAllowed, Unreachable
 from tests.uploader.stored import results_with
 

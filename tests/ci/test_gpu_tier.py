@@ -11,7 +11,7 @@ import pytest
 
 from ci import nightly
 from keras_matrix.records.host.procfs import ProcTree
-from keras_matrix.runner.machine.gpus.state import DRIVER_FILES
+from keras_matrix.runner.machine.gpus.readings import DRIVER_FILES
 from tests.fakes.machine import write
 from tests.gpu_tier import why_not
 

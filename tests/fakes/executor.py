@@ -23,8 +23,7 @@ from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import Phase, Span, Track, TrackKind
 from keras_matrix.records.traces.request import TRACE_NAME, Traced
 from keras_matrix.runner.cell.job import Job, write_result
-from keras_matrix.runner.executors import Outcome, Running, WaitingCell
-from keras_matrix.runner.executors.tasks.observation import TaskObservation
+from keras_matrix.runner.executors import Outcome, Running, TaskObservation, WaitingCell
 
 Behaviour = Callable[[Job], Outcome]
 # The model that every pretended cell describes, and what every pretended process uses.

@@ -41,7 +41,7 @@ def claiming_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     The preflight finds a driver, and the GPU build of PyTorch.
     """
-    monkeypatch.setattr("keras_matrix.runner.machine.gpus.state.DRIVER_FILES", ("/proc/version",))
+    monkeypatch.setattr("keras_matrix.runner.machine.gpus.readings.DRIVER_FILES", ("/proc/version",))
     monkeypatch.setattr("keras_matrix.runner.executors.preflight.installed", lambda: {"torch": "2.13.0"})
     script = tmp_path / "python"
     script.write_text(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.roofline import datasheet
-from keras_matrix.runner.machine.gpus.identity import GpuIdentity, gpu_identity
+from keras_matrix.runner.machine.gpus.nvml import GpuIdentity, gpu_identity
 from tests.gpu.fake_nvml import NOT_SUPPORTED, FakeDriver
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("pynvml")]  # it compiles a library

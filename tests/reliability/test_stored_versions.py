@@ -24,7 +24,7 @@ from keras_matrix.records.instruments import parity, peaks
 from keras_matrix.records.store import Run
 from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.traces import neutral
-from keras_matrix.runner.checks.first_hour import steps as first_hour
+from keras_matrix.runner.checks import first_hour_steps as first_hour
 from keras_matrix.runner.errors import MatrixError
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.reader import parse
@@ -49,8 +49,8 @@ FORMATS: dict[str, tuple[int, str | None]] = {
     "records.replicas.PROOF_VERSION": (1, "read_replica_proof"),
     "records.schema.SCHEMA_VERSION": (4, None),  # records: tests/runner/test_old_results.py
     "records.traces.neutral.VERSION": (1, "read_trace"),
-    "runner.checks.first_hour.steps.VERSION": (1, "read_first_hour"),
-    "runner.service.bisect.search.VERSION": (1, None),  # a bisection of another version begins anew
+    "runner.checks.first_hour_steps.VERSION": (1, "read_first_hour"),
+    "runner.service.bisect.VERSION": (1, None),  # a bisection of another version begins anew
     "runner.matrix.catalog.CATALOG_VERSION": (1, "read_catalog"),
     "runner.matrix.grammar.VERSION": (1, "read_matrix"),
     "runner.whatif.measurement.VERSION": (1, None),  # counts as missing

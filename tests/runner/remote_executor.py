@@ -16,8 +16,7 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Run
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCell
-from keras_matrix.runner.executors.contract import Contract
+from keras_matrix.runner.executors import Contract, Executor, Outcome, Running, WaitingCell
 from keras_matrix.runner.executors.registry import ExecutorEntry, ExecutorRequest, Executors, Option
 from keras_matrix.runner.matrix.reader import Cell
 from tests.fakes.executor import FakeExecutor

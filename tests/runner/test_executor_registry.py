@@ -15,8 +15,7 @@ import pytest
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Run
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.executors import Outcome, registry
-from keras_matrix.runner.executors.contract import Contract
+from keras_matrix.runner.executors import Contract, Outcome, registry
 from tests.runner import remote_executor
 from tests.runner.remote_executor import NODE, Node
 from tests.sessions import newest_records, run_name

@@ -30,8 +30,8 @@ from keras_matrix.records.replicas import ReplicaProof
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.matrix import grammar
 from keras_matrix.runner.matrix import task_rules as rules
+from keras_matrix.runner.measure import tensorboard
 from keras_matrix.runner.measure.seams import Seams
-from keras_matrix.runner.measure.tensorboard import writer
 from keras_matrix.uploader.bigquery import ddl
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.outbox import Batch, Outbox
@@ -79,7 +79,7 @@ def test_every_path_derived_from_a_cell_stays_inside_its_folder(tmp_path: Path, 
     compared = ParityRecord(1, name, {"value": value}, 8, 2, 0, "2026-01-01T00:00:00+00:00")
     paths = [
         tmp_path / "{}.{}.{}.json".format(*record.key),
-        tmp_path / writer.folder_of(record),
+        tmp_path / tensorboard.folder_of(record),
         parity.record_path(tmp_path, compared),
         work._path(tmp_path, canonical([name, value]), name),
         outbox_folder(f"local:{tmp_path}/x{argument}", tmp_path),

@@ -26,8 +26,8 @@ IMPORT_BY_NAME = {
     "runner/cli/main.py",
     "runner/executors/registry.py",
     "runner/machine/gpus/nvml.py",
-    "runner/measure/tensorboard/writer.py",
-    "runner/executors/tasks/metrics/match.py",
+    "runner/measure/tensorboard.py",
+    "runner/executors/tasks/metric_match.py",
     "uploader/cli/main.py",
 }
 RUNS_CODE = re.compile(r"\b(import_module|__import__|spec_from_file_location|run_path|run_module|exec|eval)\(")

@@ -11,7 +11,7 @@ from keras_matrix.records.fc.rules import stored_params
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.settings import OWN_OPTIONS, Scalar, Settings
 from keras_matrix.records.task import ALONE
-from keras_matrix.runner.matrix.task_request import workload_of
+from keras_matrix.runner.matrix.task_rules import workload_of
 from tests.conftest import make_settings
 
 # For each setting, values other than that of `make_settings`. Add values for a new setting here.

@@ -14,7 +14,7 @@ import numpy as np
 
 FEATURES, UNITS = 64, 128
 # What a cell imports once its figures are complete.
-AFTERWARDS = {"keras_matrix.runner.cell.tracing", "keras_matrix.runner.cell.tracing.tensorboard"}
+AFTERWARDS = {"keras_matrix.runner.cell.tracing", "keras_matrix.runner.cell.tensorboard"}
 
 
 def _model(*layers: Any) -> Any:

@@ -24,7 +24,7 @@ from jax.experimental import io_callback
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from keras_matrix.models.fc import hlo, worker_group
+from keras_matrix.models.fc import profiled, worker_group
 from keras_matrix.models.fc.interface import Loss, Tensor, Worker, WorkerAxis, scope
 from keras_matrix.models.fc.profiled import by_profiling, jax_collectives_s, seen_by
 from keras_matrix.models.fc.programs import Boxes, LocalStage, in_turn, program
@@ -232,7 +232,7 @@ class JaxWorkerGroup(WorkerGroup):
         """
         if not self._divides and not self._worker.buckets:
             return self._worker.traffic
-        return hlo.traffic_of(self._text(), self._order.problem.workers)
+        return profiled.traffic_of(self._text(), self._order.problem.workers)
 
     def device_peaks_bytes(self) -> list[int]:
         return device_peaks_bytes(list(self._mesh.devices.flat))
@@ -241,7 +241,7 @@ class JaxWorkerGroup(WorkerGroup):
         """Measure the collective instructions of the compiled step with JAX's profiler."""
         if not self.traffic().calls:
             return None
-        names = hlo.collectives(self._text())
+        names = profiled.collectives(self._text())
         return by_profiling(lambda run: jax_collectives_s(seen_by("jax", run), names), self.run, steps, epochs)
 
     @property

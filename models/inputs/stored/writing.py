@@ -35,11 +35,10 @@ from keras_matrix.models.inputs.stored import record_file, shards, source
 from keras_matrix.models.inputs.stored.record_file import before_image
 from keras_matrix.models.inputs.stored.sample import InputDataError, Sample
 from keras_matrix.models.inputs.stored.shards import Manifest, RecordFile
-from keras_matrix.models.process import end_with
+from keras_matrix.models.process import PR_SET_PDEATHSIG, end_with
 from keras_matrix.records.text import bytes_text
 
 PROGRESS_INTERVAL_S = 0.2
-DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 WRITE_BYTES = 1 << 20
 MOST_PIECES = 900  # of one writev; the system's limit is 1,024
@@ -211,7 +210,7 @@ def _serve(function: Callable[[Any], Any], link: Connection, parents: list[Conne
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the whole group; the parent says when to stop
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for inherited in parents:
         inherited.close()
     _LINK[:] = [link]

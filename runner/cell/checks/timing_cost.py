@@ -26,7 +26,7 @@ from keras_matrix.runner.cell.checks.answering import answer_order
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.loop import Stretch, fit_epochs, step_time_by_doubling
 from keras_matrix.runner.cell.phases import fit_counted
-from keras_matrix.runner.cell.work.counter import Counting
+from keras_matrix.runner.cell.work import Counting
 
 EPOCH_S = 0.1
 EPOCHS = 4

@@ -11,8 +11,7 @@ import numpy as np
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import peaks
 from keras_matrix.runner.cell.backends import BackendAdapter
-from keras_matrix.runner.cell.peaks import SCALAR, TimedOperation
-from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
+from keras_matrix.runner.cell.peaks import SCALAR, DeviceMemory, TimedOperation
 
 # What XLA may do with float32 products on an accelerator; on a CPU both mean float32.
 PRODUCTS = {"float32": "highest", "tf32": "tensorfloat32"}

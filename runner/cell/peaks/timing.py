@@ -17,8 +17,14 @@ from pathlib import Path
 from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.instruments.peaks import Gemm, PeakOrder, Stream, Timed
 from keras_matrix.runner.cell.clock import Clock, monotonic
-from keras_matrix.runner.cell.peaks import Bench, TimedOperation
-from keras_matrix.runner.cell.peaks.stretches import ArrayPlan, DeviceMemory, calls_per_stretch, plan_arrays
+from keras_matrix.runner.cell.peaks import (
+    ArrayPlan,
+    Bench,
+    DeviceMemory,
+    TimedOperation,
+    calls_per_stretch,
+    plan_arrays,
+)
 
 # The first is so small that on a shared machine some call runs undisturbed: 3 ms at 100 GFLOP/s, a scheduler's slice.
 SIZES = (512, 1024, 2048, 4096, 8192, 16_384)

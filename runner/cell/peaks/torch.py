@@ -9,8 +9,7 @@ import torch
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import peaks
 from keras_matrix.runner.cell.backends import BackendAdapter
-from keras_matrix.runner.cell.peaks import SCALAR, TimedOperation
-from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
+from keras_matrix.runner.cell.peaks import SCALAR, DeviceMemory, TimedOperation
 
 
 class Bench(peaks.Bench):

@@ -35,7 +35,7 @@ from keras_matrix.runner.cell.piped.process_tree import PageCache, ProcessTree, 
 from keras_matrix.runner.cell.piped.request import StreamRequest
 from keras_matrix.runner.cell.piped.stream import PythonStream
 from keras_matrix.runner.cell.piped.timers import EachStep, Timers
-from keras_matrix.runner.cell.work.counter import WeightChecksums
+from keras_matrix.runner.cell.work import WeightChecksums
 
 LEAD_IN_STEPS = 3
 LEAST_QUIET_S = 0.2

@@ -18,9 +18,9 @@ from keras_matrix.runner.cell.backends import Unsupported
 from keras_matrix.runner.cell.backends.tensorflow import repeated
 from keras_matrix.runner.cell.batches import Batch, Feed, Feeder
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cell.replicated.division import check_divisible, gradient_bytes, rows_of, semantics_of
+from keras_matrix.runner.cell.replicated.groups import check_divisible, gradient_bytes, rows_of, semantics_of
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup, Undivided
-from keras_matrix.runner.cell.work.counter import update_counter
+from keras_matrix.runner.cell.work import update_counter
 
 
 class NamedReduction(tf.distribute.ReductionToOneDevice):  # type: ignore[misc]

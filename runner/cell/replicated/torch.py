@@ -45,10 +45,10 @@ from keras_matrix.records.settings import RESIDENT, Settings
 from keras_matrix.runner.cell.backends import Unsupported
 from keras_matrix.runner.cell.batches import Batch, Feeder, counted_feed
 from keras_matrix.runner.cell.job import Job, result_of, write_result
-from keras_matrix.runner.cell.parity.random_layers import switch_off
-from keras_matrix.runner.cell.replicated.division import check_divisible, gradient_bytes, rows_of, semantics_of
+from keras_matrix.runner.cell.options import switch_off
+from keras_matrix.runner.cell.replicated.groups import check_divisible, gradient_bytes, rows_of, semantics_of
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup, EpochEnd, Logs, Undivided
-from keras_matrix.runner.cell.work.counter import update_counter
+from keras_matrix.runner.cell.work import update_counter
 
 # How long a replica that has failed may take to say why, after another one lost its connection.
 LAST_WORDS_S = 5.0

@@ -19,7 +19,7 @@ from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_op
 from keras_matrix.runner.cli.render import versus as texts
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.settings_text import title_defaults
-from keras_matrix.runner.progress.display import TerminalDisplay
+from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service.compare import Sides, findings, rule_of
 
 

@@ -4,7 +4,8 @@ Each workload trains a small preset for a few steps on each backend, in float64 
 every two backends, how far apart (relative; 0 is equal) they are in float64: the gradient of step 1 and the update of
 step 2, each its worst weight's; and in float32: the loss and the gradient's norm at step 1, the update of step 2, and
 the loss of the worst step. With --devices N each backend is compared with itself instead: on N devices and on one.
-exit codes: 0 all agree, 1 some deviate or could not be compared, 2 bad input"""
+exit codes: 0 all agree, 1 some deviate or could not be compared, 2 bad input
+"""
 
 from __future__ import annotations
 
@@ -14,22 +15,27 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from keras_matrix.analysis.proofs import device_verdict, is_proved, verdict_meaning
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc import spec
 from keras_matrix.records.identity import PARAMS
 from keras_matrix.records.instruments.parity import ParityRecord
+from keras_matrix.records.replicas import BackendProof, ReplicaProof
 from keras_matrix.records.settings import DATA, DISTRIBUTIONS, MODEL, Scalar
 from keras_matrix.records.text import printable
-from keras_matrix.runner.checks.parity import ParityRequest, compare_all, exit_code
-from keras_matrix.runner.checks.parity_processes import ParitySubject
+from keras_matrix.runner.checks.parity import ParityRequest, ParitySubject, compare_all, exit_code
+from keras_matrix.runner.checks.proofs import prove_all
 from keras_matrix.runner.cli.options import add_results_option
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.catalog import small_batch
 from keras_matrix.runner.matrix.overrides import parse_assignment
-from keras_matrix.runner.matrix.presets import small_batch
 from keras_matrix.runner.measure.request import check_range
 from keras_matrix.runner.service.parity import PRECISIONS, compared_backends, params_of, precisions_of
+
+DEVICES_HEAD = ["workload", "backend", "f64 losses", "f64 update", "f32 losses", "f32 update", ""]
+FIGURES = [(precision, figure) for precision in ("float64", "float32") for figure in ("losses", "update")]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -58,9 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """Compare the workloads and return the exit code."""
     request = _request(args)
     if args.devices is not None:
-        from keras_matrix.runner.cli.compare import parity_devices
-
-        return parity_devices.run(request, args.devices, args.distribution or DATA, as_json=args.json)
+        return run_devices(request, args.devices, args.distribution or DATA, as_json=args.json)
     ended = itertools.count(1)
 
     def say(record: ParityRecord) -> None:
@@ -169,3 +173,54 @@ def _notes(record: ParityRecord) -> list[str]:
 def _document(records: Sequence[ParityRecord], code: int) -> str:
     found = [{"agrees": record.agrees, "verdict": verdict(record), **to_json(record)} for record in records]
     return document({"exit_code": code, "workloads": found})
+
+
+def run_devices(request: ParityRequest, devices: int, distribution: str, *, as_json: bool) -> int:
+    """Prove the workloads and return the exit code: 1 if one differs otherwise than by a stated meaning."""
+    ended = itertools.count(1)
+
+    def say(found: ReplicaProof) -> None:
+        if not as_json:
+            backends = [*found.backends, *found.failures, *found.unsupported]
+            verdicts = ", ".join(f"{name} {device_verdict(found, name).partition(':')[0]}" for name in backends)
+            print(f"{next(ended)}/{len(request.subjects)} {found.workload}: {verdicts}", file=sys.stderr, flush=True)
+
+    proofs = prove_all(request, devices, distribution, say)
+    code = 0 if all(map(is_proved, proofs)) else 1
+    if as_json:
+        print(document({"exit_code": code, "devices": devices, "workloads": list(map(to_json, proofs))}))
+    else:
+        print("\n".join(devices_table(proofs, devices)))
+    return code
+
+
+def devices_table(proofs: Sequence[ReplicaProof], devices: int) -> list[str]:
+    """Return the table of differences between several devices and one, and below it what explains them."""
+    rows, notes = [DEVICES_HEAD], list[str]()
+    for found in proofs:
+        for number, (backend, own) in enumerate(found.backends.items()):
+            figures = [_device_figure(own, *one) for one in FIGURES]
+            rows.append(["" if number else found.workload, backend, *figures, device_verdict(found, backend)])
+            notes += _device_notes(f"{found.workload}, {backend}", own)
+        for backend in (*found.failures, *found.unsupported):
+            notes.append(f"  {found.workload}, {backend}: {device_verdict(found, backend)}")
+    head = f"{devices} devices against one: relative differences, 0 is equal"
+    return [head, "", *columns(rows, right=frozenset(range(2, 6))), *([""] if notes else []), *map(printable, notes)]
+
+
+def _device_notes(name: str, own: BackendProof) -> list[str]:
+    lines = [f"* {name}: {line}" for line in (*own.findings, *(verdict_meaning(own) if own.findings else []))]
+    if own.left_out:
+        lines.append(
+            f"  {name}: {len(own.left_out)} of {own.weights} weights are left out, whose update rounding decides"
+        )
+    return lines
+
+
+def _device_figure(own: BackendProof, precision: str, figure: str) -> str:
+    observed = own.differences.get(precision)
+    return "-" if observed is None else _text(getattr(observed, figure))
+
+
+def _text(value: float | None) -> str:
+    return "not finite" if value is None else "0" if value == 0 else f"{value:.0e}"

@@ -25,7 +25,7 @@ from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.measure.request import check_range
-from keras_matrix.runner.progress.display import TerminalDisplay
+from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service import cells, exit_codes
 from keras_matrix.runner.service.reproduce import MOST_REPEATS, judged, measured_again
 from keras_matrix.runner.service.reproduce import stored as stored_cell

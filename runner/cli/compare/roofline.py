@@ -18,13 +18,13 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.peaks import Peaks
 from keras_matrix.records.instruments.work import FlopCheck
 from keras_matrix.records.text import NOTHING, bytes_text, count, number, percentage, percentage_interval, printable
-from keras_matrix.runner.checks import work
+from keras_matrix.runner.checks import roofline
 from keras_matrix.runner.cli.options import add_results_option
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.process.probe import ProcessProbe
 from keras_matrix.runner.measure.request import check_range
-from keras_matrix.runner.progress.display import TerminalDisplay
+from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service.roofline import (
     SUFFIXES,
     Compared,
@@ -98,7 +98,7 @@ def _fields(compared: Compared, found: Roofline, peaks: Peaks | None) -> dict[st
 
 def _check(request: RooflineRequest, workloads: Sequence[str], *, as_json: bool) -> int:
     """Count FLOPs with every method and print where they differ."""
-    checks, refused = work.check(request.probe, targets_of(workloads), None, request.say)
+    checks, refused = roofline.check(request.probe, targets_of(workloads), None, request.say)
     if as_json:
         found = [{**to_json(one), "agreements": to_json(agreements(one))} for one in checks]
         print(document({"checks": found, "refused": refused}))

@@ -24,7 +24,7 @@ from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_op
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.measure.request import RunRequest
-from keras_matrix.runner.progress.display import TerminalDisplay
+from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service.compare import check_plant
 from keras_matrix.runner.service.selftest import measure, measured_influences, stored_sessions, summary, timing_costs
 

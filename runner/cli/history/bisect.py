@@ -24,12 +24,10 @@ from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.environments.rebuilt import cache_folder
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.plan.plan import estimates
-from keras_matrix.runner.progress.display import TerminalDisplay
-from keras_matrix.runner.service import cells, exit_codes
-from keras_matrix.runner.service.bisect import text
-from keras_matrix.runner.service.bisect.axes import Cache
-from keras_matrix.runner.service.bisect.search import SearchRange, VersionSearch, axis_of, cell_named, search_for
-from keras_matrix.runner.service.bisect.suspects import suspects
+from keras_matrix.runner.progress.lines import TerminalDisplay
+from keras_matrix.runner.service import bisect_axes, cells, exit_codes
+from keras_matrix.runner.service.bisect import SearchRange, VersionSearch, axis_of, cell_named, search_for, suspects
+from keras_matrix.runner.service.bisect_axes import Cache
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -73,9 +71,9 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(differing.lines()), file=sys.stderr if args.json else sys.stdout, flush=True)
     axis = axis_of(_span(args), cell, Cache(cache_folder(), display.say))
     process_s = estimates(request.results, [cell]).within_limit_s[cell.cell_id]
-    display.say("\n".join(text.plan_lines(axis, process_s)))
+    display.say("\n".join(bisect_axes.plan_lines(axis, process_s)))
     if args.plan:
-        print(document(text.plan_values(axis, process_s)) if args.json else "", end="")
+        print(document(bisect_axes.plan_values(axis, process_s)) if args.json else "", end="")
         return 0
     machine = differing.machine if differing else ()
     result = search_for(request, VersionSearch(cell, axis, args.out, smallest, process_s, machine), display)

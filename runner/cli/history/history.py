@@ -17,21 +17,43 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from keras_matrix.analysis.history.replay import Replays, residuals
+from keras_matrix.analysis.history.change_points import THRESHOLDS
+from keras_matrix.analysis.history.replay import (
+    LEAST_STORED,
+    Delay,
+    Replays,
+    RunLength,
+    residuals,
+)
 from keras_matrix.dashboards.report import history_page
 from keras_matrix.dashboards.report import page as report
+from keras_matrix.records.appended import checked_note
+from keras_matrix.records.codec import to_json
 from keras_matrix.records.store import DEFAULT_RESULTS, Results
-from keras_matrix.runner.cli.history import notes, notify, rule
+from keras_matrix.records.text import interval, number, percentage
 from keras_matrix.runner.cli.options import folder
 from keras_matrix.runner.cli.render import history_lines as lines
+from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.measure.request import check_range
-from keras_matrix.runner.service import histories
-from keras_matrix.runner.service.change_rule import measure
-from keras_matrix.runner.service.histories import read
-from keras_matrix.runner.service.notes import write
-from keras_matrix.runner.service.notify import send
+from keras_matrix.runner.notify.places import (
+    FORMS,
+    TOKEN_VARIABLE,
+    GitHub,
+    check_site,
+    owners_of,
+    place_of,
+    token_of,
+)
+from keras_matrix.runner.service import change_rule, histories
+from keras_matrix.runner.service.change_rule import Figures, measure
+from keras_matrix.runner.service.histories import USES, Note, read, write
+from keras_matrix.runner.service.notify import NotifyRequest, send
+
+if TYPE_CHECKING:
+    pass
 
 RUN_LENGTHS = (300, 1000, 3000)
 
@@ -57,8 +79,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write a page with charts, without external files")
-    notes.configure(parser)
-    notify.configure(parser)
+    configure_notes(parser)
+    configure_notify(parser)
     measuring = parser.add_argument_group("measuring the rule")
     measuring.add_argument("--calibrate", action="store_true", help="replay steady and shifted histories (minutes)")
     measuring.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the replays; default: 0")
@@ -67,9 +89,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List, note, notify or measure."""
-    roots, note = args.results or [DEFAULT_RESULTS], notes.asked(args)
+    roots, note = args.results or [DEFAULT_RESULTS], requested_note(args)
     cell = _cell(args.words[1:] if note else args.words)
-    notification = notify.asked(args, alone=note is None and not args.calibrate)
+    notification = requested_notification(args, alone=note is None and not args.calibrate)
     for flag, value, least in (("--last", args.last, 1), ("--replays", args.replays, 1), ("--seed", args.seed, 0)):
         check_range(flag, value, least)
     if note is not None:
@@ -103,7 +125,7 @@ class _Listing:
 
 def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
     past, problems = read(roots, cell)
-    views = histories.views(histories.assessed(past, roots, listing.run_length))
+    views = histories.views(histories.assessed_histories(past, roots, listing.run_length))
     remarks = lines.remarks(views, past.caveats, problems)
     if listing.page is not None:
         report.write(listing.page, history_page.render(views, remarks))
@@ -120,7 +142,131 @@ def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
 
 def _calibrate(roots: Sequence[Path], cell: str | None, replays: Replays, run_length: int, *, as_json: bool) -> int:
     there = any(Results(root).runs() for root in roots)
-    found = residuals(histories.assessed(read(roots, cell)[0], roots)) if there else []
+    found = residuals(histories.assessed_histories(read(roots, cell)[0], roots)) if there else []
     figures = measure(found, replays, run_length)
-    print(rule.as_json(figures) if as_json else "\n".join(rule.lines(figures)))
+    print(rule_json(figures) if as_json else "\n".join(rule_lines(figures)))
     return 0
+
+
+def configure_notes(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of these uses."""
+    group = parser.add_argument_group("with annotate and ack")
+    group.add_argument("--run", metavar="RUN", help="the first run with the change")
+    group.add_argument("--note", metavar="TEXT", help="annotate: what was changed on purpose")
+    group.add_argument("--reason", metavar="TEXT", help="ack: why the change is accepted")
+    group.add_argument("--withdraw", action="store_true", help="remove the note of this run")
+
+
+def requested_note(args: argparse.Namespace) -> Note | None:
+    """Return the note that is asked for, if any. Raises `UsageError` for flags that do not go together."""
+    use = args.words[0] if args.words[:1] and args.words[0] in USES else None
+    texts = {"--note": args.note, "--reason": args.reason}
+    given = {"--run": args.run, **texts, "--withdraw": args.withdraw or None}
+    for flag in (flag for flag, value in given.items() if value is not None):
+        users = [name for name, (_, text, _) in USES.items() if flag not in texts or flag == text]
+        if use not in users:
+            shown = " or ".join(f"runner history {name} CELL --run RUN {USES[name][1]} TEXT" for name in users)
+            raise UsageError(f"{flag}: belongs to: {shown}")
+    if use is None:
+        return None
+    text = texts[USES[use][1]]
+    if not (args.words[1:] and args.run and (text is None) == args.withdraw):
+        raise UsageError(f"{use}: needs CELL, --run RUN, and one of {USES[use][1]} TEXT and --withdraw")
+    try:
+        return Note(use, args.run, None if text is None else checked_note(text))
+    except ValueError as error:
+        raise UsageError(f"{USES[use][1]}: {error}") from error
+
+
+def configure_notify(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of notifying."""
+    group = parser.add_argument_group("notifying (docs/notify.md)")
+    group.add_argument("--notify", metavar="PLACE", help=f"notify of each change for the worse once: {FORMS}")
+    group.add_argument("--dry-run", action="store_true", help="print what --notify would send, and send nothing")
+    group.add_argument(
+        "--owner",
+        action="append",
+        metavar="[PATTERN=]@NAME",
+        help="who is named in notifications about these cells; may be repeated, the last that fits counts",
+    )
+    group.add_argument("--site", metavar="URL", help="address of the site of `runner report --publish`, to link to")
+    group.add_argument(
+        "--token-file", type=Path, metavar="FILE", help=f"file with the token; default: {TOKEN_VARIABLE}"
+    )
+
+
+def requested_notification(args: argparse.Namespace, *, alone: bool) -> NotifyRequest | None:
+    """Return what is asked for, None without `--notify`; `alone` without another use of the command.
+
+    Raises `UsageError`.
+    """
+    given = {"--dry-run": args.dry_run, "--owner": args.owner, "--site": args.site, "--token-file": args.token_file}
+    for flag, value in given.items():
+        if value and args.notify is None:
+            raise UsageError(f"{flag}: belongs to: runner history --notify PLACE")
+    if args.notify is None:
+        return None
+    if not alone or args.out is not None or args.json:
+        raise UsageError("--notify: cannot be combined with annotate, ack, --calibrate, --json or --out")
+    place = place_of(args.notify)
+    check_site(args.site)
+    if args.token_file is not None and not isinstance(place, GitHub):
+        raise UsageError("--token-file: belongs to: runner history --notify github:OWNER/REPO")
+    token = token_of(args.token_file) if isinstance(place, GitHub) else None
+    if isinstance(place, GitHub) and token is None and not args.dry_run:
+        raise UsageError(
+            f"--notify: {place} needs a token that may write issues: set {TOKEN_VARIABLE}, or name a file with "
+            "--token-file; --dry-run needs none"
+        )
+    return NotifyRequest(place, token, owners_of(args.owner or ()), args.site, args.dry_run)
+
+
+def rule_lines(figures: Figures) -> list[str]:
+    """Return the tables for the terminal."""
+    replays = figures.replays
+    head = ["false alarms: steady history", *(f"{length} (threshold {h})" for length, h in THRESHOLDS.items())]
+    alarms = [head, *([name, *map(_run_length, found)] for name, found in figures.false_alarms.items())]
+    head = [
+        "delay: shift after " + f"{replays.baseline} sessions",
+        *(percentage(shift) for shift in change_rule.SHIFTS),
+    ]
+    # The document names them without a space.
+    delays = [head, *([name.replace("%", " %"), *map(_delay, found)] for name, found in figures.delays.items())]
+    stored = figures.stored_sessions
+    missing = f"stored history: {stored} sessions in levels long enough, {LEAST_STORED} needed"
+    return [
+        f"{replays.count} replays of {replays.sessions} sessions, seed {replays.seed}",
+        "",
+        *columns(alarms),
+        "sessions to a false alarm on average, 95 % interval",
+        "",
+        *columns(delays),
+        f"sessions until it is found: median, 90th percentile; share found within {replays.watched_after}; "
+        f"threshold {THRESHOLDS[figures.run_length]}",
+        *([missing] if stored < LEAST_STORED else []),
+    ]
+
+
+def rule_json(figures: Figures) -> str:
+    """Return the figures as a JSON document."""
+    fields = {
+        "replays": to_json(figures.replays),
+        "thresholds": {str(length): threshold for length, threshold in THRESHOLDS.items()},
+        "delays_at_run_length": figures.run_length,
+        "shifts": list(change_rule.SHIFTS),
+        "stored_sessions": figures.stored_sessions,
+        "false_alarms": {name: [to_json(one) for one in found] for name, found in figures.false_alarms.items()},
+        "delays": {name: [to_json(one) for one in found] for name, found in figures.delays.items()},
+    }
+    return document(fields)
+
+
+def _run_length(one: RunLength) -> str:
+    if one.mean is None or one.high is None:
+        return f"above {number(one.low)}"
+    return f"{number(one.mean)} {interval(one.low, one.high, one.mean)}"
+
+
+def _delay(one: Delay) -> str:
+    median, p90 = ("later" if sessions is None else str(sessions) for sessions in (one.median, one.p90))
+    return f"{median}, {p90}; {percentage(one.share_found)}"

@@ -17,7 +17,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, ValueRule
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.measure.request import CellChoice, check_backends
-from keras_matrix.runner.progress.display import TerminalDisplay
+from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service.finetune import (
     CHECKPOINT_PATH,
     COMMAND,

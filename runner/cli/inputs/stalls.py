@@ -30,7 +30,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.measure.input_tools import ChildProcesses
 from keras_matrix.runner.measure.request import check_range
-from keras_matrix.runner.progress.display import TerminalDisplay
+from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service import cells
 from keras_matrix.runner.service.stalls import (
     Analysis,

@@ -73,7 +73,7 @@ def _table(cells: Sequence[Cell], estimated: Estimates) -> list[str]:
 
 def _blocks(repeats: Sequence[PlannedRepeat], seed: int) -> list[str]:
     """Return the cells of each block in their order."""
-    from keras_matrix.runner.progress.attempt_text import distinguishing  # slow; only --verbose needs it
+    from keras_matrix.runner.progress.time_left import distinguishing  # slow; only --verbose needs it
 
     details = distinguishing(repeats, lambda cell: f"{cell.settings.backend} {work(cell.settings)}")
     lines, block = list[str](), None

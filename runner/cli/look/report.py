@@ -5,17 +5,24 @@ matrix as the newest run. Runs that do not fit are left out, with the reason; ce
 interval only if the stored history has the spread between sessions.
 
 With --publish, write a site instead: the dashboard over all stored runs, a page per cell and a page per run, as static
-files for GitHub Pages or any folder."""
+files for GitHub Pages or any folder.
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
-from keras_matrix.records.text import plural, printable
+from keras_matrix.analysis.comparison.merge import Merge, MergeSummary
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.store import Results
+from keras_matrix.records.text import moment, plural, printable
 from keras_matrix.runner.cli.options import add_results_option, check_output
-from keras_matrix.runner.cli.render.findings import as_json, print_table
+from keras_matrix.runner.cli.render.findings import as_document, as_json, print_table
+from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.service import merge
 from keras_matrix.runner.service.merge import MergeRequest
 from keras_matrix.runner.service.stored import (
     chosen_run,
@@ -48,9 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page and print the table, of one run or of several, or write the site."""
     if args.merge:
-        from keras_matrix.runner.cli.look import merged
-
-        return merged.show(_merge_request(args), as_json=args.json)
+        return show_merged(_merge_request(args), as_json=args.json)
     if args.runs:
         raise UsageError(f"RUN: name one run with --run {args.runs[0]}, or merge several with --merge")
     if args.publish is not None:
@@ -88,3 +93,46 @@ def _publish(folder: Path, site_folder: Path, last: int) -> int:
     for problem in problems:
         print(f"left out: {printable(problem, ' ')}")
     return 1 if problems else 0
+
+
+def show_merged(request: MergeRequest, *, as_json: bool) -> int:
+    """Choose the runs, print their table, write their page. Returns the exit code."""
+    merged = merge.read(request, Results(request.results).runs())
+    problem = merge.write(merged) if request.page or not as_json else None
+    code = 1 if merged.found.run_context.unread else 0
+    if as_json:
+        print(as_document({"merge": _fields(merged.merge, merged.summary), "exit_code": code}, merged.found))
+    else:
+        print(heading(merged.summary))
+        print_table(merged.found)
+        print(f"\n{how_to_alternate(merged.summary)}", flush=True)
+    if problem is not None:
+        raise problem
+    if not as_json:
+        print(f"report: {merged.page}")
+    return code
+
+
+def heading(summary: MergeSummary) -> str:
+    """Return the heading of a merged table."""
+    rows = [
+        ["+".join(one.backends), one.run_id, moment(one.started_at), one.versions, "; ".join(one.images)]
+        for one in summary.runs
+    ]
+    sessions = ", measured in separate sessions, not alternating" if summary.separate else ""
+    lines = [f"merge of {plural(len(rows), 'run')} on one machine{sessions}"]
+    lines += [f"  {line.rstrip()}" for line in columns(rows)]
+    return "\n".join(map(printable, [*lines, *summary.lines]))
+
+
+def how_to_alternate(summary: MergeSummary) -> str:
+    """Return how to measure all cells of a merged table in one session, or '' if there is no such command."""
+    if summary.alternating is None:
+        return ""
+    return f"for intervals paired by block, measure the backends alternately: {printable(summary.alternating)}\n"
+
+
+def _fields(merge: Merge, summary: MergeSummary) -> dict[str, Any]:
+    """Return the part of the JSON document on the runs of a merged table."""
+    found: dict[str, Any] = {**to_json(summary), "left_out": to_json(merge.left_out), "missing": list(merge.missing)}
+    return found

@@ -12,7 +12,7 @@ from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.options import add_results_option
 from keras_matrix.runner.cli.render.findings import cell_lines
 from keras_matrix.runner.service import cells
-from keras_matrix.runner.service.named_cells import run_with_cell
+from keras_matrix.runner.service.cells import run_with_cell
 from keras_matrix.runner.service.stored import chosen_run, findings_of, unread_file, unread_lines, unread_runs
 
 

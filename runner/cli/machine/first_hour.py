@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from keras_matrix.runner.checks.first_hour.steps import Report, exit_code, merged
+from keras_matrix.runner.checks.first_hour_steps import Report, exit_code, merged
 from keras_matrix.runner.cli.options import add_results_option, check_output
 from keras_matrix.runner.errors import Interrupted, UsageError
 from keras_matrix.runner.executors.process.probe import ProcessProbe

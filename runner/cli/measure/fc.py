@@ -29,7 +29,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.measure.request import CellChoice, RunRequest, check_backends
-from keras_matrix.runner.progress.display import TerminalDisplay
+from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service.fc import (
     FcFlags,
     FcProof,

@@ -11,12 +11,10 @@ import argparse
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.largest_search import find
 from keras_matrix.runner.plan.largest_batch import LargestCell
-from keras_matrix.runner.progress.display import TerminalDisplay
-from keras_matrix.runner.progress.largest import cell_name, line
+from keras_matrix.runner.progress.lines import TerminalDisplay, cell_name, line
 from keras_matrix.runner.service import cells
-from keras_matrix.runner.service.fit_batch import exit_code, searched_cells
+from keras_matrix.runner.service.fit_batch import exit_code, find, searched_cells
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

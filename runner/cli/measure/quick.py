@@ -25,7 +25,7 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.plan import PlannedRepeat
-from keras_matrix.runner.progress.display import TerminalDisplay
+from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service import quick
 from keras_matrix.runner.service.commands import DECIDED_BY
 from keras_matrix.runner.service.run import finished

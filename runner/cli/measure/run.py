@@ -13,7 +13,7 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
 from keras_matrix.runner.cli.render import findings
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.progress.display import TerminalDisplay
+from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service.run import Finished, measured_matrix
 from keras_matrix.runner.service.upload import Upload, after_run, check
 from keras_matrix.uploader.cli import push

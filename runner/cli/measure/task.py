@@ -20,7 +20,7 @@ from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Matrix
 from keras_matrix.runner.matrix.service_selection import command_backends
 from keras_matrix.runner.measure.request import CellChoice, check_range
-from keras_matrix.runner.progress.display import TerminalDisplay
+from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service.task import matrix_of_cfg, matrix_of_task, measured_task
 
 CONFIGS = ("task_config_template.cfg", "task_config.cfg")

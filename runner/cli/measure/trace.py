@@ -26,7 +26,7 @@ from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.measure.request import check_range
 from keras_matrix.runner.measure.traces import table_of
-from keras_matrix.runner.progress.display import TerminalDisplay
+from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service import cells, exit_codes
 from keras_matrix.runner.service.trace import (
     TracedRecord,

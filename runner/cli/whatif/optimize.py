@@ -26,8 +26,7 @@ from keras_matrix.records.text import percentage, plural, printable, ratio_text,
 from keras_matrix.runner.cli.options import check_output
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.cli.whatif import options
-from keras_matrix.runner.cli.whatif.replay_text import interval, realised, trace_lines
-from keras_matrix.runner.cli.whatif.verification_text import verified_lines
+from keras_matrix.runner.cli.whatif.replay_text import interval, realised, trace_lines, verified_lines
 from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.executors.registry import size_bytes
 from keras_matrix.runner.service import whatif

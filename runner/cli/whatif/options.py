@@ -12,7 +12,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import MATRIX
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.measure.request import CellChoice, check_range
-from keras_matrix.runner.progress.display import TerminalDisplay
+from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service import whatif
 from keras_matrix.runner.service.whatif import WhatIfWork
 from keras_matrix.runner.whatif.cost_data import Applied

@@ -24,14 +24,14 @@ from keras_matrix.runner.cli.whatif.replay_text import (
     prediction_lines,
     replay_lines,
     trace_lines,
+    verified_lines,
 )
-from keras_matrix.runner.cli.whatif.verification_text import verified_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.measure.request import check_range
 from keras_matrix.runner.service import whatif
 from keras_matrix.runner.service.whatif import choices_of, replayed, what_if_problem, write_timelines
 from keras_matrix.runner.whatif import picture, source
-from keras_matrix.runner.whatif.prediction import predictions
+from keras_matrix.runner.whatif.measurement import predictions
 
 TOP, RESAMPLES, MOST_RESAMPLES = 12, 200, 100_000
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.machine.data_folders import DataFolders
+from keras_matrix.runner.machine.mounts import DataFolders
 
 ROOT = "/cell"
 WORK, IMPORTS, INPUTS = f"{ROOT}/work", f"{ROOT}/import", f"{ROOT}/inputs"

@@ -23,8 +23,7 @@ from keras_matrix.records.schema import Container
 from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.executors.docker.engine import Engine, EngineGone, Started
 from keras_matrix.runner.executors.process.fork_servers import ANSWER_LIMIT_S, Server
-from keras_matrix.runner.executors.supervise.output import CappedOutput
-from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, ServerGone
+from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, CappedOutput, ServerGone
 from keras_matrix.runner.machine import tree_memory
 
 SOCKET = "socket"

@@ -58,10 +58,14 @@ from keras_matrix.runner.executors.docker.engine import (
     Started,
 )
 from keras_matrix.runner.executors.process.fork_servers import Server, Servers
-from keras_matrix.runner.executors.supervise.autotune import autotuning
-from keras_matrix.runner.executors.supervise.environment import allowed_cpus, cell_environment, cuda_cache
-from keras_matrix.runner.executors.supervise.gpu_clocks import CellClocks
-from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, gpus_of, order_warnings, without_gpus
+from keras_matrix.runner.executors.supervise.environment import allowed_cpus, autotuning, cell_environment, cuda_cache
+from keras_matrix.runner.executors.supervise.visible_gpus import (
+    CellClocks,
+    GpusUnavailable,
+    gpus_of,
+    order_warnings,
+    without_gpus,
+)
 from keras_matrix.runner.executors.supervise.watch import Never, ServerGone, Watch
 from keras_matrix.runner.executors.tasks.start import NotStarted, contained
 from keras_matrix.runner.executors.tasks.watch import TaskWatch, never

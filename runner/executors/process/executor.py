@@ -28,10 +28,20 @@ from keras_matrix.runner.cell.job import Job, make_home, write_job
 from keras_matrix.runner.executors import Outcome, Running
 from keras_matrix.runner.executors.process.fork_servers import ProcessServer, Server, Servers
 from keras_matrix.runner.executors.process.interpreter import Interpreter
-from keras_matrix.runner.executors.supervise.autotune import autotuning
-from keras_matrix.runner.executors.supervise.environment import ALLOWED, allowed_cpus, cell_environment, cuda_cache
-from keras_matrix.runner.executors.supervise.gpu_clocks import CellClocks
-from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, gpus_of, order_warnings, without_gpus
+from keras_matrix.runner.executors.supervise.environment import (
+    ALLOWED,
+    allowed_cpus,
+    autotuning,
+    cell_environment,
+    cuda_cache,
+)
+from keras_matrix.runner.executors.supervise.visible_gpus import (
+    CellClocks,
+    GpusUnavailable,
+    gpus_of,
+    order_warnings,
+    without_gpus,
+)
 from keras_matrix.runner.executors.supervise.watch import Never, ServerGone, Watch
 from keras_matrix.runner.executors.tasks.start import NotStarted, command_of
 from keras_matrix.runner.executors.tasks.watch import TaskWatch, never

@@ -36,7 +36,7 @@ from keras_matrix.runner.executors.ray import machines
 from keras_matrix.runner.executors.ray.machines import NodeFacts
 from keras_matrix.runner.executors.supervise.watch import Never, Watch
 from keras_matrix.runner.machine import machine, tree_memory
-from keras_matrix.runner.machine.surroundings import pinning
+from keras_matrix.runner.machine.surroundings import processors
 
 SHARED = ("compile_cache_dir", "autotune_dir", "cuda_cache_dir")
 CELLS, CACHES, MODULES = "cells", "caches", "modules"
@@ -265,7 +265,7 @@ class Agent:
     def _started(self, job: Job, timeout_s: float) -> tuple[Running, tuple[str, ...]]:
         """Start a cell; return it with the warnings of the preflight."""
         try:
-            pinning.check([job.settings])
+            processors.check([job.settings])
         except UsageError as error:
             return Never(Outcome(refused=str(error))), ()
         preflight = None

@@ -1,11 +1,21 @@
-"""The environment of a cell: an allowlist of the caller's variables, and those for the cell's settings."""
+"""The environment of a cell: an allowlist of the caller's variables, and those for the cell's settings.
+
+Of a GPU cell it also says how a backend's autotuners choose their kernels.
+Kernels are tuned by timing them, so that processes may choose differently: a user has this scatter between processes
+(`fresh`), the choice of the first process for all of them (`pinned`), or each library's own guess (`off`).
+
+Sources: XLA's own descriptions of the flags (xla/debug_options_flags.cc); TensorFlow's use_cudnn.cc; of PyTorch
+torch/_inductor/config.py. Derived from these sources, not tested on a GPU.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc import network, spec
 from keras_matrix.records.host import device_lists, inherited_environment
 from keras_matrix.records.host.inherited_environment import MARK, THREAD_VARIABLES, has_user
@@ -13,7 +23,7 @@ from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.supervise.visible_gpus import gpus_of
-from keras_matrix.runner.machine.surroundings.pinning import pinned
+from keras_matrix.runner.machine.surroundings.processors import pinned
 
 # What a process needs for its libraries and locale. These variables contain no secrets; those that may change a figure
 # are recorded (`records.host.inherited_environment`). Variables for a backend's allocation of GPU memory are left out
@@ -31,7 +41,6 @@ KEEP_FREED = {
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-
 # Variables that contain or lead to credentials: of clouds, registries, package indexes, keys and agents. A value that
 # is an address with a user, as of a proxy or a git remote, may contain a password.
 CREDENTIAL = re.compile(
@@ -39,6 +48,7 @@ CREDENTIAL = re.compile(
     r".*(TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(API|ACCESS|ACCOUNT|PRIVATE|SIGNING|ENCRYPTION)_?KEY).*",
     re.IGNORECASE,
 )
+INDUCTOR_CACHE = "inductor"
 
 
 def cell_environment(
@@ -108,3 +118,18 @@ def allowed_cpus(settings: Settings) -> list[int] | None:
     if cpus is not None or settings.threads == "all":
         return None if cpus is None else list(cpus)
     return available[-int(settings.threads) :]
+
+
+def autotuning(job: Job) -> dict[str, str]:
+    """Return the variables for the cell's setting `autotune`."""
+    backend = TABLE[job.settings.backend]
+    if job.settings.autotune == "off":
+        return dict(backend.autotune_off)
+    if job.autotune_dir is None:
+        return {}
+    if not backend.autotune_in_xla:
+        return {"TORCHINDUCTOR_CACHE_DIR": str(Path(job.autotune_dir) / INDUCTOR_CACHE)}
+    if job.tuned_path.exists():
+        return {"XLA_FLAGS": f"--xla_gpu_load_autotune_results_from={job.tuned_path}"}
+    # Written at every compilation: into the cell's own folder, and moved to its final path after the cell's work.
+    return {"XLA_FLAGS": f"--xla_gpu_dump_autotune_results_to={job.tuning_path}"}

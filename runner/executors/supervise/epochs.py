@@ -36,7 +36,7 @@ from keras_matrix.runner.executors.supervise.visible_gpus import gpus_if_visible
 from keras_matrix.runner.machine import tree_memory
 from keras_matrix.runner.machine.gpus.readings import CellGpus
 from keras_matrix.runner.machine.surroundings.counters import Counters, Sampler, moved, since
-from keras_matrix.runner.machine.surroundings.processes import (
+from keras_matrix.runner.machine.surroundings.snapshot import (
     ProcessStat,
     cpu_now,
     others,

@@ -1,4 +1,4 @@
-"""The GPUs of a cell: one per worker, the first of those that the caller may use.
+"""The GPUs of a cell: one per worker, the first of those that the caller may use, and their clocks, locked on request.
 
 `CUDA_VISIBLE_DEVICES` is read as CUDA reads it (CUDA C++ Programming Guide, "CUDA Environment Variables"): indices and
 UUIDs, separated by commas; a UUID may be shortened to a prefix that only one GPU has; the list ends at the first entry
@@ -8,6 +8,8 @@ UUID, a GPU that is listed twice. In addition, `all` means every GPU, as in `NVI
 
 An index counts in the order of the bus, as in `nvidia-smi` and NVML. CUDA itself counts so only with
 `CUDA_DEVICE_ORDER=PCI_BUS_ID`, which every cell gets; without it CUDA begins with the fastest GPU.
+
+Clocks are released before any other cell runs.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from keras_matrix.records.fc import spec
 from keras_matrix.records.host.device_lists import ALL_GPUS, ANY_GPU, INDEX, UUID, GpuChoice, counted_gpus, is_model
@@ -23,14 +25,14 @@ from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.machine.gpus.present import PresentGpus, present_gpus
+from keras_matrix.runner.machine.gpus.nvml import PresentGpus, present_gpus
+from keras_matrix.runner.machine.gpus.readings import ReadableGpu, open_gpu
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 ORDER_VARIABLE, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 MIG = re.compile(r"MIG-[0-9a-z/-]+", re.ASCII | re.IGNORECASE)
 # Entries that end the list of visible GPUs; schedulers write NoDevFiles for a job without a GPU.
 END = re.compile(r"|-[0-9]+|NoDevFiles", re.ASCII | re.IGNORECASE)
-
 Present = PresentGpus | Unread | None
 
 
@@ -245,9 +247,37 @@ def completed_uuid(name: str, uuids: Sequence[str]) -> str:
 
 def count_gpus(device: str) -> int:
     """Return how many GPUs the caller may use, 0 for another device. Raises `UsageError` if none is visible."""
-    from keras_matrix.runner.executors.supervise.visible_gpus import NoGpu, visible_gpus
 
     try:
         return len(visible_gpus()) if device == "gpu" else 0
     except NoGpu as error:
         raise UsageError(str(error)) from error
+
+
+class CellClocks:
+    """The GPUs whose clocks are locked; `open_gpu` opens one by its index or UUID."""
+
+    def __init__(self, open_gpu: Callable[[str], ReadableGpu | Unread] = open_gpu) -> None:
+        self._open = open_gpu
+        self._locked: dict[str, ReadableGpu] = {}
+
+    def suit(self, settings: Settings, gpus: Sequence[str]) -> str | None:
+        """Lock the clocks of these GPUs if the cell requests it, and release all others; return a refusal."""
+        wanted = gpus if settings.clocks == "locked" else ()
+        for gpu in self._locked.keys() - set(wanted):
+            self._locked.pop(gpu).unlock()
+        for gpu in [one for one in wanted if one not in self._locked]:
+            found = self._open(gpu)
+            refused = found.why if isinstance(found, Unread) else found.lock()
+            if isinstance(found, Unread) or refused is not None:
+                return (
+                    f"clocks: locked: the GPU's clocks cannot be locked here: {refused}; it takes root (or the "
+                    "capability SYS_ADMIN) and a GPU from Volta on; lock them with nvidia-smi -lgc and set clocks: free"
+                )
+            self._locked[gpu] = found
+        return None
+
+    def release(self) -> None:
+        """Release all clocks."""
+        while self._locked:
+            self._locked.popitem()[1].unlock()

@@ -4,6 +4,8 @@ It was started by its `Parent`: a server on this machine or in a container.
 
 A process rests at its calibration and around each measured epoch until it may continue (`runner.cell.measured_epochs`);
 while it rests nothing is counted.
+
+Its output is read as it arrives, stored as a head and a tail, and shown without control characters.
 """
 
 from __future__ import annotations
@@ -19,16 +21,19 @@ from typing import Any, Protocol
 
 from keras_matrix.records.codec import CodecError, decode, loads
 from keras_matrix.records.schema import Container
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cell.job import Job, Resting
 from keras_matrix.runner.executors import Outcome, WaitingCell
 from keras_matrix.runner.executors.supervise.epochs import Alive, Epochs, surroundings
-from keras_matrix.runner.executors.supervise.output import CappedOutput
 from keras_matrix.runner.executors.supervise.sampling import Pace, Sampling
 from keras_matrix.runner.machine import tree_memory
 from keras_matrix.runner.machine.gpus.readings import ReadableGpu, Unreadable
 from keras_matrix.runner.machine.tree_memory import group_of
 
 MESSAGE_BYTES = 1 << 16
+HEAD_BYTES = 8 << 10
+TAIL_BYTES = 24 << 10
+READ_BYTES = 1 << 20
 
 
 class ServerGone(Exception):
@@ -344,3 +349,42 @@ class Never:
 
     def kill(self) -> None:
         """Do nothing: there is no process."""
+
+
+class CappedOutput:
+    """Stores the first and the last bytes of a stream of any length."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._tail = b""
+        self._dropped = 0
+
+    def add(self, data: bytes) -> None:
+        """Add the next bytes."""
+        room = HEAD_BYTES - len(self._head)
+        self._head += data[:room]
+        rest = self._tail + data[room:] if room > 0 else self._tail + data
+        self._dropped += max(0, len(rest) - TAIL_BYTES)
+        self._tail = rest[-TAIL_BYTES:]
+
+    def skip(self, count: int) -> None:
+        """Count bytes of the stream that were left out here."""
+        self._dropped += count
+
+    def drain(self, descriptor: int) -> bool:
+        """Read what is available from a non-blocking descriptor; False at its end."""
+        while True:
+            try:
+                data = os.read(descriptor, READ_BYTES)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self.add(data)
+            if len(data) < READ_BYTES:
+                return True
+
+    def text(self) -> str:
+        """Return the stored output as text: invalid bytes replaced, the rest `printable`."""
+        gap = f"\n[... {self._dropped} bytes left out ...]\n".encode() if self._dropped else b""
+        return printable((self._head + gap + self._tail).decode("utf-8", errors="replace"))

@@ -16,8 +16,8 @@ from keras_matrix.runner.cell.job import Job, make_home
 from keras_matrix.runner.executors.docker.container_paths import ROOT, WORK, Mount, variables_inside
 from keras_matrix.runner.executors.supervise.environment import ALLOWED, device_environment, without_credentials
 from keras_matrix.runner.executors.supervise.visible_gpus import VARIABLE, NoGpu, usable_gpus
-from keras_matrix.runner.machine.gpus.present import PresentGpus, present_gpus
-from keras_matrix.runner.matrix.task_request import filled
+from keras_matrix.runner.machine.gpus.nvml import PresentGpus, present_gpus
+from keras_matrix.runner.matrix.task_rules import filled
 
 SHELL = "/bin/sh"
 REPORT_VARIABLE = "KERAS_BENCHMARK_METRICS"

@@ -23,13 +23,19 @@ from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, Task, TaskR
 from keras_matrix.records.text import bytes_text
 from keras_matrix.records.trees import walk
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.executors import Outcome, WaitingCell
+from keras_matrix.runner.executors import Outcome, TaskObservation, WaitingCell
 from keras_matrix.runner.executors.supervise.environment import allowed_cpus
 from keras_matrix.runner.executors.supervise.epochs import Alive
-from keras_matrix.runner.executors.supervise.output import HEAD_BYTES, TAIL_BYTES, CappedOutput
-from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, Parent, ProcessWatch, sampling_of
-from keras_matrix.runner.executors.tasks.metrics.search import Written, metrics_of
-from keras_matrix.runner.executors.tasks.observation import TaskObservation
+from keras_matrix.runner.executors.supervise.watch import (
+    HEAD_BYTES,
+    MESSAGE_BYTES,
+    TAIL_BYTES,
+    CappedOutput,
+    Parent,
+    ProcessWatch,
+    sampling_of,
+)
+from keras_matrix.runner.executors.tasks.metrics import Written, metrics_of
 from keras_matrix.runner.executors.tasks.start import Command, DeviceMissing, NotStarted, TooFewDevices, task_of
 from keras_matrix.runner.machine import tree_memory
 from keras_matrix.runner.machine.gpus.readings import open_gpu, readable

@@ -1,10 +1,16 @@
-"""NVML, the driver's library: loading and opening it, finding a GPU by name, and calls with errors as values.
+"""NVML, the driver's library: opening it, calls with errors as values, and the identity of the GPUs.
 
 Every module that reads GPUs uses this one. `pynvml` is imported only when NVML is opened, and an error of NVML is never
 raised: it is returned as `Unread`, with NVML's message.
 
 NVML is opened at each use and never shut down. It counts its openings, a handle is valid only while it is open, and the
 driver closes it when the process ends (nvml.h: nvmlInit_v2, nvmlShutdown).
+
+NVML neither uses a GPU nor initialises CUDA. It does not read `CUDA_VISIBLE_DEVICES`, so that the list does not depend
+on what the caller may use. A GPU that is divided by MIG is listed as one GPU, without its slices.
+
+What NVML does not report is None and never an error. A GPU in MIG mode is represented by its first MIG device, which
+CUDA uses; it never has the card's UUID, memory or plain name, so that its peaks are not attributed to the card.
 """
 
 from __future__ import annotations
@@ -23,6 +29,8 @@ DRIVER_NOT_LOADED, LIBRARY_MISMATCH = 9, 18
 GPU_IS_LOST, RESET_REQUIRED = 15, 16
 # A GPU has at most seven MIG devices (MIG User Guide, "Partitioning").
 MOST_MIG_DEVICES = 7
+# NVML ends the name of a MIG device with " MIG 1g.5gb" or the like (nvml.h: nvmlDeviceGetName).
+MIG = " MIG"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +136,60 @@ def _unread(error: Exception, absent: Collection[int]) -> Unread:
     if code in (GPU_IS_LOST, RESET_REQUIRED):
         return GpuLost(why)
     return NotPermitted(why) if code == NO_PERMISSION else Unread(why, absent=code in absent)
+
+
+@dataclass(frozen=True, slots=True)
+class PresentGpus:
+    """The GPUs by their NVML index, which `nvidia-smi` also shows, and the version of the driver."""
+
+    uuids: tuple[str, ...]
+    models: tuple[str, ...] = ()
+    driver: str | None = None
+
+
+def present_gpus(library: Any = None) -> PresentGpus | Unread:
+    """Return the GPUs that the driver lists; `library` is `pynvml`, or a fake of it in tests."""
+    nvml = open_nvml(library)
+    if isinstance(nvml, Unread):
+        return nvml
+    count = nvml.ask("nvmlDeviceGetCount")
+    handles = [count] if isinstance(count, Unread) else nvml.gpus()
+    driver = nvml.text("nvmlSystemGetDriverVersion")
+    uuids = [one if isinstance(one, Unread) else nvml.text("nvmlDeviceGetUUID", one) for one in handles]
+    models = [one if isinstance(one, Unread) else nvml.text("nvmlDeviceGetName", one) for one in handles]
+    for found in (*uuids, *models, driver):
+        if isinstance(found, Unread):
+            return found
+    return PresentGpus(tuple(map(str, uuids)), tuple(map(str, models)), str(driver))
+
+
+@dataclass(frozen=True, slots=True)
+class GpuIdentity:
+    """A GPU as its driver reports it, memory in bytes."""
+
+    uuid: str | None = None
+    product: str | None = None
+    free_memory_bytes: int | None = None
+
+
+def gpu_identity(visible: str, library: Any = None) -> GpuIdentity:
+    """Return NVML's identity of the GPU with this name in `CUDA_VISIBLE_DEVICES`. `library` is `pynvml`."""
+    nvml = open_nvml(library)
+    handle = nvml if isinstance(nvml, Unread) else nvml.gpu(visible)
+    if isinstance(nvml, Unread) or isinstance(handle, Unread):
+        return GpuIdentity()
+    used = nvml.used_part(handle)
+    product = nvml.known_text("nvmlDeviceGetName", handle if used is None else used)
+    if used is None:
+        return GpuIdentity(product=_of_mig_device(product))
+    memory = nvml.value("nvmlDeviceGetMemoryInfo", used)
+    return GpuIdentity(
+        uuid=nvml.known_text("nvmlDeviceGetUUID", used),
+        product=product if nvml.card(used) is used else _of_mig_device(product),
+        free_memory_bytes=None if memory is None else int(memory.free),
+    )
+
+
+def _of_mig_device(product: str | None) -> str | None:
+    """Return a product name that no data sheet has, even if the driver reports the card's name."""
+    return product if product is None or MIG in product else product + MIG

@@ -1,23 +1,60 @@
-"""All readings of the machine, before and during a measurement."""
+"""All readings of the machine, before and during a measurement.
+
+Processes, and the rights of this one.
+
+Of a process only its name, without control characters, its id and its share of a CPU are reported.
+Source: proc(5) for /proc/PID/stat.
+
+The usage of the run's own processes: their part of the machine's counters.
+
+    before = sampler.read(), own_now(tree, pids, usable)
+    ...
+    after = sampler.read(), own_now(tree, pids, usable)
+    watched = Watched(since(before[0], after[0]), own_since(before[1], after[1]))
+
+`pids` are all of the run's processes, including the waiting ones and the runner; if one of them cannot be read, the
+figure is None, since its usage would be attributed to others. Memory that processes share counts for each of them, so
+that a share of memory is an upper limit.
+Source: proc(5) for /proc/PID/stat, statm and io.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+import resource
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse
-from keras_matrix.analysis.surroundings.readings import Meanwhile, ProcessPlacement, Readings, ResourceLimits, Swap
-from keras_matrix.records.host.procfs import ProcTree, Unread, stated_bytes
+from keras_matrix.analysis.surroundings.readings import (
+    Meanwhile,
+    Process,
+    ProcessPlacement,
+    Readings,
+    ResourceLimits,
+    Swap,
+)
+from keras_matrix.records.host.procfs import ProcTree, Unread, integer, stated_bytes
 from keras_matrix.records.host.system import MEMORY, container_engine, memory_limit_bytes, memory_used_bytes, quota_cpus
-from keras_matrix.runner.machine.gpus.state import gpus_and_driver
-from keras_matrix.runner.machine.surroundings.counters import Sampler, since
-from keras_matrix.runner.machine.surroundings.pinning import most_cores
-from keras_matrix.runner.machine.surroundings.processes import ended_cpu_s, missing_rights, others, processes
-from keras_matrix.runner.machine.surroundings.processors import clocks, heat, hypervisor, numa_nodes, online
+from keras_matrix.records.text import printable
+from keras_matrix.runner.machine.gpus.readings import gpus_and_driver
+from keras_matrix.runner.machine.surroundings.counters import (
+    PAGE_BYTES,
+    TICKS_PER_S,
+    Sampler,
+    covered_stat,
+    moved,
+    since,
+    total,
+)
+from keras_matrix.runner.machine.surroundings.processors import clocks, heat, hypervisor, most_cores, numa_nodes, online
 
 LOAD = "/proc/loadavg"
 DECIMAL = re.compile(r"[0-9]+[.][0-9]+")
+SHOWN = 3
+# Processes below this share of one CPU are not listed.
+SHOWN_SHARE = 0.005
 
 
 def look(tree: ProcTree, cpus: Collection[int], measure: Callable[[], Sequence[float]]) -> Readings:
@@ -77,3 +114,165 @@ def _load(tree: ProcTree) -> float | Unread:
         return text
     word = (text.split() or [""])[0]
     return float(word) if DECIMAL.fullmatch(word) else Unread(f"{LOAD} holds {text[:20]!r}, not numbers")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """The fields used of a process's stat file; times in seconds."""
+
+    name: str
+    parent: int
+    cpu_s: float
+    ended_children_cpu_s: float
+    started_ticks: int
+
+    @property
+    def whole_cpu_s(self) -> float:
+        """The CPU time of the process and its ended children."""
+        return self.cpu_s + self.ended_children_cpu_s
+
+
+def processes(tree: ProcTree) -> dict[int, ProcessStat] | Unread:
+    """Return every visible process."""
+    found = {}
+    for name in tree.names("/proc", "[0-9]*"):
+        pid = integer(name)
+        line = None if pid is None else read_line(tree, pid)
+        if pid is not None and line is not None:
+            found[pid] = line
+    return found or Unread("/proc shows no process")
+
+
+def read_line(tree: ProcTree, pid: int) -> ProcessStat | None:
+    """Return a process's stat file: `PID (NAME) STATE PPID ...`, whose name may contain blanks and parentheses."""
+    text = tree.text(f"/proc/{pid}/stat")
+    if isinstance(text, Unread):
+        return None
+    head, found, rest = text.rpartition(")")
+    words = rest.split()
+    numbers = [integer(word) for word in words[1:20]]
+    if not found or len(numbers) < 19:
+        return None
+    parent, user, system, child_user, child_system, started = (numbers[i] for i in (0, 10, 11, 12, 13, 18))
+    if parent is None or user is None or system is None or child_user is None or child_system is None:
+        return None
+    name = " ".join(printable(head.partition("(")[2]).split()) or "?"
+    used, ended = (user + system) / TICKS_PER_S, (child_user + child_system) / TICKS_PER_S
+    return ProcessStat(name[:20], parent, used, ended, started or 0)
+
+
+def others(
+    before: Mapping[int, ProcessStat] | Unread,
+    after: Mapping[int, ProcessStat] | Unread,
+    own: Collection[int],
+    wall_s: float,
+) -> tuple[Process, ...] | Unread:
+    """Return the processes outside the trees of `own` that used most CPU meanwhile, most first.
+
+    A process's ended children count for it: a compiler that lives for a tenth of a second is in neither reading, but
+    its CPU time is in that of the `make` that waits for it.
+    """
+    if isinstance(before, Unread):
+        return before
+    if isinstance(after, Unread):
+        return after
+    known = _counted_before(before, after)
+    used = [
+        Process(line.name, max(0.0, line.whole_cpu_s - known.get(pid, 0.0)) / wall_s, pid)
+        for pid, line in after.items()
+        if not _descends(pid, own, after)
+    ]
+    used.sort(key=lambda process: (-process.cpu_share, process.name))
+    return tuple(process for process in used[:SHOWN] if process.cpu_share >= SHOWN_SHARE)
+
+
+def _counted_before(before: Mapping[int, ProcessStat], after: Mapping[int, ProcessStat]) -> dict[int, float]:
+    """Return, by process of `after`, how much of its CPU time and that of its ended children was used before.
+
+    The CPU time of a process that has ended since belongs to its nearest live ancestor.
+    """
+    found: dict[int, float] = {}
+    for pid, line in before.items():
+        heir, visited = pid, {0}
+        while heir in before and heir not in visited and not _same(before[heir], after.get(heir)):
+            visited.add(heir)
+            heir = before[heir].parent
+        if heir in before and heir not in visited:
+            found[heir] = found.get(heir, 0.0) + line.whole_cpu_s
+    return found
+
+
+def _same(earlier: ProcessStat, later: ProcessStat | None) -> bool:
+    """Return whether this is still the same process; its pid may have been reused."""
+    return later is not None and earlier.started_ticks == later.started_ticks
+
+
+def missing_rights(tree: ProcTree) -> tuple[str, ...]:
+    """Return the rights needed for reading and measuring that are missing here, without changing anything."""
+    found = []
+    if isinstance(tree.text("/proc/1/stat"), Unread):
+        found.append("processes of other users are not visible")
+    if covered_stat(tree):
+        found.append("/proc/stat is a container's own, so the CPU use of others is not visible")
+    try:
+        os.sched_setaffinity(0, os.sched_getaffinity(0))
+    except OSError:
+        found.append("processes cannot be bound to CPUs")
+    return tuple(found)
+
+
+def _descends(pid: int, own: Collection[int], lines: Mapping[int, ProcessStat]) -> bool:
+    visited: set[int] = set()
+    while pid in lines and pid not in visited:
+        if pid in own:
+            return True
+        visited.add(pid)
+        pid = lines[pid].parent
+    return pid in own
+
+
+def own_now(tree: ProcTree, pids: Collection[int], usable_bytes: int | None) -> OwnUse:
+    """Return what these processes and their ended children have used since they started, and the memory they hold.
+
+    `usable_bytes` is what they may use (`records.host.system.usable_memory_bytes`); None if it is unknown.
+    """
+    resident = total(_resident_bytes(tree, pid) for pid in pids)
+    return OwnUse(
+        cpu_s=cpu_now(tree, pids),
+        memory_share=resident / usable_bytes if resident is not None and usable_bytes else None,
+        storage_bytes=total(_storage_bytes(tree, pid) for pid in pids),
+    )
+
+
+def own_since(before: OwnUse, after: OwnUse) -> OwnUse:
+    """Return what was used between two readings of the same processes; for memory the larger share."""
+    shares = [share for share in (before.memory_share, after.memory_share) if share is not None]
+    return OwnUse(
+        cpu_s=moved(before.cpu_s, after.cpu_s),
+        memory_share=max(shares) if len(shares) == 2 else None,
+        storage_bytes=moved(before.storage_bytes, after.storage_bytes),
+    )
+
+
+def cpu_now(tree: ProcTree, pids: Collection[int]) -> float | None:
+    """Return the CPU time of these processes and their ended children since they started."""
+    return total(line.whole_cpu_s if (line := read_line(tree, pid)) else None for pid in pids)
+
+
+def ended_cpu_s() -> float:
+    """Return the CPU time of this process and its ended children: all of a run without live child processes."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(found.ru_utime + found.ru_stime for found in used)
+
+
+def _resident_bytes(tree: ProcTree, pid: int) -> int | None:
+    text = tree.text(f"/proc/{pid}/statm")
+    pages = None if isinstance(text, Unread) else integer([*text.split(), "", ""][1])
+    return None if pages is None else pages * PAGE_BYTES
+
+
+def _storage_bytes(tree: ProcTree, pid: int) -> int | None:
+    text = tree.text(f"/proc/{pid}/io")
+    values = {} if isinstance(text, Unread) else dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    read, written = (integer(values.get(name, "")) for name in ("read_bytes", "write_bytes"))
+    return None if read is None or written is None else read + written

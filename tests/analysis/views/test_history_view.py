@@ -15,9 +15,8 @@ from keras_matrix.dashboards.charts.time_series import date
 from keras_matrix.dashboards.report import history_page
 from keras_matrix.records.text import amount, percent_change, percentage, plural, quantity
 from keras_matrix.runner.cli.render.history_lines import as_json, listing, overview
-from keras_matrix.runner.notify.events import due
-from keras_matrix.runner.notify.issue_text import body
-from keras_matrix.runner.notify.notice import About, Notice
+from keras_matrix.runner.notify.github_issues import issue_body
+from keras_matrix.runner.notify.notice import About, Notice, due
 from keras_matrix.runner.notify.webhook import document
 from tests.sessions import noisy, run_name
 
@@ -119,7 +118,7 @@ def test_notifications_have_the_values_of_the_view(views: list[HistoryView]) -> 
         for event in due(view.assessed, []):
             notice = Notice(event, view, About())
             [change] = [one for one in view.changes if one.change is event.change]
-            sent, issue = document(notice), body(notice)
+            sent, issue = document(notice), issue_body(notice)
             assert change.kind is ChangeKind.SLOWER
             assert (sent["cell"]["title"], sent["change"]["ratio"]) == (view.title, change.change.ratio)
             assert sent["change"]["before"]["value"] == change.before.centre

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.models.fc.hlo import collectives, traffic_of
+from keras_matrix.models.fc.profiled import collectives, traffic_of
 from keras_matrix.records.fc.communication import Traffic
 
 SUM = "  %all-reduce.1 = f32[64,64]{1,0} all-reduce(%dot.2), channel_id=1, replica_groups={{0,1}}, to_apply=%add"

@@ -17,7 +17,7 @@ from keras_matrix.analysis.proofs import proof_problem
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.proof import Proof, ProofOrder
 from keras_matrix.records.fc.spec import DIVIDERS, MODES, OVERLAPPING, FcProblem, Parallelism
-from keras_matrix.runner.checks.fc import ProofRequest, prove
+from keras_matrix.runner.checks.proofs import ProofRequest, prove_modes
 from keras_matrix.runner.executors.process.probe import ProcessProbe
 
 HERE = Path(__file__).parent
@@ -55,7 +55,7 @@ def test_every_mode_computes_what_plain_numpy_does_and_communicates_what_the_for
 
 def proved(backend: str, problems: list[FcProblem]) -> Sequence[Proof]:
     """What a backend's workers found of these problems."""
-    (answer,), refused = prove(ProcessProbe(), [backend], ProofOrder(problems), lambda line: None)
+    (answer,), refused = prove_modes(ProcessProbe(), [backend], ProofOrder(problems), lambda line: None)
     assert refused == {}
     return answer.proofs
 

@@ -17,7 +17,7 @@ from keras_matrix.models.fc.worker_group import Array, draw_weights, dtype
 from keras_matrix.records.fc.communication import Traffic
 from keras_matrix.records.fc.proof import ProofOrder
 from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem
-from keras_matrix.runner.checks.fc import SMALL
+from keras_matrix.runner.checks.proofs import SMALL
 
 STEPS = 5
 

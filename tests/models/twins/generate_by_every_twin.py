@@ -42,7 +42,7 @@ def continued(prompt_length):
     made = built(prompt_length)
     batch = backends.load(BACKEND).resident(made.samples(ROWS, 0))
     expected = generated(made.model, batch[0])["token_ids"]
-    native, equal, compiled = twins.load_generation(BACKEND), {}, {}
+    native, equal, compiled = twins.load(BACKEND), {}, {}
     for name in OF_BACKEND[BACKEND]:
         call = native.continuing(made.model, prompt_length, WAYS[name])
         found = [call(batch[0]["token_ids"]) for _ in range(2)]

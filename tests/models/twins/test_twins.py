@@ -100,6 +100,5 @@ def test_the_catalog_names_the_workloads_with_a_twin() -> None:
 
 
 def test_a_backend_without_implementations_is_unsupported() -> None:
-    for load_module in (twins.load, twins.load_generation):
-        with pytest.raises(UnsupportedWorkload, match="implementation: numpy has only keras"):
-            load_module("numpy")
+    with pytest.raises(UnsupportedWorkload, match="implementation: numpy has only keras"):
+        twins.load("numpy")

@@ -22,13 +22,13 @@ from keras_matrix.models.registry import workloads  # noqa: E402
 from keras_matrix.models.twins.interface import Compiled  # noqa: E402
 from keras_matrix.models.workload import Request  # noqa: E402
 from keras_matrix.runner.cell import backends  # noqa: E402
-from keras_matrix.runner.cell.implementations.training import (  # noqa: E402
+from keras_matrix.runner.cell.implementations import (  # noqa: E402
     StartValues,
     forget_functions,
     largest_deviation,
     lower_rate,
 )
-from keras_matrix.runner.cell.parity.random_layers import switch_off  # noqa: E402
+from keras_matrix.runner.cell.options import switch_off  # noqa: E402
 from keras_matrix.runner.cell.phases import WorkMismatch  # noqa: E402
 from tests.models.train_every_workload import SMALL  # noqa: E402
 from tests.models.twins.compiling import BACKEND, WAYS, way_of  # noqa: E402

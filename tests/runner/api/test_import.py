@@ -36,7 +36,7 @@ def test_no_use_of_a_stored_run_imports_a_backend(folder: Path) -> None:
         "run = km.load(); run.cells; run.comparisons; repr(run); run._repr_html_(); run.to_frame('dict'); run.report()"
     )
     found = modules_after(f"import keras_matrix as km\n{uses}")
-    assert "keras_matrix.runner.api.loading" in found
+    assert "keras_matrix.runner.api.measuring" in found
     assert found & (BACKENDS - {"numpy"}) == set()  # SciPy's distributions import NumPy
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keras_matrix.records.host.procfs import Unread
-from keras_matrix.runner.executors.supervise.gpu_clocks import CellClocks
+from keras_matrix.runner.executors.supervise.visible_gpus import CellClocks
 from keras_matrix.runner.machine.gpus.readings import ReadableGpu
 from tests.conftest import make_settings
 

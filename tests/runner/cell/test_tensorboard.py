@@ -13,7 +13,7 @@ import pytest
 from keras_matrix.records.schema import CellResult
 from keras_matrix.records.traces.request import BEGUN, Trace
 from keras_matrix.runner.cell.job import Job, publish_figures
-from keras_matrix.runner.cell.tracing.tensorboard import ENDED, PROFILED_STEPS, write
+from keras_matrix.runner.cell.tensorboard import ENDED, PROFILED_STEPS, write
 from keras_matrix.runner.measure.record_builder import read_result
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor
@@ -50,7 +50,7 @@ def left(job: Job, monkeypatch: pytest.MonkeyPatch) -> Left:
     def leaving(profiler: Any, describe: Callable[[], str] | None = lambda: "{}") -> tuple[list[str], list[int]]:
         """Leave what this profiler makes; return the files there are, and the steps that were run."""
         steps: list[int] = []
-        monkeypatch.setattr("keras_matrix.runner.cell.tracing.tensorboard.load", lambda backend: profiler)
+        monkeypatch.setattr("keras_matrix.runner.cell.tensorboard.load", lambda backend: profiler)
         write(job, describe, steps.append)
         files = sorted(str(path.relative_to(job.folder)) for path in Path(job.folder).rglob("*") if path.is_file())
         return files, steps

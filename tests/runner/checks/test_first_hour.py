@@ -20,10 +20,9 @@ from keras_matrix.records.instruments.first_hour import ProbeAnswer
 from keras_matrix.records.instruments.peaks import Gemm, Stream, Timed
 from keras_matrix.records.schema import DeviceProof, Times
 from keras_matrix.records.traces.neutral import Span, Track, TrackKind, copy_of
-from keras_matrix.runner.checks.first_hour import checks
-from keras_matrix.runner.checks.first_hour.checks import copies_to_device, share_in_steps
-from keras_matrix.runner.checks.first_hour.measured import MeasuredRun
-from keras_matrix.runner.checks.first_hour.steps import CheckStep, Done, Report, StepOutcome, StepResult, read
+from keras_matrix.runner.checks import first_hour
+from keras_matrix.runner.checks.first_hour import MeasuredRun, copies_to_device, share_in_steps
+from keras_matrix.runner.checks.first_hour_steps import CheckStep, Done, Report, StepOutcome, StepResult, read
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.measure.seams import Seams
@@ -51,38 +50,38 @@ def stream(rate: float) -> Stream:
 @pytest.mark.parametrize(
     ("judged", "expected"),
     [
-        (lambda: checks.doubled(0.5, 1.0), OK),
-        (lambda: checks.doubled(0.5, 0.6), FAILED),  # the second epoch's work was not waited for
-        (lambda: checks.synchronised(ANSWER, "gpu"), OK),
-        (lambda: checks.synchronised(replace(ANSWER, waited_s=0.011, read_s=0.49), "gpu"), FAILED),
-        (lambda: checks.synchronised(replace(ANSWER, called_s=0.49), "gpu"), FAILED),
-        (lambda: checks.synchronised(replace(ANSWER, called_s=0.49), "cpu"), NOT_RUN),
-        (lambda: checks.traced(0.0095, 0.01, "gpu"), OK),
-        (lambda: checks.traced(0.0005, 0.01, "gpu"), FAILED),  # kernels missing from the trace
-        (lambda: checks.traced(0.02, 0.01, "gpu"), FAILED),  # launches counted as work, too
-        (lambda: checks.resident([("MemcpyH2D", 4)], 32 * MIB), OK),
-        (lambda: checks.resident([], 32 * MIB), OK),
-        (lambda: checks.resident([("MemcpyH2D", 32 * MIB)] * 5, 32 * MIB), FAILED),
-        (lambda: checks.resident([("MemcpyH2D", None)], 32 * MIB), FAILED),
-        (lambda: checks.precise(ANSWER.errors, RECORDED, "gpu"), OK),
-        (lambda: checks.precise(ANSWER.errors, RECORDED | {"rnn": True}, "gpu"), FAILED),
-        (lambda: checks.precise(ANSWER.errors, RECORDED | {"matmul": False}, "gpu"), FAILED),
-        (lambda: checks.precise(ANSWER.errors, {}, "gpu"), FAILED),
-        (lambda: checks.precise(dict.fromkeys(ANSWER.errors, 4e-7), {}, "cpu"), OK),
-        (lambda: checks.allocated(512 * MIB, 520 * MIB, {"device": 40_000 * MIB, "process": None}), OK),
-        (lambda: checks.allocated(512 * MIB, 100 * MIB, {}), FAILED),
-        (lambda: checks.allocated(512 * MIB, 2000 * MIB, {}), FAILED),
-        (lambda: checks.allocated(512 * MIB, None, {"device": 40_000 * MIB}), FAILED),
-        (lambda: checks.allocated(512 * MIB, 512 * MIB, {"device": 100 * MIB}), FAILED),
-        (lambda: checks.clocks_constant([1410 * 10**6] * 4), OK),
-        (lambda: checks.clocks_constant([1410 * 10**6, 1980 * 10**6]), FAILED),
-        (lambda: checks.clocks_constant([None, None]), FAILED),
-        (lambda: checks.energy_agrees([300.0, 310.0], [1.0, 1.0], 300.0), OK),
-        (lambda: checks.energy_agrees([300.0, 310.0], [1.0, 1.0], 90.0), FAILED),
-        (lambda: checks.energy_agrees([None], [1.0], 90.0), FAILED),
-        (lambda: checks.energy_agrees([300.0], [1.0], None), FAILED),
-        (lambda: checks.ended_with("oom_device", "oom_device", "out of memory"), OK),
-        (lambda: checks.ended_with("crash", "oom_device", "killed"), FAILED),
+        (lambda: first_hour.doubled(0.5, 1.0), OK),
+        (lambda: first_hour.doubled(0.5, 0.6), FAILED),  # the second epoch's work was not waited for
+        (lambda: first_hour.synchronised(ANSWER, "gpu"), OK),
+        (lambda: first_hour.synchronised(replace(ANSWER, waited_s=0.011, read_s=0.49), "gpu"), FAILED),
+        (lambda: first_hour.synchronised(replace(ANSWER, called_s=0.49), "gpu"), FAILED),
+        (lambda: first_hour.synchronised(replace(ANSWER, called_s=0.49), "cpu"), NOT_RUN),
+        (lambda: first_hour.traced(0.0095, 0.01, "gpu"), OK),
+        (lambda: first_hour.traced(0.0005, 0.01, "gpu"), FAILED),  # kernels missing from the trace
+        (lambda: first_hour.traced(0.02, 0.01, "gpu"), FAILED),  # launches counted as work, too
+        (lambda: first_hour.resident([("MemcpyH2D", 4)], 32 * MIB), OK),
+        (lambda: first_hour.resident([], 32 * MIB), OK),
+        (lambda: first_hour.resident([("MemcpyH2D", 32 * MIB)] * 5, 32 * MIB), FAILED),
+        (lambda: first_hour.resident([("MemcpyH2D", None)], 32 * MIB), FAILED),
+        (lambda: first_hour.precise(ANSWER.errors, RECORDED, "gpu"), OK),
+        (lambda: first_hour.precise(ANSWER.errors, RECORDED | {"rnn": True}, "gpu"), FAILED),
+        (lambda: first_hour.precise(ANSWER.errors, RECORDED | {"matmul": False}, "gpu"), FAILED),
+        (lambda: first_hour.precise(ANSWER.errors, {}, "gpu"), FAILED),
+        (lambda: first_hour.precise(dict.fromkeys(ANSWER.errors, 4e-7), {}, "cpu"), OK),
+        (lambda: first_hour.allocated(512 * MIB, 520 * MIB, {"device": 40_000 * MIB, "process": None}), OK),
+        (lambda: first_hour.allocated(512 * MIB, 100 * MIB, {}), FAILED),
+        (lambda: first_hour.allocated(512 * MIB, 2000 * MIB, {}), FAILED),
+        (lambda: first_hour.allocated(512 * MIB, None, {"device": 40_000 * MIB}), FAILED),
+        (lambda: first_hour.allocated(512 * MIB, 512 * MIB, {"device": 100 * MIB}), FAILED),
+        (lambda: first_hour.clocks_constant([1410 * 10**6] * 4), OK),
+        (lambda: first_hour.clocks_constant([1410 * 10**6, 1980 * 10**6]), FAILED),
+        (lambda: first_hour.clocks_constant([None, None]), FAILED),
+        (lambda: first_hour.energy_agrees([300.0, 310.0], [1.0, 1.0], 300.0), OK),
+        (lambda: first_hour.energy_agrees([300.0, 310.0], [1.0, 1.0], 90.0), FAILED),
+        (lambda: first_hour.energy_agrees([None], [1.0], 90.0), FAILED),
+        (lambda: first_hour.energy_agrees([300.0], [1.0], None), FAILED),
+        (lambda: first_hour.ended_with("oom_device", "oom_device", "out of memory"), OK),
+        (lambda: first_hour.ended_with("crash", "oom_device", "killed"), FAILED),
     ],
 )
 def test_correct_figures_are_accepted_and_wrong_ones_fail(
@@ -106,11 +105,11 @@ def test_peaks_are_judged_against_the_data_sheet(
 ) -> None:
     sheet = datasheet("NVIDIA A100-SXM4-40GB")
     assert sheet is not None
-    assert checks.against_datasheet(gemms, streams, sheet).outcome is expected
+    assert first_hour.against_datasheet(gemms, streams, sheet).outcome is expected
 
 
 def test_device_without_a_data_sheet_is_not_judged_but_its_peaks_are_reported() -> None:
-    found = checks.against_datasheet([gemm("float32", 2.5 * TERA)], [stream(0.5 * TERA)], None)
+    found = first_hour.against_datasheet([gemm("float32", 2.5 * TERA)], [stream(0.5 * TERA)], None)
     assert found.outcome is NOT_RUN
     assert "float32 2.5 TFLOP/s, memory 0.5 TB/s" in found.summary
 
@@ -128,8 +127,8 @@ def test_error_limit_is_between_float32_and_tf32() -> None:
         bits = values.view("uint32") + np.uint32(1 << 12)
         return (bits & np.uint32(0xFFFFE000)).view("float32")
 
-    assert error(a @ b) < checks.TF32_ERROR / 10
-    assert error(tf32(a) @ tf32(b)) > checks.TF32_ERROR * 5
+    assert error(a @ b) < first_hour.TF32_ERROR / 10
+    assert error(tf32(a) @ tf32(b)) > first_hour.TF32_ERROR * 5
 
 
 def test_copies_of_batches_to_the_device_within_steps_count() -> None:
@@ -170,7 +169,7 @@ class FakeTarget:
 def twice_the_steps(*pairs_s: tuple[float, float]) -> tuple[StepResult, int]:
     """Run the check; return its result, and how often it measured."""
     target: Any = FakeTarget(*pairs_s)
-    found = {one.name: one for one in checks.steps(checks.Hour(target, SimpleNamespace()))}  # type: ignore[arg-type]
+    found = {one.name: one for one in first_hour.steps(first_hour.Hour(target, SimpleNamespace()))}  # type: ignore[arg-type]
     return found["torch: twice the steps"].run(), target.measured
 
 
@@ -194,7 +193,7 @@ def test_epoch_that_is_never_twice_as_long_fails_after_four_measurements() -> No
 
 
 def test_checks_that_compare_times_are_repeated_and_others_are_not() -> None:
-    repeated = {name for check, (name, _) in checks.CHECKS.items() if check in checks.OF_TIMES}
+    repeated = {name for check, (name, _) in first_hour.CHECKS.items() if check in first_hour.OF_TIMES}
     assert repeated == {"twice the steps", "the barrier", "a trace", "energy", "pinned autotuning"}
 
 
@@ -207,7 +206,7 @@ def test_repeated_barrier_asks_the_probe_anew() -> None:
 
     target: Any = FakeTarget()
     probe: Any = Answering()
-    found = {one.name: one for one in checks.steps(checks.Hour(target, probe))}["torch: the barrier"].run()
+    found = {one.name: one for one in first_hour.steps(first_hour.Hour(target, probe))}["torch: the barrier"].run()
     assert (found.outcome, answers) == (OK, [])
     assert found.summary.endswith("(measured 2 times)")
 
@@ -352,7 +351,7 @@ def test_missing_device_is_reported_once_without_running_checks(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("keras_matrix.runner.machine.gpus.state.DRIVER_FILES", ())
+    monkeypatch.setattr("keras_matrix.runner.machine.gpus.readings.DRIVER_FILES", ())
     code = main(["first-hour", f"--device={device}"], Seams(probe=JaxAlone()))  # type: ignore[arg-type]
     printed = capsys.readouterr()
     assert (code, printed.out) == (3, "")
@@ -371,7 +370,7 @@ def test_checks_that_apply_to_a_cpu_pass_on_it(tmp_path: Path, capsys: pytest.Ca
     outcomes = {one.name: one.found for one in found.done}
     assert outcomes["jax: a small cell"].summary.partition(" on ")[2].startswith("cpu:0")
     assert outcomes["jax: a known allocation"].outcome is OK
-    assert max(outcomes["jax: precision"].figures["errors"].values()) < checks.TF32_ERROR
+    assert max(outcomes["jax: precision"].figures["errors"].values()) < first_hour.TF32_ERROR
     assert outcomes["jax: peaks"].outcome is NOT_RUN
     assert outcomes["jax: a missing device"].figures["status"] == "device_mismatch"
     barrier = outcomes["jax: the barrier"].figures

@@ -17,8 +17,7 @@ from keras_matrix.records.instruments.parity import Facts, Operation, ParityOutp
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.matrix.catalog import load
-from keras_matrix.runner.matrix.presets import SMALL
+from keras_matrix.runner.matrix.catalog import SMALL, load
 from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor, crash
 

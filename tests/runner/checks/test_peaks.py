@@ -17,21 +17,22 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.peaks import Gemm, PeakAnswer, PeakOrder, Stream, Timed
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.peaks import TimedOperation, timing
-from keras_matrix.runner.cell.peaks import __main__ as probe
-from keras_matrix.runner.cell.peaks.stretches import (
+from keras_matrix.runner.cell.peaks import (
     LEAST_STRETCH_S,
     MOST_CALLS_PER_STRETCH,
     ArrayPlan,
     DeviceMemory,
+    TimedOperation,
     calls_per_stretch,
     plan_arrays,
+    timing,
 )
+from keras_matrix.runner.cell.peaks import __main__ as probe
 from keras_matrix.runner.checks import peaks
 from keras_matrix.runner.checks.peaks import Effort, PeaksSubject, measure
 from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.executors.probe import ProbeFailed, probe_settings
-from keras_matrix.runner.machine.gpus.identity import GpuIdentity
+from keras_matrix.runner.machine.gpus.nvml import GpuIdentity
 from keras_matrix.runner.machine.surroundings.counters import Counters
 from tests.conftest import MACHINE
 

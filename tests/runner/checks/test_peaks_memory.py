@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
+from keras_matrix.runner.cell.peaks import DeviceMemory
 from keras_matrix.runner.executors.probe import probe_settings
 
 MODULE = Path(__file__).parents[3] / "runner/cell/peaks/torch.py"

@@ -23,11 +23,11 @@ from keras_matrix.runner.executors.gpu_places import GpuMachine, GpuPlaces
 from keras_matrix.runner.executors.places import SessionEnded
 from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, gpus_of, without_gpus
 from keras_matrix.runner.executors.supervise.watch import Never
-from keras_matrix.runner.machine.gpus.present import PresentGpus
+from keras_matrix.runner.machine.gpus.nvml import PresentGpus
 from keras_matrix.runner.matrix.entry import PlacementKeys
 from keras_matrix.runner.matrix.grammar import DEFAULTS
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.machines import concurrent
+from keras_matrix.runner.measure import machines
 from keras_matrix.runner.measure.seams import Seams
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor, FakeRunning
@@ -69,8 +69,8 @@ class OnGpus(FakeExecutor):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(concurrent, "POLL_S", 0.01)
-    monkeypatch.setattr(concurrent, "LOOK_S", 0.02)
+    monkeypatch.setattr(machines, "POLL_S", 0.01)
+    monkeypatch.setattr(machines, "LOOK_S", 0.02)
     monkeypatch.setitem(sys.modules, "pynvml", FakePynvml(FIRST, SECOND))
     return tmp_path
 

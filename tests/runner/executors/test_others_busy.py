@@ -14,7 +14,7 @@ from keras_matrix.records.host.device_lists import GpuChoice
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome, WaitingCell, others_busy
 from keras_matrix.runner.executors.others_busy import NeighbourDevice, OthersBusy, half_of_cpus, other_devices
-from keras_matrix.runner.machine.gpus.present import PresentGpus
+from keras_matrix.runner.machine.gpus.nvml import PresentGpus
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor, FakeRunning
 

@@ -19,10 +19,9 @@ from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors import preflight as cells
 from keras_matrix.runner.executors.preflight import NO_TOOLKIT, Preflight, preflight_of
-from keras_matrix.runner.machine.gpus.state import DRIVER_FILES
-from keras_matrix.runner.machine.preflight.facts import GpuFacts, TpuFacts, read_gpus
-from keras_matrix.runner.machine.preflight.rules import NO_DRIVER
-from keras_matrix.runner.measure.lost_gpu import GPU_LOST, MOST_LOST
+from keras_matrix.runner.machine.gpus.readings import DRIVER_FILES
+from keras_matrix.runner.machine.preflight import NO_DRIVER, GpuFacts, TpuFacts, read_gpus
+from keras_matrix.runner.measure.evidence import GPU_LOST, MOST_LOST
 from keras_matrix.runner.measure.seams import Seams
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor

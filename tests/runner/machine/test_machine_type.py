@@ -16,8 +16,8 @@ from keras_matrix.records.instruments.peaks import fingerprint as peaks_fingerpr
 from keras_matrix.records.schema import Machine
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.machine import machine, machine_type
-from keras_matrix.runner.machine.machine_type import LIMIT_BYTES, Address, detect
+from keras_matrix.runner.machine import machine
+from keras_matrix.runner.machine.machine import LIMIT_BYTES, Address, detect_type
 from keras_matrix.runner.measure.seams import Seams
 from tests.conftest import MACHINE
 from tests.fakes.executor import FakeExecutor
@@ -131,7 +131,7 @@ def test_each_cloud_has_its_own_query(
     requests: list[str],
 ) -> None:
     fake.reply = reply
-    assert detect({}, dmi(cloud), fake.address()) == expected
+    assert detect_type({}, dmi(cloud), fake.address()) == expected
     assert fake.requests == requests
 
 
@@ -141,27 +141,27 @@ def test_each_cloud_has_its_own_query(
 def test_a_machine_off_the_clouds_sends_no_request(
     fake: FakeMetadataServer, dmi: Callable[[tuple[str, str]], Path], identity: tuple[str, str]
 ) -> None:
-    assert detect({}, dmi(identity), fake.address()) is None
+    assert detect_type({}, dmi(identity), fake.address()) is None
     assert fake.requests == []
 
 
 def test_a_machine_without_dmi_has_no_type(tmp_path: Path) -> None:
-    assert detect({}, tmp_path / "missing") is None
+    assert detect_type({}, tmp_path / "missing") is None
 
 
 def test_variable_replaces_the_query(fake: FakeMetadataServer, dmi: Callable[[tuple[str, str]], Path]) -> None:
-    assert detect({machine_type.VARIABLE: "Standard_NC6"}, dmi(GOOGLE), fake.address()) == "Standard_NC6"
+    assert detect_type({machine.VARIABLE: "Standard_NC6"}, dmi(GOOGLE), fake.address()) == "Standard_NC6"
     assert fake.requests == []
 
 
 def test_an_empty_variable_counts_as_not_set(fake: FakeMetadataServer, dmi: Callable[[tuple[str, str]], Path]) -> None:
-    assert detect({machine_type.VARIABLE: ""}, dmi(GOOGLE), fake.address()) == "n1-standard-8"
+    assert detect_type({machine.VARIABLE: ""}, dmi(GOOGLE), fake.address()) == "n1-standard-8"
 
 
 @pytest.mark.parametrize("value", ["n1 standard", "a" * 65, "n1\n", "<b>", "größer", "a/b"])
 def test_invalid_variable_is_refused_with_its_value(value: str) -> None:
     with pytest.raises(UsageError) as raised:
-        detect({machine_type.VARIABLE: value})
+        detect_type({machine.VARIABLE: value})
     expected = "KERAS_BENCHMARK_MACHINE_TYPE: must be 1 to 64 letters, digits, dots, underscores and hyphens, got "
     assert str(raised.value).startswith(expected + repr(value))
 
@@ -190,7 +190,7 @@ def test_answer_that_is_not_a_machine_type_is_not_used(
         handler.close_connection = True
 
     fake.reply = closing
-    assert detect({}, dmi(GOOGLE), fake.address()) is None
+    assert detect_type({}, dmi(GOOGLE), fake.address()) is None
 
 
 def test_an_endless_answer_is_read_up_to_the_limit_only(
@@ -206,7 +206,7 @@ def test_an_endless_answer_is_read_up_to_the_limit_only(
             sent.append(65536)
 
     fake.reply = lambda handler: ignoring_a_lost_client(endless, handler)
-    assert detect({}, dmi(GOOGLE), fake.address()) is None
+    assert detect_type({}, dmi(GOOGLE), fake.address()) is None
     assert sum(sent) < 64 << 20
 
 
@@ -225,7 +225,7 @@ def test_a_redirect_is_not_followed(fake: FakeMetadataServer, dmi: Callable[[tup
         handler.end_headers()
 
     fake.reply = redirect
-    assert detect({}, dmi(GOOGLE), fake.address()) is None
+    assert detect_type({}, dmi(GOOGLE), fake.address()) is None
     assert fake.requests == ["GET /computeMetadata/v1/instance/machine-type"]
 
 
@@ -234,7 +234,7 @@ def test_a_proxy_of_the_environment_is_not_used(
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    assert detect({}, dmi(GOOGLE), fake.address()) == "n1-standard-8"
+    assert detect_type({}, dmi(GOOGLE), fake.address()) == "n1-standard-8"
 
 
 def test_hanging_server_takes_no_longer_than_the_limit(
@@ -271,7 +271,7 @@ def assert_stopped(fake: FakeMetadataServer) -> None:
 def within_limit(fake: FakeMetadataServer, dmi: Path) -> bool:
     """Whether a server gives no type within 0.2 s; a busy machine may take longer, the server would for ever."""
     begun_s = time.monotonic()
-    assert detect({}, dmi, fake.address(limit_s=0.2)) is None
+    assert detect_type({}, dmi, fake.address(limit_s=0.2)) is None
     return 0.2 <= time.monotonic() - begun_s < 10
 
 
@@ -280,7 +280,7 @@ def test_the_limit_is_one_second_and_the_server_the_link_local_one() -> None:
 
 
 def test_missing_server_has_no_type(dmi: Callable[[tuple[str, str]], Path]) -> None:
-    assert detect({}, dmi(GOOGLE), Address("127.0.0.1", 9)) is None
+    assert detect_type({}, dmi(GOOGLE), Address("127.0.0.1", 9)) is None
 
 
 # In records.
@@ -300,7 +300,7 @@ def runner(*arguments: str) -> int:
 
 def test_a_run_reads_the_type_once_for_all_of_its_records(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
-    monkeypatch.setattr(machine_type, "detect", lambda: reads.append(1) or "n1-standard-8")
+    monkeypatch.setattr(machine, "detect_type", lambda: reads.append(1) or "n1-standard-8")
     assert runner() == 0
     assert reads == [1]
     assert {(one.repeat, one.machine.machine_type) for one in newest_records(folder)} == {
@@ -311,7 +311,7 @@ def test_a_run_reads_the_type_once_for_all_of_its_records(folder: Path, monkeypa
 def test_show_prints_the_type_of_a_service(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(machine_type.VARIABLE, "Standard_NC6")
+    monkeypatch.setenv(machine.VARIABLE, "Standard_NC6")
     runner()
     capsys.readouterr()
     assert runner("show", "jax:gru") == 0
@@ -322,7 +322,7 @@ def test_show_prints_the_type_of_a_service(
 def test_a_bad_variable_ends_a_run_before_anything_is_measured(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(machine_type.VARIABLE, "n1 standard")
+    monkeypatch.setenv(machine.VARIABLE, "n1 standard")
     assert runner() == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("runner: KERAS_BENCHMARK_MACHINE_TYPE: must be 1 to 64 letters")
@@ -330,9 +330,9 @@ def test_a_bad_variable_ends_a_run_before_anything_is_measured(
 
 
 def test_machine_type_is_not_part_of_an_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(machine_type.VARIABLE, "n1-standard-8")
+    monkeypatch.setenv(machine.VARIABLE, "n1-standard-8")
     there = machine.detect()
-    monkeypatch.delenv(machine_type.VARIABLE)
+    monkeypatch.delenv(machine.VARIABLE)
     here = machine.detect()
     assert (there.machine_type, here.machine_type) == ("n1-standard-8", None)
     assert there.host_id == here.host_id
@@ -347,14 +347,14 @@ def test_a_machine_of_an_older_record_has_no_type() -> None:
 
 def test_identity_that_is_not_ascii_matches_no_cloud(tmp_path: Path) -> None:
     (tmp_path / "product_name").write_bytes(b"Ger\xe4t\n")
-    assert detect({}, tmp_path, Address("192.0.2.1", limit_s=0.1)) is None
+    assert detect_type({}, tmp_path, Address("192.0.2.1", limit_s=0.1)) is None
 
 
 def test_a_token_that_would_add_a_header_is_not_sent_on(
     fake: FakeMetadataServer, dmi: Callable[[tuple[str, str]], Path]
 ) -> None:
     fake.reply = text("token\r\nX-Injected: 1")
-    assert detect({}, dmi(AMAZON), fake.address()) is None
+    assert detect_type({}, dmi(AMAZON), fake.address()) is None
     assert fake.requests == ["PUT /latest/api/token"]
 
 
@@ -362,6 +362,6 @@ def test_an_answer_of_exactly_the_limit_is_used(
     fake: FakeMetadataServer, dmi: Callable[[tuple[str, str]], Path]
 ) -> None:
     fake.reply = text("/" * (LIMIT_BYTES - 13) + "n1-standard-8")
-    assert detect({}, dmi(GOOGLE), fake.address()) == "n1-standard-8"
+    assert detect_type({}, dmi(GOOGLE), fake.address()) == "n1-standard-8"
     fake.reply = text("/" * (LIMIT_BYTES - 12) + "n1-standard-8")
-    assert detect({}, dmi(GOOGLE), fake.address()) is None
+    assert detect_type({}, dmi(GOOGLE), fake.address()) is None

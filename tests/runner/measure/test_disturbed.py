@@ -22,7 +22,7 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome, Running, WaitingCell
 from keras_matrix.runner.executors.supervise.epochs import Alive, Epochs
-from keras_matrix.runner.machine.surroundings.processes import cpu_now
+from keras_matrix.runner.machine.surroundings.snapshot import cpu_now
 from keras_matrix.runner.measure.scheduler import MOST_REPLACEMENTS, REPLACED_SHARE, SURELY_REPLACED
 from keras_matrix.runner.measure.seams import Seams
 from tests.conftest import make_settings

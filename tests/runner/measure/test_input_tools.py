@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.instruments.input_use import InputProbe
-from keras_matrix.runner.machine.data_folders import DataFolders
+from keras_matrix.runner.machine.mounts import DataFolders
 from keras_matrix.runner.measure import input_tools
 from keras_matrix.runner.measure.input_tools import ChildProcesses
 from tests.conftest import make_settings

@@ -14,7 +14,7 @@ from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.matrix.reader import expand, parse
-from keras_matrix.runner.measure.machines import concurrent
+from keras_matrix.runner.measure import machines
 from keras_matrix.runner.measure.observer import OpenRepeats, StoredPlacements, planned_cells, stored_progress
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.plan import PlannedRepeat
@@ -71,8 +71,8 @@ def test_what_a_lost_machine_was_to_measure_belongs_to_the_one_that_gets_it() ->
 
 def test_measured_session_stores_its_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(concurrent, "POLL_S", 0.01)
-    monkeypatch.setattr(concurrent, "LOOK_S", 0.02)
+    monkeypatch.setattr(machines, "POLL_S", 0.01)
+    monkeypatch.setattr(machines, "LOOK_S", 0.02)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     seen: list[str | None] = []
     keep = progress.keep_placements

@@ -8,8 +8,7 @@ import pytest
 
 from keras_matrix.records.schema import Status, Surroundings
 from keras_matrix.records.task import Metric, TaskRun
-from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.executors.tasks.observation import TaskObservation
+from keras_matrix.runner.executors import Outcome, TaskObservation
 from keras_matrix.runner.measure.record_builder import judge_task
 
 RUN = TaskRun("t", ["true"], "speed", [Metric("speed", 3.0, "m/s"), Metric("loss", 0.5)])

@@ -14,13 +14,8 @@ from keras_matrix.records.schema import CellResult, DeviceProof, Resolved, Statu
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.evidence import mismatch, misplaced, option_caveats, work_caveats
 from keras_matrix.runner.measure.judge import judge
-from keras_matrix.runner.measure.work_judge import (
-    mismatch,
-    misplaced,
-    option_caveats,
-    work_caveats,
-)
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor, work_as_asked
 

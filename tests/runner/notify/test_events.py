@@ -9,7 +9,7 @@ import pytest
 from keras_matrix.analysis.history.change_points import Assessment, Notes, assess
 from keras_matrix.analysis.history.sessions import CellSession, History
 from keras_matrix.analysis.stats.blocks import geometric
-from keras_matrix.runner.notify.events import CLOSING, Event, Thread, due, history_key
+from keras_matrix.runner.notify.notice import CLOSING, Event, Thread, due, history_key
 from tests.sessions import noisy, run_name
 
 STEADY = noisy(0.010, 20)

@@ -12,8 +12,7 @@ from keras_matrix.analysis.history.sessions import CellSession, History
 from keras_matrix.analysis.stats.blocks import geometric
 from keras_matrix.analysis.views.history_view import history_views
 from keras_matrix.records.task import PREFIX
-from keras_matrix.runner.notify.events import due
-from keras_matrix.runner.notify.notice import About, Notice, commands
+from keras_matrix.runner.notify.notice import About, Notice, commands, due
 from tests.sessions import noisy, run_name
 
 Versions: TypeAlias = dict[str, str]

@@ -33,7 +33,7 @@ from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.adaptive import Adaptive, ArmsQuestion, SessionGoal, numbers, series, step_times, widest
 from keras_matrix.runner.plan.plan import order
 from keras_matrix.runner.plan.session import ArmRequest
-from keras_matrix.runner.progress.display import TerminalDisplay
+from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service.stored import findings_of
 from tests.conftest import MACHINE, make_record
 from tests.fakes.executor import FailsAt, FakeExecutor, crash

@@ -7,7 +7,7 @@ from pathlib import Path
 from keras_matrix.records.schema import Status
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.plan.plan import PlannedRepeat
-from keras_matrix.runner.progress.attempt_text import CellNames, result
+from keras_matrix.runner.progress.time_left import CellNames, result
 from tests.conftest import make_record
 
 MATRIX = """\

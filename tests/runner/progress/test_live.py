@@ -20,9 +20,8 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.plan.plan import PlannedRepeat
-from keras_matrix.runner.progress.attempt_text import CellNames, OutcomeText
 from keras_matrix.runner.progress.live import MOST_MACHINE_LINES, LiveView, TimeLeftColumn, columns
-from keras_matrix.runner.progress.time_left import TimeLeft
+from keras_matrix.runner.progress.time_left import CellNames, OutcomeText, TimeLeft
 from tests.conftest import make_record
 
 MATRIX = """\

@@ -10,9 +10,8 @@ import pytest
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.plan.plan import order
 from keras_matrix.runner.progress import lines
-from keras_matrix.runner.progress.attempt_text import CellNames, OutcomeText
 from keras_matrix.runner.progress.lines import FIRST_S, AttemptLines, LongStates, printing
-from keras_matrix.runner.progress.time_left import TimeLeft
+from keras_matrix.runner.progress.time_left import CellNames, OutcomeText, TimeLeft
 from tests.conftest import make_record
 
 MATRIX = b"version: 1\nbackends: [jax, torch]\ndefaults: {repeats: 1}\ncells:\n  - workload: gru\n"

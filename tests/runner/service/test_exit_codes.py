@@ -11,7 +11,7 @@ from keras_matrix.analysis.regression import bisection, gate, reproduction
 from keras_matrix.runner import errors
 from keras_matrix.runner.cli.main import parser
 from keras_matrix.runner.errors import RunnerError
-from keras_matrix.runner.service.bisect.search import BudgetSpent, EndFailed
+from keras_matrix.runner.service.bisect import BudgetSpent, EndFailed
 from keras_matrix.runner.service.exit_codes import NOT_OK, TABLE, UNDECIDED, VERDICTS, help_text
 
 DOCS = Path(__file__).parents[3] / "docs"

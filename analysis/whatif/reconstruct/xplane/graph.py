@@ -34,9 +34,8 @@ from keras_matrix.analysis.whatif.reconstruct import nodes
 from keras_matrix.analysis.whatif.reconstruct.coverage import HeaderFacts, coverage_of, same_rank
 from keras_matrix.analysis.whatif.reconstruct.nodes import LEAST_SHARED
 from keras_matrix.analysis.whatif.reconstruct.pieces import Clock, Lane, Piece, RankTrace, align
-from keras_matrix.analysis.whatif.reconstruct.xplane import inferred
-from keras_matrix.analysis.whatif.reconstruct.xplane.chain import lay_out
-from keras_matrix.analysis.whatif.reconstruct.xplane.inferred import Link, NodePlace, between_ranks
+from keras_matrix.analysis.whatif.reconstruct.xplane import chain
+from keras_matrix.analysis.whatif.reconstruct.xplane.chain import Link, NodePlace, between_ranks, lay_out
 from keras_matrix.analysis.whatif.reconstruct.xplane.rank import Rank, fill, mark_gradients
 from keras_matrix.analysis.whatif.reconstruct.xplane.reading import OperationRow, Profile, read
 from keras_matrix.records.fc import spec
@@ -73,7 +72,7 @@ def graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
         if not rank.returns:
             path = rank.profiles[0].path
             raise GraphError(f"{path}: a device ran no operation that each step has; record the trace again")
-        inferred.add_to_collectives(rank)
+        chain.add_to_collectives(rank)
     number(ranks)
     caveats += add_sizes(ranks, facts.get("gradient_bytes", {}))
     links = links_between(ranks)

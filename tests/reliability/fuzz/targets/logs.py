@@ -1,7 +1,7 @@
 """Logs of external commands, with the patterns of users: each metric has a value or a problem.
 
 An input is a pattern, a newline, and the log. In the product a process matches, which is killed after a time limit
-(`runner.executors.tasks.metrics.search`); here a pattern that backtracks is interrupted, which counts as refused.
+(`runner.executors.tasks.metrics`); here a pattern that backtracks is interrupted, which counts as refused.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from keras_matrix.records.task import Compute
 from keras_matrix.records.text import printable
-from keras_matrix.runner.executors.supervise.output import CappedOutput
-from keras_matrix.runner.executors.tasks.metrics.match import measure
+from keras_matrix.runner.executors.supervise.watch import CappedOutput
+from keras_matrix.runner.executors.tasks.metric_match import measure
 from keras_matrix.runner.matrix.task_rules import pattern_problem
 from tests.reliability.fuzz import documents
 from tests.reliability.fuzz.engine import Hang, limited
@@ -127,5 +127,5 @@ TARGET = Target(
     inputs(),
     checking,
     share=30,
-    modules=("runner/executors/tasks/metrics/[lmv]*.py", "runner/executors/supervise/output.py"),
+    modules=("runner/executors/tasks/metric_match.py", "runner/executors/supervise/watch.py"),
 )

@@ -216,7 +216,7 @@ TARGET = Target(
     modules=(
         "runner/matrix/[!jops]*.py",
         "runner/matrix/strict_yaml.py",
-        "runner/matrix/stall_rules.py",
+        "runner/matrix/instrument_keys.py",
         "runner/matrix/task_reader.py",
     ),
     limit_ms=100.0,

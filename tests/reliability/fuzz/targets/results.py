@@ -60,5 +60,5 @@ TARGET = Target(
     checking,
     share=160,
     least_accepted=0.4,  # a changed number is often refused: it disagrees with the figures that the runner computes
-    modules=("runner/measure/judge.py", "runner/measure/work_judge.py", "runner/measure/record_builder.py"),
+    modules=("runner/measure/judge.py", "runner/measure/evidence.py", "runner/measure/record_builder.py"),
 )

@@ -9,7 +9,7 @@ import pytest
 
 from keras_matrix.models import twins
 from keras_matrix.models.twins.interface import Compiled
-from keras_matrix.runner.cell.implementations.training import StepTraining
+from keras_matrix.runner.cell.implementations import StepTraining
 from tests.conftest import make_settings
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_matrix.runner.cell.implementations import generating
-from keras_matrix.runner.cell.implementations.generating import TIE, TIE_OF_TF32, Tokens, compared
+from keras_matrix.runner.cell import implementations
+from keras_matrix.runner.cell.implementations import TIE, TIE_OF_TF32, Tokens, compared_tokens
 from keras_matrix.runner.cell.phases import WorkMismatch
 from tests.conftest import make_settings
 
@@ -34,13 +34,13 @@ def changed(row: int, position: int, token: int) -> Tokens:
 
 
 def test_equal_tokens_deviate_by_0() -> None:
-    assert compared(EXPECTED.copy(), EXPECTED, PROMPT, unread, TIE) == 0.0
+    assert compared_tokens(EXPECTED.copy(), EXPECTED, PROMPT, unread, TIE) == 0.0
 
 
 def test_one_of_two_equally_likely_tokens_is_accepted_and_its_distance_returned() -> None:
     """Mutation: any sequence that differs is refused."""
     near = logits_of({1: [0.0, 0.0, 1.0, 4.0], 2: [4.0, 4.0 - 2e-5, 0.0, 0.0]})
-    assert compared(changed(1, 3, 1), EXPECTED, PROMPT, near, TIE) == pytest.approx(5e-6, rel=0.1)
+    assert compared_tokens(changed(1, 3, 1), EXPECTED, PROMPT, near, TIE) == pytest.approx(5e-6, rel=0.1)
 
 
 @pytest.mark.parametrize("after", [[4.0, 3.9, 0.0, 0.0], [float("nan")] * 4])
@@ -48,14 +48,14 @@ def test_less_likely_token_is_a_work_mismatch(after: list[float]) -> None:
     """Mutation: the logits after a token are compared with that token instead of the next one; `shares > limit`."""
     model = logits_of({1: [0.0, 0.0, 1.0, 4.0], 2: after})
     with pytest.raises(WorkMismatch, match="token 4 of sequence 2 is 1, but Keras's 0, whose logit is larger by"):
-        compared(changed(1, 3, 1), EXPECTED, PROMPT, model, TIE)
+        compared_tokens(changed(1, 3, 1), EXPECTED, PROMPT, model, TIE)
 
 
 @pytest.mark.parametrize("tf32", [False, True])
 def test_products_in_tf32_may_round_more(monkeypatch: pytest.MonkeyPatch, tf32: bool) -> None:
     """Mutation: `deviation` has the same limit for both."""
     limits: list[float] = []
-    cell = object.__new__(generating.NativeGenerating)
+    cell = object.__new__(implementations.NativeGenerating)
     for name, value in {
         "_job": SimpleNamespace(settings=make_settings(params={"prompt_length": PROMPT, "max_length": 4})),
         "_adapter": SimpleNamespace(tf32=lambda: tf32),
@@ -65,9 +65,9 @@ def test_products_in_tf32_may_round_more(monkeypatch: pytest.MonkeyPatch, tf32: 
         "_continue": lambda ids: EXPECTED,
     }.items():
         object.__setattr__(cell, name, value)
-    monkeypatch.setattr(generating, "make_batches", lambda *_: [({"token_ids": EXPECTED}, None)])
-    monkeypatch.setattr(generating, "generated", lambda model, inputs: inputs)
-    monkeypatch.setattr(generating, "compared", lambda *given: limits.append(given[-1]))
+    monkeypatch.setattr(implementations, "make_batches", lambda *_: [({"token_ids": EXPECTED}, None)])
+    monkeypatch.setattr(implementations, "generated", lambda model, inputs: inputs)
+    monkeypatch.setattr(implementations, "compared_tokens", lambda *given: limits.append(given[-1]))
     cell.deviation()
     assert limits == [TIE_OF_TF32 if tf32 else TIE]
     assert 100 * TIE < TIE_OF_TF32
@@ -77,4 +77,4 @@ def test_products_in_tf32_may_round_more(monkeypatch: pytest.MonkeyPatch, tf32: 
 def test_other_prompts_rows_or_lengths_are_a_work_mismatch(found: Tokens) -> None:
     """Mutation: only the generated part is compared."""
     with pytest.raises(WorkMismatch, match="it changes the prompts that it continues, or their number or length"):
-        compared(found, EXPECTED, PROMPT, unread, TIE)
+        compared_tokens(found, EXPECTED, PROMPT, unread, TIE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keras_matrix.runner.cell.parity.worker import hyperparameters, keras_class, rows_of
+from keras_matrix.runner.cell.parity import hyperparameters, keras_class, rows_of
 
 KerasAdam = type("Adam", (), {"__module__": "keras.src.optimizers.adam"})
 KerasAdamW = type("AdamW", (KerasAdam,), {"__module__": "keras.src.optimizers.adamw"})

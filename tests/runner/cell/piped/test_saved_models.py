@@ -10,7 +10,7 @@ import pytest
 
 from keras_matrix.runner.cell import phases
 from keras_matrix.runner.cell.phases import Training
-from keras_matrix.runner.cell.work.counter import Ledger
+from keras_matrix.runner.cell.work import Ledger
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from tests.models.inputs.pipelines import jpegs
 from tests.runner.cell.piped.finetune_cell import DONE, measured

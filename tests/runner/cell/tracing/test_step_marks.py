@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.runner.cell.piped.stream import StreamAdapter
-from keras_matrix.runner.cell.tracing.step_marks import StepMarks
+from keras_matrix.runner.cell.tensorboard import StepMarks
 
 pytestmark = pytest.mark.process  # imports Keras
 

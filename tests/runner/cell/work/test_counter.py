@@ -16,7 +16,7 @@ import keras, numpy as np
 from keras_matrix.runner.cell.batches import Feed
 from keras_matrix.runner.cell.loop import EpochClock, Stretch
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
-from keras_matrix.runner.cell.work.counter import (
+from keras_matrix.runner.cell.work import (
     Counting,
     Ledger,
     WeightChecksums,

@@ -16,7 +16,7 @@ from keras_matrix.records.schema import Record, Status
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.measure.seams import Seams
-from keras_matrix.runner.progress.attempt_text import result
+from keras_matrix.runner.progress.time_left import result
 from keras_matrix.runner.service.compare import rule_of
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.fakes.executor import FakeExecutor

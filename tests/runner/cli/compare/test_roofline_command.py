@@ -20,10 +20,10 @@ from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopC
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results
 from keras_matrix.runner.checks import roofline as runs
-from keras_matrix.runner.checks import work
 from keras_matrix.runner.checks.peaks import MODULE as PEAKS
 from keras_matrix.runner.checks.peaks import Effort, order_for
-from keras_matrix.runner.checks.work import MODULE as FLOPS
+from keras_matrix.runner.checks.roofline import MODULE as FLOPS
+from keras_matrix.runner.checks.roofline import source_digest
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors.probe import ProbeFailed, probe_settings
 from keras_matrix.runner.executors.process.probe import ProcessProbe
@@ -168,7 +168,7 @@ def test_stored_reads_earlier_measurements_and_measures_nothing(
 ) -> None:
     def stored() -> Roofline:
         files = run_files.read(Results(measured / "results").runs()[-1])
-        return runs.roofline_of(table(files.records), run_files.read_measurements(files, work.source_digest()))
+        return runs.roofline_of(table(files.records), run_files.read_measurements(files, source_digest()))
 
     before = stored()
     assert {share.share_of_peak for share in before.shares} == {None}

@@ -14,7 +14,7 @@ import pytest
 
 from keras_matrix.records.identity import cell_id
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.notify.issue_text import LABEL
+from keras_matrix.runner.notify.github_issues import LABEL
 from tests.conftest import MACHINE, make_settings
 from tests.runner.cli.history.conftest import NEWER, Notified, more, traced
 from tests.runner.notify.github_api import ISSUES, REPOSITORY, TOKEN, Answer, GitHubApi, Serving

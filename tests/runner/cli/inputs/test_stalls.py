@@ -23,10 +23,10 @@ from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.machine.data_folders import DataFolders
+from keras_matrix.runner.machine.mounts import DataFolders
 from keras_matrix.runner.measure.input_tools import ChildProcesses
 from keras_matrix.runner.measure.seams import Seams
-from keras_matrix.runner.service.named_cells import stored_limit_s
+from keras_matrix.runner.service.cells import stored_limit_s
 from tests.analysis.stalls.pretended import Pretended
 from tests.conftest import make_record, make_settings
 from tests.fakes.executor import PRETENDED, FakeExecutor

@@ -14,10 +14,9 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.preflight import Preflight
-from keras_matrix.runner.machine.gpus.present import PresentGpus
-from keras_matrix.runner.machine.gpus.state import DRIVER_FILES
-from keras_matrix.runner.machine.preflight.facts import GpuFacts, read_gpus
-from keras_matrix.runner.machine.preflight.rules import NO_DRIVER
+from keras_matrix.runner.machine.gpus.nvml import PresentGpus
+from keras_matrix.runner.machine.gpus.readings import DRIVER_FILES
+from keras_matrix.runner.machine.preflight import NO_DRIVER, GpuFacts, read_gpus
 from keras_matrix.runner.matrix.reader import expand, load
 from keras_matrix.runner.matrix.settings_text import settings_text, settings_texts
 from keras_matrix.runner.measure.seams import Seams

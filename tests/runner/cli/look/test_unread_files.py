@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.store import Run
-from keras_matrix.runner.api.loading import load
+from keras_matrix.runner.api.measuring import load
 from keras_matrix.runner.cli.main import main
 from keras_matrix.uploader.cli.main import main as uploader
 from tests.conftest import make_settings

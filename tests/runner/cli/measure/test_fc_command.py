@@ -20,13 +20,12 @@ from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import CellResult, Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job, write_result
-from keras_matrix.runner.checks.fc import PRECISIONS, ProofRequest, matrix_of
+from keras_matrix.runner.checks.proofs import PRECISIONS, ProofRequest, matrix_of
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.cli.measure.fc_flags import TASK
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.preflight import Preflight
-from keras_matrix.runner.machine.preflight.facts import GpuFacts
-from keras_matrix.runner.machine.preflight.rules import NO_DRIVER
+from keras_matrix.runner.machine.preflight import NO_DRIVER, GpuFacts
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.service.fc import FLAGS
 from tests.fakes.executor import FakeExecutor

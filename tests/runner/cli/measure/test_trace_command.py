@@ -21,7 +21,7 @@ from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.preflight import Preflight
-from keras_matrix.runner.machine.preflight.facts import GpuFacts
+from keras_matrix.runner.machine.preflight import GpuFacts
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.measure.traces import with_trace_stored
 from tests.fakes.executor import Behaviour, FakeExecutor

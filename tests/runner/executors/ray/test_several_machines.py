@@ -24,7 +24,7 @@ from keras_matrix.runner.executors.ray.executor import Archives, ExecutorOnMachi
 from keras_matrix.runner.executors.ray.machines import GIB, Offer, fitting, groups, identity_of, need_of, offers, packed
 from keras_matrix.runner.executors.supervise.visible_gpus import gpus_of
 from keras_matrix.runner.executors.supervise.watch import Watch
-from keras_matrix.runner.machine.gpus.present import PresentGpus
+from keras_matrix.runner.machine.gpus.nvml import PresentGpus
 from keras_matrix.runner.matrix.entry import PlacementKeys
 from tests.conftest import make_settings
 from tests.runner.executors.ray.test_executor import PretendedAgent, PretendedCluster

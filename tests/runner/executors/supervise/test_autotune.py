@@ -16,7 +16,7 @@ from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import MEASURED, Status
 from keras_matrix.runner.cell.job import Job, keep_tuning
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
-from keras_matrix.runner.executors.supervise.autotune import autotuning
+from keras_matrix.runner.executors.supervise.environment import autotuning
 from keras_matrix.runner.measure.judge import judge
 from keras_matrix.runner.measure.record_builder import read_result
 from tests.conftest import make_settings

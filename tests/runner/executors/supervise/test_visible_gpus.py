@@ -25,7 +25,7 @@ from keras_matrix.runner.executors.supervise.visible_gpus import (
     order_warnings,
     visible_gpus,
 )
-from keras_matrix.runner.machine.gpus.present import PresentGpus
+from keras_matrix.runner.machine.gpus.nvml import PresentGpus
 from keras_matrix.runner.measure import judge
 from keras_matrix.runner.measure.record_builder import record_of
 from tests.conftest import MACHINE, make_settings

@@ -22,7 +22,7 @@ from keras_matrix.runner.executors.tasks.start import (
     command_of,
     contained,
 )
-from keras_matrix.runner.machine.gpus.present import PresentGpus
+from keras_matrix.runner.machine.gpus.nvml import PresentGpus
 from keras_matrix.runner.measure.judge import StatusVerdict
 from keras_matrix.runner.measure.record_builder import judge_task
 from tests.canaries import SECRETS

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.host.procfs import Unread
-from keras_matrix.runner.machine.gpus.identity import GpuIdentity, gpu_identity
+from keras_matrix.runner.machine.gpus.nvml import GpuIdentity, gpu_identity
 
 UUID = "GPU-8a6f2d3e-0000-0000-0000-000000000001"
 

@@ -12,7 +12,7 @@ import pytest
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.runner.machine import machine
 from keras_matrix.runner.machine.gpus import nvml as module
-from keras_matrix.runner.machine.gpus.present import PresentGpus, present_gpus
+from keras_matrix.runner.machine.gpus.nvml import PresentGpus, present_gpus
 
 ROOT = Path(__file__).parents[4]
 FOUND = PresentGpus(("GPU-aa", "GPU-bb"), ("NVIDIA H100", "NVIDIA T4"), "580.95.05")

@@ -10,7 +10,7 @@ import pytest
 from keras_matrix.analysis.surroundings.readings import Gpu, GpuProcess
 from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.runner.machine.gpus.nvml import NotPermitted
-from keras_matrix.runner.machine.gpus.state import DRIVER_FILES, gpus_and_driver
+from keras_matrix.runner.machine.gpus.readings import DRIVER_FILES, gpus_and_driver
 from tests.fakes.machine import write
 from tests.fakes.pynvml import NO_PERMISSION, NOT_SUPPORTED, FakeGpu, FakePynvml, used_by
 

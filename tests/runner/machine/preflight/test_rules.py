@@ -11,10 +11,21 @@ import pytest
 from keras_matrix.analysis.surroundings.readings import Driver
 from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.schema import Status
-from keras_matrix.runner.machine.gpus.state import DRIVER_FILES
-from keras_matrix.runner.machine.preflight.builds import BUILDS, Build, CpuBuild, build_of, numbers
-from keras_matrix.runner.machine.preflight.facts import GpuFacts, TpuFacts, read_gpus, read_tpus
-from keras_matrix.runner.machine.preflight.rules import CellProblem, gpu_problems, tpu_problems
+from keras_matrix.runner.machine.gpus.readings import DRIVER_FILES
+from keras_matrix.runner.machine.preflight import (
+    BUILDS,
+    Build,
+    CellProblem,
+    CpuBuild,
+    GpuFacts,
+    TpuFacts,
+    build_of,
+    gpu_problems,
+    numbers,
+    read_gpus,
+    read_tpus,
+    tpu_problems,
+)
 from tests.fakes.machine import write
 from tests.fakes.pynvml import DRIVER_NOT_LOADED, LOST, MISMATCH, NO_PERMISSION, RESET, FakeGpu, FakePynvml, used_by
 

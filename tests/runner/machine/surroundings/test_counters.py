@@ -14,7 +14,7 @@ import pytest
 from keras_matrix.analysis.surroundings.disturbance import CounterChanges
 from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.runner.machine.surroundings.counters import PAGE_BYTES, THROTTLE_FILES, TICKS_PER_S, Sampler, since
-from keras_matrix.runner.machine.surroundings.processes import own_now
+from keras_matrix.runner.machine.surroundings.snapshot import own_now
 from tests.fakes.machine import CGROUP, CPU, PRESSURE, STAT, machine, write
 
 COUNTED = [field.name for field in fields(CounterChanges) if field.name != "wall_s"]

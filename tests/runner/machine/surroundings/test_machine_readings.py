@@ -15,7 +15,7 @@ from keras_matrix.analysis.surroundings.readings import Check, Process, Rating, 
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.host import system
 from keras_matrix.records.host.procfs import ProcTree, Unread
-from keras_matrix.runner.machine.surroundings import processes, processors, snapshot
+from keras_matrix.runner.machine.surroundings import processors, snapshot
 from keras_matrix.runner.machine.surroundings.snapshot import look
 from tests.fakes.machine import CGROUP, CPU, FILES, machine, write
 
@@ -164,7 +164,7 @@ def stat(name: str, parent: int, ticks: int, started: int = 5) -> str:
 
 def test_other_processes_are_named_without_the_runs_own_tree(tmp_path: Path) -> None:
     shown = {"/proc/20/stat": stat("run", 1, 0), "/proc/21/stat": stat("cell", 20, 0), "/proc/30/stat": stat("x", 1, 0)}
-    before = processes.processes(machine(tmp_path, shown))
+    before = snapshot.processes(machine(tmp_path, shown))
     for path, text in {
         "/proc/20/stat": stat("run", 1, 500),
         "/proc/21/stat": stat("cell", 20, 900),
@@ -173,39 +173,39 @@ def test_other_processes_are_named_without_the_runs_own_tree(tmp_path: Path) -> 
         "/proc/32/stat": stat("idle", 1, 0),
     }.items():
         write(tmp_path, path, text)
-    found = processes.others(before, processes.processes(ProcTree(tmp_path)), {20}, 2.0)
+    found = snapshot.others(before, snapshot.processes(ProcTree(tmp_path)), {20}, 2.0)
     assert found == (Process("a b) (c", 0.25, 30), Process("new", 0.16, 31), Process("idle", 0.035, 32))
 
 
 def test_reused_pid_is_another_process(tmp_path: Path) -> None:
-    before = processes.processes(machine(tmp_path, {"/proc/30/stat": stat("old", 1, 500)}))
+    before = snapshot.processes(machine(tmp_path, {"/proc/30/stat": stat("old", 1, 500)}))
     write(tmp_path, "/proc/30/stat", stat("new", 1, 100, started=9))
-    assert processes.others(before, processes.processes(ProcTree(tmp_path)), {20}, 1.0) == (Process("new", 1.07, 30),)
+    assert snapshot.others(before, snapshot.processes(ProcTree(tmp_path)), {20}, 1.0) == (Process("new", 1.07, 30),)
 
 
 def test_ended_children_count_once_for_their_parent(tmp_path: Path) -> None:
     """The compilers that a `make` started before the first look count only with what they used after it."""
     names = {30: ("make", 1, 0), 31: ("sh", 30, 0), 32: ("cc", 31, 200)}
-    before = processes.processes(machine(tmp_path, {f"/proc/{pid}/stat": stat(*of) for pid, of in names.items()}))
+    before = snapshot.processes(machine(tmp_path, {f"/proc/{pid}/stat": stat(*of) for pid, of in names.items()}))
     for pid in (31, 32):
         (tmp_path / f"proc/{pid}/stat").unlink()
     # Of its ended children's 328 ticks, 7 + 7 + 207 were used before: by its own first ones, the shell, the compiler.
     write(tmp_path, "/proc/30/stat", stat("make", 1, 0).replace(" 7 0 20 0 ", " 328 0 20 0 "))
-    found = processes.others(before, processes.processes(ProcTree(tmp_path)), {20}, 1.0)
+    found = snapshot.others(before, snapshot.processes(ProcTree(tmp_path)), {20}, 1.0)
     assert found == (Process("make", pytest.approx(1.07), 30),)
 
 
 def test_processes_below_any_of_the_runs_own_are_not_others(tmp_path: Path) -> None:
     """Cells in containers are not below the runner."""
     shown = {f"/proc/{pid}/stat": stat("x", parent, 100) for pid, parent in ((20, 1), (21, 20), (40, 1), (41, 40))}
-    found = processes.processes(machine(tmp_path, {**shown, "/proc/1/stat": None}))
-    assert processes.others({}, found, {20, 40}, 1.0) == ()
+    found = snapshot.processes(machine(tmp_path, {**shown, "/proc/1/stat": None}))
+    assert snapshot.others({}, found, {20, 40}, 1.0) == ()
 
 
 def test_cycle_of_parents_ends_the_search(tmp_path: Path) -> None:
     shown = {"/proc/30/stat": stat("a", 31, 100), "/proc/31/stat": stat("b", 30, 100), "/proc/1/stat": None}
-    found = processes.processes(machine(tmp_path, shown))
-    assert processes.others({}, found, {20}, 1.0) == (Process("a", 1.07, 30), Process("b", 1.07, 31))
+    found = snapshot.processes(machine(tmp_path, shown))
+    assert snapshot.others({}, found, {20}, 1.0) == (Process("a", 1.07, 30), Process("b", 1.07, 31))
 
 
 def own_process(cpu_ticks: int, pages: int, read_bytes: int) -> dict[str, str]:
@@ -217,33 +217,33 @@ def own_process(cpu_ticks: int, pages: int, read_bytes: int) -> dict[str, str]:
 
 
 def test_own_use_is_the_usage_of_the_runs_processes(tmp_path: Path) -> None:
-    usable = 16 * processes.PAGE_BYTES
-    before = processes.own_now(machine(tmp_path, own_process(100, 2, 100)), [30], usable)
+    usable = 16 * snapshot.PAGE_BYTES
+    before = snapshot.own_now(machine(tmp_path, own_process(100, 2, 100)), [30], usable)
     assert before == OwnUse(cpu_s=1.07, memory_share=1 / 8, storage_bytes=111)
-    after = processes.own_now(machine(tmp_path, own_process(150, 1, 400)), [30], usable)
-    moved = processes.own_since(before, after)
+    after = snapshot.own_now(machine(tmp_path, own_process(150, 1, 400)), [30], usable)
+    moved = snapshot.own_since(before, after)
     assert moved == OwnUse(cpu_s=pytest.approx(0.5), memory_share=1 / 8, storage_bytes=300)
 
 
 def test_unreadable_process_makes_the_own_use_unknown(tmp_path: Path) -> None:
     tree = machine(tmp_path, own_process(100, 2, 100))
-    known = processes.own_now(tree, [30], 4096)
-    assert processes.own_now(tree, [30, 99], 4096) == processes.own_now(tree, [], 4096) == OwnUse()
-    assert processes.own_since(known, OwnUse()) == processes.own_since(OwnUse(), known) == OwnUse()
-    assert processes.own_now(tree, [30], None).memory_share is None
+    known = snapshot.own_now(tree, [30], 4096)
+    assert snapshot.own_now(tree, [30, 99], 4096) == snapshot.own_now(tree, [], 4096) == OwnUse()
+    assert snapshot.own_since(known, OwnUse()) == snapshot.own_since(OwnUse(), known) == OwnUse()
+    assert snapshot.own_now(tree, [30], None).memory_share is None
 
 
 @pytest.mark.parametrize("garbage", ["", "x", "read_bytes: y\nwrite_bytes: 1\n", "\0 \0 \0"])
 def test_invalid_stat_of_an_own_process_makes_the_own_use_unknown(tmp_path: Path, garbage: str) -> None:
     tree = machine(tmp_path, {f"/proc/30/{name}": garbage for name in ("stat", "statm", "io")})
-    assert processes.own_now(tree, [30], 4096) == OwnUse()
+    assert snapshot.own_now(tree, [30], 4096) == OwnUse()
 
 
 def test_missing_rights_are_reported(tmp_path: Path) -> None:
-    assert processes.missing_rights(machine(tmp_path / "all")) == ()
+    assert snapshot.missing_rights(machine(tmp_path / "all")) == ()
     covered = "9 8 0:1 / /proc/stat rw - fuse.lxcfs lxcfs rw\n"
     poor = machine(tmp_path / "poor", {"/proc/1/stat": None, "/proc/self/mountinfo": covered})
-    assert processes.missing_rights(poor) == (
+    assert snapshot.missing_rights(poor) == (
         "processes of other users are not visible",
         "/proc/stat is a container's own, so the CPU use of others is not visible",
     )

@@ -8,7 +8,7 @@ import pytest
 
 from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.machine.surroundings.pinning import check, most_cores, pinned
+from keras_matrix.runner.machine.surroundings.processors import check, most_cores, pinned
 from tests.conftest import make_settings
 from tests.fakes.machine import CPU, machine
 

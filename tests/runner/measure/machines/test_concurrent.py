@@ -24,8 +24,8 @@ from keras_matrix.runner.executors import Executor, Outcome, Running
 from keras_matrix.runner.executors.places import Fitting, Place, SessionEnded
 from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.machines import concurrent
-from keras_matrix.runner.measure.machines.work_queue import WorkQueue
+from keras_matrix.runner.measure import machines
+from keras_matrix.runner.measure.machines import WorkQueue
 from keras_matrix.runner.measure.seams import Seams
 from tests.conftest import MACHINE
 from tests.fakes.executor import FakeExecutor
@@ -143,9 +143,9 @@ def place(identity: str, lost_at: int = 0) -> FakePlace:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(concurrent, "POLL_S", 0.01)
-    monkeypatch.setattr(concurrent, "LOOK_S", 0.02)
-    monkeypatch.setattr(concurrent, "WAIT_FOR_NODES_S", 0.0)
+    monkeypatch.setattr(machines, "POLL_S", 0.01)
+    monkeypatch.setattr(machines, "LOOK_S", 0.02)
+    monkeypatch.setattr(machines, "WAIT_FOR_NODES_S", 0.0)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     return tmp_path
 
@@ -296,7 +296,7 @@ def test_a_machine_that_comes_back_gets_its_work() -> None:
 def test_if_no_place_is_left_the_run_ends_and_the_same_command_continues_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(concurrent, "WAIT_FOR_PLACE_S", 0.1)
+    monkeypatch.setattr(machines, "WAIT_FOR_PLACE_S", 0.1)
     code, records = run(FakePlaces([place("a", lost_at=6)]))
     assert code == 3
     assert "no node is left for" in (message := capsys.readouterr().err)
@@ -320,7 +320,7 @@ def test_a_place_that_fails_one_cell_after_the_other_gets_no_more_work() -> None
     code, records = run(FakePlaces([bad, good]))
     assert code == 0
     assert Counter(record.status for record in latest_attempts(records)) == {Status.OK: CELLS * REPEATS}
-    assert len(set(bad.cells)) <= concurrent.MOST_FAILURES
+    assert len(set(bad.cells)) <= machines.MOST_FAILURES
 
 
 def test_a_failure_of_a_cell_itself_is_not_repeated() -> None:
@@ -353,7 +353,7 @@ def test_what_no_node_could_hold_is_unsupported_and_the_rest_is_measured() -> No
 
 
 def test_a_node_that_joins_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concurrent, "WAIT_FOR_NODES_S", 5.0)
+    monkeypatch.setattr(machines, "WAIT_FOR_NODES_S", 5.0)
     places = FakePlaces([place("a")], refused="gru")
     asked = 0
 

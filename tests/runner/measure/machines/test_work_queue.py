@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from keras_matrix.records.identity import cell_id
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.machines.work_queue import Item, WorkQueue
+from keras_matrix.runner.measure.machines import Item, WorkQueue
 from keras_matrix.runner.plan.plan import PlannedRepeat
 from tests.conftest import make_settings
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.runner.measure.tensorboard.writer import LayerNode, nodes_of
+from keras_matrix.runner.measure.tensorboard import LayerNode, nodes_of
 
 
 def layer(name: str, kind: str = "Dense", *sources: Any, **config: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import MEASURED, Record
-from keras_matrix.runner.cell.tracing.tensorboard import ENDED
+from keras_matrix.runner.cell.tensorboard import ENDED
 from keras_matrix.runner.cli.main import main
 from tests.sessions import counted_records
 

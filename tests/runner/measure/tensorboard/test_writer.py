@@ -20,11 +20,11 @@ from keras_matrix.records.schema import Learning, Record, Status, TensorBoardOut
 from keras_matrix.records.store import Results
 from keras_matrix.records.task import Metric, TaskRun
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cell.tracing.tensorboard import ENDED
+from keras_matrix.runner.cell.tensorboard import ENDED
 from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.measure import tensorboard
 from keras_matrix.runner.measure.seams import Seams
-from keras_matrix.runner.measure.tensorboard import writer
-from keras_matrix.runner.measure.tensorboard.writer import AttemptToWrite, Event, GraphDef, folder_of, points, written
+from keras_matrix.runner.measure.tensorboard import AttemptToWrite, Event, GraphDef, folder_of, points, written
 from tests.conftest import make_record, make_settings
 from tests.fakes.executor import LAYERS, FakeExecutor
 from tests.sessions import newest_records
@@ -71,7 +71,7 @@ def events(path: Path) -> list[Any]:
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     found: dict[str, list[tuple[int, float]]] = {}
-    for event in events(folder / writer.EVENTS):
+    for event in events(folder / tensorboard.EVENTS):
         for value in event.summary.value:
             found.setdefault(value.tag, []).append((event.step, value.simple_value))
     return found
@@ -108,14 +108,14 @@ def test_scalars_graph_and_profile_are_in_the_folder_of_the_attempt(job: Job, tm
     folder = tmp_path / "logs" / folder_of(RECORD)
     assert folder_of(RECORD) == f"{RECORD.run_id}/jax-mnist_mlp-{RECORD.cell_id}/0.0"
     assert scalars(folder)["epoch/loss"] == [(0, 3.0), (2, 1.0)]
-    assert events(folder / writer.EVENTS)[0].file_version == "brain.Event:2"
+    assert events(folder / tensorboard.EVENTS)[0].file_version == "brain.Event:2"
     (profile,) = folder.glob("plugins/profile/*/*.xplane.pb")
     assert (profile.name, profile.read_bytes()) == ("jax.xplane.pb", XPLANE)
 
 
 def test_graph_contains_the_layers_and_their_edges(job: Job, tmp_path: Path) -> None:
     write_all(job, tmp_path / "logs")
-    (_, event) = events(tmp_path / "logs" / folder_of(RECORD) / f"{writer.EVENTS}.graph")
+    (_, event) = events(tmp_path / "logs" / folder_of(RECORD) / f"{tensorboard.EVENTS}.graph")
     graph = GraphDef.FromString(event.graph_def)
     assert [(node.name, node.op, list(node.input)) for node in graph.node] == [
         ("model/dense_1", "Dense", []),
@@ -213,7 +213,7 @@ def test_no_file_is_written_through_a_link_out_of_the_log_folder(
 
 def test_file_that_is_a_link_is_replaced_and_not_written_through(job: Job, tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("kept")
-    names = [writer.EVENTS, f"{writer.EVENTS}.graph", f"plugins/profile/{RECORD.run_id}/jax.xplane.pb"]
+    names = [tensorboard.EVENTS, f"{tensorboard.EVENTS}.graph", f"plugins/profile/{RECORD.run_id}/jax.xplane.pb"]
     for name in names:
         place = tmp_path / "logs" / folder_of(RECORD) / name
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -238,7 +238,7 @@ def test_full_disk_adds_only_a_warning(job: Job, tmp_path: Path, monkeypatch: py
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("keras_matrix.runner.measure.tensorboard.writer.RecordWriter.write", full)
+    monkeypatch.setattr("keras_matrix.runner.measure.tensorboard.RecordWriter.write", full)
     found = write_all(job, tmp_path / "logs")
     assert found.tensorboard is not None
     assert (found.tensorboard.written, found.status) == (["profile"], Status.OK)
@@ -315,7 +315,7 @@ def test_run_without_a_log_folder_writes_and_imports_no_tensorboard(
     assert (
         imported(
             [],
-            ("keras_matrix.runner.measure.tensorboard", "tensorboard", "keras_matrix.runner.cell.tracing.tensorboard"),
+            ("keras_matrix.runner.measure.tensorboard", "tensorboard", "keras_matrix.runner.cell.tensorboard"),
         )
         == []
     )
@@ -326,7 +326,7 @@ def test_writing_tensorboard_files_imports_no_backend(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     assert imported(["--log-dir", "logs"], ("keras.", "tensorflow", "jax", "torch")) == []
-    assert list((tmp_path / "logs").rglob(writer.EVENTS)) != []
+    assert list((tmp_path / "logs").rglob(tensorboard.EVENTS)) != []
 
 
 @pytest.mark.parametrize(("name", "message"), [("", "must name a folder"), ("matrix.yaml", "must name a folder, got")])

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_matrix.records.traces.request import STEP
-from keras_matrix.runner.measure.tensorboard.writer import xspace
+from keras_matrix.runner.measure.tensorboard import xspace
 
 # Field by name: number, and the message it holds or None for a number, "" for text. After XLA's xplane.proto.
 LAYOUT: dict[str, dict[str, tuple[int, str | None]]] = {

@@ -25,7 +25,7 @@ from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.interrupts import Interrupted
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.session import ArmRequest
-from keras_matrix.runner.service.bisect import search
+from keras_matrix.runner.service import bisect as search
 from tests.conftest import MACHINE, make_settings
 from tests.fakes.container_engine import FakeEngine
 from tests.fakes.executor import FailsAt, FakeExecutor, crash

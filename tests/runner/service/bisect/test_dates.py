@@ -16,7 +16,7 @@ from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.environments import dated
 from keras_matrix.runner.environments.layered import BaseEnvironment
 from keras_matrix.runner.measure.seams import Seams
-from keras_matrix.runner.service.bisect import search
+from keras_matrix.runner.service import bisect
 from tests.fakes.executor import FakeExecutor
 
 UV = f"""\
@@ -92,7 +92,7 @@ def test_packages_of_the_cell_are_locked_without_versions(
 ) -> None:
     """Mutations: `_wanted` names Keras alone, no plugin, no KerasHub, or what is not installed."""
     usual = dict.fromkeys(("keras", "numpy", "jax", "jaxlib"), "1")
-    monkeypatch.setattr(search, "base_of", lambda python: BaseEnvironment(python, {**usual, **installed}))
+    monkeypatch.setattr(bisect, "base_of", lambda python: BaseEnvironment(python, {**usual, **installed}))
     (folder / "matrix.yaml").write_text(MATRIX)
     assert bisected("--plan", cell=cell) == 0
     assert (folder / "wanted").read_text().split() == wanted.split()
@@ -100,7 +100,7 @@ def test_packages_of_the_cell_are_locked_without_versions(
 
 def test_packages_of_a_cell_on_a_cpu_are_locked_without_a_plugin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: `_wanted` names the plugin for every device."""
-    monkeypatch.setattr(search, "base_of", lambda python: BaseEnvironment(python, INSTALLED))
+    monkeypatch.setattr(bisect, "base_of", lambda python: BaseEnvironment(python, INSTALLED))
     assert bisected("--plan") == 0
     assert (folder / "wanted").read_text().split() == ["keras", "numpy", "jax", "jaxlib"]
 

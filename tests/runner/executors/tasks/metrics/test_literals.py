@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from keras_matrix.runner.executors.tasks.metrics.match import required
+from keras_matrix.runner.executors.tasks.metric_match import required
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,6 @@ def test_required_text_is_contained_in_every_match(pattern: str, text: str) -> N
 
 def test_unknown_parse_tree_has_no_required_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "keras_matrix.runner.executors.tasks.metrics.match.importlib.import_module", lambda name: object()
+        "keras_matrix.runner.executors.tasks.metric_match.importlib.import_module", lambda name: object()
     )
     assert required("speed") == ""

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.runner.executors.tasks.metrics import match
-from keras_matrix.runner.executors.tasks.metrics.match import Values, in_log, measure, number, quantile
+from keras_matrix.runner.executors.tasks import metric_match
+from keras_matrix.runner.executors.tasks.metric_match import Values, in_log, measure, number, quantile
 
 SEED_LOG = """\
 INFO:root:Epoch[0] Batch [49]	Speed: 829.012392 samples/sec	accuracy=0.172578
@@ -85,15 +85,15 @@ def test_match_does_not_extend_over_a_line_end(tmp_path: Path, pattern: str) -> 
 
 def test_pieces_of_a_log_are_cut_between_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(f"step {i} x={i}\n" for i in range(1000))
-    monkeypatch.setattr(match, "CHUNK_BYTES", 37)
+    monkeypatch.setattr(metric_match, "CHUNK_BYTES", 37)
     assert found(tmp_path, text, r"x=(\d+)$") == [str(i) for i in range(1000)]
 
 
 def test_endless_line_is_cut_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(match, "CHUNK_BYTES", 100)
-    monkeypatch.setattr(match, "LINE_BYTES", 300)
+    monkeypatch.setattr(metric_match, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(metric_match, "LINE_BYTES", 300)
     with log_of(tmp_path, b"a" * 5000 + b"\nx=1").open("rb") as file:
-        pieces = list(match.chunks(file))
+        pieces = list(metric_match.chunks(file))
     assert max(map(len, pieces)) <= 400
     assert b"".join(pieces) == b"a" * 5000 + b"\nx=1"
 
@@ -223,7 +223,7 @@ def test_values_are_reduced_to_one(tmp_path: Path, compute: str, value: float) -
 def test_reduction_does_not_depend_on_the_buffer_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: str, value: float
 ) -> None:
-    monkeypatch.setattr("keras_matrix.runner.executors.tasks.metrics.match.FOLD_AT", 2)
+    monkeypatch.setattr("keras_matrix.runner.executors.tasks.metric_match.FOLD_AT", 2)
     made = measured(tmp_path, "x=1\nx=2\nx=5\nx=9\nx=3\n", compute=compute)
     assert (made["value"], made["matches"]) == (pytest.approx(value), 5)
 
@@ -280,7 +280,7 @@ def test_first_values_of_a_log_can_be_discarded(tmp_path: Path) -> None:
 
 
 def test_order_statistics_stop_where_memory_would_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keras_matrix.runner.executors.tasks.metrics.match.MOST_VALUES", 10)
+    monkeypatch.setattr("keras_matrix.runner.executors.tasks.metric_match.MOST_VALUES", 10)
     made = measured(tmp_path, "x=1\n" * 20, compute="p90")
     assert made["value"] is None
     assert str(made["problem"]).startswith("too_many: ")
@@ -314,5 +314,5 @@ def test_unrequested_metrics_are_stored_and_bad_lines_counted(tmp_path: Path) ->
 def test_number_of_unrequested_metrics_is_limited(tmp_path: Path) -> None:
     lines = [json.dumps({"metric": f"m{number}", "value": number}) for number in range(100)]
     (tmp_path / "reported").write_text("\n".join(lines))
-    values, _, bad = match.reported(tmp_path / "reported")
-    assert (list(values), bad) == ([f"m{number}" for number in range(match.MOST_UNREQUESTED)], 0)
+    values, _, bad = metric_match.reported(tmp_path / "reported")
+    assert (list(values), bad) == ([f"m{number}" for number in range(metric_match.MOST_UNREQUESTED)], 0)

@@ -1,1 +1,0 @@
-"""The parity worker: one workload on one backend, with the noted causes of deviations."""

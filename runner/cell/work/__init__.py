@@ -1,1 +1,0 @@
-"""Counts the work that a cell's process did."""

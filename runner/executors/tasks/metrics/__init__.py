@@ -1,1 +1,0 @@
-"""Finds metrics in the log of an external command."""

@@ -1,1 +1,0 @@
-"""Checks of the GPUs or TPUs that cells need, made before anything is measured."""

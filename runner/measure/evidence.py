@@ -1,0 +1,365 @@
+"""Judges evidence of a cell's process: the work that it did, and whether it lost its GPU.
+
+Decides from its counts whether a process did the requested work. Pure.
+
+    mismatch    less or different work was done than requested, so the figures do not apply (`work_mismatch`)
+    caveat      weights changed and batches were drawn, but some of the work could not be counted
+
+Code that rewrites the counters on purpose is not detected (docs/work.md).
+
+A report by NVML always counts. The output of a cell counts only after the cell has failed, and only to distinguish a
+broken GPU (a further attempt may succeed) from an error of the cell: it never turns a failure into a success.
+The texts are those of CUDA (cudaErrorECCUncorrectable, cudaErrorDevicesUnavailable; driver_types.h, cuda.h) and of
+NVIDIA's kernel module, whose errors are called Xid. "Unspecified launch failure" (cudaErrorLaunchFailure) is not among
+them: "common causes include dereferencing an invalid device pointer and accessing out of bounds shared memory", which
+are errors in a kernel. cudaErrorDevicesUnavailable is what CUDA returns "due to use of cudaComputeModeProhibited,
+cudaComputeModeExclusiveProcess, or when long running CUDA kernels have filled up the GPU".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain
+
+from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
+from keras_matrix.records.schema import CellResult, Record, Resolved, Status
+from keras_matrix.records.settings import FIT, Settings
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.executors import Outcome
+
+NAMES = {
+    "first_step": "the first step",
+    "calibration": "the calibration of steps per epoch",
+    "lead_in": "the steps before each epoch",
+    "epochs": "the epochs",
+    "short_epochs": "the epochs of the second length",
+}
+GPU_LOST = "GPU lost"
+# A GPU that was lost twice in a row stays lost until somebody resets it: each further cell would only fail, too.
+MOST_LOST = 2
+ADVICE = "look for Xid in the kernel's log (dmesg), reset the GPU (nvidia-smi --gpu-reset) or restart the machine"
+MESSAGES = re.compile(
+    r"CUDA_ERROR_ECC_UNCORRECTABLE|uncorrectable ECC error|\bdevice lost\b|\bGPU is lost\b|fallen off the bus|\bXid\b",
+    re.IGNORECASE,
+)
+BUSY = re.compile(
+    r"CUDA_ERROR_DEVICE_UNAVAILABLE|CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable",
+    re.IGNORECASE,
+)
+
+
+def malformed(work: WorkDone) -> str | None:
+    """Return why counts cannot be those of the runner's own counters, which a workload can replace, or None."""
+    for stretch in work.stretches:
+        if stretch.name not in NAMES:
+            return f"it counts the work of an unknown call, {stretch.name[:40]!r}"
+        if stretch.steps < 1 or stretch.epochs < 0 or any((count or 0) < 0 for count in _counts(stretch)):
+            return f"it counts less than nothing in {NAMES[stretch.name]}"
+        if len({len(stretch.updates), len(stretch.samples), len(stretch.skipped_updates)}) > 1:
+            return f"it counts different numbers of epochs in {NAMES[stretch.name]}"
+    return None
+
+
+def _counts(stretch: WorkStretch) -> Iterable[int | None]:
+    return chain(stretch.updates, stretch.samples, stretch.skipped_updates)
+
+
+def misplaced(result: CellResult, device: str) -> str | None:
+    """Return which part of the model is on a platform other than the requested device, or None."""
+    work = result.work
+    for what, found in (("weights", work.weight_platforms), ("output", work.output_platforms)) if work else ():
+        if elsewhere := [name for name in found if name != device]:
+            where = ", ".join(elsewhere)
+            return f"device: {device} was requested, but the workload placed the model's {what} on {where}"
+    return None
+
+
+def mismatch(result: CellResult, settings: Settings) -> str | None:
+    """Return how the counted work differs from the requested work, or None."""
+    work = result.work
+    if work is None:
+        return None
+    settings = _with_own_batches(result, settings)
+    if settings.phase != FIT:
+        return _first(_called(stretch, settings) for stretch in work.stretches)
+    if work.optimizer_replaced:
+        return "the model has a different optimizer after fit than before: it is not known which one was used"
+    counted = (_updates(one) or _samples(one, settings, work) or _drawn(one) for one in work.stretches)
+    return _first(counted) or _not_received(work, settings) or _unchanged(work)
+
+
+def samples_proven(result: CellResult, settings: Settings) -> bool:
+    """Return whether each step used all samples of its batch: by the counts of the epochs, or by what layers received.
+
+    Predictions are counted by the rows of their outputs; the FC modes count their own work.
+    """
+    work, settings = result.work, _with_own_batches(result, settings)
+    if work is None or settings.phase != FIT or (not work.own_methods and not _uncounted_samples(work, settings)):
+        return True
+    if work.received_samples is not None:
+        return work.received_samples >= settings.batch_size
+    return not _uncounted_samples(work, settings)
+
+
+def work_caveats(result: CellResult, settings: Settings) -> list[str]:
+    """Return caveats about work that could not be counted, or that was counted and is unusual."""
+    if result.work is None:
+        return []
+    work = result.work
+    settings = _with_own_batches(result, settings)
+    if settings.phase != FIT:
+        own = ", ".join(work.own_methods)
+        return [f"work_not_counted: the model overrides {own}: the computation of a call is not known"] if own else []
+    found = _uncounted(work, settings)
+    if (work.updates_per_step or 0) > 1:
+        found.append(f"updates_per_step: the optimizer made {work.updates_per_step:g} updates per step")
+    if work.skipped_updates:
+        steps = sum(stretch.steps * stretch.epochs for stretch in work.stretches if stretch.name == "epochs")
+        found.append(
+            f"loss_scaling: {work.skipped_updates} of {steps} steps had non-finite gradients and made no update, as "
+            "loss scaling does; check the loss, or use mixed_bfloat16"
+        )
+    if work.changed_variables and work.changed_variables < (work.trainable_variables or 0):
+        found.append(
+            f"weights_unchanged: only {work.changed_variables} of {work.trainable_variables} trainable weights changed "
+            "in the epochs; check whether the others should be frozen"
+        )
+    elif work.changed_variables == 0 and not work.skipped_updates:
+        found.append(
+            "weights_unchanged: no weight changed, because the updates are below the weights' precision (a higher "
+            "learning rate does change them); raise the learning rate or the precision"
+        )
+    return found
+
+
+def option_caveats(resolved: Resolved | None, settings: Settings) -> list[str]:
+    """Return the options that a user's workload set instead of the matrix."""
+    if resolved is None:
+        return []
+    found = []
+    if resolved.own_compile_options:
+        keys = {"run_eagerly": "eager", "jit_compile": "jit"}
+        names = [option.partition("=")[0] for option in resolved.own_compile_options]
+        matrix_keys = ", ".join(keys.get(name, name) for name in names)
+        found.append(
+            f"own_options: the workload compiled its model with {', '.join(resolved.own_compile_options)}, which was "
+            f"used; set {matrix_keys} in the matrix to override it"
+        )
+    found += [*_changed_in_training(resolved, settings), *_of_the_process(resolved), *_own_types(resolved, settings)]
+    if resolved.batch_size not in (None, settings.batch_size):
+        found.append(
+            f"own_options: the workload's source has batches of {resolved.batch_size}, which were used, instead of "
+            f"batch_size {settings.batch_size}; set batch_size: {resolved.batch_size} in the matrix"
+        )
+    available = resolved.available_samples
+    if available is not None and not settings.leaves("samples") and available < settings.samples:
+        found.append(
+            f"samples_repeated: samples is {settings.samples}, but the workload has {available}, which were repeated"
+        )
+    return found
+
+
+def _with_own_batches(result: CellResult, settings: Settings) -> Settings:
+    """Return the settings with the batch size of the workload's own source of batches, if it has one."""
+    size = result.resolved.batch_size if result.resolved and result.input else None
+    return settings if size is None else replace(settings, batch_size=size)
+
+
+def _changed_in_training(resolved: Resolved, settings: Settings) -> list[str]:
+    """Return the options that the workload changed during training after the matrix or `compile` had set them."""
+    found = []
+    for key, option in (("eager", "run_eagerly"), ("steps_per_execution", "steps_per_execution")):
+        wanted, ran = getattr(settings, key), getattr(resolved, key)
+        if ran in (None, wanted) or any(own.startswith(f"{option}=") for own in resolved.own_compile_options):
+            continue
+        found.append(
+            f"own_options: {key} was {wanted} before training and {ran} after it: the workload sets {option} during "
+            "training; remove that code"
+        )
+    return found
+
+
+# The keys of a matrix that set an option of the process.
+KEYS = {"dtype_policy": "precision", "floatx": "precision", "keras.utils.set_random_seed": "seed"}
+KEYS |= {"jax_enable_x64": "precision", "torch.num_threads": "threads", "tf.config.threading intra_op": "threads"}
+
+
+def _of_the_process(resolved: Resolved) -> list[str]:
+    """Return the options of the entire process that the workload changed."""
+    if not resolved.own_process_options:
+        return []
+    names = [option.partition("=")[0] for option in resolved.own_process_options]
+    keys = ", ".join(dict.fromkeys(KEYS[name] for name in names if name in KEYS))
+    return [
+        f"own_options: the workload changed {', '.join(resolved.own_process_options)} for its entire process, which "
+        f"was used; remove that code{f', and set {keys} in the matrix' if keys else ''}"
+    ]
+
+
+def _own_types(resolved: Resolved, settings: Settings) -> list[str]:
+    """Return the types that a user's layers chose for themselves, and those in which their weights are stored."""
+    own = [policy for policy in resolved.layer_policies if policy != settings.precision]
+    if not own or ":" not in settings.workload:
+        return []
+    return [
+        f"own_options: layers of the workload have the dtype policy {', '.join(own)}, though precision is "
+        f"{settings.precision}: it was used, with weights stored as {', '.join(resolved.weight_dtypes)}; set precision "
+        "in the matrix, and leave dtype out of the layers"
+    ]
+
+
+def _first(problems: Iterable[str | None]) -> str | None:
+    return next((problem for problem in problems if problem), None)
+
+
+def _called(stretch: WorkStretch, settings: Settings) -> str | None:
+    expected = stretch.steps * settings.batch_size
+    for epoch, rows in enumerate(stretch.samples, start=1):
+        if not rows or rows % expected:  # several rows per sample: one for each box or time step
+            return (
+                f"{NAMES[stretch.name]}: {stretch.steps} {settings.phase} calls on {settings.batch_size} samples each "
+                f"returned {rows} rows in epoch {epoch}, not {expected}"
+            )
+    return None
+
+
+def _updates(stretch: WorkStretch) -> str | None:
+    if not any(stretch.updates) and not stretch.updates_outside:
+        return None
+    for epoch, (updates, skipped) in enumerate(zip(stretch.updates, stretch.skipped_updates, strict=True), start=1):
+        done = (updates or 0) + skipped
+        if done < stretch.steps or done % stretch.steps:
+            made = f"the optimizer counted {updates} of {stretch.steps} updates in epoch {epoch}"
+            outside = f", and {stretch.updates_outside} outside the timed epochs" if stretch.updates_outside else ""
+            return f"{NAMES[stretch.name]}: {made}{outside}"
+    return None
+
+
+def _samples(stretch: WorkStretch, settings: Settings, work: WorkDone) -> str | None:
+    unweighted = stretch.steps if work.own_methods else None  # a loss metric updated once per step, without a weight
+    expected = stretch.steps * settings.batch_size
+    for epoch, samples in enumerate(stretch.samples, start=1):
+        if samples in (None, 0, unweighted):
+            continue
+        if samples < expected or samples % expected:
+            return (
+                f"{NAMES[stretch.name]}: the loss was taken over {samples} samples in epoch {epoch}, not over "
+                f"{expected} ({stretch.steps} steps of {settings.batch_size})"
+            )
+    return None
+
+
+def _drawn(stretch: WorkStretch) -> str | None:
+    drawn, expected = stretch.batches_drawn, stretch.steps * stretch.epochs
+    if drawn is None:
+        return None
+    if drawn < expected:
+        return f"{NAMES[stretch.name]}: {drawn} of {expected} batches were drawn from the feed"
+    if stretch.lookahead is not None and drawn > expected + stretch.lookahead:
+        return f"{NAMES[stretch.name]}: {drawn} batches were drawn from the feed, not {expected}"
+    return None
+
+
+def _not_received(work: WorkDone, settings: Settings) -> str | None:
+    if work.received_samples is None or work.received_samples >= settings.batch_size:
+        return None
+    own = ", ".join(work.own_methods)
+    return (
+        f"the layers of the model received {work.received_samples} of the {settings.batch_size} samples of a step (the "
+        f"model overrides {own}): pass it every sample of the batch"
+    )
+
+
+def _unchanged(work: WorkDone) -> str | None:
+    if work.trainable_variables == 0:
+        return "the model has no trainable weight; set phase: predict"
+    if work.changed_variables or work.changed_variables is None:
+        return None
+    updated = work.updates_per_step and (work.optimizer_state_changed or work.changed_at_high_rate)
+    if updated or work.skipped_updates:
+        return None
+    return f"0 of {work.trainable_variables} trainable weights changed in the epochs: the model was not trained"
+
+
+def _uncounted(work: WorkDone, settings: Settings) -> list[str]:
+    own = f" (the model overrides {', '.join(work.own_methods)})" if work.own_methods else ""
+    found = []
+    if not work.updates_per_step and not work.skipped_updates:
+        found.append(f"weights changed, but the optimizer counted no update{own}")
+    if work.received_samples is None and _uncounted_samples(work, settings):
+        found.append(
+            f"the samples of a step are not in Keras's loss metric{own}, and it is not known which its layers receive: "
+            "samples/s is not stated, and nothing is compared; call self._loss_tracker.update_state(loss, "
+            "sample_weight=batch_size) in that step"
+        )
+    return [f"work_not_counted: {reason}" for reason in found]
+
+
+def _uncounted_samples(work: WorkDone, settings: Settings) -> bool:
+    """Return whether Keras's loss metric has not the samples of the epochs: none, or one for each step."""
+    measured = [stretch for stretch in work.stretches if stretch.name == "epochs"]
+    counts = [samples for stretch in measured for samples in stretch.samples]
+    return not any(counts) or (bool(work.own_methods) and work.samples_per_step == 1 < settings.batch_size)
+
+
+def lost_gpu(job: Job, outcome: Outcome, result: CellResult | None = None) -> str | None:
+    """Return how a GPU of this attempt was lost and what to do, or None."""
+    if job.settings.device != "gpu":
+        return None
+    if reported := reported_lost(outcome):
+        return reported
+    found = _printed(MESSAGES, outcome, result)
+    return f'{GPU_LOST}: the cell failed and its output says "{found}"; {ADVICE}' if found else None
+
+
+def busy_gpu(job: Job, outcome: Outcome, result: CellResult | None = None) -> str | None:
+    """Return that another process used the GPU exclusively and what to do, or None."""
+    found = _printed(BUSY, outcome, result) if job.settings.device == "gpu" else None
+    if found is None:
+        return None
+    return (
+        f'GPU busy: another process uses it exclusively (the output says "{found}"); stop it, or end the exclusive '
+        "mode: nvidia-smi -c DEFAULT"
+    )
+
+
+def _printed(pattern: re.Pattern[str], outcome: Outcome, result: CellResult | None) -> str | None:
+    """Return the match in the message or output of a failed cell, or None."""
+    raised = result is not None and result.exception is not None
+    if outcome.exit_code == 0 and not raised:
+        return None
+    message = (result.message or "") if result is not None else ""
+    found = pattern.search(message) or pattern.search(outcome.output_tail)
+    return found.group() if found else None
+
+
+def reported_lost(outcome: Outcome) -> str | None:
+    """Return NVML's report of a lost GPU and what to do, or None."""
+    return f"{GPU_LOST}: NVML says {outcome.gpu_lost}; {ADVICE}" if outcome.gpu_lost is not None else None
+
+
+class LostGpus:
+    """Counts the attempts in a row that lost their GPU: after `MOST_LOST` no cell is started on a GPU any more."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def ended(self, record: Record) -> None:
+        """Count an attempt that has ended; one that was not started changes nothing."""
+        if record.settings.device == "gpu" and not self._is_over:
+            is_lost = record.status is Status.INFRA and (record.reason or "").startswith(GPU_LOST)
+            self._in_a_row = self._in_a_row + 1 if is_lost else 0
+
+    def why_not(self, settings: Settings) -> str | None:
+        """Return why no cell with these settings is started, or None."""
+        if settings.device != "gpu" or not self._is_over:
+            return None
+        return (
+            f"gpu_lost: not started, as {MOST_LOST} attempts in a row lost their GPU; {ADVICE}, and repeat the command"
+        )
+
+    @property
+    def _is_over(self) -> bool:
+        return self._in_a_row >= MOST_LOST

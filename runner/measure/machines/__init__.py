@@ -1,1 +1,0 @@
-"""A session at several machines at the same time: which comparison runs where, and a thread for each machine."""

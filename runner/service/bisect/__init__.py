@@ -1,1 +1,0 @@
-"""The use cases of the runner, each a function of values; the command line and the Python API call them."""
