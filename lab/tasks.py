@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from keras_matrix.records.task import Compute, Metric, MetricSpec, Task
-from keras_matrix.runner.executors.tasks.metrics import Written, metrics_of
+from keras_matrix.runner.executors.tasks.watch import Written, metrics_of
 
 LINES = 1000
 RARE = b"INFO:root:Epoch[3] Batch [49]\tSpeed: 829.012392 samples/sec\taccuracy=0.172578\n"

@@ -32,7 +32,8 @@ from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, measure, utc_now
 from keras_matrix.runner.plan.adaptive import Adaptive, ArmsQuestion, SessionGoal
 from keras_matrix.runner.plan.plan import PlannedRepeat, estimates
-from keras_matrix.runner.plan.session import ArmRequest, Session, SessionRequest, begin, resume, stopping, writing
+from keras_matrix.runner.plan.session import ArmRequest, Session, SessionRequest, begin, resume, writing
+from keras_matrix.runner.plan.stopping import stopping
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.regression.gate import Rule

@@ -23,7 +23,6 @@ from dataclasses import dataclass, fields
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.identity import work_values
@@ -31,9 +30,6 @@ from keras_matrix.records.schema import MEASURED, Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.matrix.catalog import Catalog
 from keras_matrix.runner.matrix.reader import Cell
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Cell
 
 # For estimates. A factor of three is precise enough: durations of earlier runs replace them.
 START_TIME_S = 0.5

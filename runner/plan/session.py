@@ -2,25 +2,18 @@
 
 The same command continues the newest unfinished session of the same plan, with the same software, on the same host. A
 run's `run.json` contains its session and its arm.
-
-How the number of repeats is decided (`STOPPING`), which the confidence intervals must take into account:
-
-fixed      in advance: plain intervals
-width      repeats are added until the intervals are narrow enough
-decision   repeats are added until a gate has decided
-quick      one process of each cell, by `runner quick`: no other command continues it
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.identity import run_id
@@ -30,12 +23,7 @@ from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.runner.interrupts import interruptible
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.plan.plan import PlannedRepeat, order, plan_id, remaining
-
-if TYPE_CHECKING:
-    from keras_matrix.analysis.stats.sequential import Looks
-    from keras_matrix.runner.matrix.reader import Cell
-
-FIXED, WIDTH, DECISION = "fixed", "width", "decision"
+from keras_matrix.runner.plan.stopping import FIXED
 
 
 @contextmanager
@@ -202,19 +190,3 @@ def _published(arm: str, run: Run, say: Callable[[str], None]) -> list[tuple[str
         say(f"runner: {problem.path}: set aside in records/corrupt: {problem.reason}")
     run.quarantine(problems)
     return [(arm, r.cell_id, r.repeat, r.attempt, str(r.status)) for r in records]
-
-
-def stopping(cells: Iterable[Cell], *, to_decide: bool) -> str:
-    """Return how the repeats of these cells are decided."""
-    if not any(cell.auto for cell in cells):
-        return FIXED
-    return DECISION if to_decide else WIDTH
-
-
-def looks_of(about: Mapping[str, object]) -> Looks:
-    """Return the looks that determine the confidence of a run's intervals, from its `run.json`."""
-    from keras_matrix.analysis.regression import gate
-    from keras_matrix.analysis.stats import sequential
-
-    looks = {WIDTH: sequential.LOOKS, DECISION: gate.GATE_LOOKS}
-    return looks.get(str(about.get("stopping")), sequential.FIXED)

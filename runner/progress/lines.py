@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
 
 from keras_matrix.records.host.streams import discard
 from keras_matrix.records.schema import Record, Status
@@ -25,9 +24,6 @@ from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.plan.largest_batch import LargestCell, LargestFound, Try
 from keras_matrix.runner.plan.plan import PlannedRepeat
 from keras_matrix.runner.progress.time_left import CellNames, OutcomeText, TimeLeft
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.plan.largest_batch import LargestFound
 
 FIRST_S = 15.0
 POLL_S = 5.0  # a wake-up that reads a clock: the runner must not use the CPU while a cell runs

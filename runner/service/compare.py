@@ -22,7 +22,8 @@ from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Display, Experiment, measured, own_arm
 from keras_matrix.runner.measure.request import RunRequest
-from keras_matrix.runner.plan.session import ArmRequest, looks_of
+from keras_matrix.runner.plan.session import ArmRequest
+from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import stored
 from keras_matrix.runner.service.histories import across_stored, without_run
 from keras_matrix.runner.service.stored import newest_runs, write_report

@@ -28,7 +28,8 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.measure.experiment import Display, Experiment, measured, origin
 from keras_matrix.runner.measure.traces import stored_traces
-from keras_matrix.runner.plan.session import ArmRequest, looks_of
+from keras_matrix.runner.plan.session import ArmRequest
+from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import cells
 from keras_matrix.runner.service.cells import chosen_cell, stored_cell
 from keras_matrix.runner.service.compare import BASE, NEW, Sides, arms_of, environments_of, stored_run

@@ -33,7 +33,7 @@ from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.records.text import near, printable
 from keras_matrix.runner.errors import StoreError, UsageError
 from keras_matrix.runner.matrix.settings_text import title_defaults
-from keras_matrix.runner.plan.session import looks_of
+from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import commands
 from keras_matrix.runner.service.histories import spread_stored, without_run
 from keras_matrix.runner.service.stored import Findings, findings_of, newest_runs, notes, pending_of

@@ -29,7 +29,7 @@ from keras_matrix.records.text import near, plural, printable
 from keras_matrix.runner.checks.roofline import roofline_of, source_digest
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.settings_text import title_defaults
-from keras_matrix.runner.plan.session import looks_of
+from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import exit_codes
 from keras_matrix.runner.service.commands import measuring_again
 from keras_matrix.runner.service.histories import assessed_histories, without_run

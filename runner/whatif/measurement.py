@@ -39,7 +39,6 @@ from keras_matrix.runner.whatif.strategy_file import checked_changes
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.whatif.verify import Verification
-    from keras_matrix.records.schema import Record
 
 BASE = "baseline"
 FILE, VERSION = VERIFICATION, 1

@@ -150,8 +150,6 @@ class LocalWarehouse:
         """Set damaged files aside and rebuild a damaged manifest; return a line for each repair."""
         import duckdb
 
-        from keras_matrix.uploader.local import damaged_files
-
         with self._locked():
             try:
                 lines = damaged_files.repair(self.folder)

@@ -4,23 +4,31 @@ The command is not interleaved: it runs from start to end while no other cell of
 to a file; its reports on the pipe are stored. Both files are read as they were opened before its start: it could put
 a link or a pipe in their place. The memory of its full process tree is sampled ten times a second. After the time limit
 its processes get SIGTERM, and are killed if they do not end.
+
+Metrics of a command that has ended are read in a process that is killed if a pattern takes too long: a bad pattern
+affects only its own metric, and takes no longer than its time limit.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
+from keras_matrix.records.codec import CodecError, loads, to_json
 from keras_matrix.records.files import naming
-from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
-from keras_matrix.records.text import bytes_text
+from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, MetricSpec, Task, TaskRun
+from keras_matrix.records.text import bytes_text, printable
 from keras_matrix.records.trees import walk
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome, TaskObservation, WaitingCell
@@ -35,7 +43,6 @@ from keras_matrix.runner.executors.supervise.watch import (
     ProcessWatch,
     sampling_of,
 )
-from keras_matrix.runner.executors.tasks.metrics import Written, metrics_of
 from keras_matrix.runner.executors.tasks.start import Command, DeviceMissing, NotStarted, TooFewDevices, task_of
 from keras_matrix.runner.machine import tree_memory
 from keras_matrix.runner.machine.gpus.readings import open_gpu, readable
@@ -45,6 +52,16 @@ LOG_LIMIT_BYTES = 16 << 30
 LEAST_FREE_BYTES = 1 << 30
 REPORT_LIMIT_BYTES = 64 << 20
 MOST_FILES = 100
+START_LIMIT_S = 30.0
+# A tenth of the speed of a simple pattern.
+SLOWEST_BYTES_PER_S = 20e6
+ANSWER_BYTES = 1 << 16
+PROBLEM_CHARACTERS = 300
+FAILED = "match_failed: the matching process ended, usually out of memory; match less in each line"
+TOO_LONG = (
+    "time_limit: the pattern was not matched within {:g} s, usually because of backtracking; avoid nested repetitions, "
+    "as in (a+)+"
+)
 
 
 class TaskWatch(ProcessWatch):
@@ -260,3 +277,81 @@ def _left_in(folder: str | None) -> list[str]:
         with contextlib.suppress(OSError):
             Path(folder).rmdir()
     return found[:MOST_FILES]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The output of a command: its log, and its own reports."""
+
+    log: Path
+    reported: Path
+
+    @property
+    def limit_s(self) -> float:
+        """The time limit of a metric."""
+        size = self.log.stat().st_size if self.log.exists() else 0
+        return START_LIMIT_S + size / SLOWEST_BYTES_PER_S
+
+
+def metrics_of(task: Task, written: Written, limit_s: float | None = None) -> tuple[list[Metric], str | None]:
+    """Return a task's metrics in its order, then its other reported metrics; and a caveat about its reports, if any."""
+    if not task.metrics and not (written.reported.exists() and written.reported.stat().st_size):
+        return [], None
+    limit_s = written.limit_s if limit_s is None else limit_s
+    found: list[dict[str, Any]] = []
+    open_metrics = list(task.metrics)
+    while True:
+        answers = list(_answers(open_metrics, written, task.workers, limit_s))
+        found += answers
+        done = sum(not answer.get("unrequested") and "name" in answer for answer in answers)
+        if done == len(open_metrics):
+            break
+        problem = FAILED if any("ended" in answer for answer in answers) else TOO_LONG.format(limit_s)
+        found.append({"name": open_metrics[done].name, "value": None, "matches": 0, "problem": problem})
+        open_metrics = open_metrics[done + 1 :]
+    bad = sum(answer["bad_lines"] for answer in found if "bad_lines" in answer)
+    caveat = f"reports: {bad} lines on the pipe are not {{metric, value, unit}} in JSON; fix what writes them"
+    specs = {one.name: one for one in task.metrics}
+    metrics = [_metric(specs.get(answer["name"]), answer) for answer in found if "name" in answer]
+    return metrics, caveat if bad else None
+
+
+def _metric(spec: MetricSpec | None, answer: dict[str, Any]) -> Metric:
+    spec = spec or MetricSpec(answer["name"], compute=Compute.LAST)
+    problem = None if answer["problem"] is None else printable(answer["problem"])[:PROBLEM_CHARACTERS]
+    unit = spec.unit or answer.get("unit") or None
+    return Metric(spec.name, answer["value"], unit, spec.compute, spec.goal, answer["matches"], problem)
+
+
+def _answers(metrics: Sequence[MetricSpec], written: Written, workers: int, limit_s: float) -> Iterator[dict[str, Any]]:
+    """Yield the lines of the matching process until it ends, or is silent for too long."""
+    order = {"log": str(written.log), "reported": str(written.reported), "workers": workers, "unrequested": True}
+    order |= {"metrics": to_json(list(metrics))}
+    command = [sys.executable, "-P", "-m", "keras_matrix.runner.executors.tasks.metric_match"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            with contextlib.suppress(BrokenPipeError):  # it has ended already, which the next read reports
+                child.stdin.write(json.dumps(order).encode())
+                child.stdin.close()
+            yield from _lines(child.stdout.fileno(), limit_s)
+        finally:
+            child.kill()
+
+
+def _lines(descriptor: int, limit_s: float) -> Iterator[dict[str, Any]]:
+    pending = b""
+    while select.select([descriptor], [], [], limit_s)[0]:
+        data = os.read(descriptor, ANSWER_BYTES)
+        if not data:
+            yield {"ended": True}
+            return
+        *lines, pending = (pending + data).split(b"\n")
+        for line in lines:
+            try:
+                yield loads(line)
+            except CodecError:
+                return

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from keras_matrix.records.task import Compute, Goal
-from keras_matrix.runner.executors.tasks import metric_match, metrics, watch
+from keras_matrix.runner.executors.tasks import metric_match, watch
 from keras_matrix.runner.matrix.catalog import Catalog
 from keras_matrix.runner.matrix.cfg import KNOWN
 from keras_matrix.runner.matrix.reader import expand, parse
@@ -60,8 +60,8 @@ def test_every_place_that_is_always_there_is_documented() -> None:
 
 def test_limits_on_output_time_and_values_are_those_documented() -> None:
     assert f"{metric_match.MOST_VALUES:,} of them" in WORDS
-    read_mb = metrics.SLOWEST_BYTES_PER_S / 1e6
-    assert f"after {metrics.START_LIMIT_S:g} s and a second for every {read_mb:g} MB of output" in WORDS
+    read_mb = watch.SLOWEST_BYTES_PER_S / 1e6
+    assert f"after {watch.START_LIMIT_S:g} s and a second for every {read_mb:g} MB of output" in WORDS
     assert f"SIGTERM, and SIGKILL {watch.GRACE_S:g} s later" in WORDS
     left = f"left on a disk with less than {watch.LEAST_FREE_BYTES >> 30} GiB"
     assert f"More than {watch.LOG_LIMIT_BYTES >> 30} GiB of output, or more than is {left}, ends it" in WORDS

@@ -241,7 +241,5 @@ def test_format_is_recognised_by_the_name(name: str, kind: str | None) -> None:
 
 def test_labels_that_start_at_one_leave_class_zero_without_a_name(tmp_path: Path) -> None:
     samples = [replace(one, sample=replace(one.sample, label=one.sample.label + 1), text="") for one in named(6)]
-    from keras_matrix.models.inputs.stored import writing
-
     writing.write_file(tmp_path / "a.tfrecord", "tfrecord", samples)
     assert open_source(tmp_path).classes == ("0", "1", "2", "3")

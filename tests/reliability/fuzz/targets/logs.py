@@ -1,7 +1,7 @@
 """Logs of external commands, with the patterns of users: each metric has a value or a problem.
 
 An input is a pattern, a newline, and the log. In the product a process matches, which is killed after a time limit
-(`runner.executors.tasks.metrics`); here a pattern that backtracks is interrupted, which counts as refused.
+(`runner.executors.tasks.watch`); here a pattern that backtracks is interrupted, which counts as refused.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Results
 from keras_matrix.records.task import MetricSpec, Task
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.executors.tasks import metrics
-from keras_matrix.runner.executors.tasks.metrics import Written, metrics_of
+from keras_matrix.runner.executors.tasks import watch
+from keras_matrix.runner.executors.tasks.watch import Written, metrics_of
 from tests.runner.executors.tasks.metrics.test_match import SEED_LOG
 from tests.runner.matrix.test_cfg import SEED
 
@@ -264,7 +264,7 @@ def test_killed_matching_process_affects_one_metric_with_a_reason(
 ) -> None:
     log = tmp_path / "log"
     log.write_text("speed 3\n")
-    monkeypatch.setattr("keras_matrix.runner.executors.tasks.metrics.sys.executable", "/bin/false")
+    monkeypatch.setattr("keras_matrix.runner.executors.tasks.watch.sys.executable", "/bin/false")
     found, _ = metrics_of(Task("t", ["true"], [MetricSpec("m", r"speed (\d)")]), Written(log, tmp_path / "none"))
     assert [(one.value, str(one.problem)[:13]) for one in found] == [(None, "match_failed:")]
 
@@ -314,7 +314,7 @@ def _read(path: Path) -> bytes:
 
 def test_time_limit_of_a_metric_grows_with_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert Written(log, log).limit_s == metrics.START_LIMIT_S
+    assert Written(log, log).limit_s == watch.START_LIMIT_S
     log.touch()
     os.truncate(log, 200 * 10**6)
-    assert Written(log, log).limit_s == metrics.START_LIMIT_S + 10
+    assert Written(log, log).limit_s == watch.START_LIMIT_S + 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keras_matrix.records.task import Compute, Goal, Metric, MetricSpec
-from keras_matrix.runner.executors.tasks.metrics import _metric
+from keras_matrix.runner.executors.tasks.watch import _metric
 
 
 @pytest.mark.parametrize(
