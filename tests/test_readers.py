@@ -54,7 +54,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "models/inputs/stored/page_cache.py": (4, DATA_SET),
     "models/inputs/stored/record_file.py": (2, DATA_SET),
     "models/inputs/stored/source.py": (3, DATA_SET),
-    "models/inputs/stored/writing.py": (2, DATA_SET),
+    "models/inputs/stored/writers.py": (2, DATA_SET),
     "models/profiling/torch.py": (1, SCRATCH),
     "uploader/cli/query.py": (1, NAMED),
     "uploader/external_import.py": (1, NAMED),

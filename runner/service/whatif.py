@@ -47,8 +47,8 @@ from keras_matrix.runner.whatif.measurement import (
     plan,
     settings_of,
     unused_links,
-    without_profiler,
 )
+from keras_matrix.runner.whatif.prediction import without_profiler
 from keras_matrix.runner.whatif.source import ENDINGS, TraceFiles, files_of, graph_of
 
 LEAST_FITTED = 2

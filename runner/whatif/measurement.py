@@ -1,6 +1,4 @@
-"""Predicts a traced step under what-ifs, and reads the step times of the cells that verify it from records.
-
-What-ifs are predicted each alone, and different ones together, in their order.
+"""Chooses the cells that verify predictions, and reads their step times from the records.
 
 The cells are measured as one comparison: interleaved, with the same number of steps, with exactly the settings that a
 strategy file names. What cannot be measured here is returned with the reason, never measured with other settings.
@@ -12,29 +10,19 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.analysis.whatif.corrections import as_mean_process, without_overhead
-from keras_matrix.analysis.whatif.graph import Graph
-from keras_matrix.analysis.whatif.replay import replay
-from keras_matrix.analysis.whatif.trajectory import Strategy
-from keras_matrix.analysis.whatif.what_ifs import registry
-from keras_matrix.analysis.whatif.what_ifs.registry import ChosenWhatIf
-from keras_matrix.analysis.whatif.what_ifs.what_if import Predict
 from keras_matrix.records.codec import CodecError, decode, to_json
 from keras_matrix.records.fc import network, spec
 from keras_matrix.records.identity import SETTINGS, cell_id, unnamed
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.settings import FIT, Scalar, Settings
 from keras_matrix.records.store import VERIFICATION, Run
-from keras_matrix.records.text import plural
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.whatif.source import TraceFiles
 from keras_matrix.runner.whatif.strategy_file import checked_changes
 
 if TYPE_CHECKING:
@@ -187,73 +175,3 @@ def stored(run: Run, records: Sequence[Record] = ()) -> Verification | None:
     except CodecError as error:
         run.note_unread(run.folder / FILE, error)
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class StrategyPrediction:
-    """A strategy, by the name under which it is shown, its graph, and the caveats that the traced graph lacks."""
-
-    name: str
-    strategy: Strategy
-    graph: Graph
-    caveats: tuple[str, ...] = ()
-
-
-def without_profiler(graph: Graph, trace: TraceFiles) -> Graph:
-    """Return the graph of a step that no profiler slows down, in the mean process of the traced cell.
-
-    Unchanged if the untraced step time is not known.
-    """
-    record = trace.record
-    if record is None or record.times.step_time_s is None:
-        return graph
-    steps = steps_of_call(record)
-    graph = without_overhead(graph, record.times.step_time_s * steps)
-    return as_mean_process(graph, [time_s * steps for time_s in trace.step_times_s])
-
-
-def predictions(
-    graph: Graph, choices: Sequence[ChosenWhatIf], predict: Predict | None, resamples: int
-) -> list[StrategyPrediction]:
-    """Return the prediction of each what-if alone and, if there are several different ones, of all together.
-
-    Several of one name are alternatives. Raises `GraphError`.
-    """
-    of = partial(_predicted, graph, predict=predict, resamples=resamples)
-    found = [of((one,)) for one in choices]
-    names = {one.what_if.name for one in choices}
-    return [*found, of(tuple(choices))] if len(names) == len(choices) > 1 else found
-
-
-def _predicted(
-    graph: Graph, choices: tuple[ChosenWhatIf, ...], *, predict: Predict | None, resamples: int
-) -> StrategyPrediction:
-    changed = registry.apply(graph, choices, predict)
-    found, realised = replay(changed, resamples=resamples), registry.realised(graph, choices, predict)
-    texts = tuple(one.text for one in choices)
-    reason = realised.reason if len(choices) > 1 else realised.reason.removeprefix(f"{texts[0]}: ")
-    strategy = Strategy(
-        texts,
-        realised.settings,
-        found.step_time_s,
-        found.low_s,
-        found.high_s,
-        reason,
-        any(one.what_if.changes_numerics for one in choices),
-    )
-    return StrategyPrediction(" ".join(texts), strategy, changed, tuple(_caveats(graph, changed, choices)))
-
-
-def _caveats(graph: Graph, changed: Graph, choices: Sequence[ChosenWhatIf]) -> Iterator[str]:
-    """Yield what the changes add to the caveats of a graph."""
-    for one, reason in registry.without_effect(graph, choices):
-        yield f"{one.text} has no effect: {reason}"
-    known = set(graph.header.caveats)
-    yield from (text for text in dict.fromkeys(changed.header.caveats) if text not in known)
-    communicating = any(one.what_if in registry.COMMUNICATION for one in registry.effective(graph, choices))
-    if communicating and graph.header.missing_ranks and any(node.collective for node in changed.nodes):
-        ranks = plural(len(graph.header.missing_ranks), "rank")
-        yield (
-            f"collectives have their measured times, which include waiting for the {ranks} without a file; that waiting"
-            " is predicted as if it were transfer"
-        )

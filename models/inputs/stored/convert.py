@@ -21,13 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_matrix.models.inputs.stored import shards, writing
-from keras_matrix.models.inputs.stored.record_file import require_crc32c
-from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Source
-from keras_matrix.models.inputs.stored.shards import Manifest, RecordFile
-from keras_matrix.models.inputs.stored.source import module, open_source
-from keras_matrix.models.inputs.stored.writing import (
-    NamedSample,
+from keras_matrix.models.inputs.stored import shards, writers
+from keras_matrix.models.inputs.stored.command import (
     WriteProgress,
     check_stopped,
     in_parallel,
@@ -36,6 +31,11 @@ from keras_matrix.models.inputs.stored.writing import (
     start_output,
     usable_cpus,
 )
+from keras_matrix.models.inputs.stored.record_file import require_crc32c
+from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Source
+from keras_matrix.models.inputs.stored.shards import Manifest, RecordFile
+from keras_matrix.models.inputs.stored.source import module, open_source
+from keras_matrix.models.inputs.stored.writers import NamedSample
 from keras_matrix.records.text import bytes_text
 
 READ_BYTES = 4 << 20
@@ -161,7 +161,7 @@ def _finished_files(work: ConversionJob) -> tuple[dict[int, RecordFile], list[in
         leftover.unlink()
     done, missing = {}, []
     for number in range(len(work.cuts) - 1):
-        part = writing.existing(work.path(number), work.kind, work.records(number))
+        part = writers.existing(work.path(number), work.kind, work.records(number))
         if part is None:
             missing.append(number)
         else:
@@ -171,7 +171,7 @@ def _finished_files(work: ConversionJob) -> tuple[dict[int, RecordFile], list[in
 
 def _write(number: int) -> tuple[int, RecordFile]:
     work = _WORK[0]
-    return number, writing.write_file(work.path(number), work.kind, _samples(work, number))
+    return number, writers.write_file(work.path(number), work.kind, _samples(work, number))
 
 
 def _samples(work: ConversionJob, number: int) -> Iterator[NamedSample]:

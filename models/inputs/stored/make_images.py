@@ -20,9 +20,7 @@ import numpy as np
 
 from keras_matrix.models.inputs.opencv import opencv
 from keras_matrix.models.inputs.stored import shards
-from keras_matrix.models.inputs.stored.sample import InputDataError
-from keras_matrix.models.inputs.stored.shards import Manifest
-from keras_matrix.models.inputs.stored.writing import (
+from keras_matrix.models.inputs.stored.command import (
     WriteProgress,
     check_stopped,
     in_parallel,
@@ -31,6 +29,8 @@ from keras_matrix.models.inputs.stored.writing import (
     start_output,
     usable_cpus,
 )
+from keras_matrix.models.inputs.stored.sample import InputDataError
+from keras_matrix.models.inputs.stored.shards import Manifest
 
 # (package, folder inside it, files): found without importing the packages.
 PHOTOGRAPHS = (

@@ -31,7 +31,7 @@ from keras_matrix.runner.measure.request import check_range
 from keras_matrix.runner.service import whatif
 from keras_matrix.runner.service.whatif import choices_of, replayed, what_if_problem, write_timelines
 from keras_matrix.runner.whatif import picture, source
-from keras_matrix.runner.whatif.measurement import predictions
+from keras_matrix.runner.whatif.prediction import predictions
 
 TOP, RESAMPLES, MOST_RESAMPLES = 12, 200, 100_000
 

@@ -18,7 +18,8 @@ from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.matrix.scalars import value_text
 from keras_matrix.runner.matrix.settings_text import settings_text
 from keras_matrix.runner.service.whatif import VerifiedRun
-from keras_matrix.runner.whatif.measurement import StrategyPrediction, settings_of
+from keras_matrix.runner.whatif.measurement import settings_of
+from keras_matrix.runner.whatif.prediction import StrategyPrediction
 
 LONGEST_NAME = 60
 LEAST_COVERAGE = 0.9

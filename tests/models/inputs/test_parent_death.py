@@ -13,7 +13,7 @@ import pytest
 
 from keras_matrix.models import process
 from keras_matrix.models.inputs import probe as probing
-from keras_matrix.models.inputs.stored import writing
+from keras_matrix.models.inputs.stored import command
 
 CHILD = "import os, signal, time; from keras_matrix.models.process import end_with; "
 CHILD += "end_with(os.getppid(), signal.SIGTERM); print('ready', flush=True); time.sleep(60)"
@@ -34,7 +34,7 @@ def test_child_ends_when_its_parent_is_killed() -> None:
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int | None, int]]:
     """The calls that the commands make."""
     found: list[tuple[int | None, int]] = []
-    for module in (probing, writing):
+    for module in (probing, command):
         monkeypatch.setattr(module, "end_with", lambda parent, number: found.append((parent, number)))
     return found
 
@@ -51,7 +51,7 @@ def test_conversion_ends_with_the_process_that_asks_for_it(
 ) -> None:
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(sys, "argv", ["convert", json.dumps(asked)])
-    assert writing.main(lambda request: "done") == 0
+    assert command.main(lambda request: "done") == 0
     assert ended == [(parent, signal.SIGTERM)]
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_matrix.models.inputs.stored import writing
+from keras_matrix.models.inputs.stored import writers
 from keras_matrix.models.inputs.stored.sample import Sample
-from keras_matrix.models.inputs.stored.writing import NamedSample
+from keras_matrix.models.inputs.stored.writers import NamedSample
 
 CLASSES = ("apple", "pear", "plum")
 
@@ -44,6 +44,6 @@ def record_files(root: Path, kind: str, counts: Sequence[int] = (5, 1, 6)) -> Pa
     samples = named(sum(counts))
     for number, count in enumerate(counts):
         path = root / f"part-{number}.{kind}"
-        writing.write_file(path, kind, samples[:count])
+        writers.write_file(path, kind, samples[:count])
         del samples[:count]
     return root

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.process
 PROGRAM = """
 import os, signal, sys
 from contextlib import closing
-from keras_matrix.models.inputs.stored.writing import command
+from keras_matrix.models.inputs.stored import command
 
 def work(task):
     if task == "die":

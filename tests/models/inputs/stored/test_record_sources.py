@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_matrix.models.inputs.stored import page_cache, record_file, shards, writing
+from keras_matrix.models.inputs.stored import page_cache, record_file, shards, writers
 from keras_matrix.models.inputs.stored.sample import Sample
 from keras_matrix.models.inputs.stored.shards import Manifest, RecordFile
 from keras_matrix.models.inputs.stored.source import Features, InputDataError, open_source
-from keras_matrix.models.inputs.stored.writing import NamedSample
+from keras_matrix.models.inputs.stored.writers import NamedSample
 from tests.models.inputs.stored.data_sets import CLASSES, class_folder, contents, named, record_files
 
 KINDS = ("tfrecord", "array_record")
@@ -53,7 +53,7 @@ def test_no_more_of_a_tfrecord_file_is_read_from_storage_than_its_records(tmp_pa
     """The kernel would read further where what comes before is in memory, and training may never use it."""
     samples = [NamedSample(Sample(contents(number, 20_000), 0), "apple", f"{number}.jpg") for number in range(100)]
     path = tmp_path / "0.tfrecord"
-    writing.write_file(path, "tfrecord", samples)
+    writers.write_file(path, "tfrecord", samples)
     source = open_source(tmp_path)
     if page_cache.evict([path]) and page_cache.resident_share([path]):
         pytest.skip("the folder for temporary files is in memory")
@@ -241,5 +241,5 @@ def test_format_is_recognised_by_the_name(name: str, kind: str | None) -> None:
 
 def test_labels_that_start_at_one_leave_class_zero_without_a_name(tmp_path: Path) -> None:
     samples = [replace(one, sample=replace(one.sample, label=one.sample.label + 1), text="") for one in named(6)]
-    writing.write_file(tmp_path / "a.tfrecord", "tfrecord", samples)
+    writers.write_file(tmp_path / "a.tfrecord", "tfrecord", samples)
     assert open_source(tmp_path).classes == ("0", "1", "2", "3")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.models.inputs.stored import writing
+from keras_matrix.models.inputs.stored import writers
 from keras_matrix.models.inputs.stored.sample import Sample
 from keras_matrix.models.inputs.stored.source import Features, open_source
 from tests.models.inputs.stored.data_sets import named
@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).with_name("read_with_tensorflow.py")
 @pytest.mark.process
 def test_tensorflow_reads_our_files_and_we_read_its(tmp_path: Path) -> None:
     samples = named(20)
-    writing.write_file(tmp_path / "a.tfrecord", "tfrecord", samples)
+    writers.write_file(tmp_path / "a.tfrecord", "tfrecord", samples)
     command = [sys.executable, str(SCRIPT), str(tmp_path / "theirs.tfrecord"), str(tmp_path / "a.tfrecord")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_matrix.models.inputs.stored import record_file, writing
+from keras_matrix.models.inputs.stored import record_file, writers
 from keras_matrix.models.inputs.stored.convert import cut
 from keras_matrix.models.inputs.stored.record_file import encoded
 from keras_matrix.models.inputs.stored.sample import InputDataError, Sample
 from keras_matrix.models.inputs.stored.source import open_source
-from keras_matrix.models.inputs.stored.writing import NamedSample
+from keras_matrix.models.inputs.stored.writers import NamedSample
 from tests.models.inputs.stored.data_sets import contents, named
 
 KINDS = ("tfrecord", "array_record")
@@ -25,18 +25,18 @@ KINDS = ("tfrecord", "array_record")
 @pytest.mark.parametrize("kind", KINDS)
 def test_written_file_is_complete_and_known_to_a_later_start(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"a.{kind}"
-    part = writing.write_file(path, kind, named(20))
+    part = writers.write_file(path, kind, named(20))
     assert (part.name, part.records, part.bytes) == (path.name, 20, path.stat().st_size)
     assert open_source(path).read(range(20)) == [one.sample for one in named(20)]
-    assert writing.existing(path, kind, 20) == part
-    assert writing.existing(path, kind, 19) is None
+    assert writers.existing(path, kind, 20) == part
+    assert writers.existing(path, kind, 19) is None
     path.write_bytes(path.read_bytes()[:-100])
-    assert writing.existing(path, kind, 20) is None
+    assert writers.existing(path, kind, 20) is None
 
 
 def test_index_beside_a_tfrecord_file_has_its_offsets(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
-    writing.write_file(path, "tfrecord", named(20))
+    writers.write_file(path, "tfrecord", named(20))
     stored = record_file.stored_offsets(path)
     assert stored is not None
     assert stored.tolist() == record_file.offsets(path).tolist()
@@ -49,7 +49,7 @@ def test_failure_of_the_source_leaves_no_file(tmp_path: Path, kind: str) -> None
         raise InputDataError("cat/1.jpg: the file has vanished")
 
     with pytest.raises(InputDataError, match="has vanished"):
-        writing.write_file(tmp_path / f"a.{kind}", kind, failing())
+        writers.write_file(tmp_path / f"a.{kind}", kind, failing())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -65,7 +65,7 @@ def test_tfrecord_that_is_damaged_while_it_is_written_is_not_published(
 
     monkeypatch.setattr(os, "writev", damaging)
     with pytest.raises(OSError, match=r"the file is not what was written \(.*: offset \d+: the checksum of a record"):
-        writing.write_file(tmp_path / "a.tfrecord", "tfrecord", named(9))
+        writers.write_file(tmp_path / "a.tfrecord", "tfrecord", named(9))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -81,10 +81,10 @@ def test_tfrecord_that_is_damaged_while_it_is_written_is_not_published(
 def test_file_with_other_records_is_not_published(
     tmp_path: Path, kind: str, change: Any, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = writing._checksums
-    monkeypatch.setattr(writing, "_checksums", lambda *given: change(list(real(*given))))
+    real = writers._checksums
+    monkeypatch.setattr(writers, "_checksums", lambda *given: change(list(real(*given))))
     with pytest.raises(OSError, match=reason):
-        writing.write_file(tmp_path / f"a.{kind}", kind, named(9))
+        writers.write_file(tmp_path / f"a.{kind}", kind, named(9))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -94,7 +94,7 @@ def test_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(os, "writev", full)
     with pytest.raises(OSError, match="No space left on device"):
-        writing.write_file(tmp_path / "a.tfrecord", "tfrecord", named(3))
+        writers.write_file(tmp_path / "a.tfrecord", "tfrecord", named(3))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -103,13 +103,13 @@ def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "writev", lambda handle, pieces: real(handle, b"".join(pieces)[:100]))
     monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:1000]))
     path = tmp_path / "a.tfrecord"
-    writing.write_file(path, "tfrecord", named(20))
+    writers.write_file(path, "tfrecord", named(20))
     assert list(record_file.records(path)) == [encoded(one.sample, one.text, one.file) for one in named(20)]
 
 
 def test_large_images_are_written_and_read(tmp_path: Path) -> None:
     large = [NamedSample(Sample(contents(number, 3_000_000), number), "c", "f") for number in range(3)]
-    writing.write_file(tmp_path / "a.tfrecord", "tfrecord", large)
+    writers.write_file(tmp_path / "a.tfrecord", "tfrecord", large)
     assert open_source(tmp_path).read([2, 0, 1]) == [large[number].sample for number in (2, 0, 1)]
 
 

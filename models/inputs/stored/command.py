@@ -1,11 +1,8 @@
-"""The commands that write data sets: what they share, and how a record file is written, verified and then renamed.
+"""What the commands that write data sets share: their request, their worker processes, progress, signals and exit code.
 
 A command runs as a child of `runner`, as `python -m keras_matrix.models.inputs.stored.convert REQUEST` with a JSON
 object, because the host side imports neither these modules nor their packages. Exit codes: 0 done, 2 the request or
 the data is invalid, 3 the disk or a worker failed, 130 interrupted; each failure is one message on standard error.
-
-Verification reads the file again with its checksums, and compares the CRC32C of every record with that of the bytes
-that the source delivered. So a file with its final name is complete and correct.
 """
 
 from __future__ import annotations
@@ -19,30 +16,22 @@ import signal
 import sys
 import threading
 import time
-from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-import numpy as np
-
-from keras_matrix.models.inputs.stored import record_file, shards, source
-from keras_matrix.models.inputs.stored.record_file import before_image
-from keras_matrix.models.inputs.stored.sample import InputDataError, Sample
-from keras_matrix.models.inputs.stored.shards import Manifest, RecordFile
+from keras_matrix.models.inputs.stored import shards
+from keras_matrix.models.inputs.stored.sample import InputDataError
+from keras_matrix.models.inputs.stored.shards import Manifest
 from keras_matrix.models.process import PR_SET_PDEATHSIG, end_with
 from keras_matrix.records.text import bytes_text
 
 PROGRESS_INTERVAL_S = 0.2
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-WRITE_BYTES = 1 << 20
-MOST_PIECES = 900  # of one writev; the system's limit is 1,024
-VERIFY_RUN = 16
 
 
 class WriterStopped(Exception):
@@ -254,158 +243,3 @@ def _complain(message: str, code: int) -> int:
     text = message.encode("utf-8", "backslashreplace").decode()
     print(f"runner: {text}", file=sys.stderr)
     return code
-
-
-@dataclass(frozen=True, slots=True)
-class NamedSample:
-    """A sample, the name of its class and the name of its file."""
-
-    sample: Sample
-    text: str
-    file: str
-
-
-class Writer(Protocol):
-    """A record file that is being written."""
-
-    def write(self, start: bytes, end: bytes, crc: int) -> None:
-        """Append a record, whose payload is `start` and `end` with this CRC32C."""
-
-    def close(self) -> None:
-        """Write everything to the device."""
-
-
-class TFRecordWriter:
-    """Writes records with `writev`, without copying them together. `starts` are the offsets so far."""
-
-    def __init__(self, path: Path) -> None:
-        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        self._pieces: list[bytes] = []
-        self._waiting = 0
-        self.starts = array("q", [0])
-
-    def write(self, start: bytes, end: bytes, crc: int) -> None:
-        """Append a record, whose payload is `start` and `end` with this CRC32C."""
-        self._pieces += record_file.framed(start, end, crc)
-        size = len(start) + len(end) + record_file.FRAME_BYTES
-        self._waiting += size
-        self.starts.append(self.starts[-1] + size)
-        if self._waiting >= WRITE_BYTES or len(self._pieces) >= MOST_PIECES:
-            self._flush()
-
-    def close(self) -> None:
-        """Write everything to the device."""
-        try:
-            self._flush()
-            os.fsync(self._handle)
-        finally:
-            os.close(self._handle)
-
-    def _flush(self) -> None:
-        written = os.writev(self._handle, self._pieces) if self._pieces else 0
-        if written < self._waiting:
-            rest = memoryview(b"".join(self._pieces))[written:]
-            while rest:
-                rest = rest[os.write(self._handle, rest) :]
-        self._pieces, self._waiting = [], 0
-
-
-class ArrayRecordWriter:
-    """Writes an ArrayRecord file with one record per chunk."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._writer = source.module().ArrayRecordWriter(str(path), source.WRITER_OPTIONS)
-
-    def write(self, start: bytes, end: bytes, crc: int) -> None:
-        """Append a record, whose payload is `start` and `end` with this CRC32C."""
-        self._checked(self._writer.write, start + end)
-
-    def close(self) -> None:
-        """Write everything to the device."""
-        self._checked(self._writer.close)
-        with self._path.open("rb") as file:
-            os.fsync(file.fileno())
-
-    def _checked(self, call: Callable[..., Any], *arguments: bytes) -> None:
-        try:
-            call(*arguments)
-        except RuntimeError as error:
-            raise OSError(errno.EIO, f"cannot be written: {str(error).splitlines()[0]}", str(self._path)) from None
-
-
-def write_file(path: Path, kind: str, samples: Iterable[NamedSample]) -> RecordFile:
-    """Write, verify and publish a record file. Raises OSError, or `InputDataError` if the source cannot be read."""
-    partial = path.with_name(f".{path.name}.part")
-    try:
-        writer = TFRecordWriter(partial) if kind == shards.TFRECORD else ArrayRecordWriter(partial)
-        wanted = array("q")
-        try:
-            for named in samples:
-                start = before_image(named.sample, named.text, named.file)
-                wanted.append(record_file.checksum(start, named.sample.data))
-                writer.write(start, named.sample.data, wanted[-1])
-        finally:
-            writer.close()
-        _verify(partial, kind, wanted)
-        if isinstance(writer, TFRecordWriter):
-            write_index(path, writer.starts)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return RecordFile(path.name, len(wanted), path.stat().st_size)
-
-
-def existing(path: Path, kind: str, records: int) -> RecordFile | None:
-    """Return what is known of a file that an earlier start of the command finished; None if it must be written."""
-    if not path.exists():
-        return None
-    if kind == shards.TFRECORD:
-        starts = record_file.stored_offsets(path)
-        found = None if starts is None else len(starts) - 1
-    else:
-        try:
-            found = source.record_count(path)
-        except InputDataError:
-            found = None
-    return RecordFile(path.name, records, path.stat().st_size) if found == records else None
-
-
-def write_index(path: Path, starts: array[int]) -> None:
-    """Write the offsets of the records and the file's size beside a TFRecord file, as little-endian 64-bit numbers."""
-    index = path.with_name(path.name + record_file.INDEX_SUFFIX)
-    partial = index.with_name(f".{index.name}.part")
-    partial.write_bytes(np.array(starts, "<i8").tobytes())
-    partial.replace(index)
-
-
-def _verify(path: Path, kind: str, wanted: array[int]) -> None:
-    """Compare the records of a file with the checksums of what was to be written."""
-    number = -1
-    try:
-        for number, crc in enumerate(_checksums(path, kind, len(wanted))):
-            if number % VERIFY_RUN == 0:
-                check_stopped()
-            if number >= len(wanted) or crc != wanted[number]:
-                raise _not_written(path, f"record {number} differs from its source")
-    except InputDataError as error:
-        raise _not_written(path, str(error)) from None
-    if number + 1 != len(wanted):
-        raise _not_written(path, f"has {number + 1} of {len(wanted)} records")
-
-
-def _checksums(path: Path, kind: str, count: int) -> Iterator[int]:
-    """Yield the CRC32C of each record of a file, computed from what the file contains now."""
-    if kind == shards.TFRECORD:
-        yield from (crc for _, crc in record_file.checked_records(path))
-        return
-    identity = source.identity(path)
-    for first in range(0, count, VERIFY_RUN):
-        payloads = source.payloads(path, identity, first, min(VERIFY_RUN, count - first))
-        yield from map(record_file.checksum, payloads)
-    source.close_files()
-
-
-def _not_written(path: Path, reason: str) -> OSError:
-    text = f"the file is not what was written ({reason}); check the disk and the memory of this machine"
-    return OSError(errno.EIO, text, str(path))
