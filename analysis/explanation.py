@@ -307,8 +307,8 @@ def total_s(rows: Iterable[AlignedPart]) -> float:
 def kind_of_row(row: AlignedPart) -> OperationKind:
     """Return the kind of a row's operation; of XLA's fusions, that of the operation that gives the fusion its name."""
     op = row.key.op or ""
-    named_rows = _FUSION.fullmatch(op)
-    return kind_of(named_rows[1] if named_rows else op)
+    named = _FUSION.fullmatch(op)
+    return kind_of(named[1] if named else op)
 
 
 def both_times(base_s: float, new_s: float) -> str:

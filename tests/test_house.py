@@ -218,7 +218,7 @@ def test_each_room_of_the_runner_imports_only_those_below_it() -> None:
     texts = {name: text for name, text in modules().items() if name.startswith("runner.")}
     own = {name: text for name, text in texts.items() if not name.startswith("runner.cell")}
     assert {name.split(".")[1] for name in own} == set(ROOMS)
-    assert sum("keras_matrix.runner." in text for text in own.values()) > 200
+    assert sum("keras_matrix.runner." in text for text in own.values()) > 150
     assert [climb for name, text in own.items() for climb in climbs(name, text)] == []
 
 

@@ -24,14 +24,14 @@ GPU_PATTERN = r"([0-9]{1,4}|[Gg][Pp][Uu]-[0-9A-Fa-f-]+)(,([0-9]{1,4}|[Gg][Pp][Uu
 MOST_GPUS, MOST_ENTRIES = 10_000, 64
 
 
-def parse_cpus(cpu_text: str) -> list[int] | None:
+def parse_cpus(text: str) -> list[int] | None:
     """Return the numbers of a list, empty for an empty text; None if it is invalid or a number is beyond MOST."""
-    if not cpu_text:
+    if not text:
         return []
-    if not _LIST.fullmatch(cpu_text):
+    if not _LIST.fullmatch(text):
         return None
     found: list[int] = []
-    for part in cpu_text.split(","):
+    for part in text.split(","):
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
         if high < low or high >= MOST_CPUS:
@@ -66,7 +66,7 @@ class GpuChoice:
         return self == ANY_GPU
 
     @property
-    def gpu_text(self) -> str:
+    def text(self) -> str:
         """The choice in the words of a matrix file."""
         names = "" if self.names == ALL_GPUS else f"gpus is {self.names}"
         return " and ".join(filter(None, (names, self.model and f"gpu_model is {self.model}")))
@@ -88,10 +88,10 @@ def gpu_fault(value: object) -> str | None:
     if not found:
         return "an empty list"
     texts = [_entry(one) for one in found]
-    for one, gpu_text in zip(found, texts, strict=True):
-        if gpu_text is None:
+    for one, text in zip(found, texts, strict=True):
+        if text is None:
             return repr(one)[:60] if not isinstance(one, bool) else str(one).lower()
-    return next((f"{gpu_text} twice" for gpu_text in texts if texts.count(gpu_text) > 1), None) or (
+    return next((f"{text} twice" for text in texts if texts.count(text) > 1), None) or (
         f"{len(found)} entries" if len(found) > MOST_ENTRIES else None
     )
 

@@ -249,9 +249,9 @@ class Marker:
     events: int
 
 
-def marker_of(issue_body: str) -> Marker | None:
+def marker_of(body: str) -> Marker | None:
     """Return the marker in the text of an issue, None without a valid one."""
-    found = MARKER.search(issue_body)
+    found = MARKER.search(body)
     if found is None:
         return None
     try:
@@ -269,9 +269,9 @@ def marker_after(notice: Notice) -> Marker:
     return Marker(key, notice.run_id, round(notice.due.slower_by, 4), notice.due.event, events)
 
 
-def with_marker(issue_body: str, marker: Marker) -> str:
+def with_marker(body: str, marker: Marker) -> str:
     """Return the text of an issue with another marker and no other change."""
-    return MARKER.sub(lambda _: _hidden(marker), issue_body, count=1)
+    return MARKER.sub(lambda _: _hidden(marker), body, count=1)
 
 
 def comment_mark(events: int) -> str:

@@ -165,14 +165,14 @@ def title(history: History) -> str:
     return printable(f"{text} on {backend}" if f"backend={backend}" not in text else text)
 
 
-def views(assessed_histories: Sequence[Assessment]) -> list[HistoryView]:
+def views(assessed: Sequence[Assessment]) -> list[HistoryView]:
     """Return what is shown of these histories."""
-    return history_views(assessed_histories, _titles(assessed_histories))
+    return history_views(assessed, _titles(assessed))
 
 
-def _titles(assessed_histories: Iterable[Assessment]) -> dict[str, str]:
+def _titles(assessed: Iterable[Assessment]) -> dict[str, str]:
     """Return the title of each cell by its id: with the id if others have the same, as commands of two definitions."""
-    named = {one.history.cell_id: title(one.history) for one in assessed_histories}
+    named = {one.history.cell_id: title(one.history) for one in assessed}
     times = Counter(named.values())
     return {cell_id: text if times[text] == 1 else f"{text} (cell {cell_id})" for cell_id, text in named.items()}
 
