@@ -6,6 +6,8 @@ or `(model, source)`: the model, and a source of batches that `fit` reads, such 
 many batches it prepares ahead.
 
 The result is checked before anything is measured. Exceptions of the user's own code are passed on unchanged.
+
+A module of its own: it imports NumPy, and importing `registry` must stay cheap.
 """
 
 from __future__ import annotations

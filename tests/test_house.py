@@ -506,6 +506,50 @@ def test_the_scan_accepts_a_package_that_imports_its_modules() -> None:
     assert cycle({"room": "from room import one", "room.one": "import sys", "room.two": "from room import one"}) == []
 
 
+# A module with one importer, in the importer's own folder, is read together with it: it says why it is apart.
+MOST_APART, REASON = 40, "A module of its own: "
+# Their text is hashed with the evidence of parity (records/evidence/sources.json).
+HASHED = ("models.image_models.", "models.language_models.")
+
+
+def apart(texts: Mapping[str, str]) -> list[str]:
+    """Return the modules that have one importer, which is in the same folder."""
+    packages = {name.rpartition(".")[0] for name in texts}
+    folders = {name: name if name in packages else name.rpartition(".")[0] for name in texts}
+    importers = dict[str, list[str]]()
+    for name, imported in import_graph(texts).items():
+        for other in imported:
+            importers.setdefault(other, []).append(name)
+    return sorted(
+        name
+        for name, users in importers.items()
+        if name not in packages and len(users) == 1 and folders[users[0]] == folders[name]
+    )
+
+
+def test_few_modules_have_one_importer_in_their_folder_and_each_says_why() -> None:
+    texts = modules()
+    names = apart(texts)
+    docstrings = {name: ast.get_docstring(ast.parse(texts[name])) or "" for name in names}
+    without = [name for name, docstring in docstrings.items() if REASON not in " ".join(docstring.split())]
+    assert 20 < len(names) <= MOST_APART, names
+    assert [name for name in without if not name.startswith(HASHED)] == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "names"),
+    [
+        ({"room.user": "import room.part", "room.part": ""}, ["room.part"]),
+        ({"room": "from room.part import f", "room.part": ""}, ["room.part"]),
+        ({"room.user": "import hall.part", "hall.part": ""}, []),
+        ({"room.user": "import room.part", "room.other": "import room.part", "room.part": ""}, []),
+        ({"room.user": "from room.inner import f", "room.inner": "", "room.inner.part": ""}, []),
+    ],
+)
+def test_the_scan_finds_a_module_with_one_importer_in_its_folder(texts: dict[str, str], names: list[str]) -> None:
+    assert apart(texts) == names
+
+
 def lines_of(function: Function) -> int:
     """Return the lines of a function without its docstring."""
     first, end = function.body[0], function.end_lineno or 0

@@ -12,6 +12,8 @@ differ, such as versions and machines, is in docs/language-models.md alone.
 Caveats of cells on several devices: steps that are not Keras's own `fit`, and what they compute differently.
 
 Guarantee: pure; every sentence is from the records. They change no figure and prevent no comparison.
+
+A module of its own: each caveat is a function here, and the table needs to know none of them.
 """
 
 from __future__ import annotations

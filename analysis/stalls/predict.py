@@ -21,6 +21,8 @@ which training computes slower, stays.
 
 Limits: queues are assumed deep enough, stages to be independent of each other, and a change to leave the others as they
 are. The interval of a prediction is that over blocks, without the model's own error.
+
+A module of its own: the model is a seam, pure functions of rates that know no records.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Compiling those of a report takes a quarter of a second. A file is used only for the same text, the same options and
 the same versions of Jinja and Python; where the folder cannot be written, templates are compiled in each process.
+
+A module of its own: it imports Jinja, which is loaded only when a page is rendered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The failures, warnings and caveats of a run, grouped so that each cause is listed once."""
+"""The failures, warnings and caveats of a run, grouped so that each cause is listed once.
+
+A module of its own: the grouping of causes is a seam that knows nothing of the page.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The stall analyses of a run: for each the bottleneck, advice with predicted and measured speed-ups, and caveats."""
+"""The stall analyses of a run: for each the bottleneck, advice with predicted and measured speed-ups, and caveats.
+
+A module of its own: a section that only runs with stall analyses have.
+"""
 
 from __future__ import annotations
 

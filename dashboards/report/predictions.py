@@ -1,4 +1,7 @@
-"""The verified what-ifs of a run: each setting's predicted and measured step time, and the verdict."""
+"""The verified what-ifs of a run: each setting's predicted and measured step time, and the verdict.
+
+A module of its own: it is imported only for runs with verified what-ifs.
+"""
 
 from __future__ import annotations
 

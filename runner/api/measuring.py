@@ -1,6 +1,8 @@
 """Measures a matrix from Python, as `runner --matrix` does on the command line: the same session, store and report.
 
 Finds stored runs by path. A problem with the results folder is a `RunnerError`, like every other one of the API.
+
+A module of its own: `runner.api` contains the public names alone.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ causes that a user cannot see: a file with the name of a module that Python impo
 relative path (a cell runs in a folder of its own). Other messages get the place alone.
 
 Libraries that read in workers put the error of unreadable data somewhere into a longer text: it comes first here.
+
+A module of its own: it is started as another process, without the fork server.
 """
 
 from __future__ import annotations

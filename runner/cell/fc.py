@@ -2,6 +2,8 @@
 
 As in `runner.cell.measure`, timing begins and ends with every worker's device idle. If workers are processes, this one
 only sends them commands, and never uses the backend itself.
+
+A module of its own: it is a seam, the job of a cell without a workload, as `measure` is that of the others.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ drive the probabilities of some workloads to 0, where Keras's loss is clipped an
 
 Guarantee: a cell whose losses deviate further than `runner parity` allows float32 has no figures. Limit: dropout itself
 is not compared.
+
+A module of its own: it is a seam, with the interface of training and generation by Keras.
 """
 
 from __future__ import annotations

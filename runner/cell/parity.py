@@ -13,6 +13,8 @@ an operation that a backend is known to compute inexactly (`records.instruments.
 corrected are computed exactly. Deviations that remain then have another cause.
 
 The host judges them in `analysis.parity`.
+
+A module of its own: it is imported only for a parity worker's job.
 """
 
 from __future__ import annotations

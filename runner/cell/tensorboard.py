@@ -6,6 +6,8 @@ incomplete files are removed. This module is imported only if it is needed.
 
 Keras's `fit` has no step markers: without them XProf's input-pipeline analyzer reports "No step time measured". A step
 begins when its batch is drawn or, on TensorFlow, where the compiled step draws it, when Keras calls the step.
+
+A module of its own: it is imported only if files for TensorBoard are requested.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ that of one machine. A spread comparison has no home: each block runs where ther
 comparison that the infrastructure failed goes elsewhere, if there is another place that fits.
 
 Promise: taking an item costs the same for any number of comparisons; only a change of the places costs more.
+
+A module of its own: it is imported only for sessions at several places.
 """
 
 from __future__ import annotations

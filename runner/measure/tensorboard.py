@@ -25,6 +25,8 @@ plugin reads no other format; TensorFlow's and JAX's profilers write it themselv
 the plane `/host:CPU`, one per thread; kernels become lines of `/device:GPU:N`, one per stream.
 Source of the layout: tsl/profiler/protobuf/xplane.proto of XLA. Times: traces use microseconds, lines nanoseconds, and
 events picoseconds from the begin of their line.
+
+A module of its own: it imports tensorboardX, which only sessions with such files need.
 """
 
 from __future__ import annotations

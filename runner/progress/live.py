@@ -1,6 +1,8 @@
 """The progress of a terminal: finished attempts scroll up; below, what is running and the time left.
 
 On a cluster what is running has a line for each machine that measures.
+
+A module of its own: it imports rich, which only a terminal needs.
 """
 
 from __future__ import annotations

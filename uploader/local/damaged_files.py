@@ -10,6 +10,8 @@ from the Parquet files in the tables' folders with one row per key: a killed mer
 two files. If a file in `damaged` can be read again, such as a copy from a backup, its rows with missing keys are added.
 
 If a repair is killed at any point, the next one completes it.
+
+A module of its own: it is the repair of files, beside reading and writing them.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ machine share its cores.
 Another batch size, and gradients that are accumulated over parts of the batch.
 
 Another bandwidth or latency of the link that collectives use.
+
+A module of its own: each kind of what-if has one, and `registry` is their table.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A request must be complete `REQUEST_S` after its first byte, and a connection without a request is closed after the same
 time. An address has at most `MOST_PER_ADDRESS` connections: a further one takes the place of its oldest connection that
 waits for a request, so that unfinished requests from an address do not keep out other visitors behind it.
+
+A module of its own: it imports waitress, which only a dashboard that is served needs.
 """
 
 from __future__ import annotations

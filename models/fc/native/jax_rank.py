@@ -1,6 +1,8 @@
 """JAX over a network: a process per worker, each with one device of the mesh, and gloo's collectives between them.
 
 The programs are those of jax_workers.py: every process compiles the same `shard_map` and runs its own part.
+
+A module of its own: it runs in another process, a worker's own, and is imported only there.
 """
 
 from __future__ import annotations

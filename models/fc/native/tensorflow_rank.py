@@ -3,6 +3,8 @@
 Over a network there is a process per worker, joined by `tf.distribute.MultiWorkerMirroredStrategy`, whose ring sums
 gradients by gRPC; each process has its own weights, which stay equal because all add the same sums. Without a
 network `tf.distribute.MirroredStrategy` has all replicas in this process.
+
+A module of its own: it runs in another process, a worker's own, and is imported only there.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ A collective of NCCL starts after all earlier work of the current stream, and wi
 stream waits for its end (PyTorch, "Distributed communication package", "Synchronous and asynchronous collective
 operations"). Threads do not help: they share the default stream. Instead of a thread, as on a CPU, a GPU therefore uses
 a second stream, on which collectives can stay synchronous.
+
+A module of its own: it runs in another process, a worker's own, which `torch` starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Batches through Grain, which `fit` accepts on every backend: threads that share the interpreter, or processes."""
+"""Batches through Grain, which `fit` accepts on every backend: threads that share the interpreter, or processes.
+
+A module of its own: pipelines are loaded by name, also on the backends that have none of their own.
+"""
 
 from __future__ import annotations
 

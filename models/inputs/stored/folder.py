@@ -18,6 +18,8 @@ three documented formats, beside the images or in the folder above:
 
 Classes that are names are sorted, as class folders are: with WordNet IDs the labels are those of Keras's weights. An
 ILSVRC2012_ID has another order, which only the development kit's meta.mat translates; a note says so.
+
+A module of its own: folders of files have rules that record files do not have.
 """
 
 from __future__ import annotations

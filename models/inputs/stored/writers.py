@@ -2,6 +2,8 @@
 
 Verification reads the file again with its checksums, and compares the CRC32C of every record with that of the bytes
 that the source delivered. So a file with its final name is complete and correct.
+
+A module of its own: it imports google_crc32c, which a command that writes no records does not need.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ copied within the device (tensorflow/core/kernels/strided_slice_op.cc).
 
 TensorFlow keeps int32 tensors of a GPU in host memory, and its `StridedSlice` too. The bits of int32 arrays are stored
 as float32; `Bitcast` leaves its output on the device.
+
+A module of its own: no other backend needs it, and the adapter is read without it.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ TensorFlow's `fit` reads its iterator inside the compiled step, where no Python 
 the data set that it receives returns the same iterator each time. With timers the function of the step is replaced by
 one that draws the batch in Python and passes it on, as Keras's own function accepts it (`_make_function` of Keras's
 `TensorFlowTrainer`).
+
+A module of its own: no other backend needs it, and the adapter is read without it.
 """
 
 from __future__ import annotations

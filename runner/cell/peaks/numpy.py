@@ -2,6 +2,8 @@
 
 NumPy has no fused triad. It is computed block by block in two passes, and a block stays in the core's own cache between
 them, so that what crosses the memory is what one pass would move.
+
+A module of its own: peaks are timed by one module per backend, and this one has none.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Read before and after an epoch, never between two steps. `None` means not known:
 count of bytes with it; its CPU time is known once its parent has waited for it.
 
 The page cache of a pipeline's files: evicted before each epoch of a cold cell, filled before those of a warm one.
+
+A module of its own: it is a seam, the readings of other processes and of the page cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Texts of the figure that a cell is compared by: the time of a step, or a metric of an external command."""
+"""Texts of the figure that a cell is compared by: the time of a step, or a metric of an external command.
+
+A module of its own: most tables have no metrics or tasks.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Both implement the `Parent` of `runner.executors.supervise.watch`, so that a cell in a container is sampled, judged,
 ended and reported as any other process of this machine: they share the kernel, so that the host has ids of all its
 processes.
+
+A module of its own: it is the seam `Parent`, as processes of this machine have another.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ those of all the run's cells. It is interleaved over the same two pipes in that 
 
 A container that a killed runner left behind is removed by the next start on the same results folder. An engine on
 another machine, whose processes are not visible here, is refused.
+
+A module of its own: it is the seam `Executor`, and `registration` its row in the registry.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Workers of a cell may be on several machines, of which the first one measures. A process that only provides workers ends
 well whenever it is let go, however the cell ends. So the end of the cell is that of the measuring process, unless
 another one says more about why it failed.
+
+A module of its own: it is the seam `Executor`, and `registration` its row in the registry.
 """
 
 from __future__ import annotations

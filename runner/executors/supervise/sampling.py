@@ -11,6 +11,8 @@ page under the process's lock, is read while it rests, and only as long as that 
 time. What the driver or the kernel does not report is None. Utilisation is the driver's average over its last period,
 up to one second (nvmlUtilization_t in nvml.h): a sample counts for a stretch only a second after it began. The memory
 of the samples is bounded, however long the process runs.
+
+A module of its own: it is a seam, which tests drive without a process.
 """
 
 from __future__ import annotations

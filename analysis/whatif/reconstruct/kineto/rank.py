@@ -4,6 +4,8 @@ A trace has no event of a thread's wait for a collective of gloo or for another 
 known: a call that is not made within a backward pass returns when its collective has ended; DistributedDataParallel
 waits for a bucket before it copies the bucket's sums, after the last gradient. Otherwise a thread waits for what
 ended while it did nothing, if this is so in most of the steps.
+
+A module of its own: it knows one file of one rank, and `graph` what the ranks share.
 """
 
 from __future__ import annotations

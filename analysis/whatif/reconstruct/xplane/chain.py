@@ -24,6 +24,8 @@ wait for the last such operation of the backward pass, or one after it that join
 the update that begins after its end to wait for it. TensorFlow's workers in one process sum their gradients on one of
 them: that sum waits for the others' backward passes, and their updates wait for the sums. The collectives of devices in
 one process run on the threads of their operations, each when a thread has ended the one before.
+
+A module of its own: it knows the times of a lane, and `graph` the nodes of all of them.
 """
 
 from __future__ import annotations
