@@ -18,8 +18,7 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.store import Run
 from keras_matrix.records.text import interval_text, number, percentage, ratio_text, seconds
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.cli.whatif.replay_text import document_of
-from keras_matrix.runner.cli.whatif.verification_text import verified_lines
+from keras_matrix.runner.cli.whatif.replay_text import document_of, verified_lines
 from keras_matrix.runner.service.stored import Findings
 from keras_matrix.runner.service.whatif import MeasuredSettings, VerifiedRun
 from keras_matrix.runner.whatif import source
