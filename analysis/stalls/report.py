@@ -26,8 +26,8 @@ from keras_matrix.records.instruments.input_use import InputFacts
 from keras_matrix.records.instruments.stall_arms import COLD, WARM, ArmName, arm_of, base_of
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import Scalar, Settings
-from keras_matrix.records.text import NOTHING, bytes_text, number, percentage, seconds
 from keras_matrix.records.store import latest_attempts
+from keras_matrix.records.text import NOTHING, bytes_text, number, percentage, seconds
 
 FILE = "stalls.json"
 VERSION = 1
