@@ -1,11 +1,11 @@
 """Change points of a history: the sessions at which the level of the values moved, by how much, and with which changes.
 
-The segmentation is `ruptures` (Truong, Oudre and Vayatis, "Selective review of offline change point detection
-methods", Signal Processing 167, 2020): for each number of change points the one with the least squared error, exactly,
-by dynamic programming. How many are accepted follows Bai and Perron, "Estimating and testing linear models with
-multiple structural changes", Econometrica 66 (1998): each must be significant by the t statistic of its two adjacent
-levels with the scatter of all levels pooled. So the penalty of a change point is the square of that threshold, in units
-of the variance, and short histories have a higher one because their variance is less certain.
+For each number of change points the segmentation with the least squared error is taken, exactly, by dynamic programming
+(Truong, Oudre and Vayatis, "Selective review of offline change point detection methods", Signal Processing 167, 2020).
+How many are accepted follows Bai and Perron, "Estimating and testing linear models with multiple structural changes",
+Econometrica 66 (1998): each must be significant by the t statistic of its two adjacent levels with the scatter of all
+levels pooled. So the penalty of a change point is the square of that threshold, in units of the variance, and short
+histories have a higher one because their variance is less certain.
 
 The threshold follows from the average number of sessions until a steady history is called changed (the average run
 length); `analysis.history.replay` measures it. A single outlying session is first clipped to its neighbours (Hampel's
@@ -51,6 +51,7 @@ SHORTEST_LEVEL = 3
 LEAST_FOR_CHANGES = 2 * SHORTEST_LEVEL
 LOOK_AHEAD = 2
 MOST_CHANGES = 20
+ERRORS_AT_ONCE = 1 << 20
 NEIGHBOURS = 2
 CLIP = 3.0
 MOVING_RANGE_TO_SD = 0.9539  # median of |difference| of two normal values, in standard deviations
@@ -181,16 +182,44 @@ def _segmentations(logs: Values) -> Iterator[tuple[list[int], float]]:
     """Yield the best segmentation with one change point, with two and so on, and the score of its weakest one."""
     if len(logs) < LEAST_FOR_CHANGES:
         return
-    from ruptures import KernelCPD
-
     values = bounded(logs)
-    most = min(MOST_CHANGES, len(values) // SHORTEST_LEVEL - 1)
-    # The linear kernel is the squared error, in C: `Dynp(model="l2")` gives the same, far slower.
-    segmentation = KernelCPD(kernel="linear", min_size=SHORTEST_LEVEL).fit(values)
-    segmentation.predict(n_bkps=min(LOOK_AHEAD, most))  # also stores those with fewer change points
-    for count in range(1, most + 1):
-        breaks = [int(end) for end in segmentation.predict(n_bkps=count)[:-1]]
+    for breaks in itertools.islice(segmentations(values), min(MOST_CHANGES, len(values) // SHORTEST_LEVEL - 1)):
         yield breaks, _weakest(values, breaks)
+
+
+def segmentations(values: NDArray[np.float64]) -> Iterator[list[int]]:
+    """Yield the segmentation of least squared error into two levels, into three and so on: where each level begins.
+
+    Each level has at least `SHORTEST_LEVEL` values. Exact, by dynamic programming: Auger and Lawrence, "Algorithms for
+    the optimal identification of segment neighborhoods", Bulletin of Mathematical Biology 51 (1989). Time per
+    segmentation grows with the square of the number of values, memory with the number.
+    """
+    import numpy as np
+
+    centred = np.concatenate([[0.0], values - np.mean(values)])
+    sums, squares, positions = np.cumsum(centred), np.cumsum(centred**2), np.arange(len(centred))
+    width = max(1, ERRORS_AT_ONCE // len(centred))
+    blocks = [positions[first : first + width] for first in range(0, len(centred), width)]
+
+    def errors(ends: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the squared errors of the levels from every position (rows) to these ends (columns)."""
+        sizes = ends - positions[:, None]
+        inside = squares[ends] - squares[:, None] - (sums[ends] - sums[:, None]) ** 2 / np.maximum(sizes, 1)
+        return np.where(sizes >= SHORTEST_LEVEL, inside, np.inf)
+
+    least = np.concatenate([errors(ends)[0] for ends in blocks])  # of the values before each position, in one level
+    last_starts: list[NDArray[np.int64]] = []
+    while len(values) >= (len(last_starts) + 2) * SHORTEST_LEVEL:
+        best = [
+            (total.argmin(axis=0), total.min(axis=0)) for total in (least[:, None] + errors(ends) for ends in blocks)
+        ]
+        last_starts.append(np.concatenate([start for start, _ in best]))
+        least = np.concatenate([error for _, error in best])
+        breaks, end = [], len(values)
+        for starts in reversed(last_starts):
+            end = int(starts[end])
+            breaks.append(end)
+        yield breaks[::-1]
 
 
 def bounded(logs: Values) -> NDArray[np.float64]:

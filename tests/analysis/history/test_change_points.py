@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from keras_matrix.analysis.history import change_points as module
 from keras_matrix.analysis.history.change_points import (
     THRESHOLDS,
     USUAL_RUN_LENGTH,
@@ -88,6 +94,29 @@ def test_equal_values_have_no_change_and_a_step_between_equal_values_is_one() ->
 
 def test_difference_below_a_thousandth_is_not_a_change() -> None:
     assert change_points([0.0] * 15 + [0.0005] * 15, USUAL) == []
+
+
+def _squared_error(values: Sequence[float], breaks: Sequence[int]) -> float:
+    levels = np.split(np.asarray(values), breaks)
+    return float(sum(np.sum((level - np.mean(level)) ** 2) for level in levels))
+
+
+@given(st.lists(st.floats(-9.0, 9.0, width=32), min_size=6, max_size=13), st.sampled_from([1, 1 << 20]))
+def test_every_segmentation_has_the_least_squared_error_of_all(values: list[float], at_once: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ERRORS_AT_ONCE", at_once)
+        segmentations = list(module.segmentations(np.asarray(values)))
+
+    assert [len(breaks) for breaks in segmentations] == list(range(1, len(values) // 3))
+    for breaks in segmentations:
+        tried = [
+            every
+            for every in itertools.combinations(range(3, len(values) - 2), len(breaks))
+            if min(np.diff([0, *every, len(values)])) >= 3
+        ]
+        assert tuple(breaks) in tried
+        least = min(_squared_error(values, every) for every in tried)
+        assert _squared_error(values, breaks) == pytest.approx(least, rel=1e-9, abs=1e-9)
 
 
 def test_longer_run_length_needs_more_evidence() -> None:
