@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 PYTHONS = ("3.11", "3.12", "3.13")
+PLATFORM = {"sys_platform": "linux", "platform_machine": "x86_64"}
 TORCH_BUILD = "torch-build-cpu"
 NOT_PORTABLE = re.compile(r"^\s*-|\S+://|^\s*[./]")
 
@@ -48,6 +49,7 @@ LOCKS = (
     Lock("uploader", groups=("uploader",), groups_only=True),
     Lock("docs", groups=("docs",), groups_only=True),
     Lock("audit", groups=("audit",), groups_only=True),
+    Lock("release", groups=("release",), groups_only=True),
     Lock(
         "cpu",
         ("tf-cpu", "jax-cpu", "torch-cpu", "dashboard", "bigquery", "tensorboard", "whatif", "bisect", "hub"),
@@ -103,7 +105,9 @@ def pins(text: str) -> tuple[list[Requirement], list[str]]:
 
 def misfit(wanted: Requirement, pinned: list[Requirement], python: str) -> str | None:
     """Why the pins do not satisfy the wanted requirement under that Python, or None if they do."""
-    environment = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux"}
+    environment = {"python_version": python, "python_full_version": f"{python}.0", **PLATFORM}
+    if wanted.marker is not None and not wanted.marker.evaluate(environment):
+        return None
     name = canonicalize_name(wanted.name)
     matching = [
         pin

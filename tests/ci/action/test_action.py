@@ -21,8 +21,13 @@ COMMIT = re.compile(r"[\w./-]+@[0-9a-f]{40}")
 # The jobs that may write, and what: images to the registry, with a signed statement of their origin.
 WRITING = {
     ".github/workflows/images.yml": {"image": {"packages", "id-token", "attestations"}, "tag": {"packages"}},
+    ".github/workflows/release.yml": {
+        "index": {"id-token"},  # trusted publishing: no stored password
+        "images": {"packages", "id-token", "attestations"},
+        "release": {"contents"},
+    },
 }
-OURS = re.compile(r"OWNER/keras-benchmark-matrix(/ci/action/comment)?@COMMIT")
+OURS = re.compile(r"OWNER/keras-benchmark-matrix(/ci/action/comment)?@v0.1")
 
 
 def read(path: str) -> dict[Any, Any]:
@@ -33,7 +38,7 @@ def read(path: str) -> dict[Any, Any]:
 def steps(path: str) -> list[dict[str, Any]]:
     about = read(path)
     groups = [about["runs"]] if "runs" in about else about["jobs"].values()
-    return [step for group in groups for step in group["steps"]]
+    return [step for group in groups for step in group.get("steps", [])]
 
 
 @pytest.mark.parametrize("path", ACTIONS)
