@@ -1,20 +1,57 @@
-"""Writes a first matrix file and a workload to replace, for the backends that are installed. Nothing is overwritten."""
+"""Writes a first matrix file and a workload to replace. Nothing is overwritten.
+
+It is for the backends that are installed or, without any, for one that suits the machine, which a command then brings.
+"""
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from keras_matrix.records import files
 from keras_matrix.records.backends import BACKENDS, service_name
+from keras_matrix.records.host.procfs import Unread
 from keras_matrix.runner.errors import StoreError, UsageError
 from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends
+from keras_matrix.runner.machine.gpus.present import present_gpus
 from keras_matrix.runner.matrix.grammar import MATRIX
 
 STARTER = Path(__file__).parent / "starter_files"
 # The files, and those that they are made from. The workload is no module of this package: it is the user's from now on.
 FILES = {str(MATRIX): "matrix.yaml", "my_workload.py": "my_workload.py.txt"}
+
+# Of the three its packages are the smallest, and they exist for most machines.
+FIRST_BACKEND = "jax"
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """What a first matrix measures; `extra` brings its backend if none is installed."""
+
+    backends: tuple[str, ...]
+    device: str = "cpu"
+    extra: str | None = None
+
+    @property
+    def command(self) -> str:
+        """What measures the matrix in its folder, and installs the backend before if need be."""
+        measure = f"keras-matrix --matrix {MATRIX}"
+        if self.extra is None:
+            return measure
+        package = f"'keras-matrix[{self.extra}]'"
+        return f"uvx --from {package} {measure}" if shutil.which("uvx") else f"pip install {package} && {measure}"
+
+
+def starter() -> Starter:
+    """Return the installed backends; without any, one for the GPU of this machine if it has one, else for its CPU."""
+    names = installed_backends(Interpreter(sys.executable))
+    if names:
+        return Starter(tuple(names))
+    gpus = present_gpus()
+    device = "gpu" if not isinstance(gpus, Unread) and gpus.uuids else "cpu"
+    return Starter((FIRST_BACKEND,), device, service_name(FIRST_BACKEND, device))
 
 
 def installed(command: str) -> list[str]:
@@ -30,8 +67,11 @@ def installed(command: str) -> list[str]:
     return found
 
 
-def write(folder: Path, backends: Sequence[str]) -> None:
-    """Write the files for these backends. Raises `UsageError` if one of them exists, `StoreError` if that fails."""
+def write(folder: Path, first: Starter) -> None:
+    """Write the files for these backends and this device.
+
+    Raises `UsageError` if one of the files exists, `StoreError` if they cannot be written.
+    """
     for path in (folder / name for name in FILES):
         if path.exists() or path.is_symlink():
             raise UsageError(
@@ -40,12 +80,17 @@ def write(folder: Path, backends: Sequence[str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, source in FILES.items():
-            files.publish(folder / name, _filled((STARTER / source).read_text(encoding="utf-8"), backends))
+            files.publish(folder / name, _filled((STARTER / source).read_text(encoding="utf-8"), first))
     except OSError as error:
         raise StoreError(f"init: {error.filename or folder}: {error.strerror or error}; name another folder") from error
 
 
-def _filled(text: str, backends: Sequence[str]) -> str:
-    missing = [f"keras-matrix[{service_name(name, 'cpu')}]" for name in BACKENDS if name not in backends]
-    others = f"Others are installed with pip: {', '.join(missing)}." if missing else ""
-    return text.replace("@BACKENDS@", ", ".join(backends)).replace("@OTHERS@", others).replace(". \n", ".\n")
+def _filled(text: str, first: Starter) -> str:
+    """Return a file's text with its backends, what brings others, and its device if that is not the default one."""
+    names = ", ".join(first.backends)
+    others = [f"keras-matrix[{service_name(name, first.device)}]" for name in BACKENDS if name not in first.backends]
+    known = f"Installed in this environment: {names}." if first.extra is None else f"Measured with: {first.command}"
+    lines = [known, *([f"Others are installed with pip: {', '.join(others)}."] if others else [])]
+    if first.device != "cpu":
+        text = text.replace("defaults:\n", f"defaults:\n  device: {first.device}\n")
+    return text.replace("@BACKENDS@", names).replace("# @KNOWN@", "\n".join(f"# {line}" for line in lines))

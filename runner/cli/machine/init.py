@@ -1,7 +1,7 @@
 """Write a first matrix.yaml, for the backends that are installed here, and my_workload.py, a model to replace by yours.
 
-Nothing is overwritten, and no backend is imported. The two files are measured with `keras-matrix --matrix matrix.yaml`
-in their folder."""
+Without a backend the matrix is for one that suits this machine, and the command that is printed installs it, too.
+Nothing is overwritten, and no backend is imported."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from keras_matrix.runner.matrix.grammar import MATRIX
-from keras_matrix.runner.service.starter import FILES, installed, write
+from keras_matrix.runner.service.starter import FILES, starter, write
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +20,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the files and print the next command."""
     folder: Path = args.folder.expanduser()
-    backends = installed("init")
-    write(folder, backends)
+    first = starter()
+    write(folder, first)
     enter = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
-    print(f"wrote {' and '.join(str(folder / name) for name in FILES)}, for {', '.join(backends)}")
-    print(f"measure them with: {enter}keras-matrix --matrix {MATRIX}")
+    print(f"wrote {' and '.join(str(folder / name) for name in FILES)}, for {', '.join(first.backends)}")
+    if first.extra is not None:
+        print(f"no backend is installed here; the command also installs {first.backends[0]} ({first.device})")
+    print(f"measure them with: {enter}{first.command}")
     return 0

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.backends import BACKENDS, service_name
+from keras_matrix.records.host.procfs import Unread
 from keras_matrix.runner.cli.machine import init
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors.process.interpreter import Interpreter
+from keras_matrix.runner.machine.gpus.present import PresentGpus
 from keras_matrix.runner.matrix.reader import expand, load
 from keras_matrix.runner.measure.seams import Seams
+from keras_matrix.runner.service import starter
 from tests.fakes.executor import FakeExecutor
 from tests.sessions import newest_records
 
@@ -54,9 +57,9 @@ def test_matrix_of_init_is_measured_with_a_verdict_for_each_work(folder: Path, p
 
 def test_init_names_the_extras_of_the_other_backends_in_the_file(folder: Path, present: list[str]) -> None:
     main(["init"])
-    [line] = [line for line in Path("matrix.yaml").read_text().splitlines() if "Installed" in line]
     others = ", ".join(f"keras-matrix[{service_name(name, 'cpu')}]" for name in BACKENDS if name != "jax")
-    assert line == f"# Installed in this environment: jax. Others are installed with pip: {others}."
+    lines = f"# Installed in this environment: jax.\n# Others are installed with pip: {others}.\n"
+    assert lines in Path("matrix.yaml").read_text()
 
 
 def test_init_makes_the_folder_and_prints_how_to_enter_it(
@@ -80,13 +83,41 @@ def test_init_overwrites_no_file_and_writes_none_of_the_others(
 
 
 @pytest.mark.parametrize("there", [[], ["keras"], ["jax"]])
-def test_init_without_a_backend_and_keras_says_what_to_install(
-    folder: Path, present: list[str], there: list[str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("gpus", "device"), [(Unread("no driver"), "cpu"), (PresentGpus(()), "cpu"), (PresentGpus(("GPU-1",)), "gpu")]
+)
+@pytest.mark.parametrize(
+    ("tool", "command"),
+    [
+        ("/bin/uvx", "uvx --from 'keras-matrix[jax-{}]' keras-matrix --matrix matrix.yaml"),
+        (None, "pip install 'keras-matrix[jax-{}]' && keras-matrix --matrix matrix.yaml"),
+    ],
+)
+def test_init_without_a_backend_is_for_one_that_the_printed_command_installs(
+    folder: Path,
+    present: list[str],
+    there: list[str],
+    gpus: PresentGpus | Unread,
+    device: str,
+    tool: str | None,
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     present[:] = there
-    assert main(["init"]) == 2
-    assert "install one or more of them with: pip install 'keras-matrix[tf-cpu,jax-cpu," in capsys.readouterr().err
-    assert list(folder.iterdir()) == []
+    monkeypatch.setattr(starter, "present_gpus", lambda: gpus)
+    monkeypatch.setattr(starter.shutil, "which", lambda name: tool)
+
+    assert main(["init"]) == 0
+
+    assert capsys.readouterr().out == (
+        "wrote matrix.yaml and my_workload.py, for jax\n"
+        f"no backend is installed here; the command also installs jax ({device})\n"
+        f"measure them with: {command.format(device)}\n"
+    )
+    assert f"# Measured with: {command.format(device)}\n" in Path("matrix.yaml").read_text()
+    cells = expand(load(Path("matrix.yaml")))
+    assert {(cell.settings.backend, cell.settings.device) for cell in cells} == {("jax", device)}
 
 
 def test_init_into_a_file_is_an_error_with_its_reason(
