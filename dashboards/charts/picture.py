@@ -27,7 +27,10 @@ SHAPES = '<circle id="{0}0"{1} r="4.2"/><path id="{0}1"{1} d="M0-5.4 5.4 0 0 5.4
 )
 DEFINED = "<defs>" + SHAPES.format("m", "") + SHAPES.format("h", ' class="hollow"') + "</defs>"
 TRIANGLE = 2  # the slot whose dot has no element of its own
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[KMGT]iB|B|W|[kMGTP]?(?:FLOP|B)/s|samples/[sJ])(?!\w))")
+# The space between a figure and its unit, and between the two ends of an interval.
+_WITHIN_FIGURE = re.compile(
+    r"(?<=\d) (?=(?:%|[num]?s|[KMGT]iB|B|W|[kMGTP]?(?:FLOP|B)/s|samples/[sJ])(?!\w)|-?[\d.,]+\])"
+)
 MIDDLE = "50%"  # of a picture that is as high as the text next to it
 TO_MIDDLE = 4  # from the baseline of a text to the middle of its height
 
@@ -167,8 +170,8 @@ def scale(axis: Axis) -> Picture:
 
 
 def unbroken(text: str) -> str:
-    """Return a text as pages show it: printable, without a line break between a figure and its unit."""
-    return _BEFORE_UNIT.sub("\u00a0", printable(text))
+    """Return a text as pages show it: printable, without a line break in a figure or an interval."""
+    return _WITHIN_FIGURE.sub("\u00a0", printable(text))
 
 
 def svg(picture: Picture) -> str:

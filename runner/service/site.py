@@ -48,11 +48,14 @@ def _rendered(runs: Sequence[Run], problems: list[str]) -> Iterator[tuple[str, s
     """
     for run in runs:
         try:
-            findings.load(run)
-            found = findings_of(run)
-            page = page_of(found)
+            shown = findings_of(run)
+            page = page_of(shown)
         except StoreFailure as error:
             problems.append(str(error))
             continue
-        problems += map(str, found.run_context.unread)
+        problems += map(str, shown.run_context.unread)
+        try:
+            findings.load(run)
+        except StoreFailure as error:  # the page has its own, computed from the records
+            problems.append(str(error))
         yield run.run_id, page
