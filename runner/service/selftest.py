@@ -40,6 +40,7 @@ START_LIMIT_S = 120.0
 def measure(request: RunRequest, fault: str | None, display: Display) -> None:
     """Measure the matrix under both labels, interleaved; the second one has the injected fault."""
     matrix, cells = request.choice.load()
+    request.choice.check_workloads(matrix, cells)
     faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
     arms = {label: own_arm(request, cells, planted) for label, planted in faults.items()}
     experiment = Experiment(cells, request.choice.about(matrix.left_out), arms, request.budget_of(matrix))
