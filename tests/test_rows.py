@@ -38,7 +38,6 @@ from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import number
-from keras_matrix.runner.api.stored_run import cells_of, columns
 from keras_matrix.runner.cli.compare import reproduce
 from keras_matrix.runner.cli.inputs.stalls import report_lines
 from keras_matrix.runner.cli.main import main
@@ -54,6 +53,7 @@ from keras_matrix.runner.plan.plan import PlannedRepeat, comparisons
 from keras_matrix.runner.progress.lines import cell_name, tried_line
 from keras_matrix.runner.progress.time_left import CellNames
 from keras_matrix.runner.service import cells as choice
+from keras_matrix.runner.service.cell_rows import cells_of, columns
 from keras_matrix.runner.service.cells import stored_cell
 from keras_matrix.runner.service.histories import assessed_histories, read, views
 from keras_matrix.runner.service.stored import Findings, update_findings

@@ -5,8 +5,9 @@ Nothing here imports Keras or a backend; what runs cells is a process of its own
 """
 
 from keras_matrix.runner.api.measuring import load, run
-from keras_matrix.runner.api.stored_run import Cell, Comparison, Ratio, Run
+from keras_matrix.runner.api.stored_run import Run
 from keras_matrix.runner.errors import InfrastructureError, InputError, MatrixError, RunnerError, StoreError, UsageError
+from keras_matrix.runner.service.cell_rows import Cell, Comparison, Ratio
 
 __all__ = [
     "Cell",

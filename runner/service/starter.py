@@ -15,7 +15,7 @@ from keras_matrix.records.backends import BACKENDS, service_name
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.runner.errors import StoreError, UsageError
 from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends
-from keras_matrix.runner.machine.gpus.present import present_gpus
+from keras_matrix.runner.machine.gpus.nvml import present_gpus
 from keras_matrix.runner.matrix.grammar import MATRIX
 
 STARTER = Path(__file__).parent / "starter_files"

@@ -4,6 +4,8 @@ With --merge, one table and one page of several runs: the newest run of each bac
 matrix as the newest run. Runs that do not fit are left out, with the reason; cells of separate sessions have an
 interval only if the stored history has the spread between sessions.
 
+With --format, print the table for another program: Markdown, CSV, or the input of Bencher or github-action-benchmark.
+
 With --publish, write a site instead: the dashboard over all stored runs, a page per cell and a page per run, as static
 files for GitHub Pages or any folder.
 """
@@ -19,6 +21,7 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.store import Results
 from keras_matrix.records.text import moment, plural, printable
 from keras_matrix.runner.cli.options import add_results_option, check_output
+from keras_matrix.runner.cli.render.exported import FORMATS, JSON, TABLE, print_exported
 from keras_matrix.runner.cli.render.findings import as_document, as_json, print_table
 from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.errors import UsageError
@@ -45,7 +48,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="default: report.html in the run's folder; with --merge: merged/report.html in the results folder",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument(
+        "--format",
+        choices=(TABLE, JSON, *FORMATS),
+        default=TABLE,
+        help="what is printed: the table, or one document for another program; default: table",
+    )
+    formats.add_argument("--json", dest="format", action="store_const", const=JSON, help="the same as --format json")
     parser.add_argument("--publish", type=Path, metavar="DIR", help="write a site of all runs into this folder")
     parser.add_argument(
         "--last", type=int, default=50, metavar="N", help="with --publish: pages of the newest N runs; default: 50"
@@ -55,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page and print the table, of one run or of several, or write the site."""
     if args.merge:
-        return show_merged(_merge_request(args), as_json=args.json)
+        return show_merged(_merge_request(args), args.format)
     if args.runs:
         raise UsageError(f"RUN: name one run with --run {args.runs[0]}, or merge several with --merge")
     if args.publish is not None:
@@ -65,8 +75,10 @@ def run(args: argparse.Namespace) -> int:
     found = write_report(store, page)
     stray = unread_runs(args.results, args.run)
     code = 1 if found.run_context.unread or stray else 0
-    if args.json:
+    if args.format == JSON:
         print(as_json(store, found, code, stray))
+    elif args.format != TABLE:
+        print_exported(found, args.format, stray)
     else:
         print_table(found, stray=stray)
         print(f"\nreport: {page}")
@@ -95,20 +107,22 @@ def _publish(folder: Path, site_folder: Path, last: int) -> int:
     return 1 if problems else 0
 
 
-def show_merged(request: MergeRequest, *, as_json: bool) -> int:
-    """Choose the runs, print their table, write their page. Returns the exit code."""
+def show_merged(request: MergeRequest, form: str) -> int:
+    """Choose the runs, print their table in a format of --format, write their page. Returns the exit code."""
     merged = merge.read(request, Results(request.results).runs())
-    problem = merge.write(merged) if request.page or not as_json else None
+    problem = merge.write(merged) if request.page or form == TABLE else None
     code = 1 if merged.found.run_context.unread else 0
-    if as_json:
+    if form == JSON:
         print(as_document({"merge": _fields(merged.merge, merged.summary), "exit_code": code}, merged.found))
+    elif form != TABLE:
+        print_exported(merged.found, form)
     else:
         print(heading(merged.summary))
         print_table(merged.found)
         print(f"\n{how_to_alternate(merged.summary)}", flush=True)
     if problem is not None:
         raise problem
-    if not as_json:
+    if form == TABLE:
         print(f"report: {merged.page}")
     return code
 

@@ -10,7 +10,7 @@ from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.views.comparison_view import CellChange, ComparisonView
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.text import NOTHING, amount, count, percent_change, percentage_interval, printable
-from keras_matrix.runner.cli.render.format import columns, document
+from keras_matrix.runner.cli.render.format import columns, document, markdown_table, markdown_text
 
 FACETS = ["workload", "backend", "median", "p95", "first epoch", "scatter between", "scatter within"]
 FACETS += ["unstable", "recompiles", "forward FLOPs"]
@@ -29,14 +29,9 @@ def text(view: ComparisonView) -> str:
 def markdown(view: ComparisonView) -> str:
     """Return the findings as Markdown: the verdict, the table, what changed."""
     verdict, *rest = _remarks(view)
-    remarks = [f"- {_cell(line)}" for line in rest]
-    tables = [*_table(_rows(view)), "", *_table(_facet_rows(view))]
+    remarks = [f"- {markdown_text(line)}" for line in rest]
+    tables = [*markdown_table(_rows(view)), "", *markdown_table(_facet_rows(view))]
     return "".join(f"{printable(line)}\n" for line in [f"### Benchmarks: {verdict}", "", *tables, "", *remarks])
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [f"| {' | '.join(_cell(text) for text in row)} |" for row in rows]
-    return [lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]]
 
 
 def as_json(view: ComparisonView) -> str:
@@ -151,7 +146,3 @@ def _remarks(view: ComparisonView) -> list[str]:
 def _shortened(caveats: Sequence[str]) -> list[str]:
     more = len(caveats) - CAVEATS_SHOWN
     return [*caveats[:CAVEATS_SHOWN], *([f"and {more} more caveats: --json lists all of them"] if more > 0 else [])]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")

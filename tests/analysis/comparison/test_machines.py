@@ -21,8 +21,8 @@ from keras_matrix.dashboards.report import results
 from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.instruments.gpu_place import GpuPlace
 from keras_matrix.records.schema import Machine, Record
-from keras_matrix.runner.api.stored_run import comparisons_of
 from keras_matrix.runner.cli.render.findings import table_lines
+from keras_matrix.runner.service.cell_rows import comparisons_of
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.dashboards.charts.drawn import drawn
 

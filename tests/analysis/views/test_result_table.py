@@ -18,8 +18,8 @@ from keras_matrix.dashboards.report import results
 from keras_matrix.records.store import Run
 from keras_matrix.records.task import Metric, TaskRun
 from keras_matrix.records.text import NOTHING, amount, interval, interval_text, number
-from keras_matrix.runner.api.stored_run import cells_of, comparisons_of
 from keras_matrix.runner.cli.render.findings import as_document, table_lines
+from keras_matrix.runner.service.cell_rows import cells_of, comparisons_of
 from keras_matrix.runner.service.stored import Findings, findings_of
 from tests.conftest import make_record, make_settings
 from tests.old_results import BY_VERSION, DATA, RUNS

@@ -14,7 +14,7 @@ from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.task import Metric, TaskRun
 from keras_matrix.runner.api import stored_run
-from keras_matrix.runner.api.stored_run import cells_of
+from keras_matrix.runner.service.cell_rows import cells_of
 from tests.conftest import make_record, make_settings
 from tests.runner.api.conftest import measured
 

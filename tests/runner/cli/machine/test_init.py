@@ -11,7 +11,7 @@ from keras_matrix.records.host.procfs import Unread
 from keras_matrix.runner.cli.machine import init
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors.process.interpreter import Interpreter
-from keras_matrix.runner.machine.gpus.present import PresentGpus
+from keras_matrix.runner.machine.gpus.nvml import PresentGpus
 from keras_matrix.runner.matrix.reader import expand, load
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.service import starter

@@ -1,0 +1,141 @@
+"""The table of a run for other programs: Markdown, CSV, and what two services for continuous benchmarks read.
+
+Texts and figures are those of the terminal's table and of the Python API; here they only get another notation. A cell
+without a figure is in no list of figures: `without_figure` names it, so that it does not vanish.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from keras_matrix.analysis.comparison.context import UnreadFile
+from keras_matrix.analysis.views.result_table import CellView, ResultTable
+from keras_matrix.records.task import Goal
+from keras_matrix.records.text import interval_text, plural, printable
+from keras_matrix.runner.cli.render.findings import columns_of
+from keras_matrix.runner.cli.render.format import markdown_table, markdown_text
+from keras_matrix.runner.service.cell_rows import cells_of, columns
+from keras_matrix.runner.service.stored import Findings, unread_lines
+
+TABLE, JSON = "table", "json"  # the other formats of `runner report`
+NANOSECONDS, MILLISECONDS = 1e9, 1e3
+Metric = dict[str, float]
+
+
+def print_exported(found: Findings, form: str, stray: Sequence[UnreadFile] = ()) -> None:
+    """Print the table in one of `FORMATS`; what it leaves out, and files that cannot be read, on standard error."""
+    print(FORMATS[form](found.table), end="")
+    for line in (*without_figure(found.table, form), *unread_lines((*found.run_context.unread, *stray))):
+        print(printable(line), file=sys.stderr)
+
+
+def markdown(table: ResultTable) -> str:
+    """Return the table as Markdown: the answer, a row for each cell, the verdicts."""
+    shown = columns_of(table)
+    rows = [["workload", "backend", *(column.heading for column in shown)]]
+    for work in table.works:
+        for view in work.cells:
+            backend = f"**{view.backend}**" if view.is_fastest else view.backend
+            texts = [column.text(view) for column in shown] if view.cell.measured else [view.failed_with]
+            texts += [""] * (len(shown) - len(texts))
+            rows.append([work.row.title, backend, *texts])
+    verdicts = [f"{work.row.title}: {work.row.verdict}" for work in table.works if len(work.cells) > 1]
+    caveats = [f"{view.name}: {'; '.join(view.caveats)}" for view in table.cells if view.caveats]
+    lines = [f"### {markdown_text(table.answer.text)}", "", *markdown_table(rows), ""]
+    return "\n".join([*lines, *(f"- {markdown_text(text)}" for text in (*verdicts, *caveats))]) + "\n"
+
+
+def as_csv(table: ResultTable) -> str:
+    """Return the cells as CSV: the columns of `Run.to_frame`, UTF-8, an empty field for what was not measured."""
+    named = columns(cells_of(table))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(named)
+    writer.writerows(map(_plain, row) for row in zip(*named.values(), strict=True))
+    return out.getvalue()
+
+
+def bencher(table: ResultTable) -> str:
+    """Return the cells in Bencher's metric format: per cell the measures that were taken, with their intervals.
+
+    `latency`, the time per step in nanoseconds, and `throughput`, samples per second, have the units of Bencher's own
+    measures of these names; memory is in bytes, a command's metric in its own unit.
+    """
+    measures = {printable(view.name): found for view in table.cells if (found := _measures(view))}
+    return json.dumps(measures, indent=1, allow_nan=False) + "\n"
+
+
+def github_action_benchmark(table: ResultTable) -> str:
+    """Return the cells as github-action-benchmark reads them with `tool: customSmallerIsBetter`.
+
+    Times per step are in milliseconds, a command's metric in its own unit; one of which more is better is left out.
+    """
+    found = [_smaller_is_better(view) for view in table.cells if view.cell.figure.goal is Goal.LOWER]
+    return json.dumps([one for one in found if one], indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+FORMATS: Mapping[str, Callable[[ResultTable], str]] = {
+    "markdown": markdown,
+    "csv": as_csv,
+    "bencher": bencher,
+    "github-action-benchmark": github_action_benchmark,
+}
+
+
+def without_figure(table: ResultTable, name: str) -> list[str]:
+    """Return a line for each cell that a format cannot show, with the reason; Markdown and CSV show every cell."""
+    if name in ("markdown", "csv"):
+        return []
+    lines = []
+    for view in table.cells:
+        if view.value is None:
+            lines.append(f"left out: {view.name}: no figure{f' ({view.failed_with})' if view.failed_with else ''}")
+        elif name == "github-action-benchmark" and view.cell.figure.goal is Goal.HIGHER:
+            lines.append(f"left out: {view.name}: of {view.cell.figure.name} more is better, the list has the reverse")
+    return [printable(line) for line in lines]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return printable(value) if isinstance(value, str) else value
+
+
+def _measures(view: CellView) -> dict[str, Metric]:
+    """Return what was measured of a cell, by Bencher's short names."""
+    if view.value is None:
+        return {}
+    name, scale = ("latency", NANOSECONDS) if view.is_step else (_short(view.cell.figure.name), 1.0)
+    others = {
+        "throughput": view.cell.samples_per_s if view.is_step else None,
+        "peak-host-memory": view.cell.peak_host_memory_bytes,
+        "peak-device-memory": view.cell.peak_device_memory_bytes,
+    }
+    return {name: _metric(view, scale), **{key: {"value": value} for key, value in others.items() if value is not None}}
+
+
+def _metric(view: CellView, scale: float) -> Metric:
+    """Return the figure that a cell is compared by, with the ends of its interval if it has one."""
+    values = {"value": view.value, "lower_value": view.low, "upper_value": view.high}
+    return {name: value * scale for name, value in values.items() if value is not None}
+
+
+def _short(name: str) -> str:
+    """Return the name of a metric in the form of Bencher's short names: `steps/s` is `steps-s`."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64] or "metric"
+
+
+def _smaller_is_better(view: CellView) -> dict[str, Any]:
+    if view.value is None:
+        return {}
+    scale, unit = (MILLISECONDS, "ms/step") if view.is_step else (1.0, view.cell.figure.unit)
+    entry = {"name": printable(view.name), "unit": printable(unit), "value": view.value * scale}
+    if view.low is not None and view.high is not None:
+        entry["range"] = printable(interval_text(view.low, view.high, view.cell.figure.unit))
+    return {**entry, "extra": f"{plural(view.processes, 'process', 'processes')}, 95 % interval between them"}
