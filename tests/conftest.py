@@ -117,6 +117,7 @@ def marks_asked_for(expression: str) -> set[str]:
     return {term for term in terms if not term.startswith("not ")}
 
 
+@functools.cache
 def words_about(file: Path) -> set[str]:
     """Return the words of a file of tests and of the fixtures of its folders below this one, which can add marks."""
     folders = [folder for folder in file.parents if HERE in folder.parents]

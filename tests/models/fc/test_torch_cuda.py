@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -14,7 +15,6 @@ from typing import Any
 
 import pytest
 
-import keras_matrix.models.fc.programs  # noqa: F401 - with all that it imports, before PyTorch is a fake
 from keras_matrix.models.fc.meeting import Meeting
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.spec import FcProblem
@@ -82,6 +82,7 @@ class FakeTensor:
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A fake of PyTorch, with which the modules of its workers are loaded."""
+    importlib.import_module("keras_matrix.models.fc.programs")  # and Keras, before PyTorch is a fake
     distributed: Any = ModuleType("torch.distributed")
     distributed.FileStore = lambda *arguments: "store"
     distributed.group = SimpleNamespace(WORLD=SimpleNamespace(set_timeout=lambda limit: None))
