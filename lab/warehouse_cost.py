@@ -25,8 +25,8 @@ from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import bytes_text
 from keras_matrix.runner.service.stored import update_findings
 from keras_matrix.uploader import rows
-from keras_matrix.uploader.bigquery import partition_pruning
-from keras_matrix.uploader.bigquery.partition_pruning import LEAST_BYTES
+from keras_matrix.uploader.bigquery import jobs
+from keras_matrix.uploader.bigquery.jobs import LEAST_BYTES
 from keras_matrix.uploader.rows import WarehouseRow
 from keras_matrix.uploader.schema import TABLES, ColumnMode, Table, TableColumn, Type
 from tests.sessions import store_session
@@ -110,8 +110,8 @@ def costs(sizes: Sizes) -> Iterator[tuple[str, str, str]]:
     """Yield each billed item, its bytes in a year, and their price."""
     stored = sum(sizes.values()) * NIGHTS
     held_gib = max(0, stored - FREE_STORAGE_BYTES) / 2**30
-    yield "storage after a year", bytes_text(stored), partition_pruning.usd(held_gib * 12 * STORAGE_USD_PER_GIB_MONTH)
-    yield "load jobs", "free", partition_pruning.usd(0)
+    yield "storage after a year", bytes_text(stored), jobs.usd(held_gib * 12 * STORAGE_USD_PER_GIB_MONTH)
+    yield "load jobs", "free", jobs.usd(0)
     yield _row("an upload a night, a batch for each table", sum(_batch(sizes, table) for table in TABLES) * NIGHTS)
     read = [columns_read(question.sql) for question in questions().values()]
     snapshot = sum(_billed(sizes, {one for found in read for one in found if one[0] == name}) for name in SNAPSHOT)
@@ -126,7 +126,7 @@ SNAPSHOT = ("runs", "cells", "findings")
 def _billed(sizes: Sizes, columns: set[tuple[str, str]]) -> int:
     """Return the bytes billed for reading columns of the last DEFAULT_DAYS nights."""
     read = sum(sizes[one] for one in columns) * DEFAULT_DAYS
-    return partition_pruning.billed(read, len({table for table, _ in columns}))
+    return jobs.billed(read, len({table for table, _ in columns}))
 
 
 def _batch(sizes: Sizes, table: Table) -> int:
@@ -141,7 +141,7 @@ def _batch(sizes: Sizes, table: Table) -> int:
 
 
 def _row(what: str, billed: int) -> tuple[str, str, str]:
-    return what, bytes_text(billed), partition_pruning.usd(partition_pruning.cost_usd(billed))
+    return what, bytes_text(billed), jobs.usd(jobs.cost_usd(billed))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keras_matrix.uploader.bigquery.partition_pruning import cost_usd
+from keras_matrix.uploader.bigquery.jobs import cost_usd
 
 
 @dataclass(frozen=True, slots=True)

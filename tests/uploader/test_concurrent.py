@@ -12,7 +12,7 @@ import pytest
 
 from keras_matrix.uploader.bigquery import client as connecting
 from keras_matrix.uploader.bigquery import ddl
-from keras_matrix.uploader.bigquery.error_mapping import RetryPolicy
+from keras_matrix.uploader.bigquery.jobs import RetryPolicy
 from keras_matrix.uploader.bigquery.warehouse import BigQueryWarehouse
 from keras_matrix.uploader.errors import SchemaMismatch
 from keras_matrix.uploader.outbox import Batch, Outbox

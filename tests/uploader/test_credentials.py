@@ -11,7 +11,7 @@ import pytest
 from keras_matrix.uploader import errors
 from keras_matrix.uploader.bigquery import client as connection_check
 from keras_matrix.uploader.bigquery.client import SCOPES, _credentials, client
-from keras_matrix.uploader.bigquery.error_mapping import Deadline
+from keras_matrix.uploader.bigquery.jobs import Deadline
 from keras_matrix.uploader.cli.main import main, parser
 from keras_matrix.uploader.warehouse import Options
 from tests.uploader.stored import results_with

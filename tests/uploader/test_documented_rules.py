@@ -12,7 +12,7 @@ import pytest
 
 from keras_matrix.records.store import Results
 from keras_matrix.uploader.bigquery import client as connecting
-from keras_matrix.uploader.bigquery.error_mapping import RetryPolicy
+from keras_matrix.uploader.bigquery.jobs import RetryPolicy
 from keras_matrix.uploader.bigquery.warehouse import BigQueryWarehouse
 from keras_matrix.uploader.cli.main import main
 from keras_matrix.uploader.errors import NotAllowed, QuotaExceeded, SchemaMismatch

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.uploader.bigquery.error_mapping import Deadline, RetryPolicy
-from keras_matrix.uploader.bigquery.jobs import Jobs
+from keras_matrix.uploader.bigquery.jobs import Deadline, Jobs, RetryPolicy
 from keras_matrix.uploader.errors import (
     BadInput,
     Contended,

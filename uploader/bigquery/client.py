@@ -19,8 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 from keras_matrix.records.host.inherited_environment import without_user
 from keras_matrix.uploader import errors
 from keras_matrix.uploader.bigquery import error_mapping
-from keras_matrix.uploader.bigquery.error_mapping import Deadline, RetryPolicy
-from keras_matrix.uploader.bigquery.jobs import REQUEST_S, Jobs
+from keras_matrix.uploader.bigquery.jobs import REQUEST_S, Deadline, Jobs, RetryPolicy
 from keras_matrix.uploader.bigquery.warehouse import BigQueryWarehouse
 from keras_matrix.uploader.errors import BadInput, Unreachable
 from keras_matrix.uploader.warehouse import Options

@@ -3,18 +3,26 @@
 Each job has a random ID, which does not decide whether its rows are in a table. A jobs.insert request whose response
 was lost is repeated with the same ID; if BigQuery rejects it because the job exists (409), the job is read from the
 dataset's location. A job that failed with a retryable error is followed by a job with a new ID.
+
+Retries after retryable errors: exponential backoff with jitter, within a deadline.
+
+The list price of the bytes that a query's job bills.
+Source: https://cloud.google.com/bigquery/pricing, on-demand compute in the US multi-region, valid since 2023-07-05.
+Other regions, reservations and negotiated prices differ. The first TiB of a month is free.
 """
 
 from __future__ import annotations
 
+import random
+import time
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from keras_matrix.records.text import TIB
 from keras_matrix.uploader.bigquery import error_mapping
-from keras_matrix.uploader.bigquery.error_mapping import Deadline, RetryPolicy
 from keras_matrix.uploader.errors import Contended, RowsRefused, Unreachable, WarehouseFailure
 
 if TYPE_CHECKING:
@@ -25,8 +33,84 @@ UPLOAD_S = 300.0
 JOB_S = 1800.0  # of one job, if the push has no deadline
 FIRST_POLL_S = 0.01  # a small batch takes hundredths of a second
 MOST_POLL_S = 2.0
+USD_PER_TIB = 6.25
+PRICE_SINCE = "2023-07-05"
+LEAST_BYTES = 10 << 20  # billed for each table that a query references, and for a query
+UNIT_BYTES = 1 << 20  # billed bytes are rounded up to it
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Deadline:
+    """A common time limit for many calls, from the first one on; None is no limit."""
+
+    limit_s: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    _end_s: float | None = None
+
+    def left_s(self, most_s: float) -> float:
+        """Return the time limit of the next call, at most `most_s`. Raises `Unreachable` after the deadline."""
+        if self.limit_s is None:
+            return most_s
+        if self._end_s is None:
+            self._end_s = self.clock() + self.limit_s
+        left_s = self._end_s - self.clock()
+        if left_s <= 0:
+            raise Unreachable(
+                f"not finished after {self.limit_s / 60:.3g} minutes; pending batches stay pending: push again, with a "
+                "longer --deadline if there is much to send"
+            )
+        return min(most_s, left_s)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Number of attempts, and the bound of the wait between them: `first_s`, doubled each time, at most `most_s`.
+
+    Each wait is uniformly distributed between 0 and its bound, so that uploaders that failed at the same time retry at
+    different times (Brooker, "Exponential backoff and jitter", AWS Architecture Blog, 2015: "full jitter").
+    """
+
+    tries: int = 6
+    first_s: float = 1.0
+    most_s: float = 32.0
+    sleep: Callable[[float], None] = time.sleep
+    draw: Callable[[], float] = field(default=random.random)
+
+    def waits_s(self) -> Iterator[float]:
+        """Yield the waits between attempts in seconds, indefinitely."""
+        bound_s = self.first_s
+        while True:
+            yield self.draw() * bound_s
+            bound_s = min(self.most_s, 2 * bound_s)
+
+    def retry(self, call: Callable[[], T], deadline: Deadline | None = None) -> T:
+        """Return the result of `call`, which is called up to `tries` times while it raises `Unreachable`."""
+        for left, wait_s in zip(reversed(range(self.tries)), self.waits_s(), strict=False):
+            try:
+                return call()
+            except Unreachable:
+                if not left:
+                    raise
+                self.pause(wait_s, deadline)
+        raise AssertionError("the last attempt returns or raises")
+
+    def retry_contended(self, call: Callable[[], T], deadline: Deadline) -> T:
+        """Return the result of `call`, which is called again while it raises `Contended`, until the deadline."""
+        for wait_s in self.waits_s():
+            try:
+                return call()
+            except Contended as error:
+                try:
+                    self.pause(wait_s, deadline)
+                except Unreachable:
+                    raise error from None
+        raise AssertionError("waits_s is infinite")
+
+    def pause(self, wait_s: float, deadline: Deadline | None) -> None:
+        """Sleep, at most until the deadline. Raises `Unreachable` after it."""
+        self.sleep(wait_s if deadline is None else deadline.left_s(wait_s))
 
 
 @dataclass(slots=True)
@@ -116,3 +200,23 @@ def _failure(name: str, job: Any) -> WarehouseFailure:
     messages = [str(one.get("message", "")) for one in (job.errors or []) if isinstance(one, Mapping)]
     text = "; ".join(dict.fromkeys(" ".join(one.split()) for one in messages[:3] if one))
     return RowsRefused(text or str(failure))
+
+
+def cost_usd(billed_bytes: int) -> float:
+    """Return the list price of billed bytes in USD, without the free quota."""
+    return billed_bytes / TIB * USD_PER_TIB
+
+
+def billed(read_bytes: int, tables: int) -> int:
+    """Return an upper bound of the bytes billed for a query that reads a number of bytes from a number of tables.
+
+    The distribution of the bytes over the tables is unknown: the minimum is billed for all tables but one.
+    """
+    if not tables:
+        return 0
+    return -(-(max(read_bytes, LEAST_BYTES) + (tables - 1) * LEAST_BYTES) // UNIT_BYTES) * UNIT_BYTES
+
+
+def usd(amount: float) -> str:
+    """Return an amount in USD; amounts below 0.1 with two significant digits."""
+    return f"USD {amount:,.2f}" if amount >= 0.1 or not amount else f"USD {float(f'{amount:.2g}'):.7f}".rstrip("0")

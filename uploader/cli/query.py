@@ -132,15 +132,8 @@ TYPES: Mapping[str, Callable[[str], Scalar]] = {"": str, "int": int, "float": fl
 
 def _cost(sql: str, read_bytes: int | None, most_bytes: int) -> list[str]:
     """Return lines on the bytes that a query would read and their cost."""
-    from keras_matrix.uploader.bigquery.partition_pruning import (
-        PRICE_SINCE,
-        USD_PER_TIB,
-        billed,
-        cost_usd,
-        tables_read,
-        unbounded,
-        usd,
-    )
+    from keras_matrix.uploader.bigquery.jobs import PRICE_SINCE, USD_PER_TIB, billed, cost_usd, usd
+    from keras_matrix.uploader.bigquery.partition_pruning import tables_read, unbounded
 
     if read_bytes is None:
         return ["the local warehouse: reading is free"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.uploader.bigquery.client import client
-from keras_matrix.uploader.bigquery.error_mapping import Deadline
+from keras_matrix.uploader.bigquery.jobs import Deadline
 from keras_matrix.uploader.errors import Unreachable
 from keras_matrix.uploader.warehouse import Options
 

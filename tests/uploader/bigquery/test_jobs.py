@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.uploader.bigquery import jobs
-from keras_matrix.uploader.bigquery.error_mapping import Deadline, RetryPolicy
-from keras_matrix.uploader.bigquery.jobs import Jobs
+from keras_matrix.uploader.bigquery.jobs import Deadline, Jobs, RetryPolicy
 from keras_matrix.uploader.errors import Contended, Unreachable
 
 pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")

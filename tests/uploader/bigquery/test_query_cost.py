@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.uploader.bigquery.partition_pruning import billed, cost_usd, usd
+from keras_matrix.uploader.bigquery.jobs import billed, cost_usd, usd
 
 MIB = 1 << 20
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from keras_matrix.uploader.bigquery.error_mapping import Deadline, RetryPolicy
+from keras_matrix.uploader.bigquery.jobs import Deadline, RetryPolicy
 from keras_matrix.uploader.errors import Contended, NotAllowed, QuotaExceeded, Unreachable
 
 

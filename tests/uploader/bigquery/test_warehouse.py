@@ -21,7 +21,7 @@ from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results
 from keras_matrix.uploader.bigquery import client as connecting
 from keras_matrix.uploader.bigquery import ddl
-from keras_matrix.uploader.bigquery.error_mapping import RetryPolicy
+from keras_matrix.uploader.bigquery.jobs import RetryPolicy
 from keras_matrix.uploader.bigquery.schema_check import differences, refuse
 from keras_matrix.uploader.bigquery.warehouse import BigQueryWarehouse
 from keras_matrix.uploader.cli.main import main
