@@ -54,7 +54,7 @@ def build():
 """
 # What the host side imports, and modules that Python itself looks for.
 LIKE_PACKAGES = """
-yaml duckdb jinja2 markupsafe rich psutil scipy numpy ruptures sqlglot tensorboardX pytz pynvml docker ray keras torch
+yaml duckdb jinja2 markupsafe rich psutil scipy numpy sqlglot tensorboardX pytz pynvml docker ray keras torch
 waitress requests google models records runner uploader analysis dashboards conftest usercustomize
 """
 COMMANDS = [
