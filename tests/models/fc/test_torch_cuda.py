@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -20,7 +21,7 @@ from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.spec import FcProblem
 
 ROOT = Path(__file__).parents[3]
-OWN_MODULES = ("torch_layers", "torch_worker", "torch", "torch_cuda")
+OWN_MODULES = ("torch_worker", "torch")
 TASK = FcProblem(mode="fc_data_manual", workers=2)
 
 
@@ -96,7 +97,11 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
-    for name in ("process/process_group", *(f"fc/native/{name}" for name in OWN_MODULES)):
+    for name in ("distributed.device_mesh", "distributed.tensor", "utils"):  # of the layers, which no test here uses
+        monkeypatch.setitem(sys.modules, f"torch.{name}", MagicMock())
+    dispatch = SimpleNamespace(TorchDispatchMode=object)
+    monkeypatch.setitem(sys.modules, "torch.utils._python_dispatch", dispatch)
+    for name in ("process_group", *(f"fc/native/{name}" for name in OWN_MODULES)):
         path = ROOT / f"models/{name}.py"
         spec = importlib.util.spec_from_file_location(f"keras_matrix.models.{name.replace('/', '.')}", path)
         assert spec is not None
