@@ -161,22 +161,27 @@ def explain(
     base: Side, new: Side, ratio: Estimate, facts: Sequence[Fact] = (), caveats: Sequence[str] = ()
 ) -> Explanation:
     """Return what explains the change from base to new; `ratio` is new / base."""
-    same = base.traced.settings.backend == new.traced.settings.backend
+    same_backend = base.traced.settings.backend == new.traced.settings.backend
     nothing = ratio.bounds is not None and not ratio.excludes(1.0)
     base_s, new_s = base.step_time_s, new.step_time_s
     if nothing:
-        return Explanation(base_s, new_s, ratio, True, same_backend=same, facts=tuple(facts), caveats=tuple(caveats))
+        return Explanation(
+            base_s, new_s, ratio, True, same_backend=same_backend, facts=tuple(facts), caveats=tuple(caveats)
+        )
     sides = (base, new)
-    parts, costs_s = _without_profiler(base, new, alike=same and mode(base.traced) == mode(new.traced))
-    found = aligned(*parts, same_backend=same)
-    claims = claimed(ComparedSides(base.traced, new.traced, found.rows))
+    parts, costs_s = _without_profiler(base, new, alike=same_backend and mode(base.traced) == mode(new.traced))
+    alignment = aligned(*parts, same_backend=same_backend)
+    claims = claimed(ComparedSides(base.traced, new.traced, alignment.rows))
     change_s = new_s - base_s
-    differences = sorted((_difference(*one, change_s) for one in claims), key=lambda one: -abs(one.change_s))
-    shown = [one for one in differences if abs(one.share) >= LEAST_SHARE][:SHOWN]
-    others = [one for one in differences if one not in shown]
-    others_s = sum(one.change_s for one in others)
+    differences = sorted(
+        (_difference(*named_claim, change_s) for named_claim in claims),
+        key=lambda difference: -abs(difference.change_s),
+    )
+    shown = [difference for difference in differences if abs(difference.share) >= LEAST_SHARE][:SHOWN]
+    remaining = [difference for difference in differences if difference not in shown]
+    others_s = sum(difference.change_s for difference in remaining)
     renamed = [
-        f"layer {now} of new is paired with {then} of base by its position" for now, then in found.renamed.items()
+        f"layer {now} of new is paired with {then} of base by its position" for now, then in alignment.renamed.items()
     ]
     return Explanation(
         base_s,
@@ -184,13 +189,18 @@ def explain(
         ratio,
         nothing=False,
         differences=tuple(shown),
-        others=len(others),
+        others=len(remaining),
         others_s=others_s,
-        unexplained_s=change_s - others_s - sum(one.change_s for one in shown),
+        unexplained_s=change_s - others_s - sum(difference.change_s for difference in shown),
         profiler_costs_s=costs_s,
-        same_backend=same,
+        same_backend=same_backend,
         facts=tuple(facts),
-        caveats=(*caveats, *_slower_traces(sides, parts), *renamed, *_two_backends(base, new, same_backend=same)),
+        caveats=(
+            *caveats,
+            *_slower_traces(sides, parts),
+            *renamed,
+            *_two_backends(base, new, same_backend=same_backend),
+        ),
     )
 
 
@@ -206,16 +216,16 @@ def _without_profiler(base: Side, new: Side, *, alike: bool) -> tuple[list[StepP
 
 def _slower_traces(sides: Sequence[Side], parts: Sequence[StepParts]) -> list[str]:
     """Return which traced steps took another time than measured, which the profiler's cost does not account for."""
-    found = []
-    for name, side, own in zip(("base", "new"), sides, parts, strict=True):
+    texts = []
+    for name, side, step_parts in zip(("base", "new"), sides, parts, strict=True):
         measured_s = side.traced.times.step_time_s
-        if measured_s and abs(own.step_time_s / measured_s - 1) > LEAST_SLOWER:
-            times = f"{own.step_time_s / measured_s:.2f} times as long as"
-            found.append(
+        if measured_s and abs(step_parts.step_time_s / measured_s - 1) > LEAST_SLOWER:
+            times = f"{step_parts.step_time_s / measured_s:.2f} times as long as"
+            texts.append(
                 f"the traced steps of {name} took {times} those that the same process measured: the machine was "
                 "busier or quieter then"
             )
-    return found
+    return texts
 
 
 def _difference(kind: str, claim: Claim, change_s: float) -> Difference:
@@ -340,8 +350,8 @@ def by_phase(rows: Sequence[AlignedPart]) -> tuple[str, ...]:
         return ()
     texts = []
     for phase in phases:
-        own = [row for row in rows if row.key.phase == phase]
-        times = both_times(sum(row.base_s for row in own), sum(row.new_s for row in own))
+        phase_rows = [row for row in rows if row.key.phase == phase]
+        times = both_times(sum(row.base_s for row in phase_rows), sum(row.new_s for row in phase_rows))
         texts.append(f"{phase or 'phase not reported'} {times}")
     return ("; ".join(texts),)
 
@@ -357,14 +367,14 @@ def _short(name: str) -> str:
 
 def input_wait(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
     """Return the fetches of batches: the device waits, or operations fetch."""
-    own = tuple(row for row in rows if row.key.place is TrackPlace.INPUT or row.key.phase == Phase.INPUT)
-    return [Claim("input: fetching batches", own)] if own else []
+    input_rows = tuple(row for row in rows if row.key.place is TrackPlace.INPUT or row.key.phase == Phase.INPUT)
+    return [Claim("input: fetching batches", input_rows)] if input_rows else []
 
 
 def between_steps(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
     """Return the time between steps, in which no operation runs: the trace does not say what the program does."""
-    own = tuple(row for row in rows if row.key.place is TrackPlace.BETWEEN)
-    return [Claim("between steps: callbacks, metrics and logging on the host", own)] if own else []
+    between_rows = tuple(row for row in rows if row.key.place is TrackPlace.BETWEEN)
+    return [Claim("between steps: callbacks, metrics and logging on the host", between_rows)] if between_rows else []
 
 
 def compilation(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
@@ -375,15 +385,15 @@ def compilation(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]
     base, new = mode(pair.base), mode(pair.new)
     if not pair.same_backend or base == new or "not known" in (base, new):
         return []
-    own = tuple(
+    compiled_rows = tuple(
         row for row in rows if row.key.place is TrackPlace.GAP or (is_work(row) and row.key.phase != Phase.INPUT)
     )
-    if not own:
+    if not compiled_rows:
         return []
-    base_count, new_count = (sum(row.counts[side] for row in own if is_work(row)) for side in (0, 1))
-    lines = [f"{base_count:.0f} -> {new_count:.0f} operations a step", *by_phase(own)]
+    base_count, new_count = (sum(row.counts[side] for row in compiled_rows if is_work(row)) for side in (0, 1))
+    lines = [f"{base_count:.0f} -> {new_count:.0f} operations a step", *by_phase(compiled_rows)]
     lines.append("a compiled operation has no counterpart in the other step: other causes within it are included")
-    return [Claim(f"compilation of the step: {base} -> {new}", own, tuple(lines))]
+    return [Claim(f"compilation of the step: {base} -> {new}", compiled_rows, tuple(lines))]
 
 
 def mode(record: Record) -> str:
@@ -398,8 +408,18 @@ def mode(record: Record) -> str:
 
 def communication(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
     """Return the collectives of several workers, with the waiting inside them."""
-    own = tuple(row for row in rows if row.key.place is TrackPlace.COMMUNICATION)
-    return [Claim(f"communication: {counted(own)}", own, tuple(filter(None, [named_rows(own)])))] if own else []
+    communication_rows = tuple(row for row in rows if row.key.place is TrackPlace.COMMUNICATION)
+    return (
+        [
+            Claim(
+                f"communication: {counted(communication_rows)}",
+                communication_rows,
+                tuple(filter(None, [named_rows(communication_rows)])),
+            )
+        ]
+        if communication_rows
+        else []
+    )
 
 
 def layers(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
@@ -408,7 +428,7 @@ def layers(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
     for row in rows:
         if row.key.layer is not None and is_work(row):
             by_layer.setdefault(row.key.layer, []).append(row)
-    return [_of_layer(pair, layer, own) for layer, own in by_layer.items()]
+    return [_of_layer(pair, layer, layer_rows) for layer, layer_rows in by_layer.items()]
 
 
 def _of_layer(pair: ComparedSides, layer: str, rows: Sequence[AlignedPart]) -> Claim:
@@ -417,8 +437,10 @@ def _of_layer(pair: ComparedSides, layer: str, rows: Sequence[AlignedPart]) -> C
         return Claim(f"layer {layer}: {times}", tuple(rows), by_phase(rows))
     kinds = dict.fromkeys(map(kind_of_row, rows))
     most = max(kinds, key=lambda kind: abs(total_s(row for row in rows if kind_of_row(row) is kind)))
-    own = [row for row in rows if kind_of_row(row) is most]
-    return Claim(f"layer {layer}: {most} {counted(own)} ({named_rows(own)})", tuple(rows), (times, *by_phase(rows)))
+    kind_rows = [row for row in rows if kind_of_row(row) is most]
+    return Claim(
+        f"layer {layer}: {most} {counted(kind_rows)} ({named_rows(kind_rows)})", tuple(rows), (times, *by_phase(rows))
+    )
 
 
 def operations(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
@@ -432,7 +454,7 @@ def operations(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
         if is_work(row) and (pair.same_backend or row.key.phase is not None):
             kind = str(kind_of_row(row)) if pair.same_backend else ""
             groups.setdefault((row.key.phase, kind), []).append(row)
-    return [_of_phase(*group, own) for group, own in groups.items()]
+    return [_of_phase(*group, phase_rows) for group, phase_rows in groups.items()]
 
 
 def _of_phase(phase: str | None, kind: str, rows: Sequence[AlignedPart]) -> Claim:
@@ -445,8 +467,12 @@ def _of_phase(phase: str | None, kind: str, rows: Sequence[AlignedPart]) -> Clai
 
 def gaps(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
     """Return the gaps within the step: the program dispatches the next operation, or waits."""
-    own = tuple(row for row in rows if row.key.place is TrackPlace.GAP)
-    return [Claim(f"gaps between operations of a step, {counted(own)}: dispatch and waiting", own)] if own else []
+    gap_rows = tuple(row for row in rows if row.key.place is TrackPlace.GAP)
+    return (
+        [Claim(f"gaps between operations of a step, {counted(gap_rows)}: dispatch and waiting", gap_rows)]
+        if gap_rows
+        else []
+    )
 
 
 # In the order in which they claim rows: what explains more comes first.
@@ -463,14 +489,14 @@ KINDS: dict[str, Callable[[ComparedSides, Sequence[AlignedPart]], list[Claim]]] 
 
 def claimed(pair: ComparedSides) -> list[tuple[str, Claim]]:
     """Return every claim with the name of its kind; each row is in at most one."""
-    left = list(pair.rows)
-    found = []
+    unclaimed = list(pair.rows)
+    named_claims = []
     for name, claims in KINDS.items():
-        own = claims(pair, left)
-        found += [(name, claim) for claim in own]
-        taken = {row.key for claim in own for row in claim.rows}
-        left = [row for row in left if row.key not in taken]
-    return found
+        new_claims = claims(pair, unclaimed)
+        named_claims += [(name, claim) for claim in new_claims]
+        claimed_keys = {row.key for claim in new_claims for row in claim.rows}
+        unclaimed = [row for row in unclaimed if row.key not in claimed_keys]
+    return named_claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,17 +516,17 @@ def differing_facts(
 
     `operations` are those of a traced step.
     """
-    found = [*_settings(base[0], new[0]), *_versions(base, new), *_work(base, new)]
-    found += _numbers("start and first epoch", TIMES, base, new, SCATTER["times"])
-    found += _numbers("memory", MEMORY, base, new, SCATTER["memory"])
-    found += _numbers("counts", COUNTS, base, new, 0.0)
+    facts = [*_settings(base[0], new[0]), *_versions(base, new), *_work(base, new)]
+    facts += _numbers("start and first epoch", TIMES, base, new, SCATTER["times"])
+    facts += _numbers("memory", MEMORY, base, new, SCATTER["memory"])
+    facts += _numbers("counts", COUNTS, base, new, 0.0)
     if folders is None:
-        return found
+        return facts
     (base_program, base_facts), (new_program, new_facts) = map(stored_programs, folders)
     faults = base_facts.page_faults_per_step, new_facts.page_faults_per_step
-    found += _number("allocations", "page faults per step", *faults, SCATTER["page faults per step"])
-    found += _number("kernels", "operations in a traced step", *operations, 0.01)
-    return found + _programs(base_program, new_program)
+    facts += _number("allocations", "page faults per step", *faults, SCATTER["page faults per step"])
+    facts += _number("kernels", "operations in a traced step", *operations, 0.01)
+    return facts + _programs(base_program, new_program)
 
 
 def _settings(base: Record, new: Record) -> list[Fact]:
@@ -542,8 +568,8 @@ def _number(topic: str, name: str, base: Number, new: Number, least: float) -> l
 
 
 def _median(values: Iterable[Number]) -> Number:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return statistics.median(numbers) if numbers else None
 
 
 def _programs(base: ProgramSummary | None, new: ProgramSummary | None) -> list[Fact]:
@@ -551,11 +577,11 @@ def _programs(base: ProgramSummary | None, new: ProgramSummary | None) -> list[F
     if base is None or new is None or base.source != new.source:
         return []
     topic = f"programs ({new.source})"
-    found = _number(topic, "programs", base.programs, new.programs, 0.0)
-    found += _number(topic, "operations", base.total, new.total, 0.0)
-    found += _number(topic, "bytes written", base.bytes_written, new.bytes_written, 0.0)
+    facts = _number(topic, "programs", base.programs, new.programs, 0.0)
+    facts += _number(topic, "operations", base.total, new.total, 0.0)
+    facts += _number(topic, "bytes written", base.bytes_written, new.bytes_written, 0.0)
     for label, then, now in (("", base.operations, new.operations), (" inside fusions", base.fused, new.fused)):
         kinds = [kind for kind in {**then, **now} if then.get(kind, 0) != now.get(kind, 0)]
         kinds.sort(key=lambda kind: (kind not in FIRST_KINDS, -abs(now.get(kind, 0) - then.get(kind, 0)), kind))
-        found += [Fact(topic, kind + label, then.get(kind, 0), now.get(kind, 0)) for kind in kinds[:MOST_KINDS_SHOWN]]
-    return found
+        facts += [Fact(topic, kind + label, then.get(kind, 0), now.get(kind, 0)) for kind in kinds[:MOST_KINDS_SHOWN]]
+    return facts

@@ -108,9 +108,9 @@ class DataVersusModel:
 
 def fc_figures(cells: Iterable[CellSummary], shares: Mapping[str, PeakShare]) -> list[FcFigure]:
     """Return the figures of the measured cells of the FC modes; `shares` are by cell_id."""
-    found = [cell for cell in cells if cell.settings.workload == spec.WORKLOAD and cell.step_time]
-    alone = {work_of(cell.settings): cell for cell in found if spec.problem_of(cell.settings).workers == 1}
-    return [_figure(cell, shares.get(cell.cell_id), alone.get(work_of(cell.settings))) for cell in found]
+    fc_cells = [cell for cell in cells if cell.settings.workload == spec.WORKLOAD and cell.step_time]
+    alone = {work_of(cell.settings): cell for cell in fc_cells if spec.problem_of(cell.settings).workers == 1}
+    return [_figure(cell, shares.get(cell.cell_id), alone.get(work_of(cell.settings))) for cell in fc_cells]
 
 
 def work_of(settings: Settings) -> str:
@@ -123,24 +123,24 @@ def data_versus_model(figures: Sequence[FcFigure], cells: Mapping[str, CellSumma
 
     `cells` are those of the figures, by cell_id.
     """
-    found = []
+    comparisons = []
     for figure in figures:
         rival = RIVALS.get(figure.task.mode) if figure.task.workers > 1 else None
-        other = with_mode(figure, rival, figures) if rival else None
-        if other and (ratio := ratio_of(other, figure, cells)):
-            found.append(DataVersusModel(figure, other, ratio))
-    return found
+        rival_figure = with_mode(figure, rival, figures) if rival else None
+        if rival_figure and (ratio := ratio_of(rival_figure, figure, cells)):
+            comparisons.append(DataVersusModel(figure, rival_figure, ratio))
+    return comparisons
 
 
 def with_mode(figure: FcFigure, mode: str, figures: Iterable[FcFigure]) -> FcFigure | None:
     """Return the figure whose settings differ from this one's only by this mode."""
     settings = replace(figure.settings, params={**figure.settings.params, "mode": mode})
-    return next((one for one in figures if one.settings == settings), None)
+    return next((figure for figure in figures if figure.settings == settings), None)
 
 
-def ratio_of(one: FcFigure, other: FcFigure, cells: Mapping[str, CellSummary]) -> Estimate | None:
+def ratio_of(figure: FcFigure, other: FcFigure, cells: Mapping[str, CellSummary]) -> Estimate | None:
     """Return the ratio one / other of the time of a step over their common blocks; `cells` are by cell_id."""
-    return of_logs(list(log_ratios(cells[one.cell_id], cells[other.cell_id]).values()))
+    return of_logs(list(log_ratios(cells[figure.cell_id], cells[other.cell_id]).values()))
 
 
 def _figure(cell: CellSummary, share: PeakShare | None, alone: CellSummary | None) -> FcFigure:
@@ -148,8 +148,8 @@ def _figure(cell: CellSummary, share: PeakShare | None, alone: CellSummary | Non
     task, step_time_s = spec.problem_of(cell.settings), cell.step_time.centre
     peaks = [_peaks_bytes(record) for record in cell.measured]
     counted = [record.parallel for record in cell.measured]
-    spent = step_breakdown(one.communication for one in counted if one)
-    silent = bool(counted) and all(one is not None and not one.counted_bytes_per_step for one in counted)
+    spent = step_breakdown(parallel.communication for parallel in counted if parallel)
+    silent = bool(counted) and all(parallel is not None and not parallel.counted_bytes_per_step for parallel in counted)
     return FcFigure(
         cell_id=cell.cell_id,
         settings=cell.settings,
@@ -163,8 +163,8 @@ def _figure(cell: CellSummary, share: PeakShare | None, alone: CellSummary | Non
         communication_share=0.0 if silent else spent.share if spent else None,
         spent=spent,
         efficiency=_efficiency(cell, alone),
-        worker_memory_bytes=max((peak for own in peaks for peak in own), default=None),
-        processes=max((len(own) for own in peaks), default=1) or 1,
+        worker_memory_bytes=max((peak for process_peaks in peaks for peak in process_peaks), default=None),
+        processes=max((len(process_peaks) for process_peaks in peaks), default=1) or 1,
         wire_bytes_per_step=spec.wire_bytes_of(record.parallel for record in cell.measured),
     )
 
@@ -173,8 +173,8 @@ def _peaks_bytes(record: Record) -> list[int]:
     """Return the peak of each process with workers; Keras's own path has one, the cell's."""
     if record.parallel is not None:
         return record.parallel.peak_worker_memory_bytes
-    own = record.memory.peak_host_memory_bytes
-    return [] if own is None else [own]
+    peak = record.memory.peak_host_memory_bytes
+    return [] if peak is None else [peak]
 
 
 def _efficiency(cell: CellSummary, alone: CellSummary | None) -> Estimate | None:
@@ -204,20 +204,20 @@ class Gap:
         return low > NOTABLE_GAP
 
 
-def gaps(found: Sequence[FcFigure], cells: Mapping[str, CellSummary]) -> list[Gap]:
+def gaps(figures: Sequence[FcFigure], cells: Mapping[str, CellSummary]) -> list[Gap]:
     """Return Keras's layers against the native loop wherever both were measured; `cells` are by cell_id."""
     compared = []
-    for figure in found:
+    for figure in figures:
         modes = NATIVE if figure.task.mode == LAYERS else ()
-        native = next((other for mode in modes if (other := with_mode(figure, mode, found))), None)
+        native = next((candidate for mode in modes if (candidate := with_mode(figure, mode, figures))), None)
         if native and (ratio := ratio_of(figure, native, cells)):
             compared.append(Gap(figure, native, ratio, _fixed_share(cells[figure.cell_id])))
     return compared
 
 
-def gap_lines(found: Sequence[FcFigure], cells: Mapping[str, CellSummary]) -> list[str]:
+def gap_lines(figures: Sequence[FcFigure], cells: Mapping[str, CellSummary]) -> list[str]:
     """Return the gaps as lines; empty if there is no known gap. `cells` are by cell_id."""
-    return [*(_gap_line(gap) for gap in gaps(found, cells) if gap.notable), *_library_lines(found)]
+    return [*(_gap_line(gap) for gap in gaps(figures, cells) if gap.notable), *_library_lines(figures)]
 
 
 def _fixed_share(cell: CellSummary) -> float | None:
@@ -238,10 +238,10 @@ def _gap_line(gap: Gap) -> str:
     return f"{ratio}: {percentage(gap.fixed_share)} of it is fit's own time an epoch (docs/fc.md: {SECTION})"
 
 
-def _library_lines(found: Sequence[FcFigure]) -> Iterator[str]:
+def _library_lines(figures: Sequence[FcFigure]) -> Iterator[str]:
     """Yield a line for each backend and precision whose own product is far below the machine's best."""
     named: set[tuple[str, str]] = set()
-    for figure in found:
+    for figure in figures:
         name = figure.settings.backend, figure.settings.precision
         if name in named or not figure.share_of_best or not figure.share_of_own:
             continue
@@ -256,8 +256,8 @@ def _library_lines(found: Sequence[FcFigure]) -> Iterator[str]:
 
 def backends_of(figures: Iterable[FcFigure]) -> list[str]:
     """Return the backends that measured a point of the sweep, in their usual order."""
-    found = {figure.settings.backend for figure in figures if _is_point(figure)}
-    return [backend for backend in BACKENDS if backend in found]
+    measured_backends = {figure.settings.backend for figure in figures if _is_point(figure)}
+    return [backend for backend in BACKENDS if backend in measured_backends]
 
 
 def as_csv(figures: Iterable[FcFigure], backend: str) -> str:
@@ -271,8 +271,8 @@ def as_csv(figures: Iterable[FcFigure], backend: str) -> str:
     for size in WEIGHT_SIZES:
         lines.append(f"{size} x {size} weights ({size * size // MIB}MB)")
         for batch in BATCH_SIZES:
-            found = [times_s.get((*column, size, batch)) for column in COLUMNS]
-            lines.append(", ".join([str(batch), *(ABSENT if s is None else f"{s:.6f}" for s in found)]))
+            column_times_s = [times_s.get((*column, size, batch)) for column in COLUMNS]
+            lines.append(", ".join([str(batch), *(ABSENT if s is None else f"{s:.6f}" for s in column_times_s)]))
     return "\n".join(lines) + "\n"
 
 

@@ -33,7 +33,7 @@ from keras_matrix.records.task import PREFIX, Goal
 
 STEP_TIME = STEP_TIME_NAME
 VERSIONS = {
-    **{one.method: one.version for one in STATISTICS},
+    **{statistic.method: statistic.version for statistic in STATISTICS},
     "geometric mean over processes": 1,
     "geometric mean over processes, machine as level": 1,
     "log ratio paired by block": 1,
@@ -62,23 +62,26 @@ MACHINE_FACTS = HOST_FACTS | {"gpu_driver", "gpus", "cpus", "affinity"}
 
 def run_findings(table: ResultTable, assessed: Iterable[Assessment] = (), run_id: str = "") -> list[Finding]:
     """Return all findings of a run: from its table with its context, and from its histories up to this run."""
-    found = [
-        *(one for work in table.works for one in _work(work)),
+    findings = [
+        *(finding for work in table.works for finding in _work(work)),
         *_suites(table.suites),
         *_inputs(table),
-        *(one for history in assessed for one in _history(history, run_id)),
+        *(finding for history in assessed for finding in _history(history, run_id)),
     ]
-    return sorted(found, key=lambda one: (one.kind, one.metric, one.work, one.backend or "", one.finding_id))
+    return sorted(
+        findings,
+        key=lambda finding: (finding.kind, finding.metric, finding.work, finding.backend or "", finding.finding_id),
+    )
 
 
 def likely_owner(versions: Sequence[VersionChange]) -> str:
     """Return who probably knows about a change, by the facts that changed nearest to it."""
     if not versions:
         return "unknown: no recorded version or setting changed there; bisect"
-    nearest = min(abs(one.sessions_off) for one in versions)
-    near = [one for one in versions if abs(one.sessions_off) == nearest]
-    groups = dict.fromkeys(_group(one.name) for one in near)
-    words = ", ".join(f"{one.name} {one.before or 'absent'} → {one.after or 'absent'}" for one in near)
+    nearest = min(abs(change.sessions_off) for change in versions)
+    near = [change for change in versions if abs(change.sessions_off) == nearest]
+    groups = dict.fromkeys(_group(change.name) for change in near)
+    words = ", ".join(f"{change.name} {change.before or 'absent'} → {change.after or 'absent'}" for change in near)
     return f"{' or '.join(groups)}: {words}"
 
 
@@ -135,10 +138,10 @@ def _figures(base: Finding, view: CellView) -> Iterator[Finding]:
         said="; ".join(f"{status}: {reason}" for status, reason in cell.failures) or None,
         facts=_facts(cell),
     )
-    for one in STATISTICS:
-        if (value := view.statistics.get(one.metric)) is not None:
-            over = {"estimate": value, "count": count, **_interval(one.interval(cell))}
-            yield _made(base, FindingKind.FIGURE, one.metric, one.method, unit=one.unit, **over)
+    for statistic in STATISTICS:
+        if (value := view.statistics.get(statistic.metric)) is not None:
+            over = {"estimate": value, "count": count, **_interval(statistic.interval(cell))}
+            yield _made(base, FindingKind.FIGURE, statistic.metric, statistic.method, unit=statistic.unit, **over)
 
 
 def _facts(cell: CellSummary) -> dict[str, str]:
@@ -198,7 +201,10 @@ def _verdict(work: WorkView) -> Finding:
 
 def _ratio(row: Row, ratio: BackendRatio) -> Finding:
     apart, machines = (ratio.estimate.low or 0.0) > 1, len(ratio.by_machine)
-    facts = {f"ratio at {one.machine}": f"{one.estimate.centre:.4g}" for one in ratio.by_machine}
+    facts = {
+        f"ratio at {machine_ratio.machine}": f"{machine_ratio.estimate.centre:.4g}"
+        for machine_ratio in ratio.by_machine
+    }
     if ratio.disagreement is not None:
         facts["p of equal machines"] = f"{ratio.disagreement:.2g}"
     return _made(
@@ -217,11 +223,11 @@ def _ratio(row: Row, ratio: BackendRatio) -> Finding:
 
 def _suites(suites: Sequence[Suite]) -> Iterator[Finding]:
     method = "geometric mean over works"
-    for one in suites:
-        for backend, ratio in one.ratios.items():
+    for suite in suites:
+        for backend, ratio in suite.ratios.items():
             base = Finding(FindingKind.SUITE, STEP_TIME, "all works", method, VERSIONS[method], backend=backend)
-            facts = {"left out": one.left_out} if one.left_out else {}
-            yield replace(base, league=one.league, against=one.against, facts=facts, **_interval(ratio.estimate))
+            facts = {"left out": suite.left_out} if suite.left_out else {}
+            yield replace(base, league=suite.league, against=suite.against, facts=facts, **_interval(ratio.estimate))
 
 
 def _workers(cell: Finding, row: Row, figure: FcFigure) -> Iterator[Finding]:
@@ -250,14 +256,14 @@ def _devices(cell: Finding, scaling: DeviceScaling) -> Iterator[Finding]:
         **{f"meaning {number}": sentence for number, sentence in enumerate(scaling.replicas.semantics, 1)},
     }
     base, to_one = replace(cell, facts=facts), "log ratio to one device, paired by block"
-    said = {"verdict": scaling.verdict, "said": scaling.text}
-    yield _made(base, FindingKind.DEVICES, "speed_up", to_one, **_interval(scaling.speed_up), **said)
+    verdict_facts = {"verdict": scaling.verdict, "said": scaling.text}
+    yield _made(base, FindingKind.DEVICES, "speed_up", to_one, **_interval(scaling.speed_up), **verdict_facts)
     if scaling.efficiency is not None:
         yield _made(base, FindingKind.DEVICES, "efficiency", to_one, **_interval(scaling.efficiency))
     if scaling.spent is not None:
         watched = "collectives watched apart"
-        how = replace(base, facts={**facts, "communication method": str(scaling.spent.method)})
-        yield _made(how, FindingKind.DEVICES, "communication_share", watched, estimate=scaling.spent.share)
+        with_method = replace(base, facts={**facts, "communication method": str(scaling.spent.method)})
+        yield _made(with_method, FindingKind.DEVICES, "communication_share", watched, estimate=scaling.spent.share)
 
 
 def _warm_cache(cell: Finding, cache: WarmCache) -> Iterator[Finding]:
@@ -297,9 +303,9 @@ def _inputs(table: ResultTable) -> Iterator[Finding]:
         yield _made(base, FindingKind.INPUT, "input.ceiling_speed_up", differential, **named)
 
 
-def _history(one: Assessment, run_id: str) -> Iterator[Finding]:
+def _history(assessment: Assessment, run_id: str) -> Iterator[Finding]:
     """Return this run's session of a history, the level since the last change, and every change."""
-    history = one.history
+    history = assessment.history
     names: dict[str, Any] = {n: str(history.settings.get(n, "")) for n in ("workload", "backend", "league")}
     session = next((s for s in history.sessions if s.run_id == run_id), None)
     if session is None or names["workload"].startswith(PREFIX):
@@ -309,21 +315,33 @@ def _history(one: Assessment, run_id: str) -> Iterator[Finding]:
     )
     base = replace(base, device=" ".join(history.device) if history.device else None, **names)
     yield _session(base, session)
-    if one.levels:
-        level = one.levels[-1]
-        spread = {"between_sessions": f"{one.spread.between_log:.4g}"} if one.spread else {}
+    if assessment.levels:
+        level = assessment.levels[-1]
+        spread = {"between_sessions": f"{assessment.spread.between_log:.4g}"} if assessment.spread else {}
         first_run = history.valued[level.first].run_id
-        found = {**_interval(level.step_time), "count": level.last - level.first + 1, "facts": spread, "unit": "s"}
-        yield _made(base, FindingKind.LEVEL, STEP_TIME, "geometric mean over sessions", **found, at_run_id=first_run)
-    for change in one.changes:
+        level_values = {
+            **_interval(level.step_time),
+            "count": level.last - level.first + 1,
+            "facts": spread,
+            "unit": "s",
+        }
+        yield _made(
+            base, FindingKind.LEVEL, STEP_TIME, "geometric mean over sessions", **level_values, at_run_id=first_run
+        )
+    for change in assessment.changes:
         yield _change(base, change, len(history.valued) - change.index)
 
 
 def _session(base: Finding, session: CellSession) -> Finding:
     left_out = {f"left out: {status}": str(count) for status, count in session.left_out.items()}
     verdict = "ok" if session.step_time else "no process ended ok"
-    found = {**_interval(session.step_time), "verdict": verdict, "facts": {**session.facts, **left_out}, "unit": "s"}
-    return _made(base, FindingKind.SESSION, STEP_TIME, "geometric mean over processes", **found)
+    session_values = {
+        **_interval(session.step_time),
+        "verdict": verdict,
+        "facts": {**session.facts, **left_out},
+        "unit": "s",
+    }
+    return _made(base, FindingKind.SESSION, STEP_TIME, "geometric mean over processes", **session_values)
 
 
 def _change(base: Finding, change: Change, sessions: int) -> Finding:
@@ -340,7 +358,9 @@ def _change(base: Finding, change: Change, sessions: int) -> Finding:
         verdict=str(kind),
         said=_said(kind, change),
         look=look,
-        facts={one.name: f"{one.before or 'absent'} → {one.after or 'absent'}" for one in change.versions},
+        facts={
+            version.name: f"{version.before or 'absent'} → {version.after or 'absent'}" for version in change.versions
+        },
     )
 
 

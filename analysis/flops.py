@@ -55,15 +55,15 @@ def agreements(check: FlopCheck) -> tuple[Agreement, ...]:
 
 def all_agree(checks: Iterable[FlopCheck]) -> bool:
     """Return whether no comparison differs by more than its tolerance without a known reason."""
-    return all(one.agrees is not False or one.why for check in checks for one in agreements(check))
+    return all(agreement.agrees is not False or agreement.why for check in checks for agreement in agreements(check))
 
 
-def _agreement(what: str, expected: float | None, found: float | None, tolerance: float, why: str) -> Agreement:
-    if not expected or found is None:
-        return Agreement(what, expected, found, None, tolerance, None, "")
-    ratio = found / expected
+def _agreement(quantity: str, expected: float | None, actual: float | None, tolerance: float, why: str) -> Agreement:
+    if not expected or actual is None:
+        return Agreement(quantity, expected, actual, None, tolerance, None, "")
+    ratio = actual / expected
     agrees = abs(ratio - 1) <= tolerance
-    return Agreement(what, expected, found, ratio, tolerance, agrees, "" if agrees else why)
+    return Agreement(quantity, expected, actual, ratio, tolerance, agrees, "" if agrees else why)
 
 
 def _why_tool(check: FlopCheck) -> str:

@@ -30,42 +30,45 @@ ARITHMETIC_SHARE = 0.8
 
 def median_of(records: Iterable[Record], value: Callable[[Generation], float | None]) -> float | None:
     """Return the median of a value over the processes of a cell, given by their records."""
-    seen = (value(record.generation) for record in records if record.generation)
-    found = [one for one in seen if one is not None]
-    return statistics.median(found) if found else None
+    readings = (value(record.generation) for record in records if record.generation)
+    measured = [reading for reading in readings if reading is not None]
+    return statistics.median(measured) if measured else None
 
 
-def read_rate(one: Generation) -> float | None:
+def read_rate(generation: Generation) -> float | None:
     """Return the bytes of weights that our decoding step reads a second."""
-    read, time_s = one.read_weight_bytes, one.own_token_time_mean_s
+    read, time_s = generation.read_weight_bytes, generation.own_token_time_mean_s
     return read / time_s if read is not None and time_s else None
 
 
 def arithmetic_share(records: Iterable[Record]) -> float | None:
     """Return the share of a decoding step that is not the cost of its operations without data; at least 0."""
     records = list(records)
-    step = median_of(records, lambda one: one.own_token_time_p50_s)
-    overhead = median_of(records, lambda one: one.overhead_time_s)
+    step = median_of(records, lambda generation: generation.own_token_time_p50_s)
+    overhead = median_of(records, lambda generation: generation.overhead_time_s)
     return max(0.0, 1 - overhead / step) if step and overhead is not None else None
 
 
 def dequantisation_share(records: Iterable[Record]) -> float | None:
     """Return the share of a decoding step that quantisation adds, in one process; below 0 if it saves time."""
     records = list(records)
-    step = median_of(records, lambda one: one.own_token_time_p50_s if one.unquantised_time_s is not None else None)
-    without = median_of(records, lambda one: one.unquantised_time_s)
+    step = median_of(
+        records,
+        lambda generation: generation.own_token_time_p50_s if generation.unquantised_time_s is not None else None,
+    )
+    without = median_of(records, lambda generation: generation.unquantised_time_s)
     return 1 - without / step if step and without is not None else None
 
 
 def overhead_reasons(records: Sequence[Record]) -> list[str]:
     """Return why a cell is overhead-bound; empty if it is not, or if its workload is no language model."""
-    one = next((record.generation for record in records if record.generation), None)
-    if one is None:
+    generation = next((record.generation for record in records if record.generation), None)
+    if generation is None:
         return []
-    reasons, cache, share = [], one.last_level_cache_bytes, arithmetic_share(records)
-    if cache is not None and one.weight_bytes <= CACHES * cache:
+    reasons, cache, share = [], generation.last_level_cache_bytes, arithmetic_share(records)
+    if cache is not None and generation.weight_bytes <= CACHES * cache:
         reasons.append(
-            f"the weights ({bytes_text(one.weight_bytes)}) are not above {CACHES} times the last-level caches "
+            f"the weights ({bytes_text(generation.weight_bytes)}) are not above {CACHES} times the last-level caches "
             f"({bytes_text(cache)})"
         )
     if share is None:
@@ -77,5 +80,5 @@ def overhead_reasons(records: Sequence[Record]) -> list[str]:
 
 def overhead_caveats(cells: Mapping[str, Sequence[Record]]) -> tuple[str, ...]:
     """Return the label of a row with the reasons of each of its cells, given by backend; empty without one."""
-    found = {name: reasons for name, records in cells.items() if (reasons := overhead_reasons(records))}
-    return tuple(f"{LABEL}: {name}: {'; '.join(reasons)}" for name, reasons in found.items())
+    reasons_by_backend = {name: reasons for name, records in cells.items() if (reasons := overhead_reasons(records))}
+    return tuple(f"{LABEL}: {name}: {'; '.join(reasons)}" for name, reasons in reasons_by_backend.items())

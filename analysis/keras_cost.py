@@ -110,7 +110,7 @@ def by_keras(settings: Settings) -> Settings:
 
 
 def _cost(ladder: Mapping[str, tuple[Row, CellSummary]], work: str) -> KerasCost:
-    row, own = ladder[KERAS]
+    row, keras_cell = ladder[KERAS]
     rungs = [name for name in IMPLEMENTATIONS if name in ladder]
     measured = {name: ladder[name][1].measured for name in rungs}
     apart = differing(measured)
@@ -120,13 +120,13 @@ def _cost(ladder: Mapping[str, tuple[Row, CellSummary]], work: str) -> KerasCost
         missing = f"not comparable: {apart}"
     elif native is None:
         missing = f"{NATIVE} was not measured: set implementation: [{KERAS}, {NATIVE}]"
-    elif logs := logs_by_machine(own, native[1]):
-        ratio = ratio_of(own.settings.backend, logs, row.looks)
+    elif logs := logs_by_machine(keras_cell, native[1]):
+        ratio = ratio_of(keras_cell.settings.backend, logs, row.looks)
     else:
         missing = f"no repeat in common with {NATIVE}"
     parts = () if apart else _parts(row, {name: ladder[name][1] for name in rungs})
     caveat = "" if apart else losses_apart(measured, DIFFERENT_MASKS) or ""
-    return KerasCost(own.cell_id, row.key, work, own.settings.backend, ratio, missing, parts, caveat)
+    return KerasCost(keras_cell.cell_id, row.key, work, keras_cell.settings.backend, ratio, missing, parts, caveat)
 
 
 def _parts(row: Row, rungs: Mapping[str, CellSummary]) -> tuple[CostShare, ...]:
@@ -135,22 +135,23 @@ def _parts(row: Row, rungs: Mapping[str, CellSummary]) -> tuple[CostShare, ...]:
         name: {(r.place, r.repeat): time_s for r in cell.measured if (time_s := cost(r))}
         for name, cell in rungs.items()
     }
-    blocks = sorted(set.intersection(*(set(own) for own in times_s.values())))
+    blocks = sorted(set.intersection(*(set(rung_times) for rung_times in times_s.values())))
     if not blocks:
         return ()
     confidence = row.looks.confidence(len(blocks))
     several = len({place for place, _ in blocks}) > 1
     shares = {
-        name: _linear([math.log(own[one] / times_s[KERAS][one]) for one in blocks]) for name, own in times_s.items()
+        name: _linear([math.log(rung_times[block] / times_s[KERAS][block]) for block in blocks])
+        for name, rung_times in times_s.items()
     }
-    found = []
+    cost_shares = []
     for upper, lower in pairwise(rungs):
         share = arithmetic([a - b for a, b in zip(shares[upper], shares[lower], strict=True)], confidence)
         assert share is not None
         # Blocks at several machines are not exchangeable: their mean is shown without an interval.
         name = _between(upper, lower, rungs[KERAS].settings.phase)
-        found.append(CostShare(name, replace(share, low=None, high=None) if several else share))
-    return tuple(found)
+        cost_shares.append(CostShare(name, replace(share, low=None, high=None) if several else share))
+    return tuple(cost_shares)
 
 
 def _linear(logs: Sequence[float]) -> list[float]:

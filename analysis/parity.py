@@ -112,13 +112,14 @@ def zeros(processes: Sequence[ParityProcess], precision: str, kind: str) -> froz
     """Return the weights whose `kind`, gradient or update, is zero except for rounding in these processes."""
     norms = []
     for process in processes:
-        found = {i: _norm(process.arrays(kind, i)) for i in _of_kind(process.trace, kind)}
-        total = sum(norm**2 for norm in found.values()) ** 0.5 or 1.0
-        norms.append({i: norm / total for i, norm in found.items()})
+        norms_by_weight = {i: _norm(process.arrays(kind, i)) for i in _of_kind(process.trace, kind)}
+        total = sum(norm**2 for norm in norms_by_weight.values()) ** 0.5 or 1.0
+        norms.append({i: norm / total for i, norm in norms_by_weight.items()})
     return frozenset(
         i
         for i in norms[0]
-        if min(one[i] for one in norms) <= ZERO[precision] and max(one[i] for one in norms) <= ZERO["float32"]
+        if min(process_norms[i] for process_norms in norms) <= ZERO[precision]
+        and max(process_norms[i] for process_norms in norms) <= ZERO["float32"]
     )
 
 
@@ -139,7 +140,7 @@ def deviation(a: ParityProcess, b: ParityProcess, precision: str, zero: Zeros = 
     compared = [i for i in trainable if i not in zero.gradient]
     gradient, gradient_at = _worst(compared, lambda i: _apart(a.arrays("gradient", i), b.arrays("gradient", i), 0.0))
     update, update_at = worst_update(a, b, precision, zero.update | zero.gradient)
-    norms = [sum(_norm(one.arrays("gradient", i)) ** 2 for i in trainable) ** 0.5 for one in (a, b)]
+    norms = [sum(_norm(process.arrays("gradient", i)) ** 2 for i in trainable) ** 0.5 for process in (a, b)]
     return Deviation(
         loss=_relative(a.trace.losses[0], b.trace.losses[0]),
         gradient_norm=_relative(*norms),
@@ -156,8 +157,8 @@ def worst_update(
 ) -> tuple[float | None, str | None]:
     """Return the deviation of the update of the worst weight and its path, without the weights in `zero`."""
     moving = [i for i in _of_kind(a.trace, "update") if i not in zero]
-    update, at = _worst(moving, lambda i: _updates_apart(a, b, precision, i))
-    return update, None if at is None else a.trace.weights[at].path
+    update, index = _worst(moving, lambda i: _updates_apart(a, b, precision, i))
+    return update, None if index is None else a.trace.weights[index].path
 
 
 def unlike_updates(a: ParityProcess, b: ParityProcess, precision: str, limit: float) -> frozenset[int]:
@@ -178,15 +179,15 @@ def initializer_findings(precision: str, a: ParityOutput, b: ParityOutput) -> li
     """
 
     def unlike(i: int) -> float | None:
-        one, other = a.weights[i].initial, b.weights[i].initial
-        if one is None or other is None:
+        initial, other = a.weights[i].initial, b.weights[i].initial
+        if initial is None or other is None:
             return 0.0
-        return _standard_errors(one, other, math.prod(a.weights[i].shape))
+        return _standard_errors(initial, other, math.prod(a.weights[i].shape))
 
-    worst, at = _worst(range(min(len(a.weights), len(b.weights))), unlike)
+    worst, index = _worst(range(min(len(a.weights), len(b.weights))), unlike)
     if worst is not None and worst <= INITIAL_LIMIT:
         return []
-    return [ParityFinding(precision, "initial", worst, INITIAL_LIMIT, None if at is None else a.weights[at].path)]
+    return [ParityFinding(precision, "initial", worst, INITIAL_LIMIT, None if index is None else a.weights[index].path)]
 
 
 def _standard_errors(a: Sequence[float], b: Sequence[float], size: int) -> float | None:
@@ -205,23 +206,23 @@ def worst_loss(a: Sequence[float | None], b: Sequence[float | None]) -> float | 
 
 def findings(precision: str, observed: Deviation) -> list[ParityFinding]:
     """Return the figures beyond their limit. A figure that could not be computed is beyond any limit."""
-    found = []
+    parity_findings = []
     for figure, limit in LIMITS[precision].items():
         value = getattr(observed, figure)
         if value is None or value > limit:
-            at = getattr(observed, WORST_WEIGHT[figure]) if figure in WORST_WEIGHT else None
-            found.append(ParityFinding(precision, figure, value, limit, at))
-    return found
+            place = getattr(observed, WORST_WEIGHT[figure]) if figure in WORST_WEIGHT else None
+            parity_findings.append(ParityFinding(precision, figure, value, limit, place))
+    return parity_findings
 
 
 def first_differing_layer(a: Sequence[Sketch], b: Sequence[Sketch], precision: str) -> str | None:
     """Return the first layer whose output differs between two forward passes, in the order of `a`."""
-    others: dict[str, list[Sketch]] = {}
+    by_layer: dict[str, list[Sketch]] = {}
     for sketch in b:
-        others.setdefault(plain(sketch.layer), []).append(sketch)
+        by_layer.setdefault(plain(sketch.layer), []).append(sketch)
     for sketch in a:
         # A layer within a backend's compiled loop is recorded on one side only: its loop's output is on both.
-        waiting = others.get(plain(sketch.layer))
+        waiting = by_layer.get(plain(sketch.layer))
         if waiting and _sketches_differ(sketch, waiting.pop(0), SKETCH_LIMIT[precision]):
             return sketch.layer
     return None
@@ -253,8 +254,8 @@ def backward_difference(
     if "update" in unexplained:
         moved = pair.corrected.get(precision, pair.deviations[precision]).update_at
         learnt = any(weight.trainable and weight.path == moved for weight in processes[0].trace.weights)
-        what = "the optimiser's step on" if learnt else "the statistic"
-        return f"{what} {moved}; every gradient agrees"
+        culprit = "the optimiser's step on" if learnt else "the statistic"
+        return f"{culprit} {moved}; every gradient agrees"
     return "the training after step 1; its gradients agree"
 
 
@@ -278,14 +279,14 @@ def latest_comparison(
     def stale(record: ParityRecord) -> tuple[str, ...]:
         return tuple(
             backend
-            for backend, found in (versions or {}).items()
-            if any(record.versions.get(backend, {}).get(name) != found.get(name) for name in ("keras", backend))
+            for backend, installed in (versions or {}).items()
+            if any(record.versions.get(backend, {}).get(name) != installed.get(name) for name in ("keras", backend))
         )
 
     def suits(record: ParityRecord) -> tuple[bool, bool, str]:
-        return not stale(record), canonical(record.params) == own, record.started_at
+        return not stale(record), canonical(record.params) == own_params, record.started_at
 
-    own = None if params is None else canonical(dict(params))
+    own_params = None if params is None else canonical(dict(params))
     best = max((record for record in records if record.workload == workload), key=suits, default=None)
     return None if best is None else StoredComparison(best, suits(best)[1], stale(best))
 
@@ -329,14 +330,14 @@ def _relative(a: float | None, b: float | None) -> float | None:
 
 def _worst(indices: Iterable[int], measure: Callable[[int], float | None]) -> tuple[float | None, int | None]:
     """Return the largest value and its index; if a value could not be computed, None and its index."""
-    worst, at = 0.0, None
+    worst, index = 0.0, None
     for i in indices:
         value = measure(i)
         if value is None:
             return None, i
         if value > worst:
-            worst, at = value, i
-    return worst, at
+            worst, index = value, i
+    return worst, index
 
 
 def _sketches_differ(a: Sketch, b: Sketch, limit: float) -> bool:
@@ -373,14 +374,14 @@ def correctable(pair: Pair, facts: Mapping[str, Facts]) -> dict[tuple[str, str],
 
     All that apply to a backend are corrected together, so that the remaining deviation has no known cause.
     """
-    found: dict[tuple[str, str], frozenset[Operation]] = {}
+    operations: dict[tuple[str, str], frozenset[Operation]] = {}
     for finding in pair.findings:
         if not _candidates(finding, pair, facts):
             continue
         for cause in applying(pair.backends, finding.precision, facts):
             key = (cause.backend, finding.precision)
-            found[key] = found.get(key, frozenset()) | {cause.operation}
-    return found
+            operations[key] = operations.get(key, frozenset()) | {cause.operation}
+    return operations
 
 
 def _candidates(finding: ParityFinding, pair: Pair, facts: Mapping[str, Facts]) -> list[KnownCause]:
@@ -418,19 +419,19 @@ def largest(deviations: Sequence[Deviation]) -> Deviation:
     """Return the largest of each figure of steps 1 and 2, None if it could not be computed."""
 
     def most(figure: str) -> float | None:
-        return max((value for one in deviations if (value := getattr(one, figure)) is not None), default=None)
+        return max((value for observed in deviations if (value := getattr(observed, figure)) is not None), default=None)
 
     loss, norm, gradient, update = map(most, ("loss", "gradient_norm", "gradient", "update"))
     return Deviation(loss=loss, gradient_norm=norm, gradient=gradient, update=update)
 
 
-def _within_own(finding: ParityFinding, pair: Pair, own: Mapping[str, float]) -> str | None:
+def _within_own(finding: ParityFinding, pair: Pair, noise: Mapping[str, float]) -> str | None:
     if (finding.precision, finding.figure) != TRAINING or finding.value is None:
         return None
-    for backend in sorted(pair.backends, key=lambda name: -own.get(name, 0.0)):
-        if finding.value <= OWN_FACTOR * own.get(backend, 0.0):
+    for backend in sorted(pair.backends, key=lambda name: -noise.get(name, 0.0)):
+        if finding.value <= OWN_FACTOR * noise.get(backend, 0.0):
             return (
-                f"training amplifies rounding: {backend} deviates from itself by {own[backend]:.1e} when one thread "
+                f"training amplifies rounding: {backend} deviates from itself by {noise[backend]:.1e} when one thread "
                 f"becomes two, and {finding.value:.1e} is within {OWN_FACTOR:g} times that"
             )
     return None
@@ -459,12 +460,12 @@ def _alike_rounded(finding: ParityFinding, pair: Pair, rounding: Mapping[str, De
     figure = NUMBERS.get(finding.figure, finding.figure)
     value = getattr(pair.deviations.get("float32"), figure, None) if figure != finding.figure else finding.value
     rounded = {backend: getattr(rounding.get(backend), figure, None) for backend in pair.backends}
-    own = {backend: apart for backend, apart in rounded.items() if apart is not None}
-    if value is None or len(own) < len(rounded) or exact > LIMITS["float64"][finding.figure]:
+    gaps = {backend: apart for backend, apart in rounded.items() if apart is not None}
+    if value is None or len(gaps) < len(rounded) or exact > LIMITS["float64"][finding.figure]:
         return None
-    if value > ROUNDING_FACTOR * min(own.values()):
+    if value > ROUNDING_FACTOR * min(gaps.values()):
         return None
-    parts = " and ".join(f"{backend}'s {figure} is {apart:.1e} from its own float64" for backend, apart in own.items())
+    parts = " and ".join(f"{backend}'s {figure} is {apart:.1e} from its own float64" for backend, apart in gaps.items())
     return f"{parts}, in which the two agree to {exact:.0e}"
 
 
@@ -502,8 +503,8 @@ def adam_step_error(beta_1: float, beta_2: float) -> float:
     largest over the steps of a float64 parity process.
     """
 
-    def correction(one: float, two: float, step: int) -> float:
-        return math.sqrt(1 - two**step) / (1 - one**step)
+    def correction(beta_1: float, two: float, step: int) -> float:
+        return math.sqrt(1 - two**step) / (1 - beta_1**step)
 
     rounded = (_float32(beta_1), _float32(beta_2))
     if not (0 <= max(*rounded, beta_1, beta_2) < 1):
@@ -513,8 +514,8 @@ def adam_step_error(beta_1: float, beta_2: float) -> float:
 
 
 def _float32(value: float) -> float:
-    found: float = struct.unpack("f", struct.pack("f", value))[0]
-    return found
+    rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    return rounded
 
 
 def _is_adam(facts: Facts) -> bool:

@@ -47,8 +47,8 @@ class Origin:
 
 def worst_error(proofs: Sequence[Proof]) -> float | None:
     """Return the largest error of these proofs against NumPy; None without proofs."""
-    found = [e for p in proofs for e in (p.gradient_error, p.weight_error, p.update_error, p.loss_error)]
-    errors = [error for error in found if error is not None]
+    all_errors = [e for p in proofs for e in (p.gradient_error, p.weight_error, p.update_error, p.loss_error)]
+    errors = [error for error in all_errors if error is not None]
     if any(math.isnan(error) for error in errors):
         return math.nan
     return max(errors, default=None)
@@ -56,21 +56,21 @@ def worst_error(proofs: Sequence[Proof]) -> float | None:
 
 def proved_modes(answers: Sequence[ProofAnswer], origin: Origin) -> list[ProvedMode]:
     """Return what the answers show of each mode, backend and precision."""
-    found = []
+    proved = []
     for answer in answers:
         for mode, precision in dict.fromkeys((p.problem.mode, p.problem.precision) for p in answer.proofs):
-            own = [p for p in answer.proofs if (p.problem.mode, p.problem.precision) == (mode, precision)]
-            worst = worst_error(own)
-            failures = [problem for p in own if (problem := proof_problem(p))]
+            mode_proofs = [p for p in answer.proofs if (p.problem.mode, p.problem.precision) == (mode, precision)]
+            worst = worst_error(mode_proofs)
+            failures = [problem for p in mode_proofs if (problem := proof_problem(p))]
             finite = worst is not None and math.isfinite(worst)
-            found.append(
+            proved.append(
                 ProvedMode(
                     backend=answer.backend,
                     mode=mode,
                     precision=precision,
                     device=origin.device,
-                    workers=sorted({p.problem.workers for p in own}),
-                    problems=len(own),
+                    workers=sorted({p.problem.workers for p in mode_proofs}),
+                    problems=len(mode_proofs),
                     worst_error=worst if finite else None,
                     failure=next(iter(failures), None if finite else "an error is not finite"),
                     version=answer.version,
@@ -78,7 +78,7 @@ def proved_modes(answers: Sequence[ProofAnswer], origin: Origin) -> list[ProvedM
                     machine=origin.machine,
                 )
             )
-    return found
+    return proved
 
 
 def proofs_of(proofs: Sequence[ProvedMode], task: FcProblem, versions: Mapping[str, str]) -> list[ProvedMode]:
@@ -86,11 +86,11 @@ def proofs_of(proofs: Sequence[ProvedMode], task: FcProblem, versions: Mapping[s
 
     Those of the version in `versions` count before newer ones of other versions.
     """
-    found: dict[tuple[str, str], ProvedMode] = {}
-    for proof in sorted(proofs, key=lambda one: (one.version == versions.get(one.backend), one.started_at)):
+    newest: dict[tuple[str, str], ProvedMode] = {}
+    for proof in sorted(proofs, key=lambda proof: (proof.version == versions.get(proof.backend), proof.started_at)):
         if proof.mode == task.mode and task.workers in proof.workers:
-            found[proof.backend, proof.precision] = proof
-    return list(found.values())
+            newest[proof.backend, proof.precision] = proof
+    return list(newest.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +127,14 @@ def fc_summary(records: Sequence[Record]) -> Summary | None:
 def proof_problem(proof: Proof) -> str | None:
     """Return why a proof fails, None if it passes."""
     limit = PROOF_LIMITS[proof.problem.precision]
-    for what, error in (
+    for quantity, error in (
         ("gradients", proof.gradient_error),
         ("weights", proof.weight_error),
         ("updates of the weights", proof.update_error),
         ("loss", proof.loss_error),
     ):
         if error is not None and not error <= limit:
-            return f"{what} are {error:.1e} from plain NumPy, limit {limit:.0e}"
+            return f"{quantity} are {error:.1e} from plain NumPy, limit {limit:.0e}"
     if None in (proof.gradient_error, proof.update_error) and spec.MODES[proof.problem.mode].trains:
         return "no gradients or no updates were recorded"
     return proof.layout_problem
@@ -149,13 +149,13 @@ def proof_lines(
     """
     if settings.devices == 1:
         return ()
-    wanted = settings.workload, settings.devices, settings.distribution
-    found = [one for one in proofs if (one.workload, one.devices, one.distribution) == wanted]
-    found.sort(key=lambda one: (canonical(one.params) == canonical(settings.params), one.started_at))
-    newest = {name: one for one in found for name in (*one.backends, *one.failures, *one.unsupported)}
-    known = [_text(newest[name], name, settings, versions[name]) for name in versions if name in newest]
-    where = "" if settings.device == "cpu" else ON_A_CPU
-    lines = [f"{settings.devices} devices against one{where}: {', '.join(known)}"] if known else []
+    identity = settings.workload, settings.devices, settings.distribution
+    fitting = [proof for proof in proofs if (proof.workload, proof.devices, proof.distribution) == identity]
+    fitting.sort(key=lambda proof: (canonical(proof.params) == canonical(settings.params), proof.started_at))
+    newest = {name: proof for proof in fitting for name in (*proof.backends, *proof.failures, *proof.unsupported)}
+    texts = [_text(newest[name], name, settings, versions[name]) for name in versions if name in newest]
+    place_text = "" if settings.device == "cpu" else ON_A_CPU
+    lines = [f"{settings.devices} devices against one{place_text}: {', '.join(texts)}"] if texts else []
     if absent := [name for name in versions if name not in newest]:
         command = f"runner parity {settings.workload} --devices {settings.devices}"
         divided = "" if settings.distribution == DATA else f" --distribution {settings.distribution}"
@@ -166,50 +166,51 @@ def proof_lines(
 
 
 def _text(proof: ReplicaProof, backend: str, settings: Settings, versions: Mapping[str, str] | None) -> str:
-    own = proof.backends.get(backend)
-    if own is None:
+    backend_proof = proof.backends.get(backend)
+    if backend_proof is None:
         return f"{backend} {device_verdict(proof, backend)}"
     details = [
-        *_losses(own),
+        *_losses(backend_proof),
         *([] if canonical(proof.params) == canonical(settings.params) else ["at its small parameters"]),
-        *(["other versions"] if versions and not versions.items() <= own.versions.items() else []),
+        *(["other versions"] if versions and not versions.items() <= backend_proof.versions.items() else []),
     ]
     return f"{backend} {device_verdict(proof, backend)}{' (' + ', '.join(details) + ')' if details else ''}"
 
 
-def _losses(own: BackendProof) -> list[str]:
-    observed = own.differences.get(SHOWN)
+def _losses(backend_proof: BackendProof) -> list[str]:
+    observed = backend_proof.differences.get(SHOWN)
     if observed is None or observed.losses is None:
         return []
     return [f"{SHOWN} losses within {observed.losses:.0e}".replace("e-0", "e-") if observed.losses else "equal losses"]
 
 
-def decided_by_rounding(one: ParityProcess, nudged: ParityProcess, precision: str) -> frozenset[int]:
+def decided_by_rounding(process: ParityProcess, nudged: ParityProcess, precision: str) -> frozenset[int]:
     """Return the weights whose update rounding decides."""
-    return unlike_updates(one, nudged, precision, LIMITS[precision]["update"])
+    return unlike_updates(process, nudged, precision, LIMITS[precision]["update"])
 
 
 def device_difference(
-    one: ParityProcess, several: ParityProcess, precision: str, left_out: frozenset[int]
+    single: ParityProcess, several: ParityProcess, precision: str, left_out: frozenset[int]
 ) -> ReplicaDifference:
     """Return the differences between two processes of one precision, without the weights that are left out."""
-    update, update_at = worst_update(one, several, precision, left_out)
-    return ReplicaDifference(worst_loss(one.trace.losses, several.trace.losses), update, update_at)
+    update, update_at = worst_update(single, several, precision, left_out)
+    return ReplicaDifference(worst_loss(single.trace.losses, several.trace.losses), update, update_at)
 
 
 def device_findings(differences: Mapping[str, ReplicaDifference], weights: int) -> list[str]:
     """Return the differences beyond their limit, a line each, and if no weight is left to be compared."""
-    found = [] if weights else ["update: rounding decides that of every weight, so that none was compared"]
+    texts = [] if weights else ["update: rounding decides that of every weight, so that none was compared"]
     for precision, observed in differences.items():
         for figure in ("losses", "update"):
             value, limit = getattr(observed, figure), LIMITS[precision][figure]
             if value is not None and value <= limit:
                 continue
-            at = f" of {observed.update_at}" if figure == "update" and observed.update_at else ""
-            found.append(
-                f"{precision} {figure}{at}: {'not finite' if value is None else f'{value:.0e}, limit {limit:.0e}'}"
+            place_text = f" of {observed.update_at}" if figure == "update" and observed.update_at else ""
+            texts.append(
+                f"{precision} {figure}{place_text}: "
+                f"{'not finite' if value is None else f'{value:.0e}, limit {limit:.0e}'}"
             )
-    return found
+    return texts
 
 
 def device_verdict(proof: ReplicaProof, backend: str) -> str:
@@ -218,17 +219,21 @@ def device_verdict(proof: ReplicaProof, backend: str) -> str:
         return f"unsupported: {proof.unsupported[backend]}"
     if backend in proof.failures:
         return f"not compared: {proof.failures[backend]}"
-    own = proof.backends[backend]
-    if own.is_equal:
+    backend_proof = proof.backends[backend]
+    if backend_proof.is_equal:
         return "equal to one device"
-    return "differs by meaning" if verdict_meaning(own) else "differs from one device"
+    return "differs by meaning" if verdict_meaning(backend_proof) else "differs from one device"
 
 
-def verdict_meaning(own: BackendProof) -> list[str]:
+def verdict_meaning(backend_proof: BackendProof) -> list[str]:
     """Return what has another meaning on several devices even with random layers off."""
-    return [line for line in own.semantics if line.startswith("batch normalisation") and "each replica" in line]
+    return [
+        line for line in backend_proof.semantics if line.startswith("batch normalisation") and "each replica" in line
+    ]
 
 
 def is_proved(proof: ReplicaProof) -> bool:
     """Return whether each backend that supports the devices does the work of one, except for a stated other meaning."""
-    return not proof.failures and all(own.is_equal or verdict_meaning(own) for own in proof.backends.values())
+    return not proof.failures and all(
+        backend_proof.is_equal or verdict_meaning(backend_proof) for backend_proof in proof.backends.values()
+    )

@@ -157,26 +157,37 @@ class MachinePeaks:
     @property
     def roofs(self) -> tuple[Product, ...]:
         """The best product at each place."""
-        return tuple({one.place: one for one in self.own if one.share_of_best == 1}.values())
+        return tuple({product.place: product for product in self.own if product.share_of_best == 1}.values())
 
     def together(self, devices: int) -> MachinePeaks:
         """Return the peaks of several equal accelerators together; those of a CPU are the machine's."""
         if devices == 1:
             return self
-        own = tuple(_times(one, devices) if one.place.device != "cpu" else one for one in self.own)
-        return MachinePeaks(own, tuple(_wider(one, devices) if one.device != "cpu" else one for one in self.slopes))
+        own_products = tuple(
+            _times(product, devices) if product.place.device != "cpu" else product for product in self.own
+        )
+        return MachinePeaks(
+            own_products, tuple(_wider(slope, devices) if slope.device != "cpu" else slope for slope in self.slopes)
+        )
 
     def product(self, place: ComputePlace | None, backend: str | None = None) -> Product | None:
         """Return a backend's own product at a place, without a backend the roof there."""
-        found = (one for one in self.own if place and _same(one.place, place))
-        return next((one for one in found if one.backend == backend or (not backend and one.share_of_best == 1)), None)
+        candidates = (product for product in self.own if place and _same(product.place, place))
+        return next(
+            (
+                product
+                for product in candidates
+                if product.backend == backend or (not backend and product.share_of_best == 1)
+            ),
+            None,
+        )
 
     def peak_of(self, place: ComputePlace | None) -> str | None:
         """Return the backend of a GPU's peak, and the number of backends; None on a CPU."""
         roof = self.product(place)
         if roof is None or roof.place.device != DEVICE:
             return None
-        count = sum(_same(one.place, roof.place) for one in self.own)
+        count = sum(_same(product.place, roof.place) for product in self.own)
         return (
             f"{roof.backend}, this image's backend only" if count == 1 else f"{roof.backend}, best of {count} backends"
         )
@@ -229,8 +240,8 @@ def _as_ran(cell: CellSummary) -> Settings:
     """Return a cell's settings with the precision in which its layers ran, which a user's workload may choose."""
     if ":" not in cell.settings.workload:
         return cell.settings
-    found = {record.resolved.precision for record in cell.measured if record.resolved is not None}
-    ran = found.pop() if len(found) == 1 else cell.settings.precision
+    precisions = {record.resolved.precision for record in cell.measured if record.resolved is not None}
+    ran = precisions.pop() if len(precisions) == 1 else cell.settings.precision
     return replace(cell.settings, precision=ran) if ran in COMPUTED_IN else cell.settings
 
 
@@ -248,14 +259,14 @@ def place_of(cell: CellSummary) -> ComputePlace | None:
 
 def products(peaks: Peaks) -> tuple[Product, ...]:
     """Return each backend's best product at each place, against the best of all backends there."""
-    found: dict[tuple[ComputePlace, str], Gemm] = {}
+    gemm_by_place: dict[tuple[ComputePlace, str], Gemm] = {}
     best: dict[ComputePlace, float] = {}
     for gemm in sorted(peaks.gemms, key=lambda gemm: gemm.flop_per_s.best):
         place = ComputePlace(gemm.device, gemm.precision, gemm.threads)
-        found[place, gemm.backend] = gemm
+        gemm_by_place[place, gemm.backend] = gemm
         best[place] = gemm.flop_per_s.best
-    ordered = sorted(found, key=lambda key: (key[0].device, -key[0].threads, key[0].precision, key[1]))
-    return tuple(_product(place, found[place, name], best[place], peaks) for place, name in ordered)
+    ordered = sorted(gemm_by_place, key=lambda key: (key[0].device, -key[0].threads, key[0].precision, key[1]))
+    return tuple(_product(place, gemm_by_place[place, name], best[place], peaks) for place, name in ordered)
 
 
 def slopes(peaks: Peaks) -> tuple[Slope, ...]:
@@ -279,27 +290,27 @@ def slopes(peaks: Peaks) -> tuple[Slope, ...]:
     )
 
 
-def _same(one: ComputePlace, other: ComputePlace) -> bool:
-    cpus_differ = one.device == "cpu" and one.threads != other.threads
-    return one.device == other.device and one.precision == other.precision and not cpus_differ
+def _same(place: ComputePlace, other: ComputePlace) -> bool:
+    cpus_differ = place.device == "cpu" and place.threads != other.threads
+    return place.device == other.device and place.precision == other.precision and not cpus_differ
 
 
-def _times(one: Product, devices: int) -> Product:
-    stated = one.datasheet_flop_per_s
+def _times(product: Product, devices: int) -> Product:
+    stated = product.datasheet_flop_per_s
     return replace(
-        one,
-        best_flop_per_s=one.best_flop_per_s * devices,
-        median_flop_per_s=one.median_flop_per_s * devices,
+        product,
+        best_flop_per_s=product.best_flop_per_s * devices,
+        median_flop_per_s=product.median_flop_per_s * devices,
         datasheet_flop_per_s=None if stated is None else stated * devices,
     )
 
 
-def _wider(one: Slope, devices: int) -> Slope:
-    copy = one.copy_byte_per_s
+def _wider(slope: Slope, devices: int) -> Slope:
+    copy = slope.copy_byte_per_s
     return replace(
-        one,
-        best_byte_per_s=one.best_byte_per_s * devices,
-        median_byte_per_s=one.median_byte_per_s * devices,
+        slope,
+        best_byte_per_s=slope.best_byte_per_s * devices,
+        median_byte_per_s=slope.median_byte_per_s * devices,
         copy_byte_per_s=None if copy is None else copy * devices,
     )
 
@@ -329,7 +340,7 @@ def _share(title: str, cell: CellSummary, work: Work | None, of_one: MachinePeak
     place, step, devices = place_of(cell), cell.step_time, devices_of(cell.settings)
     measured = of_one.together(devices)
     flops, moved = flops_per_step(cell.settings, work), bytes_per_step(_as_ran(cell), work)
-    roof, own = measured.product(place), measured.product(place, cell.settings.backend)
+    roof, own_product = measured.product(place), measured.product(place, cell.settings.backend)
     peak, slope = (roof.best_flop_per_s if roof else None), measured.slope(place)
     intensity = flops / moved if flops and moved else None
     stated = roof.datasheet_flop_per_s if roof else None
@@ -349,8 +360,8 @@ def _share(title: str, cell: CellSummary, work: Work | None, of_one: MachinePeak
         share_of_peak=_over(achieved, peak),
         low=_over(flops, peak, step.high if step else None),
         high=_over(flops, peak, step.low if step else None),
-        own_gemm_flop_per_s=own.best_flop_per_s if own else None,
-        share_of_own_gemm=_over(achieved, own.best_flop_per_s if own else None),
+        own_gemm_flop_per_s=own_product.best_flop_per_s if own_product else None,
+        share_of_own_gemm=_over(achieved, own_product.best_flop_per_s if own_product else None),
         roof_flop_per_s=min(peak, intensity * slope.best_byte_per_s) if peak and intensity and slope else None,
         datasheet_flop_per_s=stated,
         mfu=_over(achieved, stated),
@@ -403,17 +414,17 @@ def _notes(peaks: Peaks | None) -> Iterable[str]:
     if peaks is None:
         yield "no peaks measured for this machine and these versions: measure them there with: runner roofline"
         return
-    if whose := other_gpu_note(peaks):
-        yield whose
+    if gpu_note := other_gpu_note(peaks):
+        yield gpu_note
     if peaks.other_cpu_share is not None and peaks.other_cpu_share > QUIET_SHARE:
         yield (
             f"other processes used {percentage(peaks.other_cpu_share)} of the CPU time while the "
             "peaks were measured: they may be too low; measure again with --measure when the machine is quiet"
         )
-    for what, reason in sorted(peaks.refused.items()):
-        yield f"not timed: {what}: {reason}"
-    for what, note in sorted(peaks.notes.items()):
-        yield f"{what}: {note}"
+    for measurement, reason in sorted(peaks.refused.items()):
+        yield f"not timed: {measurement}: {reason}"
+    for measurement, note in sorted(peaks.notes.items()):
+        yield f"{measurement}: {note}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,20 +477,20 @@ def datasheet(product: str | None) -> Datasheet | None:
     return next((sheet for sheet in SHEETS if sheet.product == name), None)
 
 
-def merged(own: Peaks, others: Iterable[Peaks]) -> Peaks:
-    """Return `own`, which has figures of a GPU, with the newest ones of other backends from the same GPU."""
-    for other in sorted(others, key=lambda one: one.measured_at, reverse=True):
-        if same_gpu(own, other):
-            own = _with_backends_of(own, other)
-    return own
+def merged(peaks: Peaks, others: Iterable[Peaks]) -> Peaks:
+    """Return `peaks`, which has figures of a GPU, with the newest ones of other backends from the same GPU."""
+    for other in sorted(others, key=lambda other_peaks: other_peaks.measured_at, reverse=True):
+        if same_gpu(peaks, other):
+            peaks = _with_backends_of(peaks, other)
+    return peaks
 
 
-def same_gpu(one: Peaks, other: Peaks) -> bool:
+def same_gpu(peaks: Peaks, other: Peaks) -> bool:
     """Return whether both measured the same GPU: by its UUID; if one lacks it, by host and product name."""
-    if one.gpu_uuid and other.gpu_uuid:
-        return one.gpu_uuid == other.gpu_uuid
-    product = one.devices.get(DEVICE)
-    same_host = one.machine.host_id == other.machine.host_id
+    if peaks.gpu_uuid and other.gpu_uuid:
+        return peaks.gpu_uuid == other.gpu_uuid
+    product = peaks.devices.get(DEVICE)
+    same_host = peaks.machine.host_id == other.machine.host_id
     return product is not None and product == other.devices.get(DEVICE) and same_host
 
 
@@ -490,26 +501,26 @@ def backends(peaks: Peaks) -> tuple[str, ...]:
 
 def other_gpu_note(peaks: Peaks) -> str | None:
     """Return a note on the backends that a GPU's peaks are of; None without a GPU."""
-    found = backends(peaks)
-    if not found:
+    timed_backends = backends(peaks)
+    if not timed_backends:
         return None
-    if len(found) > 1:
-        return f"the GPU's peaks are the best of {', '.join(found)}, each measured on this GPU"
+    if len(timed_backends) > 1:
+        return f"the GPU's peaks are the best of {', '.join(timed_backends)}, each measured on this GPU"
     return (
-        f"the GPU's peaks are of {found[0]}, this image's backend only: measure them with the other backends' GPU "
-        "images too, into the same results folder, with: runner roofline --measure"
+        f"the GPU's peaks are of {timed_backends[0]}, this image's backend only: measure them with the other backends' "
+        "GPU images too, into the same results folder, with: runner roofline --measure"
     )
 
 
-def _with_backends_of(own: Peaks, other: Peaks) -> Peaks:
-    known, timed = backends(own), {stream.by for stream in own.streams if stream.device == DEVICE}
-    gemms = [one for one in other.gemms if one.device == DEVICE and one.backend not in known]
-    streams = [one for one in other.streams if one.device == DEVICE and one.by not in timed]
+def _with_backends_of(peaks: Peaks, other: Peaks) -> Peaks:
+    known_backends, timed = backends(peaks), {stream.by for stream in peaks.streams if stream.device == DEVICE}
+    gemms = [gemm for gemm in other.gemms if gemm.device == DEVICE and gemm.backend not in known_backends]
+    streams = [stream for stream in other.streams if stream.device == DEVICE and stream.by not in timed]
     # On a GPU the number of CPUs does not identify a figure, and images may have different ones.
-    threads = next(gemm.threads for gemm in own.gemms if gemm.device == DEVICE)
+    threads = next(gemm.threads for gemm in peaks.gemms if gemm.device == DEVICE)
     return replace(
-        own,
-        gemms=own.gemms + [replace(one, threads=threads) for one in gemms],
-        streams=own.streams + [replace(one, threads=threads) for one in streams],
-        devices=other.devices | own.devices,
+        peaks,
+        gemms=peaks.gemms + [replace(gemm, threads=threads) for gemm in gemms],
+        streams=peaks.streams + [replace(stream, threads=threads) for stream in streams],
+        devices=other.devices | peaks.devices,
     )

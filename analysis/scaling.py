@@ -78,7 +78,10 @@ class DeviceScaling:
             return "not known"
         speed_up = self.ratio.estimate
         if self.ratio.machines_disagree:
-            return f"the {noun([one.machine for one in self.ratio.by_machine])} disagree: {at_each(self.ratio)}"
+            return (
+                f"the {noun([machine_ratio.machine for machine_ratio in self.ratio.by_machine])} disagree: "
+                f"{at_each(self.ratio)}"
+            )
         if speed_up.bounds is None:
             return too_few([self.ratio])
         if not speed_up.excludes(1.0):
@@ -88,13 +91,13 @@ class DeviceScaling:
     @property
     def text(self) -> str:
         """The result as one line, such as `torch 1.62x [1.55 1.70] on 2 devices, efficiency 81 %`."""
-        where = f"on {self.devices} devices"
+        devices_text = f"on {self.devices} devices"
         communication = f"communication {self.spent.share_text} ({self.spent.how})" if self.spent else ""
         if self.speed_up is None or self.efficiency is None:
-            parts = [f"{self.settings.backend} {where}: {self.missing}", communication]
+            parts = [f"{self.settings.backend} {devices_text}: {self.missing}", communication]
         else:
             reached = "" if self.verdict == FASTER else f" ({self.verdict})"
-            gain = f"{self.settings.backend} {bracketed(self.speed_up)} {where}{reached}"
+            gain = f"{self.settings.backend} {bracketed(self.speed_up)} {devices_text}{reached}"
             figures = (gain, f"efficiency {percentage(self.efficiency.centre)}", communication)
             parts = [", ".join(figure for figure in figures if figure), self.compiled, self.fed]
         return "; ".join(part for part in parts if part)
@@ -143,19 +146,19 @@ def _paired(alone: CellSummary, cell: CellSummary) -> tuple[Mapping[str, Sequenc
 
     Without `parallel_devices` records name no GPUs: they are the first ones that the matrix allows, the one among them.
     """
-    one, several = ({(host_of_place(r.place), r.repeat): r for r in of.measured} for of in (alone, cell))
-    apart = {block: _apart(record, several[block]) for block, record in one.items() if block in several}
-    if logs := paired_at_machines({block: one[block] for block, why in apart.items() if not why}, several):
+    single, several = ({(host_of_place(r.place), r.repeat): r for r in of.measured} for of in (alone, cell))
+    apart = {block: _apart(record, several[block]) for block, record in single.items() if block in several}
+    if logs := paired_at_machines({block: single[block] for block, why in apart.items() if not why}, several):
         return logs, ""
     return {}, next(filter(None, apart.values()), "no repeat in common with one device")
 
 
-def _apart(one: Record, several: Record) -> str:
+def _apart(record: Record, several: Record) -> str:
     """Return why the GPU of one device is not one of several's; empty if it is, or if no session gave them GPUs."""
-    own, group = set(gpus_of_place(one.place)), set(gpus_of_place(several.place))
-    if bool(own) != bool(group):
+    gpus, group = set(gpus_of_place(record.place)), set(gpus_of_place(several.place))
+    if bool(gpus) != bool(group):
         return "a part of the run began without parallel_devices, and names no GPU"
-    return "" if own <= group else "one device was measured on another GPU"
+    return "" if gpus <= group else "one device was measured on another GPU"
 
 
 def _missing(cell: CellSummary, alone: CellSummary | None) -> str:
@@ -170,8 +173,8 @@ def _missing(cell: CellSummary, alone: CellSummary | None) -> str:
 
 def _compiled(cell: CellSummary, alone: CellSummary) -> str:
     """Return how the steps were compiled, if one device's differs; else an empty text."""
-    one, several = ({r.resolved.jit_compile for r in of.measured if r.resolved} for of in (alone, cell))
-    if one == several or one != {True}:
+    single, several = ({r.resolved.jit_compile for r in of.measured if r.resolved} for of in (alone, cell))
+    if single == several or single != {True}:
         return ""
     why = TABLE[cell.settings.backend].not_compiled
     return f"one device runs a compiled step, {cell.settings.devices} devices do not" + (f" ({why})" if why else "")
@@ -213,8 +216,10 @@ def communication_text(share: float) -> str:
 
 def step_breakdown(measured: Iterable[Communication | None]) -> StepBreakdown | None:
     """Return the medians over the repeats in which collectives were timed; None if they were in none."""
-    timed = [one for one in measured if one is not None]
+    timed = [communication for communication in measured if communication is not None]
     if not timed:
         return None
-    step_time_s, share = (statistics.median(getattr(one, name) for one in timed) for name in ("step_time_s", "share"))
+    step_time_s, share = (
+        statistics.median(getattr(communication, name) for communication in timed) for name in ("step_time_s", "share")
+    )
     return StepBreakdown(timed[0].method, step_time_s, share)

@@ -80,11 +80,11 @@ def cut(session: Labelled, blocks: int = MIN_BLOCKS) -> dict[str, list[list[floa
 
     The remaining blocks at the end of a cell are not used.
     """
-    found: dict[str, list[list[float]]] = {}
+    by_backend: dict[str, list[list[float]]] = {}
     for backend, logs in _logs(session):
         for start in range(0, len(logs) - blocks + 1, blocks):
-            found.setdefault(backend, []).append(logs[start : start + blocks])
-    return found
+            by_backend.setdefault(backend, []).append(logs[start : start + blocks])
+    return by_backend
 
 
 def findings(sessions: Sequence[Labelled], blocks: int = MIN_BLOCKS) -> list[SelftestResult]:
@@ -93,8 +93,8 @@ def findings(sessions: Sequence[Labelled], blocks: int = MIN_BLOCKS) -> list[Sel
     for session in sessions:
         for backend, comparisons in cut(session, blocks).items():
             by_backend.setdefault(backend, []).extend(comparisons)
-    everything = [comparison for comparisons in by_backend.values() for comparison in comparisons]
-    named = {**dict(sorted(by_backend.items())), "all": everything}
+    all_comparisons = [comparison for comparisons in by_backend.values() for comparison in comparisons]
+    named = {**dict(sorted(by_backend.items())), "all": all_comparisons}
     return [_finding(name, len(sessions), comparisons) for name, comparisons in named.items() if comparisons]
 
 
@@ -107,10 +107,10 @@ def pooled(sessions: Iterable[Labelled]) -> list[str]:
             if name in record.versions:
                 facts.setdefault(f"{name} versions", set()).add(record.versions[name])
     return [
-        f"{name} differ among these sessions ({len(found) if name == 'machines' else ', '.join(sorted(found))}): "
+        f"{name} differ among these sessions ({len(distinct) if name == 'machines' else ', '.join(sorted(distinct))}): "
         "the rates are over all of them"
-        for name, found in facts.items()
-        if len(found) > 1
+        for name, distinct in facts.items()
+        if len(distinct) > 1
     ]
 
 
@@ -118,7 +118,7 @@ def gate_alarms(sessions: Iterable[Labelled], rule: Rule) -> Rate:
     """Return the rate of sessions in which a gate over all cells and blocks reports a regression."""
     outcomes = []
     for session in sessions:
-        logs = {f"{number} {backend}": found for number, (backend, found) in enumerate(_logs(session))}
+        logs = {f"{number} {backend}": session_logs for number, (backend, session_logs) in enumerate(_logs(session))}
         verdicts = judge(logs, rule).values()
         outcomes.append(any(verdict.outcome is GateOutcome.REGRESSED for verdict in verdicts))
     return Rate(sum(outcomes), len(outcomes))
@@ -126,14 +126,14 @@ def gate_alarms(sessions: Iterable[Labelled], rule: Rule) -> Rate:
 
 def named(sessions: Sequence[Labelled], rule: Rule) -> dict[str, dict[RegressionKind, Rate]]:
     """Return, by backend, the rate of comparisons that report each regression kind; a cell of a session is one."""
-    found: dict[str, list[tuple[RegressionKind, ...]]] = {}
+    kinds_by_backend: dict[str, list[tuple[RegressionKind, ...]]] = {}
     for base, new in sessions:
-        for one in versus(base, new, rule).comparisons:
-            if one.facets:
-                found.setdefault(one.either.settings.backend, []).append(one.facets.kinds)
+        for comparison in versus(base, new, rule).comparisons:
+            if comparison.facets:
+                kinds_by_backend.setdefault(comparison.either.settings.backend, []).append(comparison.facets.kinds)
     return {
         backend: {kind: Rate(sum(kind in kinds for kinds in several), len(several)) for kind in RegressionKind}
-        for backend, several in sorted(found.items())
+        for backend, several in sorted(kinds_by_backend.items())
     }
 
 

@@ -141,8 +141,8 @@ def parts_of(head: Head, spans: Iterable[Span], steps_a_call: int = 1) -> StepPa
         for key, time_ns in call.times_ns.items():
             times.setdefault(key, [0.0] * len(calls))[number] += time_ns / 1e9 / steps_a_call
         counts.update(call.counts)
-    each = max(1, len(calls)) * steps_a_call
-    parts = {key: Part(tuple(times_s), counts[key] / each) for key, times_s in times.items()}
+    step_count = max(1, len(calls)) * steps_a_call
+    parts = {key: Part(tuple(times_s), counts[key] / step_count) for key, times_s in times.items()}
     return StepParts(head.backend, head.device, parts)
 
 
@@ -161,7 +161,7 @@ def _calls(worker: WorkerSpans) -> list[BackendCall]:
         tracks = [list(track.between(window)) for track in worker.tracks]
         work = [(start, stop, keys[key]) for track in tracks for start, stop, key in _innermost(track)]
         _divide([*marks, *work], window, slots)
-        for start, number in (one for track in tracks for one in _working(track)):
+        for start, number in (span for track in tracks for span in _working(track)):
             key, step = keys[number]
             slots.of(step, start).counts[key] += 1
     return slots.calls
@@ -177,35 +177,35 @@ class _Slots:
 
     def __init__(self, worker: WorkerSpans) -> None:
         self.begins = [begin for begin, _, _ in worker.steps]
-        self._numbers = {number: at for at, (_, _, number) in enumerate(worker.steps)}
+        self._numbers = {number: index for index, (_, _, number) in enumerate(worker.steps)}
         self.calls = [BackendCall({}, Counter()) for _ in self.begins or worker.windows]
 
     def of(self, step: int | None, time: int) -> BackendCall:
         """Return the step with a number, or at a time."""
-        at = None if step is None else self._numbers.get(step)
-        return self.calls[max(0, bisect_right(self.begins, time) - 1) if at is None else at]
+        index = None if step is None else self._numbers.get(step)
+        return self.calls[max(0, bisect_right(self.begins, time) - 1) if index is None else index]
 
 
 def _divide(segments: Iterable[tuple[int, int, StepKey]], window: Window, slots: _Slots) -> None:
     """Divide the moments of a window among what runs in them."""
     begin, end = window
-    events: list[Event] = [(at, 0, None) for at in (begin, end, *slots.begins) if begin <= at <= end]
+    events: list[Event] = [(time, 0, None) for time in (begin, end, *slots.begins) if begin <= time <= end]
     for start, stop, key in segments:
         if start < end and stop > begin:
             events += [(max(start, begin), 1, key), (min(stop, end), -1, key)]
     open_now: Counter[StepKey] = Counter()
     before = begin
     last: StepKey | None = None
-    for at, change, changed in sorted(events, key=itemgetter(0)):
-        if at > before:
-            running = [one for one in open_now.elements() if one[0].place in WORKING]
-            idle = None if running else next((one for one in IDLE if open_now[one]), IDLE[-1])
-            for own, step in [idle] if idle else running:
+    for time, change, changed in sorted(events, key=itemgetter(0)):
+        if time > before:
+            running = [step_key for step_key in open_now.elements() if step_key[0].place in WORKING]
+            idle = None if running else next((idle_key for idle_key in IDLE if open_now[idle_key]), IDLE[-1])
+            for part_key, step in [idle] if idle else running:
                 times_ns = slots.of(step, before).times_ns
-                times_ns[own] = times_ns.get(own, 0.0) + (at - before) / max(1, len(running))
+                times_ns[part_key] = times_ns.get(part_key, 0.0) + (time - before) / max(1, len(running))
             if idle and idle is not last:
                 slots.of(None, before).counts[idle[0]] += 1
-            before = at
+            before = time
             last = idle
         if changed is not None:
             open_now[changed] += change
@@ -219,16 +219,16 @@ def _working(spans: Iterable[Worked]) -> Iterator[tuple[int, int]]:
 def _innermost(spans: Iterable[Worked]) -> Iterator[Worked]:
     """Yield the times in which each span of a track is the innermost one, in order."""
     stack: list[tuple[int, int]] = []  # end, key
-    at = 0
+    time = 0
     for start, end, key in chain(spans, [(MOST_NS, MOST_NS, 0)]):
         while stack and stack[-1][0] <= start:
-            stop, own = stack.pop()
-            if at < stop:
-                yield at, stop, own
-                at = stop
-        if stack and at < start:
-            yield at, start, stack[-1][1]
-        at = start
+            stop, open_key = stack.pop()
+            if time < stop:
+                yield time, stop, open_key
+                time = stop
+        if stack and time < start:
+            yield time, start, stack[-1][1]
+        time = start
         stack.append((end, key))
 
 
@@ -295,33 +295,33 @@ def half_width_s(rows: Iterable[AlignedPart]) -> float | None:
 
 def _steps(parts: Sequence[Part | None]) -> list[float]:
     """Return the sum of these parts in each step."""
-    found = [part.times_s for part in parts if part is not None]
-    return [sum(times_s) for times_s in zip(*found, strict=True)]
+    times_by_part = [part.times_s for part in parts if part is not None]
+    return [sum(times_s) for times_s in zip(*times_by_part, strict=True)]
 
 
 def _keyed(side: StepParts, renamed: Mapping[str, str], same_backend: bool) -> dict[PartKey, Part]:
-    found: dict[PartKey, Part] = {}
+    parts: dict[PartKey, Part] = {}
     for key, part in side.parts.items():
         layer = renamed.get(key.layer, key.layer) if key.layer else None
         op = _HASH.sub("...", key.op) if key.op and same_backend else None
         place = (
             key.place if same_backend or key.place not in WORKING - {TrackPlace.COMMUNICATION} else TrackPlace.COMPUTE
         )
-        own = PartKey(place, key.phase, layer, op)
-        found[own] = _sum(found[own], part) if own in found else part
-    return found
+        renamed_key = PartKey(place, key.phase, layer, op)
+        parts[renamed_key] = _sum(parts[renamed_key], part) if renamed_key in parts else part
+    return parts
 
 
-def _sum(one: Part, other: Part) -> Part:
-    return Part(tuple(map(sum, zip(one.times_s, other.times_s, strict=True))), one.count + other.count)
+def _sum(part: Part, other: Part) -> Part:
+    return Part(tuple(map(sum, zip(part.times_s, other.times_s, strict=True))), part.count + other.count)
 
 
 def _renamed(base: Sequence[str], new: Sequence[str]) -> dict[str, str]:
     """Return the layers of new that have another name in base, where the order of the layers identifies them."""
     common = set(base) & set(new)
-    found: dict[str, str] = {}
+    renamed: dict[str, str] = {}
     for kind, start, end, new_start, new_end in SequenceMatcher(None, base, new, autojunk=False).get_opcodes():
         pairs = zip(base[start:end], new[new_start:new_end], strict=False)
         if kind == "replace" and end - start == new_end - new_start:
-            found |= {now: then for then, now in pairs if not common & {then, now}}
-    return found
+            renamed |= {now: then for then, now in pairs if not common & {then, now}}
+    return renamed

@@ -95,7 +95,7 @@ class _TrackSpans:
 
     def between(self, window: Window) -> Iterator[Worked]:
         """Yield the spans that begin within a window, in their order."""
-        first, after = (bisect_left(self.starts, at) for at in window)
+        first, after = (bisect_left(self.starts, edge) for edge in window)
         return zip(self.starts[first:after], self.ends[first:after], self.keys[first:after], strict=True)
 
 
@@ -154,10 +154,12 @@ class WorkerSpans:
         self.steps = sorted((begin, end, step) for step, begin, end in steps)
         self.fetches = trace.fetches.get(number) or trace.fetches.get(0, [])
         ends = [(step, begin, max(end, trace.ends.get((number, step), 0))) for step, begin, end in sorted(steps)]
-        known = any(worker == number for worker, _ in trace.ends)
+        has_ends = any(worker == number for worker, _ in trace.ends)
         self.windows = list(self._windows(ends, head.epochs))
         if head.device != "cpu" and steps:
-            on_device = self._of_device(trace, number, ends, head.epochs) if known else self._until_idle(self.windows)
+            on_device = (
+                self._of_device(trace, number, ends, head.epochs) if has_ends else self._until_idle(self.windows)
+            )
             self.windows = list(on_device)
         self.counted = self.counted or self.windows
         self.window_ns = sum(end - begin for begin, end in self.windows)
@@ -173,22 +175,26 @@ class WorkerSpans:
                 work += [self._host] if self._host else []
                 yield min(begin for begin, _ in work), max(end for _, end in work)
             return
-        each = max(1, len(steps) // epochs)
-        for at in range(0, len(steps), each):
-            group = steps[at : at + each]
+        steps_each = max(1, len(steps) // epochs)
+        for start in range(0, len(steps), steps_each):
+            group = steps[start : start + steps_each]
             yield group[0][1], max(end for _, _, end in group)
 
     def _of_device(
         self, trace: TraceSpans, number: int, steps: Sequence[tuple[int, int, int]], epochs: int
     ) -> Iterator[Window]:
         """Yield each traced epoch's window on the device's clock."""
-        each = max(1, len(steps) // epochs)
-        for at in range(0, len(steps), each):
-            own = [(step, begin, end) for step, begin, end in steps[at : at + each] if (number, step) in trace.ends]
-            if not own:
+        steps_each = max(1, len(steps) // epochs)
+        for start in range(0, len(steps), steps_each):
+            traced_steps = [
+                (step, begin, end)
+                for step, begin, end in steps[start : start + steps_each]
+                if (number, step) in trace.ends
+            ]
+            if not traced_steps:
                 continue
-            ends = sorted(trace.ends[number, step] for step, _, _ in own)
-            first = own[0][0]
+            ends = sorted(trace.ends[number, step] for step, _, _ in traced_steps)
+            first = traced_steps[0][0]
             begin_ns = trace.begins[number, first]
             marked_ns = next(end - begin for begin, end, step in self.steps if step == first)
             period_ns = (ends[-1] - ends[0]) // (len(ends) - 1) if len(ends) > 1 else marked_ns
@@ -208,9 +214,9 @@ class WorkerSpans:
         An operator that only starts or waits for a collective, on the thread of a CPU, is no computation.
         """
         starts = {(TrackKind.COMPUTE, Phase.COMMUNICATION)}
-        wanted = {at for at, key in enumerate(self.keys) if key[3] in kinds and (key[3], key[2]) not in starts}
+        numbers = {number for number, key in enumerate(self.keys) if key[3] in kinds and (key[3], key[2]) not in starts}
         spans = chain.from_iterable(self.within())
-        return round(covered((start, stop) for start, stop, key in spans if key in wanted))
+        return round(covered((start, stop) for start, stop, key in spans if key in numbers))
 
     def within(self) -> Iterator[Iterator[Worked]]:
         """Yield, for each track, the spans that begin within a window, in their order."""
@@ -255,9 +261,9 @@ def _overlap_share(workers: Iterable[WorkerSpans]) -> float | None:
     """Return the share of communication time in which the same worker also computed; None without communication."""
     together = communicated = 0
     for worker in workers:
-        own, computed = worker.busy_with(TrackKind.COMMUNICATION), worker.busy_with(TrackKind.COMPUTE)
-        communicated += own
-        together += own + computed - worker.busy_with(TrackKind.COMMUNICATION, TrackKind.COMPUTE)
+        communication_ns, computed = worker.busy_with(TrackKind.COMMUNICATION), worker.busy_with(TrackKind.COMPUTE)
+        communicated += communication_ns
+        together += communication_ns + computed - worker.busy_with(TrackKind.COMMUNICATION, TrackKind.COMPUTE)
     return together / communicated if communicated else None
 
 
@@ -327,10 +333,14 @@ class OperationShift:
 def largest_shifts(before: TraceSummary, after: TraceSummary, count: int = MOST_SHOWN) -> list[OperationShift]:
     """Return the operations that differ most, the largest difference first; empty if a trace has no steps."""
     times = [_per_step(table) for table in (before, after)]
-    shifts = [OperationShift(name, *(one.get(name, 0.0) for one in times)) for name in {**times[0], **times[1]}]
-    found = sorted((one for one in shifts if one.shift_s), key=lambda one: (-abs(one.shift_s), one.name or ""))
-    return found[:count] if all(times) else []
+    shifts = [
+        OperationShift(name, *(side_times.get(name, 0.0) for side_times in times)) for name in {**times[0], **times[1]}
+    ]
+    ranked = sorted(
+        (shift for shift in shifts if shift.shift_s), key=lambda shift: (-abs(shift.shift_s), shift.name or "")
+    )
+    return ranked[:count] if all(times) else []
 
 
 def _per_step(table: TraceSummary) -> dict[str | None, float]:
-    return {one.name: one.time_s / table.steps for one in table.by_operation} if table.steps else {}
+    return {operation.name: operation.time_s / table.steps for operation in table.by_operation} if table.steps else {}

@@ -40,24 +40,24 @@ def no_answer(url: str) -> str | None:
     request = urllib.request.Request(url, json.dumps(KNOWN).encode(), {"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            found = json.load(answer)
+            document = json.load(answer)
     except (OSError, ValueError) as error:
         return f"{url}: {error}"
-    known = isinstance(found, dict) and found.get("vulns")
-    return None if known else f"{url}: does not know that {KNOWN['package']} {KNOWN['version']} is vulnerable"
+    is_known = isinstance(document, dict) and document.get("vulns")
+    return None if is_known else f"{url}: does not know that {KNOWN['package']} {KNOWN['version']} is vulnerable"
 
 
 def accepted(lines: Iterable[str]) -> list[str]:
     """Return the identifiers of accepted vulnerabilities. Raises ValueError for one without a reason."""
-    found = []
+    identifiers = []
     for line in lines:
         identifier, _, reason = line.strip().partition(" ")
         if not identifier or identifier.startswith("#"):
             continue
         if not reason:
             raise ValueError(f"{ACCEPTED.name}: {identifier}: must have a reason after it")
-        found.append(identifier)
-    return found
+        identifiers.append(identifier)
+    return identifiers
 
 
 def main() -> int:
@@ -80,7 +80,7 @@ def one_of_each(versions: Iterable[tuple[str, str]]) -> list[list[str]]:
     """Return the requirements, divided so that no part has two versions of a package, which pip-audit refuses."""
     parts: list[dict[str, str]] = []
     for name, version in versions:
-        part = next((one for one in parts if name not in one), None)
+        part = next((part for part in parts if name not in part), None)
         if part is None:
             parts.append(part := {})
         part[name] = version
@@ -88,8 +88,8 @@ def one_of_each(versions: Iterable[tuple[str, str]]) -> list[list[str]]:
 
 
 def _pins(lock: Path) -> list[Requirement]:
-    found, _ = check_locks.pins(lock.read_text(encoding="utf-8"))
-    return found
+    requirements, _ = check_locks.pins(lock.read_text(encoding="utf-8"))
+    return requirements
 
 
 def _looked_up(url: str, ignored: Iterable[str], requirements: Iterable[str]) -> int:

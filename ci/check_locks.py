@@ -85,7 +85,7 @@ def required(pyproject: dict[str, Any], lock: Lock) -> list[Requirement]:
 
 def pins(text: str) -> tuple[list[Requirement], list[str]]:
     """The pinned requirements of a lock's text, and the problems of its lines."""
-    found, problems = [], []
+    requirements, problems = [], []
     joined = re.sub(r"\\\n", " ", text)
     for line in filter(None, (line.partition("#")[0].strip() for line in joined.splitlines())):
         pin, *hashes = re.split(r"\s+--hash=sha256:", line)
@@ -99,26 +99,26 @@ def pins(text: str) -> tuple[list[Requirement], list[str]]:
             continue
         if not hashes and requirement.name != "torch":
             problems.append(f"{requirement.name} has no hash")
-        found.append(requirement)
-    return found, problems
+        requirements.append(requirement)
+    return requirements, problems
 
 
-def misfit(wanted: Requirement, pinned: list[Requirement], python: str) -> str | None:
+def misfit(requirement: Requirement, pinned: list[Requirement], python: str) -> str | None:
     """Why the pins do not satisfy the wanted requirement under that Python, or None if they do."""
     environment = {"python_version": python, "python_full_version": f"{python}.0", **PLATFORM}
-    if wanted.marker is not None and not wanted.marker.evaluate(environment):
+    if requirement.marker is not None and not requirement.marker.evaluate(environment):
         return None
-    name = canonicalize_name(wanted.name)
+    name = canonicalize_name(requirement.name)
     matching = [
         pin
         for pin in pinned
         if canonicalize_name(pin.name) == name and (pin.marker is None or pin.marker.evaluate(environment))
     ]
     if len(matching) != 1:
-        return f"{wanted} needs one pin under Python {python}, got {[str(pin) for pin in matching]}"
+        return f"{requirement} needs one pin under Python {python}, got {[str(pin) for pin in matching]}"
     version = str(matching[0].specifier).removeprefix("==")
-    if not wanted.specifier.contains(version, prereleases=True):
-        return f"{wanted} does not allow the pinned {version}"
+    if not requirement.specifier.contains(version, prereleases=True):
+        return f"{requirement} does not allow the pinned {version}"
     return None
 
 
@@ -126,9 +126,11 @@ def problems_of(lock: Lock, pyproject: dict[str, Any], texts: dict[str, str]) ->
     """Everything that is wrong with one lock, given the texts of all."""
     names = [lock.name, TORCH_BUILD] if lock.torch_apart else [lock.name]
     parsed = [pins(texts.get(name, "")) for name in names]
-    pinned = [pin for found, _ in parsed for pin in found]
+    pinned = [pin for requirements, _ in parsed for pin in requirements]
     problems = [problem for _, wrong in parsed for problem in wrong]
-    misfits = (misfit(wanted, pinned, python) for wanted in required(pyproject, lock) for python in lock.pythons)
+    misfits = (
+        misfit(requirement, pinned, python) for requirement in required(pyproject, lock) for python in lock.pythons
+    )
     return [f"locks/{lock.name}.txt: {problem}" for problem in dict.fromkeys([*problems, *filter(None, misfits)])]
 
 

@@ -105,11 +105,11 @@ def gpu_build(service: str, pinned: dict[str, str]) -> Build | None:
     """The GPU build that a lock pins; None for a service without a GPU. Raises for a build that is not in the table."""
     if not service.endswith("-gpu"):
         return None
-    found = [one for one in BUILDS if one.service == service and pinned.get(one.package) == one.version]
-    assert found, (
+    builds = [build for build in BUILDS if build.service == service and pinned.get(build.package) == build.version]
+    assert builds, (
         f"{service}: add the GPU build of its lock to runner/machine/preflight.py (python ci/gpu_code.py WHEEL)"
     )
-    return found[0]
+    return builds[0]
 
 
 def row(service: str, pinned: dict[str, str]) -> Row:
@@ -120,9 +120,9 @@ def row(service: str, pinned: dict[str, str]) -> Row:
         next((version for name, version in pinned.items() if name.startswith(f"nvidia-{library}-")), None)
         for library in ("cudnn", "nccl")
     )
-    found = Row(service, f"{name} {pinned[name]}", pinned["keras"], cuda, cudnn, nccl)
+    service_row = Row(service, f"{name} {pinned[name]}", pinned["keras"], cuda, cudnn, nccl)
     assert (cuda is not None) == service.endswith("-gpu"), f"{service}: CUDA {cuda}"
-    return found
+    return service_row
 
 
 def image_python(dockerfile: str) -> tuple[str, str]:
@@ -139,8 +139,8 @@ def document(root: Path = ROOT) -> str:
         lock = (root / "locks" / f"{service}.txt").read_text(encoding="utf-8")
         if service == "torch-cpu":
             lock += (root / "locks" / "torch-build-cpu.txt").read_text(encoding="utf-8")
-        found = row(service, pins(lock))
-        rows.append(replace(found, build=gpu_build(service, pins(lock))).text())
+        service_row = row(service, pins(lock))
+        rows.append(replace(service_row, build=gpu_build(service, pins(lock))).text())
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pythons = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)]
     versions = f"{', '.join(pythons[:-1])} and {pythons[-1]}"

@@ -27,10 +27,16 @@ def families() -> dict[str, str]:
 
 def main() -> None:
     """Update the file."""
-    found = json.loads(SOURCES.read_bytes()) if SOURCES.exists() else {}
-    known = families()
-    found.update({name: source_hash(known[name]) for name in (sys.argv[1:] or known) if name in known})
-    SOURCES.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    hashes = json.loads(SOURCES.read_bytes()) if SOURCES.exists() else {}
+    sources_by_family = families()
+    hashes.update(
+        {
+            name: source_hash(sources_by_family[name])
+            for name in (sys.argv[1:] or sources_by_family)
+            if name in sources_by_family
+        }
+    )
+    SOURCES.write_text(json.dumps(hashes, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,25 +22,25 @@ KINDS = {PTX: "compute", MACHINE_CODE: "sm"}
 
 def gpu_code(data: bytes) -> Counter[str]:
     """Return how many pieces of code there are for each target (sm_80: machine code, compute_90: PTX)."""
-    found: Counter[str] = Counter()
+    targets: Counter[str] = Counter()
     start = data.find(MAGIC)
     while start != -1:
         header_bytes, size = struct.unpack_from("<HQ", data, start + 6) if start + HEADER_BYTES <= len(data) else (0, 0)
         if header_bytes == HEADER_BYTES:
-            found.update(_entries(data, start + HEADER_BYTES, min(start + HEADER_BYTES + size, len(data))))
+            targets.update(_entries(data, start + HEADER_BYTES, min(start + HEADER_BYTES + size, len(data))))
         start = data.find(MAGIC, start + 4)
-    return found
+    return targets
 
 
 def _entries(data: bytes, place: int, end: int) -> list[str]:
-    found = []
+    targets = []
     while place + ENTRY_BYTES <= end:
         kind, _, header_bytes, size = struct.unpack_from("<HHIQ", data, place)
         if kind not in KINDS or header_bytes < ARCH_OFFSET + 4:
             break
-        found.append(f"{KINDS[kind]}_{struct.unpack_from('<I', data, place + ARCH_OFFSET)[0]}")
+        targets.append(f"{KINDS[kind]}_{struct.unpack_from('<I', data, place + ARCH_OFFSET)[0]}")
         place += header_bytes + size
-    return found
+    return targets
 
 
 def main(paths: list[str]) -> None:
@@ -48,8 +48,8 @@ def main(paths: list[str]) -> None:
     for path in paths:
         with zipfile.ZipFile(path) as wheel:
             for name in wheel.namelist():
-                if ".so" in name and (found := gpu_code(wheel.read(name))):
-                    listed = ", ".join(f"{target} ({count})" for target, count in sorted(found.items()))
+                if ".so" in name and (targets := gpu_code(wheel.read(name))):
+                    listed = ", ".join(f"{target} ({count})" for target, count in sorted(targets.items()))
                     print(f"{name}: {listed}")
 
 

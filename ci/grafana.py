@@ -117,7 +117,7 @@ WITH_TABLE = ("comparison", "matrix")
 
 def dashboards() -> dict[str, dict[str, Any]]:
     """Return the dashboards by the names of their files."""
-    overview = [panel for one in questions().values() if one.name != "trend" for panel in _panels(one)]
+    overview = [panel for question in questions().values() if question.name != "trend" for panel in _panels(question)]
     return {
         "overview.json": _dashboard("keras-benchmarks", "Keras benchmarks", overview),
         "trend.json": _dashboard("keras-benchmarks-trend", "Keras benchmarks: trend", _panels(questions()["trend"])),
@@ -132,17 +132,17 @@ def text(dashboard: Mapping[str, Any]) -> str:
 def sql(question: Question) -> str:
     """Return the query of a question with Grafana's variables."""
     body = qualified(question.sql, DATASET, [table.name for table in TABLES])
-    for given in ("workload", "backend", "cell"):
-        body = body.replace(f"@{given}", f"${{{given}:sqlstring}}")
+    for variable in ("workload", "backend", "cell"):
+        body = body.replace(f"@{variable}", f"${{{variable}:sqlstring}}")
     body = body.replace("@since", "'${__from:date:YYYY-MM-DD}'")
     project, dataset = DATASET.split(".")
     return body.replace(project, "${project}").replace(dataset, "${dataset}")
 
 
 def _dashboard(uid: str, title: str, panels: list[dict[str, Any]]) -> dict[str, Any]:
-    for number, one in enumerate(panels):
-        one["id"] = number + 1
-        one["gridPos"] = {"x": 0, "y": number * TALL, "w": WIDE, "h": TALL}
+    for number, panel in enumerate(panels):
+        panel["id"] = number + 1
+        panel["gridPos"] = {"x": 0, "y": number * TALL, "w": WIDE, "h": TALL}
     return {
         "uid": uid,
         "title": title,

@@ -53,15 +53,15 @@ class Link:
 
 def without_code(text: str) -> str:
     """A document in which every character of code is a blank, so that places stay the same."""
-    return CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    return CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
 def markdown_links(file: Path) -> Iterator[Link]:
     """Yield the links of a Markdown file."""
     text = without_code(file.read_text(encoding="utf-8"))
     for pattern in (INLINE, DEFINITION, ATTRIBUTE):
-        for found in pattern.finditer(text):
-            yield Link(file, text.count("\n", 0, found.start(1)) + 1, found[1])
+        for match in pattern.finditer(text):
+            yield Link(file, text.count("\n", 0, match.start(1)) + 1, match[1])
 
 
 @cache
@@ -69,13 +69,13 @@ def markdown_anchors(file: Path) -> frozenset[str]:
     """The anchors of a Markdown file as GitHub makes them from its headings, and those of its HTML."""
     text = file.read_text(encoding="utf-8")
     prose = re.sub(r"^( *)(`{3,}|~{3,}).*?^ *\2.*?$", "", text, flags=re.M | re.S)
-    found: list[str] = re.findall(r"<\w+[^>]*? (?:id|name)=\"([^\"]+)\"", prose)
+    anchors: list[str] = re.findall(r"<\w+[^>]*? (?:id|name)=\"([^\"]+)\"", prose)
     for heading in HEADING.findall(prose):
         words = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)
         slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
-        copies = sum(re.fullmatch(rf"{re.escape(slug)}(-\d+)?", one) is not None for one in found)
-        found.append(f"{slug}-{copies}" if copies else slug)
-    return frozenset(found)
+        copies = sum(re.fullmatch(rf"{re.escape(slug)}(-\d+)?", anchor) is not None for anchor in anchors)
+        anchors.append(f"{slug}-{copies}" if copies else slug)
+    return frozenset(anchors)
 
 
 def markdown_problem(link: Link, root: Path) -> str | None:
@@ -95,8 +95,8 @@ def navigation(entry: object) -> Iterator[str]:
     """Yield the pages of the site's navigation."""
     if isinstance(entry, str):
         yield entry
-    for one in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
-        yield from navigation(one)
+    for nested in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
+        yield from navigation(nested)
 
 
 def navigation_problems(root: Path) -> Iterator[str]:
@@ -126,10 +126,10 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note what one element links to, loads and is named."""
-        given = {key: value for key, value in attrs if value is not None}
-        self.anchors.update(given[key] for key in ("id", "name") if key in given)
-        link = given.get("href") or given.get("src")
-        if link is not None and given.get("rel") not in ("canonical", "next", "prev"):
+        attributes = {key: value for key, value in attrs if value is not None}
+        self.anchors.update(attributes[key] for key in ("id", "name") if key in attributes)
+        link = attributes.get("href") or attributes.get("src")
+        if link is not None and attributes.get("rel") not in ("canonical", "next", "prev"):
             kind = self.links if tag == "a" else self.loaded
             kind.append(Link(self.file, self.getpos()[0], link))
 
@@ -140,7 +140,7 @@ def site_problems(site: Path) -> Iterator[str]:
     pages = {path: Page(path) for path in sorted(site.rglob("*.html")) if path.name != "404.html"}
     for page in pages.values():
         yield from (link.problem("must not be loaded from another host") for link in page.loaded if is_external(link))
-        for link in (one for one in (*page.links, *page.loaded) if not is_external(one)):
+        for link in (link for link in (*page.links, *page.loaded) if not is_external(link)):
             parts = urlsplit(link.target)
             target = (page.file.parent / unquote(parts.path)).resolve() if parts.path else page.file
             target = target / "index.html" if target.is_dir() else target
@@ -191,10 +191,10 @@ def main() -> int:
     parser.add_argument("--site", type=Path, help="also check the pages of this built site")
     parser.add_argument("--external", action="store_true", help="also request the links to other hosts")
     args = parser.parse_args()
-    found = list(problems(ROOT, args.site, external=args.external))
-    for problem in found:
+    all_problems = list(problems(ROOT, args.site, external=args.external))
+    for problem in all_problems:
         print(problem, file=sys.stderr)
-    return 1 if found else 0
+    return 1 if all_problems else 0
 
 
 if __name__ == "__main__":

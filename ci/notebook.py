@@ -51,12 +51,12 @@ def executed(notebook: dict[str, Any], folder: Path) -> list[list[dict[str, Any]
     """Run the code cells in a folder; return the outputs of each. Raises `SystemExit` with the error of a cell."""
     sources = json.dumps(["".join(cell["source"]) for cell in code_cells(notebook)])
     command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(
+    completed = subprocess.run(
         command, cwd=folder, input=sources, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    outputs: list[list[dict[str, Any]]] = json.loads(done.stdout)
+    if completed.returncode:
+        raise SystemExit(completed.stderr)
+    outputs: list[list[dict[str, Any]]] = json.loads(completed.stdout)
     return outputs
 
 
@@ -68,8 +68,8 @@ def main() -> None:
     args = parser.parse_args()
     notebook = json.loads(args.path.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder:
-        found = executed(notebook, Path(folder))
-    for number, (cell, outputs) in enumerate(zip(code_cells(notebook), found, strict=True), 1):
+        cell_outputs = executed(notebook, Path(folder))
+    for number, (cell, outputs) in enumerate(zip(code_cells(notebook), cell_outputs, strict=True), 1):
         print(f"cell {number}: {len(json.dumps(outputs)) >> 10} KiB of output")
         cell |= {"outputs": outputs, "execution_count": number}
     if args.write:

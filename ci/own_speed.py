@@ -89,10 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         store(sides[pinned])
         (FOLDER / "matrix.json").write_text(json.dumps(matrix(args.only.split(","))), encoding="utf-8")
         for older in dict.fromkeys((base, pinned)):
-            code, found = gate(sides[older], sides[new])
-            codes.append(verdict(code, found))
+            code, document = gate(sides[older], sides[new])
+            codes.append(verdict(code, document))
             name = "the pinned commit" if older == pinned else "the last one"
-            print("\n".join([f"{new[:10]} against {name}, {older[:10]}:", *lines(found)]), flush=True)
+            print("\n".join([f"{new[:10]} against {name}, {older[:10]}:", *lines(document)]), flush=True)
     return worst(codes)
 
 
@@ -101,8 +101,10 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--new", default="HEAD", metavar="COMMIT", help="default: HEAD")
     parser.add_argument("--base", metavar="COMMIT", help="default: origin/main, or the parent of HEAD if that is HEAD")
     parser.add_argument("--pinned", default=PINNED, metavar="COMMIT", help=f"default: {PINNED[:10]}")
-    every = ",".join(COMMANDS)
-    parser.add_argument("--only", default=every, metavar="NAMES", help=f"some of the commands; default: {every}")
+    command_names = ",".join(COMMANDS)
+    parser.add_argument(
+        "--only", default=command_names, metavar="NAMES", help=f"some of the commands; default: {command_names}"
+    )
     args = parser.parse_args(arguments)
     if unknown := set(args.only.split(",")) - set(COMMANDS):
         parser.error(f"--only: must be some of {', '.join(COMMANDS)}, separated by commas, got {sorted(unknown)[0]!r}")
@@ -134,24 +136,24 @@ def landed() -> str:
 @contextmanager
 def side(commit: str) -> Iterator[Side]:
     """Check out a commit, with its environment, until the end of the context."""
-    made = Side(commit, FOLDER / commit[:10], FOLDER / f"{commit[:10]}-env")
+    prepared = Side(commit, FOLDER / commit[:10], FOLDER / f"{commit[:10]}-env")
     git("worktree", "prune")
-    git("worktree", "add", "--force", "--detach", str(made.tree), commit)
+    git("worktree", "add", "--force", "--detach", str(prepared.tree), commit)
     try:
-        installed(made)
-        yield made
+        installed(prepared)
+        yield prepared
     finally:
-        git("worktree", "remove", "--force", str(made.tree))
+        git("worktree", "remove", "--force", str(prepared.tree))
 
 
-def installed(made: Side) -> None:
+def installed(prepared: Side) -> None:
     """Make a side's environment, which has the package of its worktree, compiled, and the other packages of .venv."""
-    venv.create(made.environment, symlinks=True)
+    venv.create(prepared.environment, symlinks=True)
     inside = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-    folders = [made.tree / "src", ROOT / ".venv" / inside]
-    (made.environment / inside / "side.pth").write_text("".join(f"{folder}\n" for folder in folders))
-    parts = [str(path) for path in (made.tree / "src" / "keras_matrix").iterdir() if path.is_dir()]  # links to them
-    subprocess.run([made.python, "-m", "compileall", "-q", *parts], check=True)
+    folders = [prepared.tree / "src", ROOT / ".venv" / inside]
+    (prepared.environment / inside / "side.pth").write_text("".join(f"{folder}\n" for folder in folders))
+    parts = [str(path) for path in (prepared.tree / "src" / "keras_matrix").iterdir() if path.is_dir()]  # links to them
+    subprocess.run([prepared.python, "-m", "compileall", "-q", *parts], check=True)
 
 
 def store(writer: Side) -> None:
@@ -186,17 +188,20 @@ def gate(base: Side, new: Side) -> tuple[int, dict[str, Any]]:
     words = ["gate", "--matrix", "matrix.json", "--results", "measured", "--new", "--json"]
     words += ["--base-env", str(base.environment), "--new-env", str(new.environment)]
     words += ["--threshold", str(THRESHOLD), "--budget", str(BUDGET_S)]
-    done = subprocess.run(
+    completed = subprocess.run(
         [ROOT / ".venv" / "bin" / "runner", *words], cwd=FOLDER, stdout=subprocess.PIPE, text=True, check=False
     )
-    if not done.stdout.strip():
-        sys.exit(done.returncode)  # it has said why
-    return done.returncode, json.loads(done.stdout)
+    if not completed.stdout.strip():
+        sys.exit(completed.returncode)  # it has said why
+    return completed.returncode, json.loads(completed.stdout)
 
 
-def verdict(code: int, found: Mapping[str, Any]) -> int:
+def verdict(code: int, document: Mapping[str, Any]) -> int:
     """Return the exit code of a gate, 0 if it is undecided but no estimate lies beyond the threshold."""
-    beyond = any(one["outcome"] == "undecided" and _is_beyond(one["ratio"]) for one in found["comparisons"])
+    beyond = any(
+        comparison["outcome"] == "undecided" and _is_beyond(comparison["ratio"])
+        for comparison in document["comparisons"]
+    )
     return NO_WORSE if code == UNDECIDED and not beyond else code
 
 
@@ -204,9 +209,9 @@ def _is_beyond(ratio: Mapping[str, float] | None) -> bool:
     return ratio is None or ratio["centre"] > 1 + THRESHOLD
 
 
-def lines(found: Mapping[str, Any]) -> list[str]:
+def lines(document: Mapping[str, Any]) -> list[str]:
     """Return a line for each command: its CPU time on both sides, the ratio with its interval, the verdict."""
-    return [_line(comparison) for comparison in found["comparisons"]]
+    return [_line(comparison) for comparison in document["comparisons"]]
 
 
 def _line(comparison: Mapping[str, Any]) -> str:

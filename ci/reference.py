@@ -47,7 +47,7 @@ def escaped(text: str) -> str:
     parts = re.split(r"`([^`\n]*)`", text)
     shown = [re.sub(r"([\\*\[\]|])", r"\\\1", part).replace("<", "&lt;") for part in parts]
     shown = [re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](../\1)", part) for part in shown]
-    return "".join(code(part) if at % 2 else shown[at] for at, part in enumerate(parts))
+    return "".join(code(part) if index % 2 else shown[index] for index, part in enumerate(parts))
 
 
 def code(text: str) -> str:
@@ -89,8 +89,8 @@ def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[Command]:
     """Yield a command and those below it; its text is the summary if it has no description."""
     titled = [(group.title or "", options(parser, group._group_actions)) for group in parser._action_groups[2:]]
     # argparse makes the first two groups itself: positional arguments, and options without a group.
-    own = options(parser, [one for group in parser._action_groups[:2] for one in group._group_actions])
-    yield Command(name, parser.description or "", [group for group in (("", own), *titled) if group[1]])
+    own_options = options(parser, [action for group in parser._action_groups[:2] for action in group._group_actions])
+    yield Command(name, parser.description or "", [group for group in (("", own_options), *titled) if group[1]])
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
@@ -102,8 +102,8 @@ def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[Command]:
 def options(parser: argparse.ArgumentParser, actions: Iterable[argparse.Action]) -> str:
     """The table of some options; empty if there are none but `--help` and the choice of a command."""
     left_out = (argparse._HelpAction, argparse._SubParsersAction)
-    listed = [one for one in actions if not isinstance(one, left_out) and one.help != argparse.SUPPRESS]
-    rows = [(code(spelling(one)), escaped(meaning(parser, one))) for one in listed]
+    listed = [action for action in actions if not isinstance(action, left_out) and action.help != argparse.SUPPRESS]
+    rows = [(code(spelling(action)), escaped(meaning(parser, action))) for action in listed]
     return table(("option", "meaning"), rows) if rows else ""
 
 
@@ -127,14 +127,14 @@ def meaning(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 def commands_page() -> str:
     """docs/reference/cli.md: options that several commands share are listed once, at its end."""
-    found = [*commands(runner.parser(), "runner"), *commands(uploader.parser(), "uploader")]
-    counts = Counter(group for one in found for group in one.groups if group[0])
+    command_list = [*commands(runner.parser(), "runner"), *commands(uploader.parser(), "uploader")]
+    counts = Counter(group for command in command_list for group in command.groups if group[0])
     shared = {group: shared_title(group, counts) for group, count in counts.items() if count > 1}
     return page(
         "Commands and options",
         "the parsers",
         "`keras-matrix` is another name of `runner`. Which command to use: [commands.md](../commands.md).\n",
-        *(section(one, found, shared) for one in found),
+        *(section(command, command_list, shared) for command in command_list),
         *(f"## Options {title}\n\n{rows}" for (_, rows), title in shared.items()),
     )
 
@@ -142,27 +142,32 @@ def commands_page() -> str:
 def shared_title(group: tuple[str, str], counts: Mapping[tuple[str, str], int]) -> str:
     """The title of a shared group, with its first option where another one has the same title."""
     title, rows = group
-    if sum(other == title and count > 1 for (other, _), count in counts.items()) == 1:
+    if sum(other_title == title and count > 1 for (other_title, _), count in counts.items()) == 1:
         return title
     return f"{title}, from {rows.splitlines()[2].split('`')[1].split()[0]}"
 
 
-def section(one: Command, every: list[Command], shared: Mapping[tuple[str, str], str]) -> str:
+def section(command: Command, every_command: list[Command], shared: Mapping[tuple[str, str], str]) -> str:
     """A command: its text, the commands below it, its own options, and the links to those it shares."""
-    below = [other for other in every if other.name.rpartition(" ")[0] == one.name]
-    own = [f"{title}:\n\n{rows}" if title else rows for title, rows in one.groups if (title, rows) not in shared]
+    below = [other_command for other_command in every_command if other_command.name.rpartition(" ")[0] == command.name]
+    own_tables = [
+        f"{title}:\n\n{rows}" if title else rows for title, rows in command.groups if (title, rows) not in shared
+    ]
     links = ", ".join(
-        f"[{shared[group]}](#{slug(f'Options {shared[group]}')})" for group in one.groups if group in shared
+        f"[{shared[group]}](#{slug(f'Options {shared[group]}')})" for group in command.groups if group in shared
     )
-    summaries = [(f"[{other.name}](#{slug(other.name)})", first_sentence(other.description)) for other in below]
+    summaries = [
+        (f"[{other_command.name}](#{slug(other_command.name)})", first_sentence(other_command.description))
+        for other_command in below
+    ]
     return "\n".join(
         filter(
             None,
             [
-                f"{'#' * (2 + one.name.count(' '))} {one.name}\n",
-                prose(one.description),
+                f"{'#' * (2 + command.name.count(' '))} {command.name}\n",
+                prose(command.description),
                 table(("command", "does"), summaries) if summaries else "",
-                *own,
+                *own_tables,
                 f"Shared options: {links}.\n" if links else "",
             ],
         )
@@ -204,9 +209,9 @@ def keys_page() -> str:
     """docs/reference/matrix-keys.md."""
     trace = {instrument_keys.EPOCHS: instrument_keys.EPOCH, instrument_keys.STEPS: instrument_keys.STEP_COUNT}
     workloads = [
-        f"### {name}\n\n{escaped(one.summary)}\n\n{keys(one.params)}"
-        for name, one in catalog.load().workloads.items()
-        if one.params
+        f"### {name}\n\n{escaped(workload.summary)}\n\n{keys(workload.params)}"
+        for name, workload in catalog.load().workloads.items()
+        if workload.params
     ]
     return page(
         "Keys of a matrix file",
@@ -248,9 +253,9 @@ def statuses_page() -> str:
 def error_table(epilog: str, module: Any) -> str:
     """The exit codes as `--help` lists them, and the errors of a program with theirs."""
     codes = epilog[epilog.index("exit codes:") :]
-    classes = (one for one in vars(module).values() if isinstance(one, type))
-    found: list[Any] = [one for one in classes if one.__module__ == module.__name__]
-    rows = ((code(one.__name__), str(one.exit_code), escaped(inspect.getdoc(one) or "")) for one in found)
+    classes = (member for member in vars(module).values() if isinstance(member, type))
+    errors: list[Any] = [kind for kind in classes if kind.__module__ == module.__name__]
+    rows = ((code(error.__name__), str(error.exit_code), escaped(inspect.getdoc(error) or "")) for error in errors)
     return f"{codes[:1].upper()}{codes[1:]}.\n\n{table(('error', 'exit code', 'meaning'), rows)}"
 
 
@@ -273,8 +278,8 @@ def documented(name: str, value: Any) -> str:
     if not isinstance(value, type):
         return f"## {name}\n\n{described(value)}"
     fields = [
-        (code(one.name), code(str(one.type)))
-        for one in (dataclasses.fields(value) if dataclasses.is_dataclass(value) else ())
+        (code(field.name), code(str(field.type)))
+        for field in (dataclasses.fields(value) if dataclasses.is_dataclass(value) else ())
     ]
     members = {key: member for key, member in vars(value).items() if not key.startswith("_") and function_of(member)}
     parts = [f"### {name}.{key}\n\n{described(member)}" for key, member in members.items()]
@@ -284,8 +289,8 @@ def documented(name: str, value: Any) -> str:
 
 def function_of(member: object) -> Any:
     """The function of a method or a property; None for another member."""
-    found = (getattr(member, name, None) for name in ("fget", "func", "__func__"))
-    return next(filter(None, found), member if inspect.isfunction(member) else None)
+    functions = (getattr(member, name, None) for name in ("fget", "func", "__func__"))
+    return next(filter(None, functions), member if inspect.isfunction(member) else None)
 
 
 def described(member: object) -> str:
@@ -293,9 +298,9 @@ def described(member: object) -> str:
     function = function_of(member)
     tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     assert isinstance(tree, ast.FunctionDef)
-    given = "" if hasattr(member, "fget") or hasattr(member, "func") else f"({ast.unparse(tree.args)})"
+    arguments = "" if hasattr(member, "fget") or hasattr(member, "func") else f"({ast.unparse(tree.args)})"
     returned = f" -> {ast.unparse(tree.returns)}" if tree.returns else ""
-    return f"```text\n{tree.name}{given}{returned}\n```\n\n{prose(inspect.getdoc(function))}"
+    return f"```text\n{tree.name}{arguments}{returned}\n```\n\n{prose(inspect.getdoc(function))}"
 
 
 def records_page() -> str:
@@ -307,11 +312,16 @@ def records_page() -> str:
     waiting = [schema.Record]
     for kind in waiting:
         types = get_type_hints(kind)
-        inner = [one for hint in types.values() for one in (hint, *get_args(hint)) if dataclasses.is_dataclass(one)]
-        waiting += [one for one in dict.fromkeys(inner) if one not in waiting]
+        inner = [
+            inner_type
+            for hint in types.values()
+            for inner_type in (hint, *get_args(hint))
+            if dataclasses.is_dataclass(inner_type)
+        ]
+        waiting += [inner_type for inner_type in dict.fromkeys(inner) if inner_type not in waiting]
         rows = [
-            (code(one.name), code(str(one.type)), escaped(one.metadata.get("meaning", "")))
-            for one in dataclasses.fields(kind)
+            (code(field.name), code(str(field.type)), escaped(field.metadata.get("meaning", "")))
+            for field in dataclasses.fields(kind)
         ]
         parts.append(
             f"## {kind.__name__}\n\n{prose(inspect.getdoc(kind))}\n{table(('field', 'type', 'meaning'), rows)}"

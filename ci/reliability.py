@@ -52,22 +52,27 @@ class Module:
 
 def shown(root: Path = ROOT / "tests") -> list[Shown]:
     """Return every marker of the tests below a folder, in the order of the files."""
-    found = []
+    marked_tests = []
     marked = (path for path in sorted(root.rglob("test_*.py")) if f"{MARKER}(" in path.read_text(encoding="utf-8"))
     for path in marked:
         module = read(path, root)
         functions = [node for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef)]
         for function in functions:
-            found += list(_of_function(function, module))
-    return found
+            marked_tests += list(_of_function(function, module))
+    return marked_tests
 
 
 def read(path: Path, root: Path) -> Module:
     """Parse a module, and the conftest.py of each folder above it, whose fixtures it can use."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     above = [folder / "conftest.py" for folder in reversed(path.parents) if folder.is_relative_to(root)]
-    trees = [ast.parse(one.read_text(encoding="utf-8")) for one in above if one.exists()]
-    fixtures = {node.name: node for one in (*trees, tree) for node in one.body if isinstance(node, ast.FunctionDef)}
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in above if file.exists()]
+    fixtures = {
+        node.name: node
+        for module_tree in (*trees, tree)
+        for node in module_tree.body
+        if isinstance(node, ast.FunctionDef)
+    }
     assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
     constants = {ast.unparse(node.targets[0]): node.value for node in assigned}
     marks = frozenset(_marks(constants["pytestmark"]) if "pytestmark" in constants else ())
@@ -75,7 +80,7 @@ def read(path: Path, root: Path) -> Module:
 
 
 def _of_function(function: ast.FunctionDef, module: Module) -> Iterator[Shown]:
-    decorated = [node for one in function.decorator_list for node in ast.walk(one)]
+    decorated = [node for decorator in function.decorator_list for node in ast.walk(decorator)]
     named = dict.fromkeys(node.id for node in decorated if isinstance(node, ast.Name) and node.id in module.constants)
     decorated += [node for name in named for node in ast.walk(module.constants[name])]
     calls = [node for node in decorated if isinstance(node, ast.Call) and ast.unparse(node.func) == MARKER]
@@ -91,21 +96,21 @@ def _of_function(function: ast.FunctionDef, module: Module) -> Iterator[Shown]:
         yield Shown(module.path, function.name, number, mutation, values.get("recorded") is True, tiers)
 
 
-def _of_fixtures(function: ast.FunctionDef, fixtures: dict[str, ast.FunctionDef], seen: set[str]) -> Iterator[str]:
+def _of_fixtures(function: ast.FunctionDef, fixtures: dict[str, ast.FunctionDef], visited: set[str]) -> Iterator[str]:
     """Yield the marks that the parameters of a test's fixtures have, also of those that they use themselves."""
     for argument in function.args.args:
         fixture = fixtures.get(argument.arg)
-        if fixture is not None and fixture.name not in seen:
-            seen.add(fixture.name)
-            yield from (name for one in fixture.decorator_list for name in _marks(one))
-            yield from _of_fixtures(fixture, fixtures, seen)
+        if fixture is not None and fixture.name not in visited:
+            visited.add(fixture.name)
+            yield from (name for decorator in fixture.decorator_list for name in _marks(decorator))
+            yield from _of_fixtures(fixture, fixtures, visited)
 
 
 def _marks(node: ast.AST) -> Iterator[str]:
     """Yield the names of the marks in an expression, such as process of `pytest.mark.process`."""
-    for one in ast.walk(node):
-        if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "pytest.mark":
-            yield one.attr
+    for child in ast.walk(node):
+        if isinstance(child, ast.Attribute) and ast.unparse(child.value) == "pytest.mark":
+            yield child.attr
 
 
 def _literal(node: ast.expr) -> Any:
@@ -116,60 +121,68 @@ def _literal(node: ast.expr) -> Any:
         return None
 
 
-def problems(found: Sequence[Shown], faults: Iterable[Fault] = FAULTS) -> list[str]:
+def problems(marked_tests: Sequence[Shown], faults: Iterable[Fault] = FAULTS) -> list[str]:
     """Return what is wrong with the markers: faults without a test, unknown faults, markers without a mutation."""
     names = {fault.name for fault in faults}
-    texts = [f"{one.path}: {one.test}: no fault is named {one.fault!r}" for one in found if one.fault not in names]
-    texts += [f"{one.path}: {one.test}: {one.fault}: mutation is missing" for one in found if not one.mutation]
-    shown_ones = {one.fault for one in found}
+    texts = [
+        f"{marked_test.path}: {marked_test.test}: no fault is named {marked_test.fault!r}"
+        for marked_test in marked_tests
+        if marked_test.fault not in names
+    ]
+    texts += [
+        f"{marked_test.path}: {marked_test.test}: {marked_test.fault}: mutation is missing"
+        for marked_test in marked_tests
+        if not marked_test.mutation
+    ]
+    shown_ones = {marked_test.fault for marked_test in marked_tests}
     return texts + [f"{name}: no test shows it" for name in sorted(names - shown_ones, key=lambda name: int(name[1:]))]
 
 
-def table(found: Sequence[Shown]) -> str:
+def table(marked_tests: Sequence[Shown]) -> str:
     """Return the table as Markdown: one row for each fault, its tests below each other."""
     rows = [
         "| | fault | what happens | test (tier): the change of the code under which it fails |",
         "|---|---|---|---|",
     ]
     for fault in FAULTS:
-        tests = "<br>".join(_cell(one) for one in found if one.fault == fault.name)
+        tests = "<br>".join(_cell(marked_test) for marked_test in marked_tests if marked_test.fault == fault.name)
         rows.append(f"| {fault.name} | {fault.title} | {fault.promise} | {tests} |")
     return "\n".join(rows) + "\n"
 
 
-def _cell(one: Shown) -> str:
-    marks = ", ".join((*one.tiers, *(("recorded",) if one.recorded else ())))
-    mutation = one.mutation.replace("|", "\\|")
-    return f"`{one.test}` ({marks}): {mutation}"
+def _cell(marked_test: Shown) -> str:
+    marks = ", ".join((*marked_test.tiers, *(("recorded",) if marked_test.recorded else ())))
+    mutation = marked_test.mutation.replace("|", "\\|")
+    return f"`{marked_test.test}` ({marks}): {mutation}"
 
 
-def summary(found: Sequence[Shown]) -> str:
+def summary(marked_tests: Sequence[Shown]) -> str:
     """Return the sentence above the table."""
-    tests = {(one.path, one.test) for one in found}
-    recorded = {(one.path, one.test) for one in found if one.recorded}
-    shown_ones = {one.fault for one in found} & set(BY_NAME)
+    tests = {(marked_test.path, marked_test.test) for marked_test in marked_tests}
+    recorded = {(marked_test.path, marked_test.test) for marked_test in marked_tests if marked_test.recorded}
+    shown_ones = {marked_test.fault for marked_test in marked_tests} & set(BY_NAME)
     return (
         f"{len(shown_ones)} of {len(FAULTS)} faults have a test. {len(tests)} tests show them, {len(recorded)} of "
         "these from recorded messages.\n"
     )
 
 
-def page(text: str, found: Sequence[Shown]) -> str:
+def page(text: str, marked_tests: Sequence[Shown]) -> str:
     """Return the document with the current table between its markers; all other text is unchanged."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, remainder = text.partition(BEGIN)
+    _, end, after = remainder.partition(END)
     if not (begin and end):
         raise SystemExit(f"{DOCUMENT}: must contain {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{summary(found)}\n{table(found)}{END}{after}"
+    return f"{before}{BEGIN}\n{summary(marked_tests)}\n{table(marked_tests)}{END}{after}"
 
 
 def main() -> int:
     """Write the table, unless the markers have problems."""
-    found = shown()
-    if wrong := problems(found):
+    marked_tests = shown()
+    if wrong := problems(marked_tests):
         print("\n".join(wrong), file=sys.stderr)
         return 1
-    DOCUMENT.write_text(page(DOCUMENT.read_text(encoding="utf-8"), found), encoding="utf-8")
+    DOCUMENT.write_text(page(DOCUMENT.read_text(encoding="utf-8"), marked_tests), encoding="utf-8")
     return 0
 
 

@@ -54,19 +54,19 @@ class Planted:
         """Measure a trial until it is answered or no look is left."""
         logs = self._logs(trial, LOOKS.blocks[-1])
         for count in LOOKS.blocks:
-            seen = tuple(tuple(one[:count]) for one in logs)
-            if answered(trial, rule, seen):
+            shown_logs = tuple(tuple(series[:count]) for series in logs)
+            if answered(trial, rule, shown_logs):
                 break
         self.blocks.append(count)
         self.processes += count * len(trial.arms)
-        return TrialAnswer(seen)
+        return TrialAnswer(shown_logs)
 
     def _logs(self, trial: Trial, count: int) -> list[list[float]]:
         """Return each contrast of a trial; a recording has three processes a block, so that of four arms the two
         pairs get blocks of their own."""
-        several = [list(one) for one in trial.tested] if len(trial.arms) > len(ARMS) else [list(trial.arms)]
+        several = [list(contrast) for contrast in trial.tested] if len(trial.arms) > len(ARMS) else [list(trial.arms)]
         times = {name: column for names in several for name, column in self._times(names, trial, count).items()}
-        return [sum(w * times[name] for name, w in one.items()).tolist() for one in trial.contrasts]  # type: ignore[union-attr]
+        return [sum(w * times[name] for name, w in contrast.items()).tolist() for contrast in trial.contrasts]  # type: ignore[union-attr]
 
     def _times(self, names: Sequence[str], trial: Trial, count: int) -> Mapping[str, draws.Array]:
         places = draws.stretches(np.arange(len(self.noise), dtype=float), 1, count, self.generator)[0].astype(int)
@@ -77,8 +77,8 @@ class Planted:
 
 def noise_of(recording: draws.Recording) -> draws.Array:
     """Return the log step times of a recording's blocks, shape (blocks, 3), as if its three arms were equal."""
-    whole = [block for block in recording.blocks if all(arm in block for arm in ARMS)]
-    logs = np.log([[block[arm].step_time_s for arm in ARMS] for block in whole])
+    complete_blocks = [block for block in recording.blocks if all(arm in block for arm in ARMS)]
+    logs = np.log([[block[arm].step_time_s for arm in ARMS] for block in complete_blocks])
     centred: draws.Array = logs - logs.mean(axis=0)
     return centred
 
@@ -104,15 +104,15 @@ def trials(noise: draws.Array, versions: int, slowdown: float, count: int, seed:
     results = []
     for _ in range(count):
         planted = Planted(noise, int(generator.integers(1, versions)), slowdown, generator)
-        found = search(versions, planted.measure)
-        right = found.outcome is SearchOutcome.FOUND and found.first_bad == planted.first_slow
-        results.append(Result(found, right, planted.blocks, planted.processes))
+        search_result = search(versions, planted.measure)
+        right = search_result.outcome is SearchOutcome.FOUND and search_result.first_bad == planted.first_slow
+        results.append(Result(search_result, right, planted.blocks, planted.processes))
     return results
 
 
 def tables(versions: int, slowdown: float, count: int) -> Iterator[str]:
     """Yield the table of the criterion, and that of many trials of several slowdowns."""
-    recorded = [one for condition in BUDGETS_S for one in draws.recordings(stored(condition))]
+    recorded = [recording for condition in BUDGETS_S for recording in draws.recordings(stored(condition))]
     yield f"`lab/run bisect`, seed {SEED}: {versions} versions, {percentage(slowdown)} slower from a random one on."
     yield from head(
         f"{count} trials",
@@ -123,22 +123,25 @@ def tables(versions: int, slowdown: float, count: int) -> Iterator[str]:
         "blocks of a step: median, most",
         "cost",
     )
-    for one in recorded:
-        results = trials(noise_of(one), versions, slowdown, count, SEED)
+    for recording in recorded:
+        results = trials(noise_of(recording), versions, slowdown, count, SEED)
         right, wrong = sum(r.right for r in results), sum(r.wrong for r in results)
         steps = [len(r.found.steps) for r in results]
         blocks = [step.blocks for r in results for step in r.found.steps]
-        cost_s = statistics.median(r.processes for r in results) * one.block_cost_s(draws.SAME) / 2
+        cost_s = statistics.median(r.processes for r in results) * recording.block_cost_s(draws.SAME) / 2
         counts = f"{right} | {wrong} | {count - right - wrong}"
         yield (
-            f"| {one.condition}, {one.backend} | {counts} | {_span(steps)} | {_span(blocks)} | {cost_s / 60:.0f} min |"
+            f"| {recording.condition}, {recording.backend} | {counts} | {_span(steps)} | {_span(blocks)} | "
+            f"{cost_s / 60:.0f} min |"
         )
     yield from head(
         f"{MANY} trials: right, wrong, undecided", *(percentage(share) for share in (0.02, 0.03, 0.05, 0.1))
     )
-    for one in recorded:
-        cells = [_shares(trials(noise_of(one), versions, share, MANY, SEED + 1)) for share in (0.02, 0.03, 0.05, 0.1)]
-        yield f"| {one.condition}, {one.backend} | {' | '.join(cells)} |"
+    for recording in recorded:
+        cells = [
+            _shares(trials(noise_of(recording), versions, share, MANY, SEED + 1)) for share in (0.02, 0.03, 0.05, 0.1)
+        ]
+        yield f"| {recording.condition}, {recording.backend} | {' | '.join(cells)} |"
     yield ""
     yield f"At most {most_steps(versions)} steps are made; the ends and the confirmation are two more sessions."
 
@@ -149,8 +152,8 @@ def _span(values: Sequence[int]) -> str:
 
 def _shares(results: Sequence[Result]) -> str:
     right, wrong = sum(r.right for r in results), sum(r.wrong for r in results)
-    left = len(results) - right - wrong
-    return ", ".join(percentage(part / len(results)) for part in (right, wrong, left))
+    undecided = len(results) - right - wrong
+    return ", ".join(percentage(part / len(results)) for part in (right, wrong, undecided))
 
 
 def main() -> None:
@@ -164,8 +167,8 @@ def main() -> None:
     lines = list(tables(args.versions, args.slowdown, args.trials))
     print("\n".join(lines))
     if args.write:
-        before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-        DOCUMENT.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{rest.partition(END)[2]}")
+        before, _, remainder = DOCUMENT.read_text().partition(BEGIN)
+        DOCUMENT.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{remainder.partition(END)[2]}")
 
 
 if __name__ == "__main__":

@@ -72,27 +72,27 @@ def search(folder: Path, versions: int, arguments: list[str]) -> tuple[int, dict
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str((folder / "wheels").resolve())}
     ends = ["--package", "planted", "--good", "1.0", "--bad", f"1.{versions - 1}"]
     command = [sys.executable, "-m", "keras_matrix.runner", "bisect", "costly:build", *ends, *arguments]
-    done = subprocess.run([*command, "--json"], cwd=folder, env={**os.environ, **offline}, stdout=-1, check=False)
-    return done.returncode, json.loads(done.stdout or b"{}")
+    completed = subprocess.run([*command, "--json"], cwd=folder, env={**os.environ, **offline}, stdout=-1, check=False)
+    return completed.returncode, json.loads(completed.stdout or b"{}")
 
 
 def trials(folder: Path, args: argparse.Namespace) -> Iterator[str]:
     """Yield a line for each search."""
     chosen = random.Random(args.seed)
     for number in range(args.trials):
-        own = folder / f"{args.backend}-{args.seed}-{number}"
+        trial_folder = folder / f"{args.backend}-{args.seed}-{number}"
         first_slow = chosen.randrange(1, args.versions)
-        write_project(own, args.versions, first_slow, args.slowdown)
-        write_matrix(own, args.backend)
-        code, found = search(own, args.versions, args.arguments)
-        right = code == 0 and found.get("first_bad") == f"1.{first_slow}"
+        write_project(trial_folder, args.versions, first_slow, args.slowdown)
+        write_matrix(trial_folder, args.backend)
+        code, document = search(trial_folder, args.versions, args.arguments)
+        right = code == 0 and document.get("first_bad") == f"1.{first_slow}"
         verdict = "right" if right else "wrong" if code == 0 else f"undecided (exit code {code})"
-        (own / "found.json").write_text(json.dumps(found, indent=1))
-        steps, runs = found.get("steps", []), list(own.glob("bisect/*/2*"))
+        (trial_folder / "found.json").write_text(json.dumps(document, indent=1))
+        steps, runs = document.get("steps", []), list(trial_folder.glob("bisect/*/2*"))
         with contextlib.suppress(TypeError, KeyError):
-            size = found["size"]["centre"]  # type: ignore[index]
+            size = document["size"]["centre"]  # type: ignore[index]
             verdict += f", {percent_change(size)}"
-        yield f"1.{first_slow}: {verdict}; {len(steps)} steps, {len(runs)} runs, {own}"  # type: ignore[arg-type]
+        yield f"1.{first_slow}: {verdict}; {len(steps)} steps, {len(runs)} runs, {trial_folder}"  # type: ignore[arg-type]
 
 
 def main() -> None:

@@ -41,17 +41,19 @@ def main() -> int:
     parser.add_argument("what", choices=("sleeps", "kills"))
     parser.add_argument("--cells", type=int)
     parser.add_argument("--nodes", type=int)
-    given = parser.parse_args()
-    sleeps = given.what == "sleeps"
-    cells, nodes = given.cells or (1000 if sleeps else 200), given.nodes or (8 if sleeps else 3)
+    arguments = parser.parse_args()
+    sleeps = arguments.what == "sleeps"
+    cells, nodes = arguments.cells or (1000 if sleeps else 200), arguments.nodes or (8 if sleeps else 3)
     with tempfile.TemporaryDirectory() as folder, local_cluster([f"node-{n}" for n in range(nodes)]) as cluster:
         records = measured(Path(folder), cluster, cells, 0 if sleeps else KILLS)
     counted = latest_attempts(records)
     print(f"{len(counted)} of {cells} cells in one counted record: {dict(Counter(map(str, statuses(counted))))}")
-    print(f"{len(records)} processes, {sum(one is Status.INFRA for one in statuses(records))} lost with their node")
+    print(
+        f"{len(records)} processes, {sum(status is Status.INFRA for status in statuses(records))} lost with their node"
+    )
     if sleeps:
-        starts_s = [datetime.fromisoformat(one.started_at).timestamp() for one in records]
-        walls_s = [one.harness.wall_time_s or 0.0 for one in records]
+        starts_s = [datetime.fromisoformat(record.started_at).timestamp() for record in records]
+        walls_s = [record.harness.wall_time_s or 0.0 for record in records]
         begun_s, ended_s = min(starts_s), max(map(sum, zip(starts_s, walls_s, strict=True)))
         ideal_s = len(records) * SLEEP_S / nodes
         print(f"{ended_s - begun_s:.1f} s of ideally {ideal_s:.1f} s: {percentage(ideal_s / (ended_s - begun_s))}")

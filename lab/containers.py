@@ -95,9 +95,9 @@ def _epochs(folder: Path, cells: Sequence[Cell], other: Path | None) -> list[lis
         {name: Arm(session.runs[name], executor) for name, executor in arms.items()}, Silent(), machine.detect()
     )
     measure(context, session.pending)
-    found = {name: _steps_s(session.records(name)) for name in arms}
+    steps_by_arm = {name: _steps_s(session.records(name)) for name in arms}
     head = ["backend", "workload", "host, a step", *(f"{arm} / host" for arm in arms if arm != HOST), "blocks"]
-    return [head, *(_row(cell, found) for cell in cells)]
+    return [head, *(_row(cell, steps_by_arm) for cell in cells)]
 
 
 def _steps_s(records: Sequence[Record]) -> dict[tuple[str, int], float]:
@@ -105,22 +105,26 @@ def _steps_s(records: Sequence[Record]) -> dict[tuple[str, int], float]:
     return {(r.cell_id, r.repeat): r.times.step_time_s for r in measured if r.times.step_time_s is not None}
 
 
-def _row(cell: Cell, found: Mapping[str, dict[tuple[str, int], float]]) -> list[str]:
-    keys = [key for key in found[HOST] if key[0] == cell.cell_id and all(key in one for one in found.values())]
-    others = [found[arm] for arm in found if arm != HOST]
-    ratios = [_ratio([math.log(one[key] / found[HOST][key]) for key in keys]) for one in others]
-    step_s = statistics.median(found[HOST][key] for key in keys)
+def _row(cell: Cell, steps_by_arm: Mapping[str, dict[tuple[str, int], float]]) -> list[str]:
+    keys = [
+        key
+        for key in steps_by_arm[HOST]
+        if key[0] == cell.cell_id and all(key in arm_steps for arm_steps in steps_by_arm.values())
+    ]
+    other_steps = [steps_by_arm[arm] for arm in steps_by_arm if arm != HOST]
+    ratios = [_ratio([math.log(arm_steps[key] / steps_by_arm[HOST][key]) for key in keys]) for arm_steps in other_steps]
+    step_s = statistics.median(steps_by_arm[HOST][key] for key in keys)
     return [cell.settings.backend, cell.settings.workload, f"{step_s * 1e3:.2f} ms", *ratios, str(len(keys))]
 
 
 def _ratio(logs: Sequence[float]) -> str:
     from keras_matrix.analysis.stats.blocks import of_logs
 
-    found = of_logs(list(logs))
-    if found is None:
+    estimate = of_logs(list(logs))
+    if estimate is None:
         return "-"
-    interval = "" if found.low is None or found.high is None else f" [{found.low:.3f} {found.high:.3f}]"
-    return f"{found.centre:.3f}{interval}"
+    interval = "" if estimate.low is None or estimate.high is None else f" [{estimate.low:.3f} {estimate.high:.3f}]"
+    return f"{estimate.centre:.3f}{interval}"
 
 
 def start(backends: Sequence[str], rounds: int) -> None:
@@ -129,16 +133,16 @@ def start(backends: Sequence[str], rounds: int) -> None:
     for backend in backends:
         settings = replace(cells_of([backend], 1)[0].settings, steps_per_epoch=1, epochs=2)
         with tempfile.TemporaryDirectory(prefix="container-figures-") as folder:
-            taken = _starts(Path(folder), settings, rounds)
-        extra = [b - a for a, b in zip(taken[HOST], taken[CONTAINER], strict=True)]
-        centres = [f"{statistics.median(taken[arm]):.2f} s" for arm in (HOST, CONTAINER)]
+            starts_s = _starts(Path(folder), settings, rounds)
+        extra = [b - a for a, b in zip(starts_s[HOST], starts_s[CONTAINER], strict=True)]
+        centres = [f"{statistics.median(starts_s[arm]):.2f} s" for arm in (HOST, CONTAINER)]
         rows.append([backend, *centres, f"{statistics.median(extra):.2f} s", f"{max(extra):.2f} s", str(rounds)])
     print("\n".join(columns(rows)))
 
 
 def _starts(folder: Path, settings: Settings, rounds: int) -> dict[str, list[float]]:
-    arms = {name: one for name, one in executors(str(folder)).items() if name != OPEN}
-    taken: dict[str, list[float]] = {name: [] for name in arms}
+    arms = {name: executor for name, executor in executors(str(folder)).items() if name != OPEN}
+    starts_s: dict[str, list[float]] = {name: [] for name in arms}
     try:
         for turn in range(rounds + 1):
             for name in sorted(arms, reverse=bool(turn % 2)):
@@ -149,12 +153,12 @@ def _starts(folder: Path, settings: Settings, rounds: int) -> dict[str, list[flo
                 running = arms[name].start(job, 300)
                 assert running.turn(), running.finish()
                 if turn:  # the first fills the page cache
-                    taken[name].append(time.perf_counter() - begun_s)
+                    starts_s[name].append(time.perf_counter() - begun_s)
                 running.abandon()
     finally:
         for executor in arms.values():
             executor.close()
-    return taken
+    return starts_s
 
 
 def rebuild(services: Sequence[str]) -> float:

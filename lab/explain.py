@@ -41,12 +41,12 @@ PLANTS = {
 
 def explained(backend: str, base: tuple[str, bool], new: tuple[str, bool]) -> dict[str, Any]:
     """Return the document of `runner explain` of two cells."""
-    ids = [cell(backend, *one) for one in (base, new)]
+    ids = [cell(backend, *variant) for variant in (base, new)]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         runner(["explain", *ids, "--json", "--new"])
-    found: dict[str, Any] = json.loads(printed.getvalue())
-    return found
+    document: dict[str, Any] = json.loads(printed.getvalue())
+    return document
 
 
 def cell(backend: str, name: str, jit: bool) -> str:
@@ -55,18 +55,22 @@ def cell(backend: str, name: str, jit: bool) -> str:
     with contextlib.redirect_stdout(printed):
         runner(["plan", "--json", "--backend", backend])
     cells = json.loads(printed.getvalue())["cells"]
-    wanted = (f"{WORKLOAD}:{name}", jit)
-    return next(str(one["cell_id"]) for one in cells if (one["settings"]["workload"], one["settings"]["jit"]) == wanted)
+    workload_and_jit = (f"{WORKLOAD}:{name}", jit)
+    return next(
+        str(entry["cell_id"])
+        for entry in cells
+        if (entry["settings"]["workload"], entry["settings"]["jit"]) == workload_and_jit
+    )
 
 
-def row(plant: str, backend: str, found: dict[str, Any]) -> str:
+def row(plant: str, backend: str, document: dict[str, Any]) -> str:
     """Return a row of the table."""
-    first, ratio = found["differences"][0], found["ratio"]
+    first, ratio = document["differences"][0], document["ratio"]
     interval = f"{ratio['centre']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio["low"] else "no interval"
-    change = f"{found['change_s'] * 1e3:+.1f} ms"
+    change = f"{document['change_s'] * 1e3:+.1f} ms"
     return (
         f"| {plant} | {backend} | {change}, {interval} | {first['title']} | {percentage(first['share'])} "
-        f"| {percentage(found['unexplained_share'])} |"
+        f"| {percentage(document['unexplained_share'])} |"
     )
 
 

@@ -45,13 +45,13 @@ def arms(backend: str, task: FcProblem) -> dict[str, Arm]:
     from keras_matrix.models.fc.worker_group import WorkerSpec
 
     reserve(backend, 1, "cpu")
-    made: dict[str, Arm] = {
+    by_name: dict[str, Arm] = {
         "products": clocked(products(task.weight_size, task.batch_size, task.precision)),
         "update": clocked(UPDATES[backend](task.weight_size, task.precision)),
     }
     for mode in STEPS:
-        made[mode] = clocked(partial(assemble(backend, WorkerSpec(task.changed(mode=mode), 0)).run, 1))
-    return made
+        by_name[mode] = clocked(partial(assemble(backend, WorkerSpec(task.changed(mode=mode), 0)).run, 1))
+    return by_name
 
 
 def clocked(run: Callable[[], object]) -> Arm:
@@ -67,14 +67,14 @@ def clocked(run: Callable[[], object]) -> Arm:
 
 def interleaved(arms: dict[str, Arm], rounds: int) -> dict[str, list[float]]:
     """Return the seconds of each arm in each round; the order rotates, and two rounds before do not count."""
-    taken: dict[str, list[float]] = {name: [] for name in arms}
+    times_s: dict[str, list[float]] = {name: [] for name in arms}
     names = list(arms)
     for turn in range(-2, rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             seconds = arms[name]()
             if turn >= 0:
-                taken[name].append(seconds)
-    return taken
+                times_s[name].append(seconds)
+    return times_s
 
 
 def products(size: int, batch: int, dtype: str) -> Callable[[], None]:
@@ -85,7 +85,11 @@ def products(size: int, batch: int, dtype: str) -> Callable[[], None]:
 
     draw = np.random.default_rng(0).standard_normal
     # Elsewhere an operation has ended when it returns.
-    wait = importlib.import_module("jax").block_until_ready if keras.backend.backend() == "jax" else lambda made: made
+    wait = (
+        importlib.import_module("jax").block_until_ready
+        if keras.backend.backend() == "jax"
+        else lambda outputs: outputs
+    )
 
     def array(rows: int, columns: int) -> Any:
         return ops.convert_to_tensor(draw((rows, columns)), dtype=dtype)
@@ -124,7 +128,7 @@ def jax_update(size: int, dtype: str) -> Callable[[], None]:
 
     gradients = [jax.numpy.ones((size, size), dtype) for _ in range(LEVEL)]
     weights = [jax.numpy.zeros((size, size), dtype) for _ in range(LEVEL)]
-    step = jax.jit(lambda old, given: [w - RATE * g for w, g in zip(old, given, strict=True)], donate_argnums=0)
+    step = jax.jit(lambda old, gradients: [w - RATE * g for w, g in zip(old, gradients, strict=True)], donate_argnums=0)
 
     def run() -> None:
         nonlocal weights
@@ -158,24 +162,24 @@ HEAD = (
 )
 
 
-def rows(taken: dict[str, list[float]], task: FcProblem) -> list[str]:
+def rows(times_s: dict[str, list[float]], task: FcProblem) -> list[str]:
     """Return the cells of a row: the products' rate, and each step's share of it, alone and with the update."""
     from keras_matrix.records.fc.spec import flops_per_step
 
-    centre = statistics.median(taken["products"])
-    both = [sum(pair) for pair in zip(taken["products"], taken["update"], strict=True)]
+    centre = statistics.median(times_s["products"])
+    combined_s = [sum(pair) for pair in zip(times_s["products"], times_s["update"], strict=True)]
     cells = [f"{flops_per_step(task) / centre / 1e9:.0f}"]
-    cells += [share(base, taken[mode]) for base in (taken["products"], both) for mode in STEPS]
-    return [*cells, share(taken["fc_single_manual"], taken["fc_data"])]
+    cells += [share(base, times_s[mode]) for base in (times_s["products"], combined_s) for mode in STEPS]
+    return [*cells, share(times_s["fc_single_manual"], times_s["fc_data"])]
 
 
-def share(these: list[float], those: list[float]) -> str:
+def share(numerators_s: list[float], denominators_s: list[float]) -> str:
     """Return the ratio of two arms' times, with its interval."""
     from keras_matrix.analysis.stats.blocks import of_logs
 
-    found = of_logs([math.log(a / b) for a, b in zip(these, those, strict=True)])
-    assert found is not None
-    return f"{found.centre:.3f} [{found.low:.3f} {found.high:.3f}]"
+    ratio = of_logs([math.log(a / b) for a, b in zip(numerators_s, denominators_s, strict=True)])
+    assert ratio is not None
+    return f"{ratio.centre:.3f} [{ratio.low:.3f} {ratio.high:.3f}]"
 
 
 def main() -> None:
@@ -198,30 +202,31 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    made, head, row, default = tables[args.table]
+    make_arms, head, row, default = tables[args.table]
     size, batch, rounds = (
-        given or other for given, other in zip((args.weight_size, args.batch_size, args.rounds), default, strict=True)
+        argument or fallback
+        for argument, fallback in zip((args.weight_size, args.batch_size, args.rounds), default, strict=True)
     )
     if rounds < MIN_BLOCKS:
         parser.error(f"--rounds: must be at least {MIN_BLOCKS}, of fewer there is no interval, got {rounds}")
     task = FcProblem(level=LEVEL, weight_size=size, batch_size=batch, precision=args.dtype)
     if args.child:
-        print(json.dumps(interleaved(made(args.backend[-1], task), rounds)))
+        print(json.dumps(interleaved(make_arms(args.backend[-1], task), rounds)))
         return
     print(f"{size} wide, batch {batch}, {args.dtype}\n| backend | {' | '.join(head)} | rounds |")
     print("|---|" + "---:|" * (len(head) + 1))
     for backend in args.backend or BACKENDS:
-        taken = in_child(backend, [*sys.argv[1:], "--child"])
-        print(f"| {' | '.join([backend, *row(taken, task)])} | {rounds} |", flush=True)
+        times_s = in_child(backend, [*sys.argv[1:], "--child"])
+        print(f"| {' | '.join([backend, *row(times_s, task)])} | {rounds} |", flush=True)
 
 
 def in_child(backend: str, arguments: list[str]) -> dict[str, list[float]]:
     """Return the measurements of a backend in a separate process."""
     command = [sys.executable, "-m", "lab.fc", *arguments, "--backend", backend]
     environment = {**os.environ, "KERAS_BACKEND": backend}
-    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT, env=environment)
-    taken: dict[str, list[float]] = json.loads(found.stdout.splitlines()[-1])
-    return taken
+    completed = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT, env=environment)
+    times_s: dict[str, list[float]] = json.loads(completed.stdout.splitlines()[-1])
+    return times_s
 
 
 if __name__ == "__main__":

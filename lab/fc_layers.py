@@ -168,8 +168,8 @@ def jax_run(rung: str, model: Any, batch: Any, source: Any) -> Run:
     iterator = iter(source)
 
     def loss_of(trainable: Any, fixed: Any, batch: Any) -> Any:
-        made, _ = model.stateless_call(trainable, fixed, batch[0], training=True)
-        return jax.numpy.sum(jax.numpy.square(made - batch[1]))
+        output, _ = model.stateless_call(trainable, fixed, batch[0], training=True)
+        return jax.numpy.sum(jax.numpy.square(output - batch[1]))
 
     def step(update: Callable[[Any, Any, Any], Any], state: Any, batch: Any) -> Any:
         trainable, fixed, kept, metrics = state
@@ -181,8 +181,8 @@ def jax_run(rung: str, model: Any, batch: Any, source: Any) -> Run:
         return [weight - RATE * gradient for weight, gradient in zip(trainable, gradients, strict=True)], kept
 
     def compiled(update: Callable[[Any, Any, Any], Any]) -> Callable[[Any], Any]:
-        one = jax.jit(partial(step, update), donate_argnums=0)
-        return lambda state: one(state, batch)
+        jitted = jax.jit(partial(step, update), donate_argnums=0)
+        return lambda state: jitted(state, batch)
 
     steps = {
         "layers": compiled(natively),
@@ -203,8 +203,8 @@ def jax_run(rung: str, model: Any, batch: Any, source: Any) -> Run:
 RUNS = {"tensorflow": tensorflow_run, "jax": jax_run, "torch": torch_run}
 
 
-def rows(taken: dict[str, list[float]], task: FcProblem) -> list[str]:
+def rows(times_s: dict[str, list[float]], task: FcProblem) -> list[str]:
     """Return the cells of a row: the native step, the ratio of each part to the one before, and of all of them."""
-    step_s = statistics.median(taken["native"]) / STEPS
-    neighbours = [share(taken[rung], taken[before]) for rung, before in NEIGHBOURS]
-    return [f"{step_s * 1e3:.2f}", *neighbours, share(taken["fit"], taken["native"])]
+    step_s = statistics.median(times_s["native"]) / STEPS
+    neighbours = [share(times_s[rung], times_s[before]) for rung, before in NEIGHBOURS]
+    return [f"{step_s * 1e3:.2f}", *neighbours, share(times_s["fit"], times_s["native"])]

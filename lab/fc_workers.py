@@ -41,27 +41,27 @@ def gain(weight_size: int, batch_size: int, rounds: int) -> None:
     from keras_matrix.models.fc.worker_group import WorkerSpec
     from keras_matrix.records.fc.spec import FcProblem
 
-    every = os.sched_getaffinity(0)
+    cpus = os.sched_getaffinity(0)
     reserve("torch", 2, "cpu")
     arms: dict[str, Arm] = {}
     for mode in GAINING:
         for workers in (1, 2):
             # A worker has as many threads as CPUs: one of them for one worker, one each for two.
-            os.sched_setaffinity(0, {max(every)} if workers == 1 else every)
+            os.sched_setaffinity(0, {max(cpus)} if workers == 1 else cpus)
             task = FcProblem(mode, workers=workers, level=LEVEL, weight_size=weight_size, batch_size=batch_size)
             worker_group = assemble("torch", WorkerSpec(task, 0), apart=True)
             arms[f"{mode} {workers}"] = clocked(partial(worker_group.run, 1))
-    os.sched_setaffinity(0, every)
+    os.sched_setaffinity(0, cpus)
     arms |= {f"products {threads}": clocked(_products_on(threads, weight_size, batch_size)) for threads in (1, 2)}
-    taken = interleaved(arms, rounds)
+    times_s = interleaved(arms, rounds)
     print(f"{weight_size} wide, {batch_size} samples, {rounds} rounds; gain of two over one, 95 % interval over rounds")
     print("| | gain | of what the products gain |\n|---|---:|---:|")
-    own = [math.log(a / b) for a, b in zip(taken["products 1"], taken["products 2"], strict=True)]
-    print(f"| products, 1 to 2 threads | {_interval(own)} | |")
+    product_logs = [math.log(a / b) for a, b in zip(times_s["products 1"], times_s["products 2"], strict=True)]
+    print(f"| products, 1 to 2 threads | {_interval(product_logs)} | |")
     for mode in GAINING:
-        logs = [math.log(a / b) for a, b in zip(taken[f"{mode} 1"], taken[f"{mode} 2"], strict=True)]
-        rest = [x - y for x, y in zip(logs, own, strict=True)]
-        print(f"| {mode}, 1 to 2 workers | {_interval(logs)} | {_interval(rest)} |")
+        logs = [math.log(a / b) for a, b in zip(times_s[f"{mode} 1"], times_s[f"{mode} 2"], strict=True)]
+        remaining_logs = [x - y for x, y in zip(logs, product_logs, strict=True)]
+        print(f"| {mode}, 1 to 2 workers | {_interval(logs)} | {_interval(remaining_logs)} |")
 
 
 def _products_on(threads: int, weight_size: int, batch_size: int) -> Callable[[], None]:
@@ -79,9 +79,9 @@ def _products_on(threads: int, weight_size: int, batch_size: int) -> Callable[[]
 def _interval(logs: list[float]) -> str:
     from keras_matrix.analysis.stats.blocks import of_logs
 
-    found = of_logs(logs)
-    assert found is not None
-    return f"{found.centre:.3f} [{found.low:.3f} {found.high:.3f}]"
+    ratio = of_logs(logs)
+    assert ratio is not None
+    return f"{ratio.centre:.3f} [{ratio.low:.3f} {ratio.high:.3f}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +132,17 @@ def _profile_rounds(rank: Any, steps: int, rounds: int) -> list[RoundShares]:
         rank.run(steps)
         return time.perf_counter() - begun_s, watch.inside_s
 
-    found = []
+    shares = []
     for _ in range(rounds):
         wall_s, inside_s = epoch()
         with profile(activities=[ProfilerActivity.CPU]) as recording:
             recorded_s, profiled_inside_s = epoch()
-        mine = [e for e in recording.events() if e.name.startswith(COLLECTIVES) or e.name in PACKING]
-        spans_s = covered([(e.time_range.start, e.time_range.end) for e in mine]) / 1e6
-        found.append(
+        collectives = [e for e in recording.events() if e.name.startswith(COLLECTIVES) or e.name in PACKING]
+        spans_s = covered([(e.time_range.start, e.time_range.end) for e in collectives]) / 1e6
+        shares.append(
             RoundShares(wall_s / steps, inside_s / wall_s, profiled_inside_s / recorded_s, spans_s / recorded_s)
         )
-    return found
+    return shares
 
 
 def compare(weight_size: int, batch_size: int, rounds: int) -> None:
@@ -151,10 +151,16 @@ def compare(weight_size: int, batch_size: int, rounds: int) -> None:
     print("| PyTorch, two workers | a cell's clock | torch.profiler | points between | in the same steps | step |")
     print("|---|---:|---:|---:|---:|---:|")
     for mode in PROFILED:
-        found = profiled(mode, weight_size, batch_size, rounds)
-        clock, profiler = (statistics.fmean(getattr(one, name) for one in found) for name in ("clock", "profiler"))
-        between, during = [one.clock - one.profiler for one in found], [s.clock_profiled - s.profiler for s in found]
-        step_time_s = statistics.median(one.step_time_s for one in found)
+        profiled_rounds = profiled(mode, weight_size, batch_size, rounds)
+        clock, profiler = (
+            statistics.fmean(getattr(profiled_round, name) for profiled_round in profiled_rounds)
+            for name in ("clock", "profiler")
+        )
+        between, during = (
+            [profiled_round.clock - profiled_round.profiler for profiled_round in profiled_rounds],
+            [s.clock_profiled - s.profiler for s in profiled_rounds],
+        )
+        step_time_s = statistics.median(profiled_round.step_time_s for profiled_round in profiled_rounds)
         shares = f"{percentage(clock)} | {percentage(profiler)} | {_points(between)} | {_points(during)}"
         print(f"| {mode} | {shares} | {step_time_s * 1e3:.1f} ms |", flush=True)
 

@@ -92,9 +92,9 @@ CONFIGS = {
 }
 
 
-def started(backend: str, asked: dict[str, Any], program: str) -> subprocess.Popen[str]:
+def started(backend: str, request: dict[str, Any], program: str) -> subprocess.Popen[str]:
     """Start a script, with one thread on the CPU of a cell with one thread."""
-    command = [sys.executable, "-c", BARE + program, json.dumps(asked | {"config": CONFIGS[asked["size"]]})]
+    command = [sys.executable, "-c", BARE + program, json.dumps(request | {"config": CONFIGS[request["size"]]})]
     threads = dict.fromkeys(THREAD_VARIABLES, "1")
     environment = os.environ | {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"} | threads
     process = subprocess.Popen(command, env=environment, stdin=-1, stdout=-1, text=True)
@@ -105,8 +105,8 @@ def started(backend: str, asked: dict[str, Any], program: str) -> subprocess.Pop
 class BareScript:
     """A bare script in its own process, which waits for a line before each of its epochs."""
 
-    def __init__(self, backend: str, asked: dict[str, Any]) -> None:
-        self._process = started(backend, asked, EPOCHS_ON_DEMAND)
+    def __init__(self, backend: str, request: dict[str, Any]) -> None:
+        self._process = started(backend, request, EPOCHS_ON_DEMAND)
         self.epochs_s: list[float] = []
 
     def epoch(self) -> None:
@@ -148,39 +148,39 @@ class Paired:
         return getattr(self.running, name)
 
 
-def pair(backend: str, asked: dict[str, Any]) -> tuple[float, float]:
+def pair(backend: str, request: dict[str, Any]) -> tuple[float, float]:
     """Return the tokens/s of a cell and of a bare script, of the latest attempt."""
     scripts: list[BareScript] = []
 
     def paired(running: Running) -> Paired:
-        scripts.append(BareScript(backend, asked))
-        return Paired(running, scripts[-1], asked["epochs"] - 1)
+        scripts.append(BareScript(backend, request))
+        return Paired(running, scripts[-1], request["epochs"] - 1)
 
     executor: Any = ActsBetweenEpochs(paired)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            [record] = measured(MATRIX.format(backend=backend, **asked), Seams(executor=executor))
+            [record] = measured(MATRIX.format(backend=backend, **request), Seams(executor=executor))
     finally:
         for script in scripts:
             script.close()
     assert record.times.tokens_per_s is not None, record.reason
     epochs_s = scripts[-1].epochs_s[1:]
     assert len(epochs_s) == len(record.times.epoch_times_s)
-    tokens = asked["batch"] * (asked["longest"] - asked["prompt"]) * asked["calls"]
+    tokens = request["batch"] * (request["longest"] - request["prompt"]) * request["calls"]
     return record.times.tokens_per_s, tokens / statistics.fmean(epochs_s)
 
 
-def inside(backend: str, asked: dict[str, Any]) -> list[float]:
+def inside(backend: str, request: dict[str, Any]) -> list[float]:
     """Return the logarithms of the ratios of the two loops' rates, cell over bare, in one process."""
-    output, _ = started(backend, asked, BOTH_INSIDE).communicate()
-    return [math.log(one["bare"] / one["cell"]) for one in map(json.loads, output.splitlines())]
+    output, _ = started(backend, request, BOTH_INSIDE).communicate()
+    return [math.log(pair_times["bare"] / pair_times["cell"]) for pair_times in map(json.loads, output.splitlines())]
 
 
-def outside(backend: str, asked: dict[str, Any]) -> list[float]:
+def outside(backend: str, request: dict[str, Any]) -> list[float]:
     """Return the logarithms of the ratios of rates, cell over bare, of pairs of processes."""
     logs = []
-    for _ in range(asked["pairs"]):
-        cell, bare = pair(backend, asked)
+    for _ in range(request["pairs"]):
+        cell, bare = pair(backend, request)
         logs.append(math.log(cell / bare))
         print(f"{backend}: cell {cell:,.0f}, bare {bare:,.0f} tokens/s", flush=True)
     return logs
@@ -199,11 +199,11 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     args.pairs = args.pairs or (400 if args.inside else 10)
     for backend in args.backends:
-        asked = vars(args) | {"calls": args.calls or CALLS[backend]}
-        found = of_logs((inside if args.inside else outside)(backend, asked))
-        assert found is not None
-        ends = "" if found.low is None else f" [{found.low:.4f} {found.high:.4f}]"
-        print(f"{backend}: cell over bare script {found.centre:.4f}{ends}, {args.pairs} pairs", flush=True)
+        request = vars(args) | {"calls": args.calls or CALLS[backend]}
+        ratio = of_logs((inside if args.inside else outside)(backend, request))
+        assert ratio is not None
+        ends = "" if ratio.low is None else f" [{ratio.low:.4f} {ratio.high:.4f}]"
+        print(f"{backend}: cell over bare script {ratio.centre:.4f}{ends}, {args.pairs} pairs", flush=True)
     return 0
 
 

@@ -41,13 +41,13 @@ def start(runs: int = 21) -> None:
         "runner plan": [runner, "plan", "--matrix", str(ROOT / "matrix.yaml")],
         "runner list": [runner, "list"],
     }
-    taken: dict[str, list[float]] = {name: [] for name in commands}
+    times_s: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(runs):
         for name, command in commands.items():
             begun_s = time.perf_counter()
             subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-            taken[name].append(time.perf_counter() - begun_s)
-    for name, seconds in taken.items():
+            times_s[name].append(time.perf_counter() - begun_s)
+    for name, seconds in times_s.items():
         low, high = min(seconds), max(seconds)
         print(f"{name:16} median {statistics.median(seconds):.3f} s  min {low:.3f}  max {high:.3f}  n={runs}")
 
@@ -80,9 +80,9 @@ def overhead(limit_s: float = 400.0) -> None:
     from keras_matrix.runner.service.selftest import cost_of_timing
 
     for backend in BACKENDS:
-        found = cost_of_timing(backend, limit_s)
-        interval = f"[{found['low']:.4f} {found['high']:.4f}]"
-        print(f"{backend:10} epochs: ratio {found['ratio']:.4f} {interval} over {found['pairs']} pairs", flush=True)
+        cost = cost_of_timing(backend, limit_s)
+        interval = f"[{cost['low']:.4f} {cost['high']:.4f}]"
+        print(f"{backend:10} epochs: ratio {cost['ratio']:.4f} {interval} over {cost['pairs']} pairs", flush=True)
 
 
 # About a quarter of a second each, because processes are compared, not epochs.
@@ -96,11 +96,11 @@ def spread(processes: int = 30) -> None:
     """
     with tempfile.TemporaryDirectory() as folder:
         for backend in BACKENDS:
-            found: dict[str, list[dict[str, Any]]] = {"fork": [], "fresh": []}
+            records_by_start: dict[str, list[dict[str, Any]]] = {"fork": [], "fresh": []}
             for pair in range(processes):
                 for start in ("fork", "fresh") if pair % 2 else ("fresh", "fork"):
-                    found[start].append(_one_record(Path(folder), backend, start))
-            _print_spread(backend, found)
+                    records_by_start[start].append(_one_record(Path(folder), backend, start))
+            _print_spread(backend, records_by_start)
 
 
 def _one_record(folder: Path, backend: str, start: str) -> dict[str, Any]:
@@ -127,11 +127,11 @@ def _one_record(folder: Path, backend: str, start: str) -> dict[str, Any]:
     return record
 
 
-def _print_spread(backend: str, found: dict[str, list[dict[str, Any]]]) -> None:
+def _print_spread(backend: str, records_by_start: dict[str, list[dict[str, Any]]]) -> None:
     from keras_matrix.analysis.stats.blocks import half_width
 
-    logs = {s: [math.log(r["times"]["step_time_s"]) for r in records] for s, records in found.items()}
-    for start, records in found.items():
+    logs = {s: [math.log(r["times"]["step_time_s"]) for r in records] for s, records in records_by_start.items()}
+    for start, records in records_by_start.items():
         centre = math.exp(statistics.fmean(logs[start]))
         imports = statistics.median(r["times"]["import_time_s"] for r in records)
         peak = statistics.median(r["memory"]["peak_host_memory_bytes"] for r in records)
@@ -180,10 +180,12 @@ def of_epochs(folder: Path, epochs: int = 100_000, runs: int = 5) -> None:
 
     draws = random.Random(0)
     measured = [record for record in Run(folder).load()[0] if record.times.epoch_times_s]
-    each = -(-epochs // len(measured))
+    epochs_each = -(-epochs // len(measured))
     records = [
-        replace(one, times=replace(one.times, epoch_times_s=draws.choices(one.times.epoch_times_s, k=each)))
-        for one in measured
+        replace(
+            record, times=replace(record.times, epoch_times_s=draws.choices(record.times.epoch_times_s, k=epochs_each))
+        )
+        for record in measured
     ]
     taken_s = []
     for _ in range(runs + 1):
@@ -192,7 +194,7 @@ def of_epochs(folder: Path, epochs: int = 100_000, runs: int = 5) -> None:
         summary_lines(rows, suite(rows))
         taken_s.append(time.process_time() - begun_s)
     times = f"median {statistics.median(taken_s[1:]):.2f} s, the first {taken_s[0]:.2f} s"
-    print(f"{len(measured)} processes of {each} epochs: {times} of CPU time, n={runs}")
+    print(f"{len(measured)} processes of {epochs_each} epochs: {times} of CPU time, n={runs}")
 
 
 def main() -> None:

@@ -100,8 +100,8 @@ def ours(name: str, folder: Path, workers: int, decoder: str) -> Iterator[Any]:
     from keras_matrix.models.workload import Request
 
     defaults = {param.name: param.default for param in workloads()["finetune"].params}
-    own = {"dataset_path": str(folder), "pipeline": name, "input_workers": workers, "decoder": decoder}
-    request = Request(defaults | own, "synthetic", None, batch_size=BATCH)
+    options = {"dataset_path": str(folder), "pipeline": name, "input_workers": workers, "decoder": decoder}
+    request = Request(defaults | options, "synthetic", None, batch_size=BATCH)
     source = pipeline_of(request, opened(request), None).source(timed=False)
     if name != "py_dataset":
         return iter(source)
@@ -114,9 +114,9 @@ def cpu_s() -> float:
     """Return the CPU time of this process and its workers."""
     import psutil
 
-    here = psutil.Process()
-    times = [one.cpu_times() for one in [here, *here.children(recursive=True)]]
-    return sum(one.user + one.system for one in times)
+    this_process = psutil.Process()
+    times = [process.cpu_times() for process in [this_process, *this_process.children(recursive=True)]]
+    return sum(cpu_times.user + cpu_times.system for cpu_times in times)
 
 
 def serve(request: dict[str, Any]) -> None:
@@ -165,8 +165,8 @@ class Pipeline:
 
     def command(self) -> list[str]:
         """Return the command line of the process."""
-        own = {"name": self.name, "folder": str(self.folder), "workers": self.workers, "decoder": self.decoder}
-        return [sys.executable, "-m", "lab.input_pipelines", "serve", json.dumps(own)]
+        request = {"name": self.name, "folder": str(self.folder), "workers": self.workers, "decoder": self.decoder}
+        return [sys.executable, "-m", "lab.input_pipelines", "serve", json.dumps(request)]
 
     def passed(self, batches: int, *, counts: bool) -> None:
         """Read a pass."""
@@ -193,25 +193,33 @@ class Pipeline:
 
 def compare(pipelines: list[Pipeline], batches: int, rounds: int) -> None:
     """Measure interleaved passes of all pipelines, and print a table."""
-    for one in pipelines:
-        one.start()
-        one.passed(max(4, batches // 4), counts=False)
+    for pipeline in pipelines:
+        pipeline.start()
+        pipeline.passed(max(4, batches // 4), counts=False)
     order = random.Random(0)
     for _ in range(rounds):
-        for one in order.sample(pipelines, len(pipelines)):
-            one.passed(batches, counts=True)
-    for one in pipelines:
-        one.stop()
-    best = max(statistics.median(one.cpu) for one in pipelines if one.name in BARE)
+        for pipeline in order.sample(pipelines, len(pipelines)):
+            pipeline.passed(batches, counts=True)
+    for pipeline in pipelines:
+        pipeline.stop()
+    best = max(statistics.median(pipeline.cpu) for pipeline in pipelines if pipeline.name in BARE)
     print(
         "| pipeline | format | decoder | workers | images/s | images per CPU-second (range) | against the best bare |"
     )
     print("|---|---|---|---:|---:|---:|---:|")
-    for one in sorted(pipelines, key=lambda one: -statistics.median(one.cpu)):
-        cpu, wall = statistics.median(one.cpu), statistics.median(one.wall)
-        decoder = "tf.io" if one.name == "bare tf.data" else one.decoder
-        spread = f"{cpu:,.0f} ({min(one.cpu):,.0f}-{max(one.cpu):,.0f})"
-        cells = (one.name, one.folder.name, decoder, str(one.workers), f"{wall:,.0f}", spread, f"{cpu / best:.2f}")
+    for pipeline in sorted(pipelines, key=lambda pipeline: -statistics.median(pipeline.cpu)):
+        cpu, wall = statistics.median(pipeline.cpu), statistics.median(pipeline.wall)
+        decoder = "tf.io" if pipeline.name == "bare tf.data" else pipeline.decoder
+        spread = f"{cpu:,.0f} ({min(pipeline.cpu):,.0f}-{max(pipeline.cpu):,.0f})"
+        cells = (
+            pipeline.name,
+            pipeline.folder.name,
+            decoder,
+            str(pipeline.workers),
+            f"{wall:,.0f}",
+            spread,
+            f"{cpu / best:.2f}",
+        )
         print(f"| {' | '.join(cells)} |")
 
 
@@ -230,7 +238,7 @@ def main() -> None:
     for name in args.pipelines:
         for folder in [args.folder] if name in BARE else [args.folder, *args.records]:
             decoders = args.decoders[:1] if name in BARE else args.decoders
-            pipelines += [Pipeline(name, folder, workers, one) for workers in args.workers for one in decoders]
+            pipelines += [Pipeline(name, folder, workers, decoder) for workers in args.workers for decoder in decoders]
     compare(pipelines, args.batches, args.rounds)
 
 

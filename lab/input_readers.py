@@ -46,11 +46,11 @@ def read(runs: int = 9) -> None:
                 assert sum(1 for _ in record_file.records(path)) == count
                 cpu_s.append(time.process_time() - begun_cpu_s)
                 wall_s.append(time.perf_counter() - begun_s)
-            for name, taken in (("CPU", cpu_s), ("wall", wall_s)):
-                middle = statistics.median(taken)
+            for name, times_s in (("CPU", cpu_s), ("wall", wall_s)):
+                middle = statistics.median(times_s)
                 print(
                     f"{size:7,} B  {name:4}  {count / middle:12,.0f} records/s  {count * size / middle / 1e9:5.2f} GB/s"
-                    f"  slowest {count * size / max(taken) / 1e9:5.2f} GB/s  n={runs}"
+                    f"  slowest {count * size / max(times_s) / 1e9:5.2f} GB/s  n={runs}"
                 )
             path.unlink()
 
@@ -62,12 +62,12 @@ def scan(runs: int = 9) -> None:
             place = Path(folder) / f"n{number % SCANNED_CLASSES:08d}"
             place.mkdir(exist_ok=True)
             (place / f"{place.name}_{number}.JPEG").touch()
-        taken = []
+        times_s = []
         for _ in range(runs):
             begun_s = time.perf_counter()
             assert len(open_source(Path(folder))) == SCANNED
-            taken.append(time.perf_counter() - begun_s)
-    print(f"{SCANNED} images: median {statistics.median(taken):.3f} s, slowest {max(taken):.3f} s, n={runs}")
+            times_s.append(time.perf_counter() - begun_s)
+    print(f"{SCANNED} images: median {statistics.median(times_s):.3f} s, slowest {max(times_s):.3f} s, n={runs}")
 
 
 def convert(folder: Path, runs: int = 5) -> None:
@@ -82,16 +82,16 @@ def convert(folder: Path, runs: int = 5) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
         source.read(range(len(source)))
         for number in range(runs):
-            for kind, taken in times.items():
+            for kind, runs_s in times.items():
                 target = Path(place) / f"{kind}-{number}"
                 wall_s, cpu_s, peak_bytes = _run(_command(kind, folder, target))
-                taken.append((wall_s, cpu_s))
+                runs_s.append((wall_s, cpu_s))
                 memory[kind] = max(memory.get(kind, 0.0), peak_bytes)
                 subprocess.run(["rm", "-rf", str(target)], check=True)
     base = min(times["copy"])[0]
-    for kind, taken in times.items():
-        fastest_s, middle_s = min(taken)[0], statistics.median(wall_s for wall_s, _ in taken)
-        cpu_s = statistics.median(cpu_s for _, cpu_s in taken)
+    for kind, runs_s in times.items():
+        fastest_s, middle_s = min(runs_s)[0], statistics.median(wall_s for wall_s, _ in runs_s)
+        cpu_s = statistics.median(cpu_s for _, cpu_s in runs_s)
         print(
             f"{kind:12} fastest {total / fastest_s / 1e6:4.0f} MB/s ({percentage(base / fastest_s)} of the copy), "
             f"median {total / middle_s / 1e6:4.0f} MB/s, {total / cpu_s / 1e6:4.0f} MB per CPU-second; at most "
@@ -132,8 +132,8 @@ def _run(command: list[str]) -> tuple[float, float, float]:
 def _memory_bytes(process: psutil.Process) -> float:
     total = 0.0
     try:
-        for one in (process, *process.children(recursive=True)):
-            total += one.memory_full_info().pss
+        for member in (process, *process.children(recursive=True)):
+            total += member.memory_full_info().pss
     except psutil.Error:
         pass
     return total

@@ -167,75 +167,77 @@ class Found:
 
 def measure(folder: Path, compute: str, only: list[str], rounds: int, verify: bool) -> None:
     """Measure the scenarios and add a line to `folder/found.jsonl` for each."""
-    for one in SCENARIOS:
-        if only and {one.name, one.backend, "held out" if one.held_out else "others"}.isdisjoint(only):
+    for scenario in SCENARIOS:
+        if only and {scenario.name, scenario.backend, "held out" if scenario.held_out else "others"}.isdisjoint(only):
             continue
         begun_s = time.perf_counter()
-        found = _measured(folder, one, compute, rounds, verify)
+        outcome = _measured(folder, scenario, compute, rounds, verify)
         with (folder / "found.jsonl").open("a") as out:
-            out.write(json.dumps(asdict(found)) + "\n")
-        print(_line(found), f"{time.perf_counter() - begun_s:.0f} s", flush=True)
+            out.write(json.dumps(asdict(outcome)) + "\n")
+        print(_line(outcome), f"{time.perf_counter() - begun_s:.0f} s", flush=True)
 
 
-def _measured(folder: Path, one: Scenario, compute: str, rounds: int, verify: bool) -> Found:
+def _measured(folder: Path, scenario: Scenario, compute: str, rounds: int, verify: bool) -> Found:
     """Measure a scenario: the truth before, between and after its analyses, of which the last one is verified."""
-    found = Found(one.name, one.backend, one.held_out, one.bottleneck, compute)
+    outcome = Found(scenario.name, scenario.backend, scenario.held_out, scenario.bottleneck, compute)
     has_truth = compute == "timed_wait"
-    periods_s = [_observed(folder, one, "device", 0.0)] if has_truth else []
+    periods_s = [_observed(folder, scenario, "device", 0.0)] if has_truth else []
     reports = []
     for number in range(rounds):
-        report = _analysed(folder, one, compute, verify and number == rounds - 1)
+        report = _analysed(folder, scenario, compute, verify and number == rounds - 1)
         if isinstance(report, str):
-            found.problem = report
-            return found
+            outcome.problem = report
+            return outcome
         reports.append(report)
         if has_truth:
-            periods_s.append(_observed(folder, one, "device", 0.0))
-    found.problem = reports[-1]["reason"]
-    found.stalls = [share for report in reports if (share := _centre(report["stall"])) is not None]
-    found.bottlenecks = [report["bottleneck"] for report in reports]
-    found.stall = _mean(found.stalls)
-    found.in_band = _mean([_centre(report["input_bound"]) for report in reports])
-    found.interference = _mean([_centre(report["interference"]) for report in reports])
-    found.bottleneck = next((name for name in found.bottlenecks if name != one.bottleneck), one.bottleneck)
-    found.synthetic_step_s = _mean(
+            periods_s.append(_observed(folder, scenario, "device", 0.0))
+    outcome.problem = reports[-1]["reason"]
+    outcome.stalls = [share for report in reports if (share := _centre(report["stall"])) is not None]
+    outcome.bottlenecks = [report["bottleneck"] for report in reports]
+    outcome.stall = _mean(outcome.stalls)
+    outcome.in_band = _mean([_centre(report["input_bound"]) for report in reports])
+    outcome.interference = _mean([_centre(report["interference"]) for report in reports])
+    outcome.bottleneck = next(
+        (name for name in outcome.bottlenecks if name != scenario.bottleneck), scenario.bottleneck
+    )
+    outcome.synthetic_step_s = _mean(
         [_centre(arm["step_time"]) for report in reports for arm in report["arms"] if arm["arm"] == "synthetic"]
     )
-    found.advice = [{"change": a["change"], "speed_up": _centre(a["speed_up"])} for a in reports[-1]["advice"]]
-    found.verified = [
+    outcome.advice = [{"change": a["change"], "speed_up": _centre(a["speed_up"])} for a in reports[-1]["advice"]]
+    outcome.verified = [
         {"change": v["change"], "predicted": _centre(v["predicted"]), "measured": _centre(v["measured"])}
         for v in reports[-1]["verified"]
     ]
-    if has_truth and found.synthetic_step_s:
-        found.truths = [1 - found.synthetic_step_s / period_s for period_s in periods_s if period_s]
+    if has_truth and outcome.synthetic_step_s:
+        outcome.truths = [1 - outcome.synthetic_step_s / period_s for period_s in periods_s if period_s]
         # Each analysis lies between two periods: those at the ends count half.
         period_s = _mean([_mean(pair) for pair in itertools.pairwise(periods_s)])
-        found.truth = None if period_s is None else 1 - found.synthetic_step_s / period_s
-        found.loop = _observed(folder, one, "loop", found.synthetic_step_s)
-    return found
+        outcome.truth = None if period_s is None else 1 - outcome.synthetic_step_s / period_s
+        outcome.loop = _observed(folder, scenario, "loop", outcome.synthetic_step_s)
+    return outcome
 
 
-def _analysed(folder: Path, one: Scenario, compute: str, verify: bool) -> dict[str, Any] | str:
+def _analysed(folder: Path, scenario: Scenario, compute: str, verify: bool) -> dict[str, Any] | str:
     """Return the report of `runner stalls` on a scenario, or its error message."""
     matrix = folder / "matrix.yaml"
-    matrix.write_text(_matrix(folder, one, compute))
-    options = ["--json", "--repeats", "1", *(["--verify"] if verify else []), *([] if one.cold else ["--no-cold"])]
-    command = [str(BIN / "runner"), "stalls", f"{one.backend}:finetune", "--matrix", str(matrix), *options]
-    done = _limited(folder, one, [*command, "--results", str(folder / "results"), "--new"])
+    matrix.write_text(_matrix(folder, scenario, compute))
+    options = ["--json", "--repeats", "1", *(["--verify"] if verify else []), *([] if scenario.cold else ["--no-cold"])]
+    command = [str(BIN / "runner"), "stalls", f"{scenario.backend}:finetune", "--matrix", str(matrix), *options]
+    completed = _limited(folder, scenario, [*command, "--results", str(folder / "results"), "--new"])
     try:
-        report: dict[str, Any] = json.loads(done.stdout)["reports"][0]
+        report: dict[str, Any] = json.loads(completed.stdout)["reports"][0]
     except (ValueError, LookupError):
-        return (done.stderr or done.stdout).strip()[-400:]
+        return (completed.stderr or completed.stdout).strip()[-400:]
     return report
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
     """Return the mean of what was measured; None if nothing was."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+    measured = [value for value in values if value is not None]
+    return statistics.fmean(measured) if measured else None
 
 
-def _matrix(folder: Path, one: Scenario, compute: str) -> str:
+def _matrix(folder: Path, scenario: Scenario, compute: str) -> str:
     base = (
         {"base": "timed_wait", "step_time_ms": STEP_MS}
         if compute == "timed_wait"
@@ -244,39 +246,41 @@ def _matrix(folder: Path, one: Scenario, compute: str) -> str:
     document = {
         "version": 1,
         "defaults": {"repeats": 1, "epochs": 1 + EPOCHS, "discard": 1, "steps_per_epoch": STEPS, "timeout_s": 300},
-        "backends": [one.backend],
-        "cells": [{"workload": "finetune", "batch_size": one.batch, **_data(folder, one), **base, **one.params}],
+        "backends": [scenario.backend],
+        "cells": [
+            {"workload": "finetune", "batch_size": scenario.batch, **_data(folder, scenario), **base, **scenario.params}
+        ],
     }
     return json.dumps(document)  # JSON is YAML
 
 
-def _data(folder: Path, one: Scenario) -> dict[str, Any]:
-    size = 224 if one.images != SMALL else 96
-    samples = IMAGES if one.cold else FEW
-    return {"dataset_path": str(folder / one.images), "dataset_size": samples, "image_size": size}
+def _data(folder: Path, scenario: Scenario) -> dict[str, Any]:
+    size = 224 if scenario.images != SMALL else 96
+    samples = IMAGES if scenario.cold else FEW
+    return {"dataset_path": str(folder / scenario.images), "dataset_size": samples, "image_size": size}
 
 
-def _limited(folder: Path, one: Scenario, command: list[str]) -> subprocess.CompletedProcess[str]:
-    prefix = [str(ROOT / "ci" / "throttle"), *one.limits, "--folder", str(folder), "--"] if one.limits else []
+def _limited(folder: Path, scenario: Scenario, command: list[str]) -> subprocess.CompletedProcess[str]:
+    prefix = [str(ROOT / "ci" / "throttle"), *scenario.limits, "--folder", str(folder), "--"] if scenario.limits else []
     return subprocess.run([*prefix, *command], capture_output=True, text=True, check=False)
 
 
-def _observed(folder: Path, one: Scenario, command: str, step_s: float) -> float | None:
+def _observed(folder: Path, scenario: Scenario, command: str, step_s: float) -> float | None:
     """Return the figure that a command of this file prints about the pipeline of a scenario; None if it fails."""
     request = {
-        "backend": one.backend,
-        "batch": one.batch,
-        "cold": one.cold,
+        "backend": scenario.backend,
+        "batch": scenario.batch,
+        "cold": scenario.cold,
         "step_s": step_s,
         "params": {
-            **_data(folder, one),
+            **_data(folder, scenario),
             "base": "timed_wait",
             "step_time_ms": STEP_MS,
-            **one.params,
+            **scenario.params,
         },
     }
-    done = _limited(folder, one, [sys.executable, "-m", "lab.input_stalls", command, json.dumps(request)])
-    return float(done.stdout.split()[-1]) if done.returncode == 0 else None
+    completed = _limited(folder, scenario, [sys.executable, "-m", "lab.input_stalls", command, json.dumps(request)])
+    return float(completed.stdout.split()[-1]) if completed.returncode == 0 else None
 
 
 def loop(request: Mapping[str, Any]) -> None:
@@ -287,8 +291,8 @@ def loop(request: Mapping[str, Any]) -> None:
     from keras_matrix.models.inputs.stored.page_cache import evict
 
     source = pipeline.source(timed=False)
-    own = hasattr(source, "element_spec")  # tf.data, whose batches TensorFlow's fit draws without a copy
-    batches = iter(source) if own else iter(get_data_adapter(source).get_numpy_iterator())
+    has_spec = hasattr(source, "element_spec")  # tf.data, whose batches TensorFlow's fit draws without a copy
+    batches = iter(source) if has_spec else iter(get_data_adapter(source).get_numpy_iterator())
     shares = []
     for _ in range(1 + EPOCHS):
         if request["cold"]:
@@ -381,66 +385,72 @@ def _step(until_s: float) -> float:
 def tables(folder: Path) -> None:
     """Print the tables of docs/inputs.md, from the newest line of each scenario, and a summary of each half."""
     lines = [json.loads(line) for line in (folder / "found.jsonl").read_text().splitlines()]
-    newest = {(one["scenario"], one["backend"], one["compute"]): Found(**one) for one in lines}
-    order = {(one.name, one.backend): at for at, one in enumerate(SCENARIOS)}
+    newest = {(line["scenario"], line["backend"], line["compute"]): Found(**line) for line in lines}
+    order = {(scenario.name, scenario.backend): position for position, scenario in enumerate(SCENARIOS)}
     for compute in ("timed_wait", "real"):
-        found = [one for key, one in newest.items() if key[2] == compute]
-        found.sort(key=lambda one: order[one.scenario, one.backend])
-        if found:
-            print(f"\n{compute}:\n\n" + "\n".join(_shares(found, compute) + _predictions(found)) + "\n")
+        outcomes = [outcome for key, outcome in newest.items() if key[2] == compute]
+        outcomes.sort(key=lambda outcome: order[outcome.scenario, outcome.backend])
+        if outcomes:
+            print(f"\n{compute}:\n\n" + "\n".join(_shares(outcomes, compute) + _predictions(outcomes)) + "\n")
         for held_out in (False, True):
-            _summary([one for one in found if one.held_out == held_out], "held out" if held_out else "tuning")
+            _summary(
+                [outcome for outcome in outcomes if outcome.held_out == held_out], "held out" if held_out else "tuning"
+            )
 
 
-def _shares(found: list[Found], compute: str) -> list[str]:
+def _shares(outcomes: list[Found], compute: str) -> list[str]:
     truths = ["truth", "bare loop"] if compute == "timed_wait" else []
     columns = [*truths, "differential", "in-band", "interference"]
     rows = [f"| backend | pipeline | {' | '.join(columns)} | bottleneck |", f"|---|---|{'---:|' * len(columns)}---|"]
-    for one in found:
-        shares = [one.truth, one.loop] if truths else []
+    for outcome in outcomes:
+        shares = [outcome.truth, outcome.loop] if truths else []
         texts = [
-            "" if share is None else percentage(share) for share in (*shares, one.stall, one.in_band, one.interference)
+            "" if share is None else percentage(share)
+            for share in (*shares, outcome.stall, outcome.in_band, outcome.interference)
         ]
-        rows.append(f"| {one.backend} | {_title(one)} | {' | '.join(texts)} | {_named(one)} |")
+        rows.append(f"| {outcome.backend} | {_title(outcome)} | {' | '.join(texts)} | {_named(outcome)} |")
     return rows
 
 
-def _predictions(found: list[Found]) -> list[str]:
+def _predictions(outcomes: list[Found]) -> list[str]:
     rows = ["", "| backend | pipeline | change | predicted | measured |", "|---|---|---|---:|---:|"]
-    for one in found:
-        for v in one.verified:
+    for outcome in outcomes:
+        for v in outcome.verified:
             measured = "" if v["measured"] is None else f"{v['measured']:.2f}x"
-            rows.append(f"| {one.backend} | {_title(one)} | {v['change']} | {v['predicted']:.2f}x | {measured} |")
+            rows.append(
+                f"| {outcome.backend} | {_title(outcome)} | {v['change']} | {v['predicted']:.2f}x | {measured} |"
+            )
     return rows if len(rows) > 3 else []
 
 
-def _title(one: Found) -> str:
-    return one.scenario + (", held out" if one.held_out else "")
+def _title(outcome: Found) -> str:
+    return outcome.scenario + (", held out" if outcome.held_out else "")
 
 
-def _named(one: Found) -> str:
-    return "right" if _is_right(one) else f"{one.bottleneck}, expected {one.expected}"
+def _named(outcome: Found) -> str:
+    return "right" if _is_right(outcome) else f"{outcome.bottleneck}, expected {outcome.expected}"
 
 
-def _is_right(one: Found) -> bool:
+def _is_right(outcome: Found) -> bool:
     """Return whether the bottleneck is the expected one; what is meant to be fast may be slow on a slow machine."""
-    meant_fast = one.expected == NONE and one.truth is not None
-    expected_none = meant_fast and one.truth < LEAST_STALL  # type: ignore[operator]
-    return (one.bottleneck == NONE) == expected_none if meant_fast else one.bottleneck == one.expected
+    meant_fast = outcome.expected == NONE and outcome.truth is not None
+    expected_none = meant_fast and outcome.truth < LEAST_STALL  # type: ignore[operator]
+    return (outcome.bottleneck == NONE) == expected_none if meant_fast else outcome.bottleneck == outcome.expected
 
 
-def _summary(found: list[Found], name: str) -> None:
-    known = [one for one in found if one.truth is not None and one.stall is not None]
-    if known:
-        right = sum(abs(one.stall - one.truth) <= WITHIN for one in known)  # type: ignore[operator]
-        named = sum(map(_is_right, known))
+def _summary(outcomes: list[Found], name: str) -> None:
+    with_truth = [outcome for outcome in outcomes if outcome.truth is not None and outcome.stall is not None]
+    if with_truth:
+        right = sum(abs(outcome.stall - outcome.truth) <= WITHIN for outcome in with_truth)  # type: ignore[operator]
+        named = sum(map(_is_right, with_truth))
         print(
-            f"{name}: {right} of {len(known)} within {percentage(WITHIN)}; bottleneck right in {named} of {len(known)}"
+            f"{name}: {right} of {len(with_truth)} within {percentage(WITHIN)}; bottleneck right in {named} of "
+            f"{len(with_truth)}"
         )
     errors = sorted(
         abs(v["measured"] / v["predicted"] - 1)
-        for one in found
-        for v in one.verified
+        for outcome in outcomes
+        for v in outcome.verified
         if v["measured"] and v["predicted"]
     )
     if errors:
@@ -449,7 +459,7 @@ def _summary(found: list[Found], name: str) -> None:
             f"{name}: {len(errors)} predicted speed-ups: median error "
             f"{percentage(statistics.median(errors))}, p90 {percentage(p90)}"
         )
-    chosen = [[v["measured"] for v in one.verified if v["measured"]] for one in found]
+    chosen = [[v["measured"] for v in outcome.verified if v["measured"]] for outcome in outcomes]
     lost = [1 - gains[0] / max(gains) for gains in chosen if len(gains) > 1]  # the best advice is verified first
     if lost:
         print(
@@ -458,14 +468,14 @@ def _summary(found: list[Found], name: str) -> None:
         )
 
 
-def _line(one: Found) -> str:
-    shares = [one.truth, one.loop, one.stall, one.in_band, one.interference]
+def _line(outcome: Found) -> str:
+    shares = [outcome.truth, outcome.loop, outcome.stall, outcome.in_band, outcome.interference]
     texts = ["   -  " if share is None else f"{percentage(share):>7}" for share in shares]
-    advice = ", ".join(f"{a['change']} {a['speed_up']:.2f}x" for a in one.advice) or "none"
-    checked = ", ".join(f"{v['change']} {v['predicted']:.2f}x -> {v['measured']}" for v in one.verified)
-    kind = "held out" if one.held_out else "tuning"
-    summary = f"{_named(one)}; {advice}; {checked} {one.problem or ''}"
-    return f"{one.backend:10} {one.scenario:32} {kind:8} {' '.join(texts)} {summary}"
+    advice = ", ".join(f"{a['change']} {a['speed_up']:.2f}x" for a in outcome.advice) or "none"
+    checked = ", ".join(f"{v['change']} {v['predicted']:.2f}x -> {v['measured']}" for v in outcome.verified)
+    kind = "held out" if outcome.held_out else "tuning"
+    summary = f"{_named(outcome)}; {advice}; {checked} {outcome.problem or ''}"
+    return f"{outcome.backend:10} {outcome.scenario:32} {kind:8} {' '.join(texts)} {summary}"
 
 
 def _centre(estimate: Mapping[str, Any] | None) -> float | None:

@@ -34,10 +34,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--to", type=Path, default=PICTURE, metavar="FILE")
     target = parser.parse_args().to.resolve()
-    found = network.parse(os.environ.get(network.VARIABLE, ""))
+    shaped_network = network.parse(os.environ.get(network.VARIABLE, ""))
     folder = Path(tempfile.mkdtemp(prefix="replay-picture-"))
     try:
-        (folder / "matrix.yaml").write_text(MATRIX.format(rate=found.rate if found else LOCAL), encoding="utf-8")
+        (folder / "matrix.yaml").write_text(
+            MATRIX.format(rate=shaped_network.rate if shaped_network else LOCAL), encoding="utf-8"
+        )
         results = ["--results", str(folder / "results")]
         code = runner(["--matrix", str(folder / "matrix.yaml"), *results])
         return code or runner(["replay", "torch:fc", *results, "--picture", str(target)])

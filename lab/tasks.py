@@ -38,8 +38,8 @@ def read(log: Path, pattern: str) -> tuple[Metric, float]:
     """Return the metric of a pattern and the seconds it took, the start of its process included."""
     task = Task("log", ["true"], [MetricSpec("m", pattern, compute=Compute.AVERAGE)])
     begun_s = time.perf_counter()
-    found, _ = metrics_of(task, Written(log, log.with_name("none")))
-    return found[0], time.perf_counter() - begun_s
+    metrics, _ = metrics_of(task, Written(log, log.with_name("none")))
+    return metrics[0], time.perf_counter() - begun_s
 
 
 def log(size_bytes: int, repeats: int) -> None:
@@ -49,10 +49,10 @@ def log(size_bytes: int, repeats: int) -> None:
         write_log(folder / "log", size_bytes)
         size_mb = (folder / "log").stat().st_size / 1e6
         for name, pattern in PATTERNS.items():
-            taken = [read(folder / "log", pattern) for _ in range(repeats)]
-            rates = sorted(size_mb / seconds for _, seconds in taken)
+            readings = [read(folder / "log", pattern) for _ in range(repeats)]
+            rates = sorted(size_mb / seconds for _, seconds in readings)
             rate = f"{rates[len(rates) // 2]:.0f} MB/s ({rates[0]:.0f}-{rates[-1]:.0f})"
-            print(f"{name:<24} {pattern:<40} {rate}, {taken[0][0].matches} matches, value {taken[0][0].value}")
+            print(f"{name:<24} {pattern:<40} {rate}, {readings[0][0].matches} matches, value {readings[0][0].value}")
         most_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
         print(f"log of {size_mb:.0f} MB; most memory of a matching process {most_mb:.0f} MB")
     finally:

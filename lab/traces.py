@@ -64,8 +64,8 @@ def neutral_time_s(path: Path) -> float:
 
 def original_time_s(path: Path) -> float:
     """Return the working time in a profiler's own file, summed over threads or streams."""
-    found = chrome_spans(path) if conversion.backend_of(path) == "torch" else xplane_spans(path)
-    return sum(map(covered, found.values()))
+    spans = chrome_spans(path) if conversion.backend_of(path) == "torch" else xplane_spans(path)
+    return sum(map(covered, spans.values()))
 
 
 def chrome_spans(path: Path) -> Spans:
@@ -74,11 +74,11 @@ def chrome_spans(path: Path) -> Spans:
     events = [e for e in json.loads(text)["traceEvents"] if e.get("ph") == "X"]
     kernels = [e for e in events if e.get("cat") in ON_DEVICE]
     operators = [e for e in events if e.get("cat") == "cpu_op" or e["name"].startswith("gloo:")]
-    found: Spans = {}
+    spans: Spans = {}
     for event in kernels or operators:
         place = event["pid"], event["tid"]
-        found.setdefault(place, []).append((event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6))
-    return found
+        spans.setdefault(place, []).append((event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6))
+    return spans
 
 
 def xplane_spans(path: Path) -> Spans:
@@ -86,7 +86,7 @@ def xplane_spans(path: Path) -> Spans:
     from jax.profiler import ProfileData
 
     ends: dict[int, float] = {}
-    found: dict[Any, list[tuple[float, float, Any]]] = {}
+    by_place: dict[Any, list[tuple[float, float, Any]]] = {}
     for plane in ProfileData.from_file(str(path)).planes:
         for number, line in enumerate(plane.lines):
             for event in line.events:
@@ -94,15 +94,15 @@ def xplane_spans(path: Path) -> Spans:
                 if event.name.startswith(END):
                     ends[stats.get("_c", 0)] = event.end_ns / 1e9
                 elif "hlo_op" in stats or NODE.match(event.name):
-                    spans = found.setdefault((plane.name, number), [])
+                    spans = by_place.setdefault((plane.name, number), [])
                     spans.append((event.start_ns / 1e9, event.end_ns / 1e9, stats.get("_p")))
     extended: Spans = {}
-    for place, spans in found.items():
+    for place, spans in by_place.items():
         for start, end, context in spans:
             recorded_end = ends.get(context, 0.0)
             # Events that end after their thread has continued are not part of it.
-            own = (place, context) if recorded_end > end else place
-            extended.setdefault(own, []).append((start, max(end, recorded_end)))
+            lane = (place, context) if recorded_end > end else place
+            extended.setdefault(lane, []).append((start, max(end, recorded_end)))
     return extended
 
 
@@ -153,10 +153,10 @@ def _moved(event: dict[str, Any], copy: int, long_us: float) -> dict[str, Any]:
 
 def large_xplane(source: Path, target: Path, size_bytes: int) -> None:
     """Write a file with its programs once, and its other planes repeatedly up to that size."""
-    found = fields(memoryview(source.read_bytes()))
-    planes = [bytes(value) for key, value in found if key == 1 and isinstance(value, memoryview)]
-    once = [one for one in planes if xplane.METADATA_PLANE.encode() in one[:64]]
-    again = [one for one in planes if one not in once]
+    members = fields(memoryview(source.read_bytes()))
+    planes = [bytes(value) for key, value in members if key == 1 and isinstance(value, memoryview)]
+    once = [plane for plane in planes if xplane.METADATA_PLANE.encode() in plane[:64]]
+    again = [plane for plane in planes if plane not in once]
     with target.open("wb") as file:
         while file.tell() < size_bytes:
             for plane in [*once, *again]:
@@ -196,11 +196,12 @@ def readers(source: Path, size_bytes: int) -> None:
         data = large.read_bytes()
     by_generated_classes(b"")  # TensorFlow's import does not count
     for _ in range(4):
-        ours, own_s = _timed(by_columns, data)
-        theirs, generated_s = _timed(by_generated_classes, data)
-        assert ours == theirs, (ours, theirs)
+        our_counts, own_s = _timed(by_columns, data)
+        their_counts, generated_s = _timed(by_generated_classes, data)
+        assert our_counts == their_counts, (our_counts, their_counts)
         print(
-            f"{ours[0]} events: {own_s:.2f} s, generated classes {generated_s:.2f} s: {generated_s / own_s:.1f} times"
+            f"{our_counts[0]} events: {own_s:.2f} s, generated classes {generated_s:.2f} s: {generated_s / own_s:.1f} "
+            "times"
         )
 
 
@@ -228,13 +229,13 @@ def by_generated_classes(data: bytes) -> tuple[int, int]:
     count = total_ns = 0
     for plane in xplane_pb2.XSpace.FromString(data).planes:
         names = {key: value.name for key, value in plane.stat_metadata.items()}
-        wanted = {key for key, name in names.items() if name in ("_c", "hlo_op")}
+        stat_ids = {key for key, name in names.items() if name in ("_c", "hlo_op")}
         for line in plane.lines:
             offsets_ps, durations_ps, values = [], [], []
             for event in line.events:
                 offsets_ps.append(event.offset_ps)
                 durations_ps.append(event.duration_ps)
-                values.append([s.int64_value or s.ref_value for s in event.stats if s.metadata_id in wanted])
+                values.append([s.int64_value or s.ref_value for s in event.stats if s.metadata_id in stat_ids])
             begins, lasts = np.array(offsets_ps, np.int64), np.array(durations_ps, np.int64)
             count += len(begins)
             total_ns += int((np.rint((begins + lasts) / 1000) - np.rint(begins / 1000)).sum())

@@ -91,9 +91,9 @@ def look(looks: int = 500) -> None:
         seconds = (time.process_time() - begun_s) / looks
         shares = f"{seconds * 1e6:.0f} us a look, {percentage(seconds / SAMPLE_S)} of a core"
         print(f"{processes} processes of {threads} threads: {shares}")
-        for one in started:
-            one.kill()
-            one.wait()
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 @dataclass(slots=True)
@@ -149,11 +149,11 @@ def effect(backends: Sequence[str], pairs: int, seed: int) -> None:
             math.log(times_s[first] / times_s[first + 1]) * (1 if sampled[first] else -1)
             for first in range(0, len(times_s) - 1, 2)
         ]
-        found = of_logs(logs)
-        assert found is not None
+        ratio = of_logs(logs)
+        assert ratio is not None
         print(
-            f"{backend}: sampled against unsampled {found.centre:.4f} [{found.low:.4f} {found.high:.4f}], "
-            f"{found.count} pairs of epochs of {sum(times_s) / len(times_s):.2f} s"
+            f"{backend}: sampled against unsampled {ratio.centre:.4f} [{ratio.low:.4f} {ratio.high:.4f}], "
+            f"{ratio.count} pairs of epochs of {sum(times_s) / len(times_s):.2f} s"
         )
 
 

@@ -46,21 +46,21 @@ ROUNDS = 7
 
 def main() -> None:
     """Run the requested measurement."""
-    what = sys.argv[1] if len(sys.argv) > 1 else "sealing"
+    measurement = sys.argv[1] if len(sys.argv) > 1 else "sealing"
     with tempfile.TemporaryDirectory() as folder:
-        {"sealing": sealing, "local": local, "report": report_page, "emulator": emulator}[what](Path(folder))
+        {"sealing": sealing, "local": local, "report": report_page, "emulator": emulator}[measurement](Path(folder))
 
 
 def sealing(folder: Path) -> None:
     """Serialise and seal the rows of records that are in memory."""
-    found = [record for run in range(400) for record in records(run)]
+    all_records = [record for run in range(400) for record in records(run)]
     outbox = Outbox(folder)
     rates = []
     for number in range(WARM):
         outbox = Outbox(folder / str(number))
         with outbox.locked():
             began = time.process_time()
-            seal_all((row for record in found for row in rows.of_record(record)), outbox)
+            seal_all((row for record in all_records for row in rows.of_record(record)), outbox)
             spent_s = time.process_time() - began
         count = sum(len(batch.lines()) for batch in outbox.pending())
         rates.append(count / spent_s)
@@ -74,10 +74,10 @@ def local(folder: Path) -> None:
     warehouse.create()
     began = time.perf_counter()
     for first in range(0, runs, 50):
-        done = PushSummary()
+        summary = PushSummary()
         with outbox.locked():
             seal_all((row for run in range(first, min(runs, first + 50)) for row in rows_of(run)), outbox)
-            send(warehouse, outbox, done, lambda text: None)
+            send(warehouse, outbox, summary, lambda text: None)
     print(f"filled in {time.perf_counter() - began:.0f} s")
     warehouse.close()
     opening(folder / "warehouse")
@@ -113,9 +113,9 @@ def opening(folder: Path) -> None:
     """Open a warehouse in new processes, and count its measurements."""
     command = [sys.executable, "-c", OPEN, str(folder)]
     texts = [subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout for _ in range(WARM)]
-    for what, place in (("opened", 0), ("first query after it", 1)):
+    for stage, place in (("opened", 0), ("first query after it", 1)):
         times_s = sorted(float(line.split()[place]) for line in texts)
-        print(f"{what}: {statistics.median(times_s):.2f} s ({times_s[0]:.2f}-{times_s[-1]:.2f}), a new process each")
+        print(f"{stage}: {statistics.median(times_s):.2f} s ({times_s[0]:.2f}-{times_s[-1]:.2f}), a new process each")
     print(f"{int(texts[0].split()[2]):,} measurements")
 
 
@@ -150,7 +150,7 @@ def report_page(folder: Path) -> None:
             wall_ms = browser.execute_async_script(ANSWER)
             times_ms.append([*wall_ms, _main_thread_ms(browser) - before_ms])
         nodes = browser.execute_script("return document.querySelectorAll('*').length")
-    ready, parsed, spent = (sorted(one[which] for one in times_ms[1:]) for which in (0, 1, 2))
+    ready, parsed, spent = (sorted(visit_ms[column] for visit_ms in times_ms[1:]) for column in (0, 1, 2))
     print(f"parsed after {statistics.median(parsed):.0f} ms ({parsed[0]:.0f}-{parsed[-1]:.0f}), {nodes:,} elements")
     print(f"first frame, and free for input, after {statistics.median(ready):.0f} ms ({ready[0]:.0f}-{ready[-1]:.0f})")
     print(f"CPU time of its main thread until then {statistics.median(spent):.0f} ms ({spent[0]:.0f}-{spent[-1]:.0f})")
@@ -159,7 +159,7 @@ def report_page(folder: Path) -> None:
 def _main_thread_ms(browser: Any) -> float:
     """Return the CPU time that the page's main thread has used."""
     metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
-    return 1e3 * next(float(one["value"]) for one in metrics if one["name"] == "TaskDuration")
+    return 1e3 * next(float(metric["value"]) for metric in metrics if metric["name"] == "TaskDuration")
 
 
 def emulator(folder: Path) -> None:
@@ -171,7 +171,7 @@ def emulator(folder: Path) -> None:
     warehouse.create()
     pairs = [_round(warehouse, Outbox(folder / str(number)), number) for number in range(ROUNDS)]
     warehouse.close()
-    bare, pushed = ([ROWS / pair[which] for pair in pairs] for which in ("bare", "push"))
+    bare, pushed = ([ROWS / pair[way] for pair in pairs] for way in ("bare", "push"))
     shares = sorted(pair["bare"] / pair["push"] for pair in pairs)
     for name, rates in (("bare load jobs", bare), ("push", pushed)):
         print(f"{name}: {statistics.median(rates):,.0f} rows/s ({min(rates):,.0f}-{max(rates):,.0f})")
@@ -191,17 +191,17 @@ def _round(warehouse: Any, outbox: Outbox, number: int) -> dict[str, float]:
         batch = replace(
             batch, path=Path(shutil.copy(batch.path, outbox.folder / "bare.ndjson"))
         )  # a push removes its own
-        target, done = f"{warehouse._staging}.bare_{batch.sha[:8]}", PushSummary()
+        target, summary = f"{warehouse._staging}.bare_{batch.sha[:8]}", PushSummary()
         ways: dict[str, Callable[[], object]] = {
             "bare": lambda: warehouse._load(batch, f"bare-{batch.sha}", target, "WRITE_TRUNCATE"),
-            "push": lambda: send(warehouse, outbox, done, lambda text: None),
+            "push": lambda: send(warehouse, outbox, summary, lambda text: None),
         }
         taken_s = {}
         for name in sorted(ways, reverse=number % 2 == 1):
             began = time.perf_counter()
             ways[name]()
             taken_s[name] = time.perf_counter() - began
-    assert done.new == ROWS
+    assert summary.new == ROWS
     warehouse._client.delete_table(target)
     return taken_s
 
@@ -210,10 +210,10 @@ def rows_of(run: int) -> Iterator[WarehouseRow]:
     """Yield the rows of one synthetic run: 200 measurements."""
     name = run_name(run)
     yield rows.of_run(name, {"planned": len(BACKENDS) * REPEATS})
-    found = list(records(run))
-    for record in found:
+    run_records = list(records(run))
+    for record in run_records:
         yield from rows.of_record(record)
-    yield from rows.of_findings(Findings(1, name, 1, list(findings(found))))
+    yield from rows.of_findings(Findings(1, name, 1, list(findings(run_records))))
 
 
 def settings(work: int, backend: str) -> object:
@@ -245,7 +245,7 @@ def records(run: int) -> Iterator[Record]:
         )
 
 
-def findings(found: list[Record]) -> Iterator[Finding]:
+def findings(all_records: list[Record]) -> Iterator[Finding]:
     """Yield the number of findings of a run of one work."""
     kinds = [(FindingKind.FIGURE, f"times.{name}") for name in ("step_time_s", "samples_per_s", "first_epoch_time_s")]
     kinds += [(FindingKind.FIGURE, "memory.peak_host_memory_bytes"), (FindingKind.FIGURE, "times.epoch_time_median_s")]
@@ -254,7 +254,7 @@ def findings(found: list[Record]) -> Iterator[Finding]:
         (FindingKind.SESSION, "times.step_time_s"),
         (FindingKind.LEVEL, "times.step_time_s"),
     ]
-    for record in found[::REPEATS]:
+    for record in all_records[::REPEATS]:
         for kind, metric in kinds:
             yield Finding(
                 kind,

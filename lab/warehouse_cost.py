@@ -62,21 +62,21 @@ def main() -> None:
     print(
         f"\n| what | billed a year | list price | with {LARGER} times the cells | list price |\n|---|---|---|---|---|"
     )
-    for (what, *one), (_, *many) in zip(costs(sizes), costs(larger), strict=True):
-        print(f"| {' | '.join((what, *one, *many))} |")
+    for (cost_name, *small_cells), (_, *many) in zip(costs(sizes), costs(larger), strict=True):
+        print(f"| {' | '.join((cost_name, *small_cells, *many))} |")
 
 
 def night_of(run: Run, folder: Path) -> list[WarehouseRow]:
     """Return the rows of a run with as many repeats of each cell as a night has."""
     first = {record.cell_id: record for record in run.load()[0]}
-    records = [replace(one, repeat=number) for one in first.values() for number in range(REPEATS)]
+    records = [replace(record, repeat=number) for record in first.values() for number in range(REPEATS)]
     about = {name: value for name, value in run.about().items() if name not in ("run_id", "version")}
     copy = Run(store_session(folder, run.run_id, records, **about))
     update_findings(copy)
-    found = findings.load(copy)
-    made: list[WarehouseRow] = [rows.of_run(copy.run_id, run.about())]
-    made += [row for record in records for row in rows.of_record(record)]
-    return made + (list(rows.of_findings(found)) if found is not None else [])
+    run_findings = findings.load(copy)
+    night_rows: list[WarehouseRow] = [rows.of_run(copy.run_id, run.about())]
+    night_rows += [row for record in records for row in rows.of_record(record)]
+    return night_rows + (list(rows.of_findings(run_findings)) if run_findings is not None else [])
 
 
 def sizes_of(night: Iterable[WarehouseRow]) -> tuple[Sizes, Counter[str]]:
@@ -95,7 +95,7 @@ def width(column: TableColumn, value: Any) -> int:
     if value is None:
         return 0
     if column.mode is ColumnMode.REPEATED:
-        return sum(width(replace(column, mode=ColumnMode.NULLABLE), one) for one in value)
+        return sum(width(replace(column, mode=ColumnMode.NULLABLE), entry) for entry in value)
     if column.type is Type.JSON:
         return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
     return WIDTHS[column.type] if column.type in WIDTHS else 2 + len(str(value).encode())
@@ -114,9 +114,11 @@ def costs(sizes: Sizes) -> Iterator[tuple[str, str, str]]:
     yield "load jobs", "free", jobs.usd(0)
     yield _row("an upload a night, a batch for each table", sum(_batch(sizes, table) for table in TABLES) * NIGHTS)
     read = [columns_read(question.sql) for question in questions().values()]
-    snapshot = sum(_billed(sizes, {one for found in read for one in found if one[0] == name}) for name in SNAPSHOT)
+    snapshot = sum(
+        _billed(sizes, {column for columns in read for column in columns if column[0] == name}) for name in SNAPSHOT
+    )
     yield _row(f"the live dashboard, {REFRESHES_A_DAY} refreshes a day", snapshot * REFRESHES_A_DAY * NIGHTS)
-    panels = sum(_billed(sizes, found) for found in read)
+    panels = sum(_billed(sizes, columns) for columns in read)
     yield _row(f"Grafana, {LOOKS_A_DAY} times every panel a day", panels * LOOKS_A_DAY * NIGHTS)
 
 
@@ -125,7 +127,7 @@ SNAPSHOT = ("runs", "cells", "findings")
 
 def _billed(sizes: Sizes, columns: set[tuple[str, str]]) -> int:
     """Return the bytes billed for reading columns of the last DEFAULT_DAYS nights."""
-    read = sum(sizes[one] for one in columns) * DEFAULT_DAYS
+    read = sum(sizes[column] for column in columns) * DEFAULT_DAYS
     return jobs.billed(read, len({table for table, _ in columns}))
 
 
@@ -140,8 +142,8 @@ def _batch(sizes: Sizes, table: Table) -> int:
     return LEAST_BYTES + sum(max(LEAST_BYTES, read) for read in (rows_of_night, keys, keys, keys))
 
 
-def _row(what: str, billed: int) -> tuple[str, str, str]:
-    return what, bytes_text(billed), jobs.usd(jobs.cost_usd(billed))
+def _row(action: str, billed: int) -> tuple[str, str, str]:
+    return action, bytes_text(billed), jobs.usd(jobs.cost_usd(billed))
 
 
 if __name__ == "__main__":

@@ -120,10 +120,10 @@ def _cases() -> Iterator[Case]:
         changes = ("batch_size=1024", "gradient_accumulation=2", "recomputation=all")
         # The sums of TensorFlow's threads are inside one program, and not in its trace.
         changes += () if backend == "tensorflow" else ("no_overlap",)
-        wanted = tuple(part for one in changes for part in ("--what-if", one))
+        words = tuple(part for change in changes for part in ("--what-if", change))
         search = ("optimize", "--search", "tensor_fusion", "--verify")
         yield Case("search", "sleeping layers", backend, sleeping, "200mbit", search)
-        yield Case("settings", "computing layers", backend, computing, command=("replay", *wanted, "--verify"))
+        yield Case("settings", "computing layers", backend, computing, command=("replay", *words, "--verify"))
     search = ("optimize", "--search", "all", "--verify")
     yield Case("search", "all", "torch", computing, command=search)
     small = {"workload": "fc", **SMALL}
@@ -153,9 +153,9 @@ def measure(folder: Path, only: list[str]) -> None:
         if only and {case.id, case.name, case.backend, case.table}.isdisjoint(only):
             continue
         begun_s = time.perf_counter()
-        found = _measured(folder / case.id, case)
-        found_path(folder, case).write_text(json.dumps([found.document, found.measured, found.problem]))
-        print(f"{case.id}: {found.problem or 'measured'}, {time.perf_counter() - begun_s:.0f} s", flush=True)
+        outcome = _measured(folder / case.id, case)
+        found_path(folder, case).write_text(json.dumps([outcome.document, outcome.measured, outcome.problem]))
+        print(f"{case.id}: {outcome.problem or 'measured'}, {time.perf_counter() - begun_s:.0f} s", flush=True)
 
 
 def found_path(folder: Path, case: Case) -> Path:
@@ -166,26 +166,26 @@ def found_path(folder: Path, case: Case) -> Path:
 def _measured(folder: Path, case: Case) -> Found:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    found = Found(case.id)
+    outcome = Found(case.id)
     traced = _run(case, case.rate, ["--matrix", _matrix(folder, case, case.rate, TRACED), *_results(folder)])
     if traced.returncode:
-        found.problem = _last(traced)
-        return found
+        outcome.problem = _last(traced)
+        return outcome
     command, *options = case.command
     cell = f"{case.backend}:{case.cell['workload']}"
     predicted = _run(case, case.rate, [command, cell, *options, "--json", *_results(folder)])
     try:
-        found.document = json.loads(predicted.stdout)
+        outcome.document = json.loads(predicted.stdout)
     except ValueError:
-        found.problem = _last(predicted)
-        return found
+        outcome.problem = _last(predicted)
+        return outcome
     rates = (case.rate, case.other_rate) if case.other_rate else ()
     for number in range(ROUNDS if rates else 0):
         for rate in rates:
             results = folder / f"{rate}-{number}"
             _run(case, rate, ["--matrix", _matrix(folder, case, rate, MEASURED), *_results(results)])
-            found.measured.setdefault(rate, []).extend(_step_times_s(results))
-    return found
+            outcome.measured.setdefault(rate, []).extend(_step_times_s(results))
+    return outcome
 
 
 def _matrix(folder: Path, case: Case, rate: str, defaults: Mapping[str, Any]) -> str:
@@ -205,8 +205,8 @@ def _run(case: Case, rate: str, arguments: list[str]) -> subprocess.CompletedPro
     return subprocess.run([*inside, RUNNER, *arguments], capture_output=True, text=True, check=False)
 
 
-def _last(done: subprocess.CompletedProcess[str]) -> str:
-    return (done.stderr or done.stdout).strip()[-500:]
+def _last(completed: subprocess.CompletedProcess[str]) -> str:
+    return (completed.stderr or completed.stdout).strip()[-500:]
 
 
 def _step_times_s(folder: Path) -> list[float]:
@@ -226,11 +226,13 @@ def _step_times_s(folder: Path) -> list[float]:
 
 def tables(folder: Path) -> None:
     """Print the tables of the measured cases."""
-    found = [(case, json.loads(path.read_text())) for case in CASES if (path := found_path(folder, case)).exists()]
-    for case, (_, _, problem) in found:
+    case_results = [
+        (case, json.loads(path.read_text())) for case in CASES if (path := found_path(folder, case)).exists()
+    ]
+    for case, (_, _, problem) in case_results:
         if problem:
             print(f"{case.id}: {problem}")
-    good = [(case, result) for case, result in found if not result[2]]
+    good = [(case, result) for case, result in case_results if not result[2]]
     print("\n| backend | model | step | explained | predicted from the step before: error | repeating it | level |")
     print("|---|---|---:|---:|---|---:|---|")
     for case, (document, _, _) in good:
@@ -254,8 +256,8 @@ def tables(folder: Path) -> None:
 
 
 def _held_out_row(case: Case, document: Mapping[str, Any]) -> str:
-    errors = [one["error"] for one in document["held_out"]]
-    repeated = statistics.fmean(abs(one["repeated_error"]) for one in document["held_out"])
+    errors = [prediction["error"] for prediction in document["held_out"]]
+    repeated = statistics.fmean(abs(prediction["repeated_error"]) for prediction in document["held_out"])
     listed = (
         f"{', '.join(f'{percentage(error, signed=True)}' for error in errors)}; mean "
         f"{percentage(statistics.fmean(map(abs, errors)))}"
@@ -270,8 +272,8 @@ def _held_out_row(case: Case, document: Mapping[str, Any]) -> str:
 
 
 def _last_round(document: Mapping[str, Any]) -> dict[str, Any] | None:
-    found = (document.get("verification") or {}).get("verification")
-    last: dict[str, Any] | None = found["rounds"][-1] if found else None
+    verification = (document.get("verification") or {}).get("verification")
+    last: dict[str, Any] | None = verification["rounds"][-1] if verification else None
     return last
 
 
@@ -315,19 +317,22 @@ def speed(source: Path) -> None:
     count = len(graph.nodes) * STEPS
     print(f"{source.name}: {count} operations in {taken_s * 1e3:.1f} ms, {count / taken_s:,.0f} operations a second")
     wide = _many_gradients(100)
-    taken_s, found = _fastest_s(lambda: search_fusion(wide)), search_fusion(wide)
-    print(f"search over 100 gradients: {len(found.trials)} settings in {taken_s:.2f} s")
+    taken_s, fusion = _fastest_s(lambda: search_fusion(wide)), search_fusion(wide)
+    print(f"search over 100 gradients: {len(fusion.trials)} settings in {taken_s:.2f} s")
     with tempfile.TemporaryDirectory(prefix="whatif-speed-") as folder:
         large = Path(folder) / "large.json"
         large_chrome(source, large, LARGE_BYTES)
         begun_s = time.perf_counter()
         command = [RUNNER, "replay", str(large), "--resamples", "10"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        completed = subprocess.run(command, capture_output=True, text=True, check=False)
         taken_s = time.perf_counter() - begun_s
         peak_mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
         size_mb = large.stat().st_size / 1e6
-    print(f"{size_mb:.0f} MB: {taken_s:.1f} s, at most {peak_mib:.0f} MiB, exit code {done.returncode}\n{done.stdout}")
-    print(done.stderr)
+    print(
+        f"{size_mb:.0f} MB: {taken_s:.1f} s, at most {peak_mib:.0f} MiB, exit code "
+        f"{completed.returncode}\n{completed.stdout}"
+    )
+    print(completed.stderr)
 
 
 def _fastest_s(call: Callable[[], object]) -> float:
@@ -344,19 +349,19 @@ def _many_gradients(count: int) -> Graph:
     nodes: list[Node] = []
 
     def add(rank: int, duration_us: int, **fields: Any) -> int:
-        given = {"lane": "main", "kind": NodeKind.COMPUTE, "cores": 1.0, "name": "layer", **fields}
+        node_fields = {"lane": "main", "kind": NodeKind.COMPUTE, "cores": 1.0, "name": "layer", **fields}
         steps = {"durations_ns": (duration_us * 1000,) * 3, "gaps_ns": (0,) * 3, "starts_ns": ()}
-        nodes.append(Node(number=len(nodes), rank=rank, **steps, **given))
+        nodes.append(Node(number=len(nodes), rank=rank, **steps, **node_fields))
         return len(nodes) - 1
 
     for rank in (0, 1):
         for _ in range(count):
             add(rank, 1000, phase="forward")
-        ready = [add(rank, 2000, phase="backward", gradient_of=f"layer_{at}") for at in range(count)]
+        ready = [add(rank, 2000, phase="backward", gradient_of=f"layer_{index}") for index in range(count)]
         sums = []
-        for at, number in enumerate(ready):
-            one = Collective("0,1", at, "all_reduce", (0, 1), 100_000, (100_000,), (f"layer_{at}",))
-            link = {"lane": "link", "kind": NodeKind.COMMUNICATION, "cores": 0.0, "collective": one}
+        for index, number in enumerate(ready):
+            collective = Collective("0,1", index, "all_reduce", (0, 1), 100_000, (100_000,), (f"layer_{index}",))
+            link = {"lane": "link", "kind": NodeKind.COMMUNICATION, "cores": 0.0, "collective": collective}
             sums.append(add(rank, 5000, phase="communication", depends=(number,), **link))
         add(rank, 1000, phase="update", depends=tuple(sums))
     link = LinkCalibration(1e-3, 4e-8, 2, "made")

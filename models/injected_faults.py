@@ -38,30 +38,30 @@ class Circumstances:
     clock: Callable[[], float]
 
 
-def plant(built: Built, fault: str, where: Circumstances) -> Built:
+def plant(built: Built, fault: str, circumstances: Circumstances) -> Built:
     """Return the workload with an injected fault.
 
     Raises `UnknownFault`, and `UnsupportedWorkload` if the fault does not apply to such a cell.
     """
     kind, value = parse(fault)
-    return PLANTERS[kind](built, value, where)
+    return PLANTERS[kind](built, value, circumstances)
 
 
-def _slower(built: Built, share: float, where: Circumstances) -> Built:
+def _slower(built: Built, share: float, circumstances: Circumstances) -> Built:
     if not getattr(built.model, "inputs", None):
         raise UnsupportedWorkload("slower, variance: only a model that is a graph of layers can be given another layer")
-    passes = TRAINING_PER_FORWARD if where.settings.phase == "fit" else 1
-    step_flops = passes * where.settings.batch_size * _forward_flops(built)
+    passes = TRAINING_PER_FORWARD if circumstances.settings.phase == "fit" else 1
+    step_flops = passes * circumstances.settings.batch_size * _forward_flops(built)
     products = max(1, round(share * step_flops / (2 * SIDE**3)))
     return replace(built, model=_burdened(built.model, products))
 
 
-def _variance(built: Built, share: float, where: Circumstances) -> Built:
-    mine = scattered_share(share, where.repeat)
-    return _slower(built, mine, where) if mine else built
+def _variance(built: Built, share: float, circumstances: Circumstances) -> Built:
+    own_share = scattered_share(share, circumstances.repeat)
+    return _slower(built, own_share, circumstances) if own_share else built
 
 
-def _copy(built: Built, mebibytes: float, where: Circumstances) -> Built:
+def _copy(built: Built, mebibytes: float, circumstances: Circumstances) -> Built:
     from keras import ops
 
     halves = ops.ones((2, max(1, round(mebibytes * 2**20 / 8))), "float32")
@@ -72,14 +72,14 @@ def _copy(built: Built, mebibytes: float, where: Circumstances) -> Built:
         # Otherwise JAX would run it asynchronously, outside of the measured time.
         getattr(copied, "block_until_ready", lambda: None)()
 
-    _before_each_step(built.model, where.settings.phase, copy)
+    _before_each_step(built.model, circumstances.settings.phase, copy)
     return built
 
 
-def _recompile(built: Built, every: float, where: Circumstances) -> Built:
+def _recompile(built: Built, interval: float, circumstances: Circumstances) -> Built:
     import keras
 
-    settings, model, steps = where.settings, built.model, itertools.count(1)
+    settings, model, steps = circumstances.settings, built.model, itertools.count(1)
     on_torch = keras.backend.backend() == "torch"
     if settings.eager or (on_torch and settings.jit is not True and settings.league != "matched"):
         raise UnsupportedWorkload(
@@ -87,7 +87,7 @@ def _recompile(built: Built, every: float, where: Circumstances) -> Built:
         )
 
     def recompile(renew: Renew) -> None:
-        if next(steps) % every == 0:
+        if next(steps) % interval == 0:
             _forget_compiled(model, settings.phase, on_torch)
             renew()
 
@@ -106,15 +106,15 @@ def _forget_compiled(model: Any, phase: str, on_torch: bool) -> None:
     setattr(model, f"{PHASES[phase]}_step", lambda *arguments: plain(model, *arguments))
 
 
-def _first_epoch(built: Built, share: float, where: Circumstances) -> Built:
-    if where.settings.phase != "fit" or not where.settings.discard:
+def _first_epoch(built: Built, share: float, circumstances: Circumstances) -> Built:
+    if circumstances.settings.phase != "fit" or not circumstances.settings.discard:
         raise UnsupportedWorkload(
             "first-epoch: needs phase: fit and a discarded first epoch, discard: 1 or more; "
-            f"got phase: {where.settings.phase}, discard: {where.settings.discard}"
+            f"got phase: {circumstances.settings.phase}, discard: {circumstances.settings.discard}"
         )
     import keras
 
-    plain_fit, work, clock = built.model.fit, _Products(where.clock), where.clock
+    plain_fit, work, clock = built.model.fit, _Products(circumstances.clock), circumstances.clock
 
     class Beginning(keras.callbacks.Callback):  # type: ignore[misc]
         """Precedes the callback that times epochs, so that its work is within the first epoch."""

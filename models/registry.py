@@ -51,10 +51,10 @@ def load(name: str) -> Callable[[Request], Built]:
         from keras_matrix.models.user_workload import user_workload
 
         return user_workload(name)
-    known = workloads()
-    if name not in known:
+    names = workloads()
+    if name not in names:
         raise UnknownWorkload(
-            f"no workload {name!r}{near_name(name, known)}. Known: {', '.join(known)}; "
+            f"no workload {name!r}{near_name(name, names)}. Known: {', '.join(names)}; "
             "or your own, written package.module:function"
         )
-    return known[name]
+    return names[name]

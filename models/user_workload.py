@@ -69,8 +69,8 @@ def _not_found(name: str, missing: str) -> ValueError:
     package = missing.rpartition(".")[0]
     if not package:
         return WorkloadNotFound(f"{name}: no module named {missing!r}")
-    found = sys.modules[package].__spec__
-    places = ", ".join((found and found.submodule_search_locations) or ()) or "a module, not a package"
+    spec = sys.modules[package].__spec__
+    places = ", ".join((spec and spec.submodule_search_locations) or ()) or "a module, not a package"
     return ValueError(f"{name}: no module named {missing!r} in {package!r} ({places})")
 
 

@@ -162,13 +162,15 @@ class Workload:
             )
         return self.build(replace(request, params=self._filled(request.params)))
 
-    def _filled(self, given: dict[str, Scalar]) -> dict[str, Scalar]:
-        known = {param.name: param for param in self.params}
-        for name, value in given.items():
-            if name not in known:
-                raise ValueError(f"{self.name}: no parameter {name!r}{near_name(name, known)}. Received: {value!r}")
+    def _filled(self, values: dict[str, Scalar]) -> dict[str, Scalar]:
+        param_by_name = {param.name: param for param in self.params}
+        for name, value in values.items():
+            if name not in param_by_name:
+                raise ValueError(
+                    f"{self.name}: no parameter {name!r}{near_name(name, param_by_name)}. Received: {value!r}"
+                )
         try:
-            return {name: param.checked(given.get(name, param.default)) for name, param in known.items()}
+            return {name: param.checked(values.get(name, param.default)) for name, param in param_by_name.items()}
         except (TypeError, ValueError) as problem:
             raise type(problem)(f"{self.name}: {problem}") from None
 
@@ -209,7 +211,7 @@ def generating(item: Workload) -> Workload:
     return replace(item, generates=True)
 
 
-def near_name(name: str, known: Iterable[str]) -> str:
+def near_name(name: str, names: Iterable[str]) -> str:
     """Return a suggestion of the known name most similar to a wrong one, empty without any."""
-    near = difflib.get_close_matches(name, list(known), n=1)
+    near = difflib.get_close_matches(name, list(names), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -64,9 +64,15 @@ def load(root: Path) -> tuple[list[Annotation], list[Problem]]:
 def in_force(annotations: Iterable[Annotation], kind: NoteKind) -> dict[tuple[str, str, str], str]:
     """Return the current notes of a kind by (cell_id, host_id, run_id), from the last line about each."""
     notes: dict[tuple[str, str, str], str | None] = {}
-    for one in annotations:
-        if one.kind is kind:
-            notes.update({(cell, host, one.run_id): one.note for cell in one.cells for host in one.hosts})
+    for annotation in annotations:
+        if annotation.kind is kind:
+            notes.update(
+                {
+                    (cell, host, annotation.run_id): annotation.note
+                    for cell in annotation.cells
+                    for host in annotation.hosts
+                }
+            )
     return {key: note for key, note in notes.items() if note is not None}
 
 
@@ -120,15 +126,15 @@ def load_lines(path: Path, kind: type[T], version: int) -> tuple[list[T], list[P
         return [], []
     except (UnfitFile, OSError) as error:
         return [], [Problem(path, getattr(error, "strerror", None) or str(error))]
-    found, problems = [], []
+    entries, problems = [], []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            found.append(_decoded(line, kind, version))
+            entries.append(_decoded(line, kind, version))
         except CodecError as error:
             problems.append(Problem(path, f"line {number}: {error}"))
-    return found, problems
+    return entries, problems
 
 
 def _append_whole(handle: int, line: bytes) -> None:
@@ -152,6 +158,6 @@ def _decoded(line: bytes, kind: type[T], version: int) -> T:
     return decode(kind, data, kind.__name__.lower())
 
 
-def _failure(path: Path, what: str, error: OSError | UnfitFile) -> StoreFailure:
+def _failure(path: Path, subject: str, error: OSError | UnfitFile) -> StoreFailure:
     reason = getattr(error, "strerror", None) or error
-    return StoreFailure(f"{path}: cannot store {what}: {reason}; nothing was changed")
+    return StoreFailure(f"{path}: cannot store {subject}: {reason}; nothing was changed")

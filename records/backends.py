@@ -75,11 +75,11 @@ class Backend:
     not_compiled: str = ""
 
 
-_JAX_PLUGINS = tuple(f"jax-{one}-plugin" for one in ("cuda12", "cuda13", "rocm7", "rocm60"))
+_JAX_PLUGINS = tuple(f"jax-{platform}-plugin" for platform in ("cuda12", "cuda13", "rocm7", "rocm60"))
 _NO_XLA_AUTOTUNE = {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
 TABLE: dict[str, Backend] = {
-    one.name: one
-    for one in (
+    backend.name: backend
+    for backend in (
         Backend(
             "tensorflow",
             service="tf",
@@ -138,8 +138,14 @@ TABLE: dict[str, Backend] = {
         ),
     )
 }
-_PLUGINS = tuple(name for one in TABLE.values() for name in one.plugins)
-DISTRIBUTIONS = ("keras", *(name for one in TABLE.values() for name in one.packages), *_PLUGINS, "numpy", KERAS_HUB)
+_PLUGINS = tuple(name for backend in TABLE.values() for name in backend.plugins)
+DISTRIBUTIONS = (
+    "keras",
+    *(name for backend in TABLE.values() for name in backend.packages),
+    *_PLUGINS,
+    "numpy",
+    KERAS_HUB,
+)
 # Earlier records do not state these even if the cell used them.
 STATED_LATER = frozenset({*_PLUGINS, KERAS_HUB})
 BACKENDS: tuple[str, ...] = (*TABLE,)

@@ -56,7 +56,7 @@ def to_json(value: object) -> Any:
 
 @cache
 def _field_names(kind: type) -> tuple[str, ...] | None:
-    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else None
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
 
 
 def canonical(value: object) -> str:
@@ -118,12 +118,12 @@ def _refuse_constant(name: str) -> object:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [key for key, _ in pairs]
-        twice = next(key for at, key in enumerate(names) if key in names[:at])
+        twice = next(key for index, key in enumerate(names) if key in names[:index])
         raise CodecError(f"key {twice!r} appears twice")
-    return found
+    return members
 
 
 # Decoding. A run of 1,000 cells has thousands of records of 250 values: what depends only on the types is computed once
@@ -186,39 +186,39 @@ def _decode_first(decoders: tuple[_Decoder, ...], data: Any) -> Any:
 
 
 def _decode_items(kind: type, decoder: _Decoder, data: Any) -> Any:
-    found: list[Any] = []
+    decoded: list[Any] = []
     for index, item in enumerate(_is(list, data)):
         try:
-            found.append(decoder(item))
+            decoded.append(decoder(item))
         except _Misfit as misfit:
             raise _Misfit(misfit.text, f"[{index}]{misfit.path}") from None
-    return found if kind is list else kind(found)
+    return decoded if kind is list else kind(decoded)
 
 
 def _decode_mapping(decoder: _Decoder, data: Any) -> Any:
-    found = {}
+    decoded = {}
     for key, item in _is(dict, data).items():
         try:
-            found[key] = decoder(item)
+            decoded[key] = decoder(item)
         except _Misfit as misfit:
             raise _Misfit(misfit.text, f".{key}{misfit.path}") from None
-    return found
+    return decoded
 
 
 def _decode_dataclass(cls: type, data: Any) -> Any:
-    given = _is(dict, data)
+    members = _is(dict, data)
     decoders, required = _fields(cls)
-    if not given.keys() <= decoders.keys():
-        raise _Misfit(f"unknown field {min(given.keys() - decoders.keys())!r}")
-    if not required.keys() <= given.keys():
-        raise _Misfit(f"field {next(name for name in required if name not in given)!r} is missing")
-    found = {}
-    for name, item in given.items():
+    if not members.keys() <= decoders.keys():
+        raise _Misfit(f"unknown field {min(members.keys() - decoders.keys())!r}")
+    if not required.keys() <= members.keys():
+        raise _Misfit(f"field {next(name for name in required if name not in members)!r} is missing")
+    decoded = {}
+    for name, item in members.items():
         try:
-            found[name] = decoders[name](item)
+            decoded[name] = decoders[name](item)
         except _Misfit as misfit:
             raise _Misfit(misfit.text, f".{name}{misfit.path}") from None
-    return cls(**found)
+    return cls(**decoded)
 
 
 def _decode_enum(kind: type[StrEnum], data: Any) -> StrEnum:

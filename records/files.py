@@ -232,9 +232,9 @@ class DigestLedger:
             try:
                 yield
             finally:
-                own = _digest_of(text.encode("utf-8", "backslashreplace"))
-                if self._published(name, own):
-                    self._digests[name] = own
+                digest = _digest_of(text.encode("utf-8", "backslashreplace"))
+                if self._published(name, digest):
+                    self._digests[name] = digest
                 if noticed:
                     self._changed_ns = self._last_change_ns()
 
@@ -249,13 +249,13 @@ class DigestLedger:
         Raises OSError.
         """
         with self._lock:
-            found = {name: self._digest(name) for name in self._names()}
-            known, self._digests = self._digests, {}
-            for name in known.keys() & found.keys():
-                if known[name] == found[name]:
-                    self._digests[name] = known[name]
-            left = (known.keys() | found.keys()) - self._digests.keys()
-            return {name: _how(name in known, name in found) for name in sorted(left)}
+            digests = {name: self._digest(name) for name in self._names()}
+            known_digests, self._digests = self._digests, {}
+            for name in known_digests.keys() & digests.keys():
+                if known_digests[name] == digests[name]:
+                    self._digests[name] = known_digests[name]
+            differing = (known_digests.keys() | digests.keys()) - self._digests.keys()
+            return {name: _how(name in known_digests, name in digests) for name in sorted(differing)}
 
     def settle(self) -> None:
         """Take the names that are there now as noticed, once the problems are set aside."""
@@ -300,7 +300,7 @@ def _digest_of(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
-def _how(known: bool, found: bool) -> str:
-    if not known:
+def _how(was_known: bool, is_present: bool) -> str:
+    if not was_known:
         return "it was not published by this runner"
-    return "it was altered after it was published" if found else "it was removed after it was published"
+    return "it was altered after it was published" if is_present else "it was removed after it was published"

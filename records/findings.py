@@ -105,9 +105,9 @@ def load(run: Run) -> Findings | None:
             raise StoreFailure(
                 f"{path}: version {data['version']} is newer than {FINDINGS_VERSION}; update this program"
             )
-        found = decode(Findings, data, "findings")
-        _check_identifiers(found, run.run_id)
-        return found
+        stored = decode(Findings, data, "findings")
+        _check_identifiers(stored, run.run_id)
+        return stored
     except FileNotFoundError:
         return None
     except (OSError, CodecError) as error:
@@ -115,9 +115,9 @@ def load(run: Run) -> Findings | None:
         raise StoreFailure(f"{path}: cannot be used: {error}; {advice}") from error
 
 
-def keep(run: Run, found: Iterable[Finding]) -> Findings:
+def keep(run: Run, new_findings: Iterable[Finding]) -> Findings:
     """Store a run's findings, with the next revision if they differ from the stored ones. Raises `StoreFailure`."""
-    new = Findings(FINDINGS_VERSION, run.run_id, 1, list(found))
+    new = Findings(FINDINGS_VERSION, run.run_id, 1, list(new_findings))
     old = _old(run)
     if old is not None:
         if old.found == new.found:
@@ -131,12 +131,12 @@ def _check_identifiers(findings: Findings, run_id: str) -> None:
     """Raise `CodecError` for the first identifier that has another format, or names another run."""
     if findings.run_id != run_id:
         raise CodecError(f"findings.run_id: must be {run_id!r}, the run's folder, got {findings.run_id[:80]!r}")
-    for number, one in enumerate(findings.found):
-        where = f"findings.found[{number}]"
-        if one.cell_id is not None and not CELL_ID.fullmatch(one.cell_id):
-            raise CodecError(f"{where}.cell_id: must be 16 hexadecimal digits, got {one.cell_id[:80]!r}")
-        if one.at_run_id is not None and not RUN_ID.fullmatch(one.at_run_id):
-            raise CodecError(f"{where}.at_run_id: must be a run such as {run_id}, got {one.at_run_id[:80]!r}")
+    for number, finding in enumerate(findings.found):
+        path = f"findings.found[{number}]"
+        if finding.cell_id is not None and not CELL_ID.fullmatch(finding.cell_id):
+            raise CodecError(f"{path}.cell_id: must be 16 hexadecimal digits, got {finding.cell_id[:80]!r}")
+        if finding.at_run_id is not None and not RUN_ID.fullmatch(finding.at_run_id):
+            raise CodecError(f"{path}.at_run_id: must be a run such as {run_id}, got {finding.at_run_id[:80]!r}")
 
 
 def _old(run: Run) -> Findings | None:

@@ -92,20 +92,20 @@ class Past:
     caveats: tuple[str, ...]
 
 
-def read(roots: Sequence[Path], wanted: Wanted | None = None) -> Past:
+def read(roots: Sequence[Path], selection: Wanted | None = None) -> Past:
     """Read the runs of these results folders.
 
     `wanted(cell_id, workload, backend)` selects the cells and is called once for each; None selects all.
     """
-    reader = _Reader(wanted)
+    reader = _Reader(selection)
     runs: dict[str, PastRun] = {}
     for root in roots:
         reader.problems += Results(root).left_out()
         for run in Results(root).runs():
             if run.run_id in runs:
                 reader.caveats.append(f"{run.folder}: run {run.run_id} was already read from {runs[run.run_id].root}")
-            elif (found := reader.run(run, root)) is not None:
-                runs[run.run_id] = found
+            elif (past_run := reader.run(run, root)) is not None:
+                runs[run.run_id] = past_run
     ordered = tuple(runs[name] for name in sorted(runs))
     caveats = [*(d for root in roots for d in _latest_caveats(root)), *_clock_caveats(ordered), *reader.caveats]
     return Past(ordered, reader.settings, reader.primaries, tuple(reader.problems), tuple(caveats))
@@ -114,8 +114,8 @@ def read(roots: Sequence[Path], wanted: Wanted | None = None) -> Past:
 class _Reader:
     """Reads runs one by one and stores what they share: settings by cell, facts, and the selection of cells."""
 
-    def __init__(self, wanted: Wanted | None) -> None:
-        self._wanted = wanted
+    def __init__(self, selection: Wanted | None) -> None:
+        self._wanted = selection
         self._chosen: dict[str, bool] = {}
         self._shared: dict[Facts, Facts] = {}
         self.settings: dict[str, dict[str, Any]] = {}
@@ -136,9 +136,9 @@ class _Reader:
             self.caveats.append(f"run {run.run_id} is left out: {reason}")
             return None
         folder = str(run.folder / "records")
-        ours = [name for name in names if not name.startswith(".") and name != "corrupt"]
-        found = [self._attempt(f"{folder}/{name}", name, run.run_id) for name in ours]
-        return PastRun(run.run_id, root, tuple(attempt for attempt in found if attempt is not None))
+        record_names = [name for name in names if not name.startswith(".") and name != "corrupt"]
+        attempts = [self._attempt(f"{folder}/{name}", name, run.run_id) for name in record_names]
+        return PastRun(run.run_id, root, tuple(attempt for attempt in attempts if attempt is not None))
 
     def _attempt(self, path: str, name: str, run_id: str) -> Attempt | None:
         if self._chosen.get(name[:16]) is False:
@@ -150,8 +150,8 @@ class _Reader:
                 self._choose(cell_id, data["settings"])
             return self._decoded(data, name) if self._chosen[cell_id] else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            what = {KeyError: "field {} is missing", TypeError: "not a record: {}", AttributeError: "not a record: {}"}
-            self.problems.append(Problem(Path(path), what.get(type(error), "{}").format(error)))
+            texts = {KeyError: "field {} is missing", TypeError: "not a record: {}", AttributeError: "not a record: {}"}
+            self.problems.append(Problem(Path(path), texts.get(type(error), "{}").format(error)))
             return None
 
     def _choose(self, cell_id: str, settings: dict[str, Any]) -> None:
@@ -181,12 +181,12 @@ class _Reader:
         task = data.get("task")
         if task is None:
             return _duration(data["times"].get("step_time_s"))
-        one = next((metric for metric in task["metrics"] if metric["name"] == task["primary"]), None)
-        if one is None:
+        stored_metric = next((metric for metric in task["metrics"] if metric["name"] == task["primary"]), None)
+        if stored_metric is None:
             return None
-        primary = Metric(str(one["name"]), None, one.get("unit"), goal=Goal(one["goal"]))
+        primary = Metric(str(stored_metric["name"]), None, stored_metric.get("unit"), goal=Goal(stored_metric["goal"]))
         self.primaries.setdefault(data["cell_id"], primary)
-        value = one["value"]
+        value = stored_metric["value"]
         if value is None:
             return None
         if not isinstance(value, (int, float)) or not math.isfinite(value):
@@ -209,8 +209,8 @@ def left_out(about: object) -> str | None:
         return None
     if isinstance(arms[arm], dict) and arms[arm].get("fault"):
         return f"the fault {arms[arm]['fault']!r} was injected into it"
-    plain = {name: one if isinstance(one, dict) else {} for name, one in arms.items()}
-    free = [name for name, one in plain.items() if not one.get("fault")]
+    plain = {name: arm if isinstance(arm, dict) else {} for name, arm in arms.items()}
+    free = [name for name, arm in plain.items() if not arm.get("fault")]
     chosen = next((name for name in free if plain[name].get("python") is None), free[-1])
     return None if arm == chosen else f"the arm {chosen!r} represents its session, this is {arm!r}"
 

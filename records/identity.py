@@ -37,7 +37,7 @@ LATER = ("freed_memory", "set_by_matrix", *NO_WORK)
 DEFAULTS = {field.name: field.default for field in fields(Settings)}
 PARAMS = "params."
 """What precedes the name of a parameter where a setting has the same name."""
-SETTINGS = tuple(one.name for one in fields(Settings) if one.name != "params")
+SETTINGS = tuple(field.name for field in fields(Settings) if field.name != "params")
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 _WORDS = frozenset({"true", "false", "none", "null"})
 _BLANKS = re.compile(r"(?<= ) | (?=\")|(?<=\") ")  # of a quoted text: a page shows several as one

@@ -38,5 +38,5 @@ def lines(left_out: Sequence[LeftOut]) -> list[str]:
 
 def listed(left_out: Sequence[LeftOut]) -> list[str]:
     """Return an indented line for each entry, at most `MOST_LISTED`, and the number of further ones."""
-    more = len(left_out) - MOST_LISTED
-    return [*(f"  {one}" for one in left_out[:MOST_LISTED]), *([f"  and {more} more"] if more > 0 else [])]
+    unlisted = len(left_out) - MOST_LISTED
+    return [*(f"  {entry}" for entry in left_out[:MOST_LISTED]), *([f"  and {unlisted} more"] if unlisted > 0 else [])]

@@ -21,55 +21,55 @@ class Malformed(ValueError):
 
 def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
     """Yield (number, value) of each field of a message: a piece as a view of it, any other value as an integer."""
-    at, end = 0, len(data)
-    while at < end:
-        key, at = varint(data, at) if data[at] > 127 else (data[at], at + 1)
+    offset, end = 0, len(data)
+    while offset < end:
+        key, offset = varint(data, offset) if data[offset] > 127 else (data[offset], offset + 1)
         kind = key & 7
         if kind == 0:
-            value, at = varint(data, at)
+            value, offset = varint(data, offset)
             yield key >> 3, value
         elif kind == 2:
-            size, at = varint(data, at) if data[at] > 127 else (data[at], at + 1)
-            if at + size > end:
+            size, offset = varint(data, offset) if data[offset] > 127 else (data[offset], offset + 1)
+            if offset + size > end:
                 raise Malformed("a message is truncated")
-            yield key >> 3, data[at : at + size]
-            at += size
+            yield key >> 3, data[offset : offset + size]
+            offset += size
         elif kind in FIXED_BYTES:
             size = FIXED_BYTES[kind]
-            if at + size > end:
+            if offset + size > end:
                 raise Malformed("a message is truncated within a number")
-            yield key >> 3, int.from_bytes(data[at : at + size], "little")
-            at += size
+            yield key >> 3, int.from_bytes(data[offset : offset + size], "little")
+            offset += size
         else:
             raise Malformed(f"a message has a field of unknown kind {kind}")
 
 
-def passed(data: bytes | memoryview, at: int) -> int:
+def passed(data: bytes | memoryview, offset: int) -> int:
     """Return the position after a field to skip, of any number and kind. Raises `Malformed`."""
-    key, at = varint(data, at)
+    key, offset = varint(data, offset)
     kind = key & 7
     if kind in FIXED_BYTES:
-        return at + FIXED_BYTES[kind]
-    value, at = varint(data, at)
+        return offset + FIXED_BYTES[kind]
+    value, offset = varint(data, offset)
     if kind not in (0, 2):
         raise Malformed(f"a message has a field of unknown kind {kind}")
-    return at + value if kind == 2 else at
+    return offset + value if kind == 2 else offset
 
 
-def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+def varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
     """Return the number of variable length at a position, and the position after it. Raises `Malformed`."""
-    value = data[at]
-    at += 1
+    value = data[offset]
+    offset += 1
     if value < 128:
-        return value, at
+        return value, offset
     value &= 127
     shift = 7
     while shift < MOST_BITS:
-        piece = data[at]
-        at += 1
+        piece = data[offset]
+        offset += 1
         value |= (piece & 127) << shift
         if piece < 128:
-            return value, at
+            return value, offset
         shift += 7
     raise Malformed("a message has a number of more than ten bytes")
 

@@ -67,19 +67,20 @@ class Replicas:
 def problem_of(replicas: Replicas, devices: int, batch_size: int, distribution: str = DATA) -> str | None:
     """Return why the devices did not share the work as requested, None if they did."""
     named = [
-        one.device if one.process is None else f"{one.device} of process {one.process}" for one in replicas.replicas
+        replica.device if replica.process is None else f"{replica.device} of process {replica.process}"
+        for replica in replicas.replicas
     ]
     if len(named) != devices or len(set(named)) != devices:
         return f"its arrays are on {', '.join(sorted(set(named))) or 'no device'}, not on {devices} devices"
     rows = batch_size // devices if distribution == DATA else batch_size
     if distribution != DATA and not replicas.divided_weights:
         return "each device has all weights"
-    if unequal := [f"{one.rows} on {one.device}" for one in replicas.replicas if one.rows != rows]:
+    if unequal := [f"{replica.rows} on {replica.device}" for replica in replicas.replicas if replica.rows != rows]:
         return f"the devices have {', '.join(unequal)} rows of a batch, not {rows}"
-    for what in ("updates", "samples"):
-        counted = [getattr(one, what) for one in replicas.replicas]
+    for counter in ("updates", "samples"):
+        counted = [getattr(replica, counter) for replica in replicas.replicas]
         if len(set(counted)) > 1:
-            return f"its devices counted different numbers of {what}: {', '.join(map(str, counted))}"
+            return f"its devices counted different numbers of {counter}: {', '.join(map(str, counted))}"
     return None
 
 
@@ -145,7 +146,7 @@ def save_proof(results: Path, proof: ReplicaProof) -> Path:
 
 def load_proofs(results: Path) -> tuple[list[ReplicaProof], list[str]]:
     """Return every stored proof, oldest first, and a line for each invalid file. Changes no file."""
-    found, problems = [], []
+    proofs, problems = [], []
     for path in sorted((results / PROOFS_FOLDER).glob("*.json")):
         try:
             proof = decode(ReplicaProof, files.read_json(path, below=results), "proof")
@@ -153,12 +154,12 @@ def load_proofs(results: Path) -> tuple[list[ReplicaProof], list[str]]:
             problems.append(f"{path}: not a proof of several devices: {error}")
         else:
             if proof.version == PROOF_VERSION:
-                found.append(proof)
+                proofs.append(proof)
             else:
                 problems.append(
                     f"{path}: not a proof of several devices: version must be {PROOF_VERSION}, got {proof.version}"
                 )
-    return sorted(found, key=lambda proof: proof.started_at), problems
+    return sorted(proofs, key=lambda proof: proof.started_at), problems
 
 
 def normalised(settings: Settings) -> Settings:
@@ -176,42 +177,44 @@ def problems(settings: Settings) -> list[str]:
     if spec.is_native(settings):
         mode = settings.params.get("mode")
         return [f"devices: must be 1 for {mode}, which divides its work among workers, got {devices}; set workers"]
-    found = [
-        f"devices: must be 1 with {key}: {str(got).lower()}, got {devices}: {why}; set {key}: {str(wanted).lower()}"
-        for key, (wanted, why) in NOT_DIVIDED.items()
-        if (got := getattr(settings, key)) != wanted
+    texts = [
+        f"devices: must be 1 with {key}: {str(got).lower()}, got {devices}: {why}; set {key}: {str(required).lower()}"
+        for key, (required, why) in NOT_DIVIDED.items()
+        if (got := getattr(settings, key)) != required
     ]
     if settings.feed == PIPELINE and not settings.leaves("feed"):
-        found.append(
+        texts.append(
             f"devices: must be 1 with feed: {PIPELINE}, got {devices}: its batches are not divided among devices; "
             "set feed: device_resident or host_fed"
         )
     if settings.batch_size < 1:
-        found.append(f"devices: must be 1 with batch_size: largest, got {devices}; set a batch size")
+        texts.append(f"devices: must be 1 with batch_size: largest, got {devices}; set a batch size")
     elif settings.distribution == DATA and settings.batch_size % devices:
-        found.append(f"devices: must divide batch_size ({settings.batch_size}), got {devices}")
-    return found
+        texts.append(f"devices: must divide batch_size ({settings.batch_size}), got {devices}")
+    return texts
 
 
 def backend_problem(settings: Settings) -> str | None:
     """Return why this backend cannot divide the cell among its devices, though another one can; None if it can."""
     if settings.devices == 1:
         return None
-    own = TABLE[settings.backend]
-    if settings.device not in own.replica_devices:
-        able = f"only on {' and '.join(own.replica_devices)}" if own.replica_devices else "on no device"
-        return f"devices: {own.name} uses several devices {able}, not on {settings.device}; set devices: 1"
-    if settings.distribution not in own.distributions:
-        able = ", ".join(one.name for one in TABLE.values() if settings.distribution in one.distributions)
-        return (
-            f"distribution: {own.name} divides {' and '.join(own.distributions)}, not {settings.distribution}, which "
-            f"{able} does; set distribution: {DATA}, or exclude the backend"
+    backend = TABLE[settings.backend]
+    if settings.device not in backend.replica_devices:
+        able = f"only on {' and '.join(backend.replica_devices)}" if backend.replica_devices else "on no device"
+        return f"devices: {backend.name} uses several devices {able}, not on {settings.device}; set devices: 1"
+    if settings.distribution not in backend.distributions:
+        able = ", ".join(
+            able_backend.name for able_backend in TABLE.values() if settings.distribution in able_backend.distributions
         )
-    if not own.compiles_replicas and (settings.jit is True or settings.league == "matched"):
-        asked = "jit: true" if settings.jit is True else "league: matched"
         return (
-            f"devices: {own.name} does not compile a step on several devices ({own.not_compiled}), which {asked} "
-            "requires; set jit: auto and league: as_shipped, or devices: 1"
+            f"distribution: {backend.name} divides {' and '.join(backend.distributions)}, not {settings.distribution}, "
+            f"which {able} does; set distribution: {DATA}, or exclude the backend"
+        )
+    if not backend.compiles_replicas and (settings.jit is True or settings.league == "matched"):
+        requested = "jit: true" if settings.jit is True else "league: matched"
+        return (
+            f"devices: {backend.name} does not compile a step on several devices ({backend.not_compiled}), which "
+            f"{requested} requires; set jit: auto and league: as_shipped, or devices: 1"
         )
     return None
 

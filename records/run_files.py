@@ -74,7 +74,9 @@ def read_measurements(files: RunFiles, models: str) -> Measurements:
 
 def _works(results: Path, records: Iterable[Record], models: str) -> dict[str, Work]:
     settings = (record.settings for record in records)
-    return work_files.read_all(results, (work_key(one.workload, one.params) for one in settings), models)
+    return work_files.read_all(
+        results, (work_key(cell_settings.workload, cell_settings.params) for cell_settings in settings), models
+    )
 
 
 def _usage_series(run: Run, records: Iterable[Record]) -> dict[tuple[str, int, int], UsageSeries]:

@@ -403,6 +403,6 @@ class Record:
 
         If several GPUs of the machine were used at the same time, its GPUs follow after a slash.
         """
-        machines = [one.machine for one in self.parallel.places if one.machine] if self.parallel else []
+        machines = [place.machine for place in self.parallel.places if place.machine] if self.parallel else []
         host = "+".join(dict.fromkeys(machines)) or self.machine.host_id
         return place_of_gpus(host, self.gpu_place.gpus) if self.gpu_place else host

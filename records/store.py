@@ -134,8 +134,8 @@ class Results:
 
     def latest(self) -> Run | None:
         """Return the newest run, or None without any."""
-        found = self.runs()
-        return found[-1] if found else None
+        runs = self.runs()
+        return runs[-1] if runs else None
 
     def create(self, run_id: str, about: dict[str, Any]) -> Run:
         """Create a run's folder, its `run.json` and the link `latest`."""
@@ -170,10 +170,10 @@ class Results:
         self._lock = handle
 
     def _point_latest(self, run_id: str) -> None:
-        aside = self.root / f".latest-{os.getpid()}"
-        aside.unlink(missing_ok=True)
-        aside.symlink_to(run_id, target_is_directory=True)
-        aside.replace(self.root / "latest")
+        temporary = self.root / f".latest-{os.getpid()}"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(run_id, target_is_directory=True)
+        temporary.replace(self.root / "latest")
 
 
 class Run:
@@ -194,12 +194,12 @@ class Run:
         """Return `run.json`. Raises `StoreFailure` when it is missing or not valid."""
         path = self.folder / "run.json"
         try:
-            found = read_json(path)
+            document = read_json(path)
         except (OSError, CodecError) as error:
             raise StoreFailure(f"{path}: cannot be read: {error}") from error
-        if not isinstance(found, dict):
-            raise StoreFailure(f"{path}: must be a JSON object, got {type(found).__name__}")
-        return found
+        if not isinstance(document, dict):
+            raise StoreFailure(f"{path}: must be a JSON object, got {type(document).__name__}")
+        return document
 
     def publish(self, record: Record) -> Path:
         """Publish a record under its key, once. Raises `StoreFailure` if it exists or cannot be written."""
@@ -229,11 +229,11 @@ class Run:
             return []
         with _reading(self.folder / "records"):
             changes = self._ledger.changes()
-        problems = [Problem(self.folder / "records" / name, how) for name, how in changes.items()]
-        self.quarantine([one for one in problems if os.path.lexists(one.path)])
+        problems = [Problem(self.folder / "records" / name, change) for name, change in changes.items()]
+        self.quarantine([problem for problem in problems if os.path.lexists(problem.path)])
         self._ledger.settle()
-        for one in problems:
-            self._read.pop(one.path.name, None)
+        for problem in problems:
+            self._read.pop(problem.path.name, None)
         return problems
 
     def store_usage_series(self, record: Record, series: UsageSeries) -> None:
@@ -252,13 +252,13 @@ class Run:
         if not os.path.lexists(path):
             path = self.folder / usage_series_name(record.key, FORMER_SERIES)
         try:
-            found = decode(UsageSeries, read_json(path, RECORD_LIMIT_BYTES, self.folder), "usage series")
+            series = decode(UsageSeries, read_json(path, RECORD_LIMIT_BYTES, self.folder), "usage series")
         except FileNotFoundError:
             return None
         except (OSError, CodecError) as error:
             self.note_unread(path, error)  # a chart is missing, which is no reason to fail
             return None
-        return found if found.complete else None
+        return series if series.complete else None
 
     def note_unread(self, path: Path, error: Exception) -> None:
         """Note a file that cannot be used, for `unread`."""
@@ -290,7 +290,7 @@ class Run:
         folder = self.folder / "records"
         try:
             refuse_links(folder, self.folder)
-            found = os.listdir(folder)  # noqa: PTH208 - only names are needed, and `glob` ignores an unreadable folder
+            names = os.listdir(folder)  # noqa: PTH208 - only names are needed, and `glob` ignores an unreadable folder
         except FileNotFoundError:
             return []
         except (UnfitFile, OSError) as error:
@@ -298,7 +298,7 @@ class Run:
             raise StoreFailure(
                 f"{folder}: cannot be listed: {reason}; make it readable, or move the run away"
             ) from error
-        return sorted(name for name in found if not name.startswith("."))
+        return sorted(name for name in names if not name.startswith("."))
 
     def quarantine(self, problems: list[Problem]) -> None:
         """Move files that are not records to `records/corrupt/`, so that their cells are measured again.
@@ -340,16 +340,16 @@ class Run:
         """Return the JSON object in a file of this run; None if it is missing or damaged, see `unread`."""
         path = self.folder / name
         try:
-            found = read_json(path, DOCUMENT_LIMIT_BYTES, self.folder)
+            document = read_json(path, DOCUMENT_LIMIT_BYTES, self.folder)
         except FileNotFoundError:
             return None
         except (OSError, CodecError) as error:
             self.note_unread(path, error)
             return None
-        if not isinstance(found, dict):
-            self.note_unread(path, CodecError(f"must be a JSON object, got {type(found).__name__}"))
+        if not isinstance(document, dict):
+            self.note_unread(path, CodecError(f"must be a JSON object, got {type(document).__name__}"))
             return None
-        return found
+        return document
 
     def inside(self, name: str) -> Path | None:
         """Return the path of what a record names in this folder; None if it is missing, see `unread` for a link."""
@@ -371,9 +371,9 @@ class Run:
         """Return the calibration of a group of cells, or None."""
         return self.load_object(f"calibration/{group}.json")
 
-    def store_calibration(self, group: str, found: dict[str, Any]) -> None:
+    def store_calibration(self, group: str, document: dict[str, Any]) -> None:
         """Store the calibration of a group of cells."""
-        self.store_object(f"calibration/{group}.json", found)
+        self.store_object(f"calibration/{group}.json", document)
 
 
 def latest_attempts(records: Iterable[Record]) -> list[Record]:
@@ -436,7 +436,7 @@ def _read_record(path: Path) -> Record:
 
 
 @contextlib.contextmanager
-def _explained(path: Path, what: str) -> Iterator[None]:
+def _explained(path: Path, problem: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -446,7 +446,7 @@ def _explained(path: Path, what: str) -> Iterator[None]:
             errno.EACCES: "choose a writable folder with --results",
             errno.EEXIST: "it already exists and is never replaced",
         }.get(error.errno or 0, "nothing published is lost")
-        raise StoreFailure(f"{path}: {what}: {error.strerror or error}; {advice}") from error
+        raise StoreFailure(f"{path}: {problem}: {error.strerror or error}; {advice}") from error
 
 
 @contextlib.contextmanager
@@ -454,8 +454,8 @@ def _reading(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = error.filename or folder
-        raise StoreFailure(f"{where}: cannot be read: {error.strerror or error}; nothing published is lost") from error
+        path = error.filename or folder
+        raise StoreFailure(f"{path}: cannot be read: {error.strerror or error}; nothing published is lost") from error
 
 
 def put(path: Path, text: str) -> None:

@@ -121,4 +121,4 @@ class TaskRun:
     @property
     def primary_metric(self) -> Metric | None:
         """Return the metric by which it is compared."""
-        return next((one for one in self.metrics if one.name == self.primary), None)
+        return next((metric for metric in self.metrics if metric.name == self.primary), None)

@@ -65,8 +65,8 @@ def near(word: str, names: Iterable[str]) -> str:
     """Return `; did you mean NAME?`, or an empty text if no name is similar."""
     import difflib  # only after a mistake: `--help` stays fast
 
-    found = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6) if len(word) <= LONGEST_NAME else []
-    return f"; did you mean {found[0]}?" if found else ""
+    matches = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6) if len(word) <= LONGEST_NAME else []
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def printable_values(value: Any) -> Any:
@@ -227,17 +227,17 @@ def percent_change(ratio: float | None, low: float | None = None, high: float | 
 
 def duration(value: float) -> str:
     """Return a duration in whole minutes and seconds, such as `3 min 05 s`."""
-    whole = round(value)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    whole_seconds = round(value)
+    if whole_seconds < 60:
+        return f"{whole_seconds} s"
+    if whole_seconds < 3600:
+        return f"{whole_seconds // 60} min {whole_seconds % 60:02d} s"
+    return f"{whole_seconds // 3600} h {whole_seconds % 3600 // 60:02d} min"
 
 
-def plural(count: int, one: str, many: str | None = None) -> str:
+def plural(count: int, singular: str, many: str | None = None) -> str:
     """Return `1 repeat`, `2 repeats`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {singular if count == 1 else many or singular + 's'}"
 
 
 def moment(label: object) -> str:

@@ -84,25 +84,28 @@ def migrated(data: Any) -> Any:
     `schema_version` keeps the version with which the record was written.
     """
     version = data.get("schema_version") if isinstance(data, dict) else None
-    for one in RENAMED:
-        if isinstance(version, int) and version < one.version:
-            group = data.get(one.group)
-            if isinstance(group, dict) and one.old in group and one.new not in group:
-                data = {**data, one.group: {one.new if name == one.old else name: v for name, v in group.items()}}
+    for renaming in RENAMED:
+        if isinstance(version, int) and version < renaming.version:
+            group = data.get(renaming.group)
+            if isinstance(group, dict) and renaming.old in group and renaming.new not in group:
+                data = {
+                    **data,
+                    renaming.group: {renaming.new if name == renaming.old else name: v for name, v in group.items()},
+                }
     return data
 
 
 def current_name(metric: str) -> str:
     """Return the current name of a metric such as `times.seed_total_time_s`."""
-    for one in RENAMED:
-        if metric == f"{one.group}.{one.old}":
-            metric = f"{one.group}.{one.new}"
+    for renaming in RENAMED:
+        if metric == f"{renaming.group}.{renaming.old}":
+            metric = f"{renaming.group}.{renaming.new}"
     return metric
 
 
 def name_in(version: int, name: str) -> str:
     """Return the name that a metric such as `times.suite_total_time_s` had in a schema version."""
-    for one in reversed(RENAMED):
-        if version < one.version and name == f"{one.group}.{one.new}":
-            name = f"{one.group}.{one.old}"
+    for renaming in reversed(RENAMED):
+        if version < renaming.version and name == f"{renaming.group}.{renaming.new}":
+            name = f"{renaming.group}.{renaming.old}"
     return name

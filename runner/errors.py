@@ -28,8 +28,8 @@ _LINE, _OF_LINE = re.compile(r"^(.*?):[0-9]+: "), re.compile(r" of line [0-9]+ a
 
 def system_reason(text: str) -> str:
     """Return the system's reason in the text of a library or tool, as in `[Errno 111] Connection refused`, or ""."""
-    found = re.search(r"\[Errno -?[0-9]+\] [\w ,.]+", text)
-    return found[0] if found else ""
+    match = re.search(r"\[Errno -?[0-9]+\] [\w ,.]+", text)
+    return match[0] if match else ""
 
 
 class RunnerError(Exception):

@@ -54,9 +54,9 @@ class PushSummary:
         return sum(self.arrived.values())
 
 
-def send(warehouse: Warehouse, outbox: Outbox, done: PushSummary, say: Say) -> None:
+def send(warehouse: Warehouse, outbox: Outbox, summary: PushSummary, say: Say) -> None:
     """Send every pending batch. Raises `UploadError`; unsent batches stay pending."""
-    sender = _Sender(warehouse, outbox, done, say)
+    sender = _Sender(warehouse, outbox, summary, say)
     while batches := sender.waiting():
         for batch in batches:
             sender.send(batch)
@@ -100,9 +100,9 @@ class _Sender:
 
     def end(self) -> None:
         """Set aside the rows that were refused individually. Raises the failure of a stopped table."""
-        for name, found in self.suspects.items():
+        for name, reasons in self.suspects.items():
             if name not in self.stopped:
-                self._judge(name, found)
+                self._judge(name, reasons)
         failures = list(self.stopped.values())
         for failure in failures[1:]:
             self.say(str(failure))
@@ -115,17 +115,17 @@ class _Sender:
         return batch.table.name not in self.stopped
 
     def _suspect(self, batch: Batch, reason: str) -> None:
-        found = self.suspects.setdefault(batch.table.name, {})
-        found[batch] = reason
-        if sum(one.contents().rows > 1 for one in found) >= MOST_SAMPLED:
-            self.stopped[batch.table.name] = self._all_refused(found)
+        reasons = self.suspects.setdefault(batch.table.name, {})
+        reasons[batch] = reason
+        if sum(suspect.contents().rows > 1 for suspect in reasons) >= MOST_SAMPLED:
+            self.stopped[batch.table.name] = self._all_refused(reasons)
 
-    def _judge(self, name: str, found: dict[Batch, str]) -> None:
+    def _judge(self, name: str, reasons: dict[Batch, str]) -> None:
         """Set rows aside, unless at least `SAMPLES` rows of the table were tried and no row of it arrived."""
-        if name not in self.done.arrived and _tried(found) >= SAMPLES:
-            self.stopped[name] = self._all_refused(found)
+        if name not in self.done.arrived and _tried(reasons) >= SAMPLES:
+            self.stopped[name] = self._all_refused(reasons)
             return
-        for batch, reason in found.items():
+        for batch, reason in reasons.items():
             item = rows.item_of(batch.table, next(batch.values()))
             self.outbox.add_dead_letter(batch.table, item, batch.lines()[0], reason)
             self.outbox.mark_done(batch)
@@ -167,18 +167,18 @@ class _Sender:
             key = tuple(values.get(name) for name in batch.table.key)
             if stored.get(key, values["row_hash"]) != values["row_hash"]:
                 differing.setdefault(str(values["run_id"]), []).append((rows.item_of(batch.table, values), line))
-        for run_id, found in differing.items():
-            count, (item, line) = len(found), found[0]
+        for run_id, differing_rows in differing.items():
+            count, (item, line) = len(differing_rows), differing_rows[0]
             reason = f"{count:,} rows of run {run_id} {CONFLICT}"
             self.outbox.add_dead_letter(batch.table, item, line, reason)
             self.done.conflicts.append(f"{batch.table.name}: {reason}")
 
-    def _all_refused(self, found: Mapping[Batch, str]) -> AllRowsRefused:
-        batch, reason = next(iter(found.items()))
-        refuses = f"refuses every row of {batch.table.name} that was tried ({_tried(found)})"
+    def _all_refused(self, reasons: Mapping[Batch, str]) -> AllRowsRefused:
+        batch, reason = next(iter(reasons.items()))
+        refuses = f"refuses every row of {batch.table.name} that was tried ({_tried(reasons)})"
         advice = "no row is set aside, all stay pending: correct the cause, then push again"
         return AllRowsRefused(f"{self.warehouse.address}: {refuses}: {reason}; {advice}")
 
 
-def _tried(found: Iterable[Batch]) -> int:
-    return sum(1 if batch.contents().rows == 1 else SAMPLES for batch in found)
+def _tried(batches: Iterable[Batch]) -> int:
+    return sum(1 if batch.contents().rows == 1 else SAMPLES for batch in batches)

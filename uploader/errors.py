@@ -94,9 +94,9 @@ def in_container() -> bool:
 
 def access_text(path: Path) -> str:
     """Return the user of this process and the owner of a path, or of its nearest accessible parent folder."""
-    place, found = _nearest(path)
-    mode = stat.S_IMODE(found.st_mode)
-    return f"this process runs as user {os.geteuid()}, {place} belongs to user {found.st_uid} (mode {mode:04o})"
+    place, status = _nearest(path)
+    mode = stat.S_IMODE(status.st_mode)
+    return f"this process runs as user {os.geteuid()}, {place} belongs to user {status.st_uid} (mode {mode:04o})"
 
 
 def not_writable(path: Path, error: OSError) -> str:

@@ -60,17 +60,17 @@ class ImportedRows:
 def mapping(assignments: Sequence[str]) -> dict[str, str]:
     """Parse a mapping. Raises `BadInput`, which names an invalid assignment or a missing column."""
     columns = {column.name for column in CELLS.columns} - COMPUTED | {"value"}
-    found: dict[str, str] = {}
+    mapped: dict[str, str] = {}
     for text in assignments:
-        ours, sign, theirs = text.partition("=")
-        if not sign or not theirs or ours not in columns:
+        our_column, sign, their_column = text.partition("=")
+        if not sign or not their_column or our_column not in columns:
             raise BadInput(f"--map: must be COLUMN=NAME with a column of cells (docs/schema.md) or value, got {text!r}")
-        if ours in found:
-            raise BadInput(f"--map: {ours} must be mapped once, got {found[ours]!r} and {theirs!r}")
-        found[ours] = theirs
-    if missing := [name for name in NEEDED if name not in found]:
+        if our_column in mapped:
+            raise BadInput(f"--map: {our_column} must be mapped once, got {mapped[our_column]!r} and {their_column!r}")
+        mapped[our_column] = their_column
+    if missing := [name for name in NEEDED if name not in mapped]:
         raise BadInput(f"--map: {', '.join(missing)} must be mapped too: --map {missing[0]}=NAME")
-    return found
+    return mapped
 
 
 def source(text: str) -> str:
@@ -85,14 +85,14 @@ def read_csv(path: Path) -> list[dict[str, Any]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file, strict=True)
-            names, found = rows.fieldnames or (), list(rows)
+            names, foreign_rows = rows.fieldnames or (), list(rows)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path}: cannot be read as CSV in UTF-8: {error}") from error
     if not names:
         raise BadInput(f"{path}: must begin with a line of column names, got an empty file")
     if doubled := sorted({name for name in names if name and names.count(name) > 1}):
         raise BadInput(f"{path}: columns must have different names, got more than one {doubled[0]!r}")
-    return found
+    return foreign_rows
 
 
 def read_table(address: str, results: Path, options: Options) -> list[dict[str, Any]]:
@@ -102,33 +102,33 @@ def read_table(address: str, results: Path, options: Options) -> list[dict[str, 
     dataset, _, table = address.rpartition(".")
     if not table.isidentifier():
         raise BadInput(f"FILE: must be bigquery://PROJECT.DATASET.TABLE, got {without_user(address)!r}")
-    with closing(open_warehouse(dataset, results, options)) as theirs:
-        return theirs.query(f"SELECT * FROM {table}").dicts()  # noqa: S608 - an identifier
+    with closing(open_warehouse(dataset, results, options)) as source_warehouse:
+        return source_warehouse.query(f"SELECT * FROM {table}").dicts()  # noqa: S608 - an identifier
 
 
-def rows_of(theirs: Iterable[Mapping[str, Any]], spec: ImportSpec) -> ImportedRows:
+def rows_of(foreign_rows: Iterable[Mapping[str, Any]], spec: ImportSpec) -> ImportedRows:
     """Convert external rows. A row that is invalid is skipped and reported. Raises `BadInput` for an unknown metric."""
     spec = replace(spec, metric=current_name(spec.metric))
-    known = {".".join(leaf.path) for leaf in metrics()}
-    if spec.metric not in known:
+    metric_names = {".".join(leaf.path) for leaf in metrics()}
+    if spec.metric not in metric_names:
         raise BadInput(f"--metric: must be a metric of measurements (such as times.step_time_s), got {spec.metric!r}")
-    found, runs, seen = ImportedRows(), set(), Counter[tuple[object, ...]]()
-    for number, one in enumerate(theirs, 1):
+    imported, runs, occurrences = ImportedRows(), set(), Counter[tuple[object, ...]]()
+    for number, foreign_row in enumerate(foreign_rows, 1):
         try:
-            values, began, value = _cell(one, spec)
+            values, began, value = _cell(foreign_row, spec)
         except (ValueError, TypeError, OverflowError, RecursionError) as error:  # such as "fast", or a struct
-            found.problems.append(f"row {number}: {error}")
+            imported.problems.append(f"row {number}: {error}")
             continue
         run_id = values["run_id"]
         if run_id not in runs:
             runs.add(run_id)
             run = {"day": values["day"], "run_id": run_id, "started_at": values["started_at"], "arm": spec.source}
-            found.rows.append(WarehouseRow(RUNS, run_id, line(RUNS, run)))
+            imported.rows.append(WarehouseRow(RUNS, run_id, line(RUNS, run)))
         equal = (run_id, values["cell_id"], began, value)
-        values["repeat"] = _repeat(began, value, seen[equal])
-        seen[equal] += 1
-        _add(found, values, value, spec.metric)
-    return found
+        values["repeat"] = _repeat(began, value, occurrences[equal])
+        occurrences[equal] += 1
+        _add(imported, values, value, spec.metric)
+    return imported
 
 
 def _repeat(began: datetime, value: float, before: int) -> int:
@@ -137,28 +137,28 @@ def _repeat(began: datetime, value: float, before: int) -> int:
     return int.from_bytes(digest[:REPEAT_BYTES])
 
 
-def _add(found: ImportedRows, values: dict[str, Any], value: float, metric: str) -> None:
+def _add(imported: ImportedRows, values: dict[str, Any], value: float, metric: str) -> None:
     item = "{run_id}/{cell_id}.{repeat}.{attempt}".format(**values)
-    found.rows.append(WarehouseRow(CELLS, item, line(CELLS, values)))
+    imported.rows.append(WarehouseRow(CELLS, item, line(CELLS, values)))
     measurement = {**values, "metric": metric, "value": value, "unit": unit_of(metric)}
-    found.rows.append(WarehouseRow(MEASUREMENTS, item, line(MEASUREMENTS, measurement)))
+    imported.rows.append(WarehouseRow(MEASUREMENTS, item, line(MEASUREMENTS, measurement)))
 
 
-def _cell(one: Mapping[str, Any], spec: ImportSpec) -> tuple[dict[str, Any], datetime, float]:
+def _cell(foreign_row: Mapping[str, Any], spec: ImportSpec) -> tuple[dict[str, Any], datetime, float]:
     """Return the columns of an external attempt, its time and its value. Raises `ValueError`."""
-    if None in one:  # `csv` puts surplus fields there, such as those after an unquoted comma
+    if None in foreign_row:  # `csv` puts surplus fields there, such as those after an unquoted comma
         raise ValueError("has more fields than there are columns")
-    given = {ours: _picked(one, theirs) for ours, theirs in spec.mapping.items()}
+    given_values = {our_column: _picked(foreign_row, their_column) for our_column, their_column in spec.mapping.items()}
     for name in NEEDED:
-        if given[name] in (None, ""):
+        if given_values[name] in (None, ""):
             raise ValueError(f"{spec.mapping[name]} is empty")
-    value = _number(spec.mapping["value"], given.pop("value"))
-    began = _time(spec.mapping["started_at"], given.pop("started_at"))
-    columns = {name: _typed(CELLS.column(name), v) for name, v in given.items() if v not in (None, "")}
+    value = _number(spec.mapping["value"], given_values.pop("value"))
+    began = _time(spec.mapping["started_at"], given_values.pop("started_at"))
+    columns = {name: _typed(CELLS.column(name), v) for name, v in given_values.items() if v not in (None, "")}
     digest = hashlib.sha256(spec.source.encode(errors="surrogatepass")).hexdigest()[:6]
     run_id = f"{began.year:04}{began:%m%dT000000Z}-{digest}"
     identity = canonical([spec.source, json.loads(json.dumps(columns, default=str))])
-    made = {
+    cell_row = {
         **columns,
         "day": day_of(run_id),
         "schema_version": SCHEMA_VERSION,
@@ -169,19 +169,19 @@ def _cell(one: Mapping[str, Any], spec: ImportSpec) -> tuple[dict[str, Any], dat
         "started_at": began.isoformat(timespec="seconds"),
         "source": spec.source,
     }
-    return made, began, value
+    return cell_row, began, value
 
 
-def _picked(one: Mapping[str, Any], path: str) -> Any:
+def _picked(foreign_row: Mapping[str, Any], path: str) -> Any:
     """Return the value of a column, or of a path into a struct. Raises `ValueError`."""
-    if path in one:
-        return one[path]
-    found: Any = one
+    if path in foreign_row:
+        return foreign_row[path]
+    member: Any = foreign_row
     for name in path.split("."):
-        if not isinstance(found, Mapping) or name not in found:
-            raise ValueError(f"has no column {path!r}; it has {', '.join(map(str, one))}")
-        found = found[name]
-    return found
+        if not isinstance(member, Mapping) or name not in member:
+            raise ValueError(f"has no column {path!r}; it has {', '.join(map(str, foreign_row))}")
+        member = member[name]
+    return member
 
 
 def _time(name: str, value: Any) -> datetime:
@@ -196,43 +196,43 @@ def _time(name: str, value: Any) -> datetime:
 def _typed(column: TableColumn, value: Any) -> Any:
     """Convert a value to a column's type. Raises `ValueError`."""
     if column.mode is ColumnMode.REPEATED:
-        return [str(one) for one in value] if isinstance(value, list) else [str(value)]
+        return [str(entry) for entry in value] if isinstance(value, list) else [str(value)]
     if column.type is Type.INT64:
         return _integer(column.name, value)
     if column.type is Type.FLOAT64:
         return _number(column.name, value)
     if column.type is Type.BOOL:
-        if (found := BOOLEANS.get(str(value).lower())) is None:
+        if (converted := BOOLEANS.get(str(value).lower())) is None:
             raise ValueError(f"{column.name}: must be true or false, got {value!r}")
-        return found
+        return converted
     if column.type is Type.JSON:
-        found = json.loads(value) if isinstance(value, str) else value
-        if not isinstance(found, dict):
+        converted = json.loads(value) if isinstance(value, str) else value
+        if not isinstance(converted, dict):
             raise ValueError(f"{column.name}: must be a JSON object, got {value!r}")
-        return found
+        return converted
     return str(value)
 
 
 def _number(name: str, value: Any) -> float:
     """Return a finite number. Raises `ValueError`."""
     try:
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError):
         raise ValueError(f"{name}: must be a number, got {value!r}") from None
-    if not math.isfinite(found):
+    if not math.isfinite(number):
         raise ValueError(f"{name} is not finite")
-    return found
+    return number
 
 
 def _integer(name: str, value: Any) -> int:
     """Return an integer of 64 bits, also from 32.0. Raises `ValueError` or `TypeError`."""
     try:
-        found = int(value) if isinstance(value, str | int) else int(str(value))
+        integer = int(value) if isinstance(value, str | int) else int(str(value))
     except ValueError:
         number = _number(name, value)
-        found = int(number)
-        if number != found:
+        integer = int(number)
+        if number != integer:
             raise ValueError(f"{name}: must be an integer, got {value!r}") from None
-    if abs(found) > MOST_INT:
-        raise ValueError(f"{name}: must be an integer of 64 bits, got {found.bit_length()} bits")
-    return found
+    if abs(integer) > MOST_INT:
+        raise ValueError(f"{name}: must be an integer of 64 bits, got {integer.bit_length()} bits")
+    return integer

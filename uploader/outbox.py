@@ -128,13 +128,13 @@ class Outbox:
 
     def sent(self) -> dict[str, set[str]]:
         """Return, by table, the items that are pending or done."""
-        found: dict[str, set[str]] = {name: set() for name in BY_NAME}
+        items_by_table: dict[str, set[str]] = {name: set() for name in BY_NAME}
         for path in (self.folder / "done").glob("[!.]*.json"):
             marker = _loaded(path, MARKER)
-            found[marker["table"]].update(marker["items"])
+            items_by_table[marker["table"]].update(marker["items"])
         for batch in self.pending():
-            found[batch.table.name] |= batch.contents().items
-        return found
+            items_by_table[batch.table.name] |= batch.contents().items
+        return items_by_table
 
     def seal(self, table: Table, lines: Sequence[str]) -> Batch:
         """Seal rows as a batch. Raises `OutboxFailure` if no batch was written."""
@@ -147,9 +147,9 @@ class Outbox:
 
     def pending(self) -> list[Batch]:
         """Return the pending batches, by table in the order of `TABLES`, then by name."""
-        found = [_batch(path) for path in (self.folder / "pending").glob("[!.]*.ndjson")]
+        batches = [_batch(path) for path in (self.folder / "pending").glob("[!.]*.ndjson")]
         order = list(BY_NAME)
-        return sorted(found, key=lambda batch: (order.index(batch.table.name), batch.sha))
+        return sorted(batches, key=lambda batch: (order.index(batch.table.name), batch.sha))
 
     def mark_done(self, batch: Batch) -> None:
         """Mark a batch as arrived and remove it from `pending`."""
@@ -185,8 +185,11 @@ class Outbox:
 
     def dead(self) -> list[DeadLetter]:
         """Return the rows that were set aside."""
-        found = {path: _loaded(path, DEAD_LETTER) for path in sorted((self.folder / "dead").glob("[!.]*.json"))}
-        return [DeadLetter(one["table"], one["item"], one["reason"], one["row"], path) for path, one in found.items()]
+        letters = {path: _loaded(path, DEAD_LETTER) for path in sorted((self.folder / "dead").glob("[!.]*.json"))}
+        return [
+            DeadLetter(letter["table"], letter["item"], letter["reason"], letter["row"], path)
+            for path, letter in letters.items()
+        ]
 
     def requeue_dead_letters(self) -> int:
         """Seal the dead letters again, except rows that are too long; return how many."""
@@ -210,16 +213,16 @@ class Outbox:
             removed = {item_of(batch.table, values) for _, values in lines if values["run_id"] == run_id}
             if removed:
                 items |= removed
-                if left := [line for line, values in lines if values["run_id"] != run_id]:
-                    self.seal(batch.table, left)
+                if remaining := [line for line, values in lines if values["run_id"] != run_id]:
+                    self.seal(batch.table, remaining)
                 self._remove(batch)
         for path in (self.folder / "done").glob("[!.]*.json"):
             marker = _loaded(path, MARKER)
-            left = [item for item in marker["items"] if item.partition("/")[0] != run_id]
-            if len(left) < len(marker["items"]):
-                items |= set(marker["items"]) - set(left)
+            remaining = [item for item in marker["items"] if item.partition("/")[0] != run_id]
+            if len(remaining) < len(marker["items"]):
+                items |= set(marker["items"]) - set(remaining)
                 with _explained(path, "cannot be written"):
-                    replace(path, json.dumps({**marker, "items": left}, ensure_ascii=False) + "\n")
+                    replace(path, json.dumps({**marker, "items": remaining}, ensure_ascii=False) + "\n")
         for letter in self.dead():
             if letter.item.partition("/")[0] == run_id:
                 items.add(letter.item)
@@ -311,40 +314,40 @@ def _loaded(path: Path, members: Mapping[str, type]) -> dict[str, Any]:
     """Return an object with these members. Raises `OutboxFailure` for anything else."""
     with _explained(path, "cannot be read"):
         try:
-            found = read_json(path)
-            problem = _problem(found, members)
+            contents = read_json(path)
+            problem = _problem(contents, members)
         except UnfitFile:
             raise
         except ValueError as error:
-            found, problem = {}, str(error)
+            contents, problem = {}, str(error)
     if problem:
         raise OutboxFailure(f"{path}: is damaged ({problem}); remove it: its rows are sent again")
-    return dict(found)
+    return dict(contents)
 
 
-def _problem(found: object, members: Mapping[str, type]) -> str:
+def _problem(contents: object, members: Mapping[str, type]) -> str:
     """Return the problem of a marker or a dead letter, "" if it is valid."""
-    if not isinstance(found, dict):
-        return f"must be an object, got {type(found).__name__}"
+    if not isinstance(contents, dict):
+        return f"must be an object, got {type(contents).__name__}"
     for name, kind in members.items():
-        if not isinstance(found.get(name), kind):
-            return f"{name}: must be a {kind.__name__}, got {type(found.get(name)).__name__}"
-    if not all(isinstance(item, str) for item in found.get("items", [])):
+        if not isinstance(contents.get(name), kind):
+            return f"{name}: must be a {kind.__name__}, got {type(contents.get(name)).__name__}"
+    if not all(isinstance(item, str) for item in contents.get("items", [])):
         return "items: must be a list of texts"
-    if found["table"] not in BY_NAME:
-        return f"table: must be one of {', '.join(BY_NAME)}, got {found['table'][:80]!r}"
+    if contents["table"] not in BY_NAME:
+        return f"table: must be one of {', '.join(BY_NAME)}, got {contents['table'][:80]!r}"
     return ""
 
 
 @contextlib.contextmanager
-def _explained(path: Path, what: str) -> Iterator[None]:
+def _explained(path: Path, problem: str) -> Iterator[None]:
     try:
         yield
     except FileExistsError:
         raise
     except UnfitFile as error:
-        raise OutboxFailure(f"{path}: {what}: {error}; move it away: its rows are sent again") from error
+        raise OutboxFailure(f"{path}: {problem}: {error}; move it away: its rows are sent again") from error
     except OSError as error:
         raise OutboxFailure(
-            f"{path}: {what}: {not_writable(path, error)}; no sealed batch is lost; correct this, then push again"
+            f"{path}: {problem}: {not_writable(path, error)}; no sealed batch is lost; correct this, then push again"
         ) from error

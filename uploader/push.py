@@ -28,13 +28,13 @@ HEAD_BYTES = 400
 
 def push(results: Results, warehouse: Warehouse, outbox: Outbox, say: Say = lambda text: None) -> PushSummary:
     """Seal new rows and send every pending batch. Raises `UploadError`; unsent batches stay pending."""
-    done = PushSummary()
+    summary = PushSummary()
     with outbox.locked():
-        found = _collect(results, warehouse.retained_from(), outbox, done)
-        done.sealed = seal_all(short_enough(found, outbox), outbox)
-        send(warehouse, outbox, done, say)
-        done.dead = len(outbox.dead())
-    return done
+        warehouse_rows = _collect(results, warehouse.retained_from(), outbox, summary)
+        summary.sealed = seal_all(short_enough(warehouse_rows, outbox), outbox)
+        send(warehouse, outbox, summary, say)
+        summary.dead = len(outbox.dead())
+    return summary
 
 
 def reset_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> tuple[int, int]:
@@ -56,8 +56,8 @@ def reset_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> 
 
 def without_record(results: Results, items: Iterable[str]) -> list[str]:
     """Return the run of each attempt whose run is not in the results folder."""
-    known = {run.run_id for run in results.runs()}
-    return [run_id for run_id in (item.partition("/")[0] for item in items) if run_id not in known]
+    run_ids = {run.run_id for run in results.runs()}
+    return [run_id for run_id in (item.partition("/")[0] for item in items) if run_id not in run_ids]
 
 
 def unsealed(results: Results, outbox: Outbox) -> int:
@@ -66,9 +66,9 @@ def unsealed(results: Results, outbox: Outbox) -> int:
     return sum(len(_items(run) - sealed) for run in results.runs())
 
 
-def short_enough(found: Iterable[WarehouseRow], outbox: Outbox) -> Iterator[WarehouseRow]:
+def short_enough(warehouse_rows: Iterable[WarehouseRow], outbox: Outbox) -> Iterator[WarehouseRow]:
     """Yield the rows within the size limit; set aside the longer ones."""
-    for row in found:
+    for row in warehouse_rows:
         size = len(row.line.encode())
         if size > LONGEST_ROW_BYTES:
             outbox.add_dead_letter(row.table, row.item, row.line, f"{size:,} bytes, more than {LONGEST_ROW_BYTES:,}")
@@ -76,33 +76,35 @@ def short_enough(found: Iterable[WarehouseRow], outbox: Outbox) -> Iterator[Ware
             yield row
 
 
-def _collect(results: Results, retained_from: str | None, outbox: Outbox, done: PushSummary) -> Iterator[WarehouseRow]:
+def _collect(
+    results: Results, retained_from: str | None, outbox: Outbox, summary: PushSummary
+) -> Iterator[WarehouseRow]:
     """Yield the rows that are not sent yet, without expired runs, whose partitions the warehouse would delete."""
     sent = outbox.sent()
-    done.left_out += [f"{problem.path}: {problem.reason}" for problem in results.left_out()]
+    summary.left_out += [f"{problem.path}: {problem.reason}" for problem in results.left_out()]
     for run in results.runs():
         if rows.expired(run.run_id, retained_from):
-            done.expired.append(run.run_id)
+            summary.expired.append(run.run_id)
         else:
-            yield from _of_run(run, sent, done)
+            yield from _of_run(run, sent, summary)
 
 
-def _of_run(run: Run, sent: dict[str, set[str]], done: PushSummary) -> Iterator[WarehouseRow]:
+def _of_run(run: Run, sent: dict[str, set[str]], summary: PushSummary) -> Iterator[WarehouseRow]:
     try:
         if run.run_id not in sent[RUNS.name]:
             yield rows.of_run(run.run_id, run.about())
-        yield from _of_records(run, sent, done)
-        yield from _of_findings(run, sent, done)
+        yield from _of_records(run, sent, summary)
+        yield from _of_findings(run, sent, summary)
     except StoreFailure as error:
-        done.left_out.append(str(error))
+        summary.left_out.append(str(error))
 
 
-def _of_records(run: Run, sent: dict[str, set[str]], done: PushSummary) -> Iterator[WarehouseRow]:
+def _of_records(run: Run, sent: dict[str, set[str]], summary: PushSummary) -> Iterator[WarehouseRow]:
     """Yield the rows of new records, found by file name: reading all records for every push would take minutes."""
     if not _items(run) - (sent[CELLS.name] & sent[MEASUREMENTS.name]):
         return
     records, problems = run.load()
-    done.left_out += [f"{problem.path}: {problem.reason}" for problem in problems]
+    summary.left_out += [f"{problem.path}: {problem.reason}" for problem in problems]
     for record in records:
         item = rows.item_of_record(record)
         if item in sent[CELLS.name] and item in sent[MEASUREMENTS.name]:
@@ -116,17 +118,17 @@ def _items(run: Run) -> set[str]:
     return {f"{run.run_id}/{name.removesuffix('.json')}" for name in names}
 
 
-def _of_findings(run: Run, sent: dict[str, set[str]], done: PushSummary) -> Iterator[WarehouseRow]:
+def _of_findings(run: Run, sent: dict[str, set[str]], summary: PushSummary) -> Iterator[WarehouseRow]:
     path = run.folder / findings.FILE
     try:
         head = REVISION.search(read_range(path, 0, HEAD_BYTES))
     except FileNotFoundError:
-        done.without_findings.append(run.run_id)
+        summary.without_findings.append(run.run_id)
         return
     except (UnfitFile, OSError) as error:
         raise StoreFailure(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if head and f"{run.run_id}/{int(head[1])}" in sent[FINDINGS.name]:
         return
-    found = findings.load(run)
-    if found is not None:
-        yield from rows.of_findings(found)
+    run_findings = findings.load(run)
+    if run_findings is not None:
+        yield from rows.of_findings(run_findings)

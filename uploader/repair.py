@@ -63,29 +63,31 @@ class RepairSummary:
     lost: int
 
 
-def repair(results: Results, warehouse: Warehouse, outbox: Outbox, done: PushSummary, say: Say) -> RepairSummary:
-    """Send missing rows again; `done` counts them too. Raises `UploadError`."""
-    wanted = expected(results, warehouse.retained_from())
-    before = differences(wanted, checksums(warehouse, wanted.since))
+def repair(results: Results, warehouse: Warehouse, outbox: Outbox, summary: PushSummary, say: Say) -> RepairSummary:
+    """Send missing rows again; `summary` counts them too. Raises `UploadError`."""
+    expected_rows = expected(results, warehouse.retained_from())
+    before = differences(expected_rows, checksums(warehouse, expected_rows.since))
     with outbox.locked():
         seal_all(short_enough(_rows_to_resend(results, before, outbox), outbox), outbox)
-        send(warehouse, outbox, done, say)
-        done.dead = len(outbox.dead())
-        lost = _lost(results, warehouse, outbox, wanted.retained_from)
-    found = checksums(warehouse, wanted.since) if before else {}
+        send(warehouse, outbox, summary, say)
+        summary.dead = len(outbox.dead())
+        lost = _lost(results, warehouse, outbox, expected_rows.retained_from)
+    sums_after = checksums(warehouse, expected_rows.since) if before else {}
     return RepairSummary(
-        tuple(_restored(one, found) for one in before if one.missing),
-        tuple(differences(wanted, found)) if before else (),
-        tuple(doubled(warehouse, wanted.since)),
-        tuple(wanted.unread),
-        len(wanted.expired),
+        tuple(_restored(difference, sums_after) for difference in before if difference.missing),
+        tuple(differences(expected_rows, sums_after)) if before else (),
+        tuple(doubled(warehouse, expected_rows.since)),
+        tuple(expected_rows.unread),
+        len(expected_rows.expired),
         lost,
     )
 
 
-def _restored(before: RunDifference, found: Checksums) -> RestoredRows:
+def _restored(before: RunDifference, sums_after: Checksums) -> RestoredRows:
     name, run_id = before.table.name, before.run_id
-    return RestoredRows(name, run_id, before.missing, found[name].get(run_id, Checksum()).rows - before.actual.rows)
+    return RestoredRows(
+        name, run_id, before.missing, sums_after[name].get(run_id, Checksum()).rows - before.actual.rows
+    )
 
 
 def _lost(results: Results, warehouse: Warehouse, outbox: Outbox, retained_from: str | None) -> int:
@@ -93,24 +95,24 @@ def _lost(results: Results, warehouse: Warehouse, outbox: Outbox, retained_from:
     sent, dead = outbox.sent(), {letter.item for letter in outbox.dead()}
     lost: Counter[str] = Counter()
     for table in (CELLS, MEASUREMENTS):
-        found = Counter(without_record(results, sent[table.name] - dead))
-        runs = {run_id: count for run_id, count in found.items() if not rows.expired(run_id, retained_from)}
+        counts = Counter(without_record(results, sent[table.name] - dead))
+        runs = {run_id: count for run_id, count in counts.items() if not rows.expired(run_id, retained_from)}
         existing = attempts(warehouse, table, rows.day_of(min(runs))) if runs else {}
         lost |= Counter({run_id: count - existing.get(run_id, 0) for run_id, count in runs.items()})
     return lost.total()
 
 
-def _rows_to_resend(results: Results, found: Sequence[RunDifference], outbox: Outbox) -> Iterator[WarehouseRow]:
+def _rows_to_resend(results: Results, differing: Sequence[RunDifference], outbox: Outbox) -> Iterator[WarehouseRow]:
     """Yield the rows of the runs and tables that differ, without dead letters."""
-    wanted = {(one.table.name, one.run_id) for one in found}
-    runs = {run_id for _, run_id in wanted}
+    keys = {(difference.table.name, difference.run_id) for difference in differing}
+    runs = {run_id for _, run_id in keys}
     dead = {letter.row for letter in outbox.dead()}
     for run in results.runs():
         if run.run_id not in runs:
             continue
         try:
             for row in rows_of(run, []):
-                if (row.table.name, run.run_id) in wanted and row.line not in dead:
+                if (row.table.name, run.run_id) in keys and row.line not in dead:
                     yield row
         except StoreFailure:
             continue  # reported as not compared

@@ -66,11 +66,11 @@ def of_record(record: Record) -> Iterator[WarehouseRow]:
         yield WarehouseRow(MEASUREMENTS, item, text)
 
 
-def of_findings(found: Findings) -> Iterator[WarehouseRow]:
+def of_findings(run_findings: Findings) -> Iterator[WarehouseRow]:
     """Yield the rows of a run's findings."""
-    common = {"day": day_of(found.run_id), "run_id": found.run_id, "revision": found.revision}
-    for one in found.found:
-        values = {**common, "finding_id": one.finding_id, **to_json(one)}
+    common = {"day": day_of(run_findings.run_id), "run_id": run_findings.run_id, "revision": run_findings.revision}
+    for finding in run_findings.found:
+        values = {**common, "finding_id": finding.finding_id, **to_json(finding)}
         yield WarehouseRow(FINDINGS, item_of(FINDINGS, common), line(FINDINGS, values))
 
 
@@ -117,12 +117,14 @@ def hashed(text: str) -> str:
 def cell_values(record: Record) -> dict[str, Any]:
     """Return the columns of an attempt."""
     values = {name: get(record) for name, get in _getters()}
-    lists = {name: found for name, found in values.items() if isinstance(found, list)}
-    known = {name: [UNKNOWN_TEXT if one is None else one for one in found] for name, found in lists.items()}
+    lists = {name: entries for name, entries in values.items() if isinstance(entries, list)}
+    filled = {name: [UNKNOWN_TEXT if entry is None else entry for entry in entries] for name, entries in lists.items()}
     # So that rows of earlier versions, which lack these columns, stay equal to their records.
-    own, fed = record.settings, record.settings.feed == PIPELINE
-    plain = {name: None for name in NO_WORK if getattr(own, name) == DEFAULTS[name] and not (fed and name in INPUT)}
-    return {"day": day_of(record.run_id), **values, **known, **plain}
+    settings, fed = record.settings, record.settings.feed == PIPELINE
+    plain = {
+        name: None for name in NO_WORK if getattr(settings, name) == DEFAULTS[name] and not (fed and name in INPUT)
+    }
+    return {"day": day_of(record.run_id), **values, **filled, **plain}
 
 
 def measurement_lines(record: Record) -> Iterator[str]:
@@ -138,8 +140,8 @@ def measurement_lines(record: Record) -> Iterator[str]:
         "backend": settings.backend,
     }
     start = json.dumps(head, separators=(",", ":"), ensure_ascii=False)[:-1]
-    for metric, unit, found in _measured(record):
-        for step, value in found:
+    for metric, unit, series in _measured(record):
+        for step, value in series:
             if value is not None:
                 member = "" if step is None else f',"step":{step}'
                 yield hashed(f'{start},"metric":{metric}{member},"value":{float(value)!r},"unit":{unit}}}')
@@ -180,26 +182,26 @@ Values = Iterable[tuple[int | None, float | None]]
 
 def _measured(record: Record) -> Iterator[tuple[str, str, Values]]:
     for metric, unit, get in _metrics(record.schema_version):
-        found = get(record)
-        if found is None:
+        measured = get(record)
+        if measured is None:
             continue
-        if isinstance(found, list):
-            yield metric, unit, enumerate(found)
-        elif isinstance(found, dict):
-            for name, series in found.items():
+        if isinstance(measured, list):
+            yield metric, unit, enumerate(measured)
+        elif isinstance(measured, dict):
+            for name, series in measured.items():
                 yield json.dumps(f"{metric[1:-1]}.{clean(name)}", ensure_ascii=False), unit, enumerate(series)
         else:
-            yield metric, unit, ((None, found),)
-    for one in record.task.metrics if record.task else ():
-        name, unit = (clean(text) for text in (f"{METRICS}.{one.name}", one.unit or "1"))
-        yield json.dumps(name, ensure_ascii=False), json.dumps(unit, ensure_ascii=False), ((None, one.value),)
+            yield metric, unit, ((None, measured),)
+    for task_metric in record.task.metrics if record.task else ():
+        name, unit = (clean(text) for text in (f"{METRICS}.{task_metric.name}", task_metric.unit or "1"))
+        yield json.dumps(name, ensure_ascii=False), json.dumps(unit, ensure_ascii=False), ((None, task_metric.value),)
 
 
 def _storable(column: TableColumn, value: Any) -> Any:
     if column.type is Type.STRING and column.mode is not ColumnMode.REPEATED:
         return clean(_text(value))
     if column.mode is ColumnMode.REPEATED:
-        return [clean(str(one)) for one in value]
+        return [clean(str(entry)) for entry in value]
     if column.type is Type.JSON:
         return {clean(str(k)): clean(v) if isinstance(v, str) else v for k, v in value.items()}
     return value
@@ -217,19 +219,19 @@ _RUN_NUMBERS = ("planned", "order_seed")
 
 
 def _run_values(about: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {name: v for name in _RUN_STRINGS if isinstance(v := about.get(name), str)}
-    found |= {name: v for name in _RUN_NUMBERS if type(v := about.get(name)) is int}
+    run_values: dict[str, Any] = {name: v for name in _RUN_STRINGS if isinstance(v := about.get(name), str)}
+    run_values |= {name: v for name in _RUN_NUMBERS if type(v := about.get(name)) is int}
     if isinstance(path := about.get("matrix_path"), str):
-        found["matrix_path"] = PurePath(path).name  # without its folders, which contain user and machine names
+        run_values["matrix_path"] = PurePath(path).name  # without its folders, which contain user and machine names
     arm, arms = about.get("arm"), about.get("arms")
     if isinstance(arm, str):
-        found["arm"] = arm
+        run_values["arm"] = arm
         details = arms.get(arm) if isinstance(arms, dict) else None
-        found["fault"] = details.get("fault") if isinstance(details, dict) else None
+        run_values["fault"] = details.get("fault") if isinstance(details, dict) else None
     versions = about.get("versions")
     if isinstance(versions, dict):
-        found["versions"] = {str(name): str(version) for name, version in versions.items()}
-    return found
+        run_values["versions"] = {str(name): str(version) for name, version in versions.items()}
+    return run_values
 
 
 def _machine_values(about: Mapping[str, Any]) -> dict[str, Any]:

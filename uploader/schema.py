@@ -119,13 +119,13 @@ SCALARS = {str: Type.STRING, int: Type.INT64, float: Type.FLOAT64, bool: Type.BO
 def leaves(kind: type, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
     """Yield every field of a dataclass, including those of nested dataclasses."""
     hints = typing.get_type_hints(kind)
-    for one in fields(kind):
-        inner, here = _without_none(hints[one.name]), (*path, one.name)
-        meaning = one.metadata.get("meaning") or f"{one.name.replace('_', ' ')} (docs/matrix.md)"
+    for field in fields(kind):
+        inner, field_path = _without_none(hints[field.name]), (*path, field.name)
+        meaning = field.metadata.get("meaning") or f"{field.name.replace('_', ' ')} (docs/matrix.md)"
         if is_dataclass(inner) and isinstance(inner, type):
-            yield from leaves(inner, here)
+            yield from leaves(inner, field_path)
         else:
-            yield Leaf(here, hints[one.name], meaning)
+            yield Leaf(field_path, hints[field.name], meaning)
 
 
 @cache
@@ -169,8 +169,8 @@ def _without_none(kind: Any) -> Any:
     """Return a type without None; for a union of several types, a tuple."""
     if typing.get_origin(kind) not in (typing.Union, types.UnionType):
         return kind
-    rest = tuple(one for one in typing.get_args(kind) if one is not type(None))
-    return rest[0] if len(rest) == 1 else rest
+    kinds = tuple(argument for argument in typing.get_args(kind) if argument is not type(None))
+    return kinds[0] if len(kinds) == 1 else kinds
 
 
 def _numbers(kind: Any) -> bool:
@@ -217,8 +217,8 @@ SOURCE = TableColumn(
 
 
 def _of_record() -> tuple[TableColumn, ...]:
-    found = [_column(leaf) for leaf in record_leaves() if not is_metric(leaf) and leaf.path not in LEFT_OUT]
-    by_name = {one.name: one for one in found}
+    columns = [_column(leaf) for leaf in record_leaves() if not is_metric(leaf) and leaf.path not in LEFT_OUT]
+    by_name = {column.name: column for column in columns}
     by_name["started_at"] = replace(by_name["started_at"], type=Type.TIMESTAMP)
     return (DAY, *by_name.values(), SOURCE, ROW_HASH)
 
@@ -241,7 +241,10 @@ def _of_finding() -> tuple[TableColumn, ...]:
     return (
         DAY,
         *identifiers,
-        *(replace(one, mode=ColumnMode.REQUIRED if one.name in required else ColumnMode.NULLABLE) for one in columns),
+        *(
+            replace(column, mode=ColumnMode.REQUIRED if column.name in required else ColumnMode.NULLABLE)
+            for column in columns
+        ),
         ROW_HASH,
     )
 
@@ -263,7 +266,7 @@ RUN_COLUMNS = (
 )
 
 _RECORD_COLUMNS = _of_record()
-_MACHINE = tuple(one for one in _RECORD_COLUMNS if one.path[:1] == ("machine",))
+_MACHINE = tuple(column for column in _RECORD_COLUMNS if column.path[:1] == ("machine",))
 RUNS = Table(
     "runs",
     "One row per run: its plan, its matrix and its machine.",

@@ -32,9 +32,9 @@ def to_duckdb(sql: str) -> str:
     """Return a query in DuckDB's dialect. Raises `BadInput` unless it is a single SELECT."""
     from sqlglot import ErrorLevel
 
-    tree, own = parsed(sql).copy(), views()
+    tree, view_names = parsed(sql).copy(), views()
     for cte in tree.ctes:
-        if cte.alias in own:
+        if cte.alias in view_names:
             cte.set("materialized", False)  # like a view: reads only the columns and rows that the query uses
     return tree.sql(dialect="duckdb", unsupported_level=ErrorLevel.RAISE)
 
@@ -43,9 +43,9 @@ def qualified(sql: str, dataset: str, names: Iterable[str]) -> str:
     """Return a query with these tables qualified by their dataset, which BigQuery requires in a view."""
     from sqlglot import exp
 
-    tree, own = parsed(sql).copy(), set(names)
+    tree, own_tables = parsed(sql).copy(), set(names)
     for table in tree.find_all(exp.Table):
-        if table.name in own and not table.db:
+        if table.name in own_tables and not table.db:
             project, _, name = dataset.partition(".")
             table.set("db", exp.to_identifier(name, quoted=True))
             table.set("catalog", exp.to_identifier(project, quoted=True))
@@ -69,12 +69,12 @@ def with_views(sql: str) -> str:
     needed = _needed(sql)
     if not needed:
         return sql
-    own = {cte.alias for cte in parsed(sql).ctes} if re.search(r"\bWITH\b", sql, re.IGNORECASE) else set()
-    ours = ",\n".join(f"{name} AS (\n{_uncommented(views()[name])}\n)" for name in needed if name not in own)
-    if not own or not ours:
-        return f"WITH {ours}\n{sql}" if ours else sql
+    cte_names = {cte.alias for cte in parsed(sql).ctes} if re.search(r"\bWITH\b", sql, re.IGNORECASE) else set()
+    added = ",\n".join(f"{name} AS (\n{_uncommented(views()[name])}\n)" for name in needed if name not in cte_names)
+    if not cte_names or not added:
+        return f"WITH {added}\n{sql}" if added else sql
     end = _end_of_with(sql)
-    return f"{sql[:end]} {ours},{sql[end:]}"
+    return f"{sql[:end]} {added},{sql[end:]}"
 
 
 def translated_views() -> dict[str, str]:
@@ -113,13 +113,13 @@ def _end_of_with(sql: str) -> int:
 
 def _needed(sql: str) -> list[str]:
     """Return the views that a query reads, directly and indirectly, in an order in which they can be created."""
-    found: set[str] = set()
+    view_names: set[str] = set()
     texts = [_uncommented(sql)]
     while texts:
-        read = set(READ.findall(texts.pop())) & set(views()) - found
-        found |= read
+        read = set(READ.findall(texts.pop())) & set(views()) - view_names
+        view_names |= read
         texts += [views()[name] for name in read]
-    return [name for name in views() if name in found]
+    return [name for name in views() if name in view_names]
 
 
 def _uncommented(sql: str) -> str:
@@ -131,12 +131,12 @@ def parsed(sql: str) -> exp.Query:
     from sqlglot import errors, exp, parse
 
     try:
-        found = [tree for tree in parse(sql, read="bigquery") if tree is not None]
+        trees = [tree for tree in parse(sql, read="bigquery") if tree is not None]
     except errors.SqlglotError as error:
         raise BadInput(f"the query cannot be parsed: {str(error).splitlines()[0]}") from error
-    if len(found) != 1 or not isinstance(found[0], exp.Query) or not found[0].selects:
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query) or not trees[0].selects:
         raise BadInput(f"the query must be one SELECT, got {sql.strip()[:60]!r}")
-    return found[0]
+    return trees[0]
 
 
 if __name__ == "__main__":  # python -m keras_matrix.uploader.sql: regenerate the translated views

@@ -92,43 +92,48 @@ class VerifySummary:
 
 def verify(results: Results, warehouse: Warehouse, *, values: bool = False) -> VerifySummary:
     """Compare the warehouse with the records of a results folder."""
-    wanted = expected(results, warehouse.retained_from())
-    found = checksums(warehouse, wanted.since)
-    differing = differences(wanted, found)
-    problems = [*listed(differing), *doubled(warehouse, wanted.since)]
+    expected_rows = expected(results, warehouse.retained_from())
+    actual = checksums(warehouse, expected_rows.since)
+    differing = differences(expected_rows, actual)
+    problems = [*listed(differing), *doubled(warehouse, expected_rows.since)]
     if values:
         problems += _values(results, warehouse)
     return VerifySummary(
-        _total(wanted.rows),
-        _total(found),
-        sum(one.rows for name, runs in found.items() for run, one in runs.items() if run not in wanted.rows[name]),
-        (*problems, *wanted.unread),
-        len(wanted.rows[RUNS.name]),
-        sum(one.missing for one in differing),
-        len(wanted.expired),
+        _total(expected_rows.rows),
+        _total(actual),
+        sum(
+            checksum.rows
+            for name, runs in actual.items()
+            for run, checksum in runs.items()
+            if run not in expected_rows.rows[name]
+        ),
+        (*problems, *expected_rows.unread),
+        len(expected_rows.rows[RUNS.name]),
+        sum(difference.missing for difference in differing),
+        len(expected_rows.expired),
     )
 
 
 def expected(results: Results, retained_from: str | None = None) -> ExpectedRows:
     """Return the rows expected from the records of a results folder."""
-    made = ExpectedRows(retained_from=retained_from)
-    made.unread += [f"not compared: {problem.path}: {problem.reason}" for problem in results.left_out()]
+    expected_rows = ExpectedRows(retained_from=retained_from)
+    expected_rows.unread += [f"not compared: {problem.path}: {problem.reason}" for problem in results.left_out()]
     for run in results.runs():
         if rows.expired(run.run_id, retained_from):
-            made.expired.append(run.run_id)
+            expected_rows.expired.append(run.run_id)
             continue
-        made.since = made.since or rows.day_of(run.run_id)
-        before = len(made.unread)
+        expected_rows.since = expected_rows.since or rows.day_of(run.run_id)
+        before = len(expected_rows.unread)
         try:
-            for row in rows_of(run, made.unread):
-                counted, text = made.rows[row.table.name].get(run.run_id, Checksum()), row.line
+            for row in rows_of(run, expected_rows.unread):
+                counted, text = expected_rows.rows[row.table.name].get(run.run_id, Checksum()), row.line
                 row_hash = int(text[text.rindex(":") + 1 : -1])  # the last member of the object
-                made.rows[row.table.name][run.run_id] = Checksum(counted.rows + 1, counted.hashes + row_hash)
+                expected_rows.rows[row.table.name][run.run_id] = Checksum(counted.rows + 1, counted.hashes + row_hash)
         except StoreFailure as error:
-            made.unread.append(f"not compared: {error}")
-        if len(made.unread) > before:
-            made.partial.add(run.run_id)
-    return made
+            expected_rows.unread.append(f"not compared: {error}")
+        if len(expected_rows.unread) > before:
+            expected_rows.partial.add(run.run_id)
+    return expected_rows
 
 
 def rows_of(run: Run, unread: list[str]) -> Iterator[WarehouseRow]:
@@ -138,8 +143,8 @@ def rows_of(run: Run, unread: list[str]) -> Iterator[WarehouseRow]:
     unread += [f"not compared: {problem.path}: {problem.reason}" for problem in problems]
     for record in records:
         yield from rows.of_record(record)
-    if (found := findings.load(run)) is not None:
-        yield from rows.of_findings(found)
+    if (run_findings := findings.load(run)) is not None:
+        yield from rows.of_findings(run_findings)
 
 
 def checksums(warehouse: Warehouse, since: str | None) -> Checksums:
@@ -156,25 +161,25 @@ def attempts(warehouse: Warehouse, table: Table, since: str) -> dict[str, int]:
     return {str(run_id): int(n) for run_id, n in warehouse.query(sql, {"since": since}).rows}
 
 
-def differences(wanted: ExpectedRows, actual: Checksums) -> list[RunDifference]:
+def differences(expected_rows: ExpectedRows, actual: Checksums) -> list[RunDifference]:
     """Return the runs that differ. A run with unreadable records may have more rows than its readable records."""
-    found = []
-    for name, runs in wanted.rows.items():
+    differing = []
+    for name, runs in expected_rows.rows.items():
         for run_id, expected_sum in runs.items():
             actual_sum = actual.get(name, {}).get(run_id, Checksum())
-            unknown = run_id in wanted.partial and actual_sum.rows >= expected_sum.rows
+            unknown = run_id in expected_rows.partial and actual_sum.rows >= expected_sum.rows
             if actual_sum != expected_sum and not unknown:
-                found.append(RunDifference(BY_NAME[name], run_id, expected_sum, actual_sum))
-    return found
+                differing.append(RunDifference(BY_NAME[name], run_id, expected_sum, actual_sum))
+    return differing
 
 
-def listed(found: list[RunDifference]) -> list[str]:
+def listed(differing: list[RunDifference]) -> list[str]:
     """Return a line for each difference, at most `MOST_LISTED` per table, and the number of further ones."""
     lines = []
     for table in TABLES:
-        texts = [str(one) for one in found if one.table is table]
-        more = len(texts) - MOST_LISTED
-        lines += texts[:MOST_LISTED] + ([f"{table.name}: {more} more runs"] if more > 0 else [])
+        texts = [str(difference) for difference in differing if difference.table is table]
+        unlisted = len(texts) - MOST_LISTED
+        lines += texts[:MOST_LISTED] + ([f"{table.name}: {unlisted} more runs"] if unlisted > 0 else [])
     return lines
 
 
@@ -187,15 +192,15 @@ def doubled(warehouse: Warehouse, since: str | None) -> list[str]:
             f"SELECT run_id, COUNT(*) AS n FROM (SELECT {keys} FROM {table.name} WHERE day >= CAST(@since AS DATE) "
             f"GROUP BY {keys} HAVING COUNT(*) > 1) AS doubled GROUP BY run_id ORDER BY run_id"
         )
-        found = warehouse.query(sql, {"since": since or ""}).rows
-        lines += [f"{table.name}, run {run_id}: {n} duplicate keys" for run_id, n in found[:MOST_LISTED]]
-        if (more := len(found) - MOST_LISTED) > 0:
-            lines.append(f"{table.name}: {more} more runs with duplicate keys")
+        duplicates = warehouse.query(sql, {"since": since or ""}).rows
+        lines += [f"{table.name}, run {run_id}: {n} duplicate keys" for run_id, n in duplicates[:MOST_LISTED]]
+        if (unlisted := len(duplicates) - MOST_LISTED) > 0:
+            lines.append(f"{table.name}: {unlisted} more runs with duplicate keys")
     return lines
 
 
 def _total(checksums: Checksums) -> int:
-    return sum(one.rows for runs in checksums.values() for one in runs.values())
+    return sum(checksum.rows for runs in checksums.values() for checksum in runs.values())
 
 
 def _by_run(warehouse: Warehouse, table: Table, since: str) -> dict[str, Checksum]:
@@ -226,14 +231,16 @@ def _values(results: Results, warehouse: Warehouse) -> list[str]:
         if rows.expired(run.run_id, retained_from):
             continue
         try:
-            made = (json.loads(row.line) for row in rows_of(run, []) if row.table is MEASUREMENTS)
-            ours: Counter[tuple[Any, ...]] = Counter(tuple(values.get(key) for key in keys) for values in made)
+            measurements = (json.loads(row.line) for row in rows_of(run, []) if row.table is MEASUREMENTS)
+            record_values: Counter[tuple[Any, ...]] = Counter(
+                tuple(values.get(key) for key in keys) for values in measurements
+            )
         except StoreFailure:
             continue  # reported as not compared
         day = rows.day_of(run.run_id)
         parameters = {"since": day, "day": day, "run": run.run_id}
-        theirs = Counter(tuple(row) for row in warehouse.query(sql, parameters).rows)
-        if ours != theirs:
-            example = next(iter((ours - theirs) or (theirs - ours)))
+        warehouse_values = Counter(tuple(row) for row in warehouse.query(sql, parameters).rows)
+        if record_values != warehouse_values:
+            example = next(iter((record_values - warehouse_values) or (warehouse_values - record_values)))
             lines.append(f"measurements, run {run.run_id}: values differ, for example {example}")
     return lines

@@ -65,8 +65,8 @@ def first_tries(records: Sequence[Record], counted: Sequence[Record]) -> tuple[s
 
 
 def _drifts(epochs: Sequence[EpochSummary]) -> list[str]:
-    counted = Counter(one.drift for one in epochs if one.drift not in (None, Drift.STEADY))
-    advised = max((one.advised_discard for one in epochs if one.drift is Drift.WARMING), default=None)
+    counted = Counter(summary.drift for summary in epochs if summary.drift not in (None, Drift.STEADY))
+    advised = max((summary.advised_discard for summary in epochs if summary.drift is Drift.WARMING), default=None)
     advice = {Drift.WARMING: f"set discard: {advised}"}
     return [
         f"{drift} in {count} of {len(epochs)} processes: {advice.get(drift, 'look for other load, or for throttling')}"
@@ -76,17 +76,23 @@ def _drifts(epochs: Sequence[EpochSummary]) -> list[str]:
 
 
 def _outliers(epochs: Sequence[EpochSummary]) -> str | None:
-    found, count = sum(len(one.outliers) for one in epochs), sum(one.count for one in epochs)
-    return f"outliers: {found} of {count} epochs are beyond ten robust deviations; they are included" if found else None
+    outlying, count = sum(len(summary.outliers) for summary in epochs), sum(summary.count for summary in epochs)
+    return (
+        f"outliers: {outlying} of {count} epochs are beyond ten robust deviations; they are included"
+        if outlying
+        else None
+    )
 
 
 def _modes(figures: Sequence[float]) -> str | None:
-    found = modes(figures)
-    if found is None:
+    two_modes = modes(figures)
+    if two_modes is None:
         return None
     return (
-        f"two modes of processes: {found.count - found.slow_count} at {seconds(found.fast)} and {found.slow_count} at "
-        f"{seconds(found.slow)} a step (p {found.p_value:.2g}); the mean is between them: set repeats: 20 or more"
+        f"two modes of processes: {two_modes.count - two_modes.slow_count} at {seconds(two_modes.fast)} and "
+        f"{two_modes.slow_count} at "
+        f"{seconds(two_modes.slow)} a step (p {two_modes.p_value:.2g}); the mean is between them: set repeats: 20 or "
+        "more"
     )
 
 
@@ -102,8 +108,8 @@ def _recompiles(measured: Sequence[Record]) -> str | None:
 
 def _graph_breaks(measured: Sequence[Record]) -> str | None:
     resolved = [record.resolved for record in measured if record.resolved]
-    most = max((one.graph_breaks or 0 for one in resolved), default=0)
-    timed = max((one.graph_breaks_timed or 0 for one in resolved), default=0)
+    most = max((resolved_record.graph_breaks or 0 for resolved_record in resolved), default=0)
+    timed = max((resolved_record.graph_breaks_timed or 0 for resolved_record in resolved), default=0)
     if not most:
         return None
     meanwhile = f", {timed} of them during the measured epochs" if timed else ""
@@ -113,13 +119,13 @@ def _graph_breaks(measured: Sequence[Record]) -> str | None:
     )
 
 
-def _grows(measured: Sequence[Record], what: str, of: Callable[[Sequence[Record]], Estimate | None]) -> str | None:
+def _grows(measured: Sequence[Record], noun: str, of: Callable[[Sequence[Record]], Estimate | None]) -> str | None:
     """Return the caveat that processes keep memory with each step, with its interval over all of them.
 
     None if the interval contains zero: a program that keeps memory does so in each process, and the warnings of the
     processes that did remain.
     """
-    text = f"{WARNING}: {what} memory grows"
+    text = f"{WARNING}: {noun} memory grows"
     count = sum(any(warning.startswith(text) for warning in record.warnings) for record in measured)
     estimate = of(measured)
     if not count or estimate is None or (estimate.low is not None and estimate.low <= 0):
@@ -158,11 +164,11 @@ def published_caveats(cells: Mapping[str, Sequence[Record]]) -> tuple[str, ...]:
 
 def replica_caveats(cells: Mapping[str, Sequence[Record]]) -> tuple[str, ...]:
     """Return the caveats of these cells' measured records, given by backend; equal ones of several backends once."""
-    found: dict[tuple[str, str], list[str]] = {}
+    by_sentence: dict[tuple[str, str], list[str]] = {}
     for backend, records in cells.items():
-        for parts in dict.fromkeys(one for record in records for one in _sentences(record)):
-            found.setdefault(parts, []).append(backend)
-    return tuple(f"{before}{', '.join(backends)}{after}" for (before, after), backends in found.items())
+        for parts in dict.fromkeys(sentence for record in records for sentence in _sentences(record)):
+            by_sentence.setdefault(parts, []).append(backend)
+    return tuple(f"{before}{', '.join(backends)}{after}" for (before, after), backends in by_sentence.items())
 
 
 def _sentences(record: Record) -> list[tuple[str, str]]:

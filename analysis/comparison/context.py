@@ -144,8 +144,8 @@ class RunContext:
         cells = _running(row, None)
         if cells and all(is_native(cell.settings) for cell in cells.values()):
             return same_fc_work(self.proofs, row, backend)
-        found = same_work(self.parity, row, backend)
-        return replace(found, remarks=(*found.remarks, *self.on_several_devices(row, backend)))
+        agreement = same_work(self.parity, row, backend)
+        return replace(agreement, remarks=(*agreement.remarks, *self.on_several_devices(row, backend)))
 
     def on_several_devices(self, row: Row, backend: str | None = None) -> tuple[str, ...]:
         """Return whether a row's backends, or one of them, do on several devices the work of one; a line each."""
@@ -169,7 +169,7 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
         return SameWork(WorkStatus.NOT_CHECKED, remarks=("the work of an external command cannot be checked",))
     if len(row.cells) == 1:
         return SameWork(WorkStatus.NOT_CHECKED)
-    versions = {name: found for name, cell in cells.items() if (found := _versions(name, cell))}
+    versions = {name: installed for name, cell in cells.items() if (installed := _versions(name, cell))}
     stored = latest_comparison(records, settings.workload, settings.params, versions)
     known_pairs = [pair for pair in stored.record.pairs if cells.keys() >= set(pair.backends)] if stored else []
     pairs = [pair for pair in known_pairs if backend is None or backend in pair.backends]
@@ -179,16 +179,16 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
         )
     precision, figure = SHOWN[settings.phase]
     values = [getattr(pair.deviations[precision], figure) for pair in pairs if precision in pair.deviations]
-    known = [value for value in values if value is not None]
+    measured = [value for value in values if value is not None]
     concerned = {name for pair in pairs for name in pair.backends}
     stale = [name for name in stored.stale if name in concerned]
     status, absent = _work_status(pairs, stale), sorted(set(cells) - concerned) if backend is None else []
     if absent and status in SAME_WORK:
         remark = f"{', '.join(absent)} was not compared with the others: runner parity {settings.workload}"
         return SameWork(WorkStatus.NOT_CHECKED, remarks=(remark,))
-    where = ("" if settings.device == "cpu" else ON_A_CPU) + ("" if settings.devices == 1 else ON_ONE_DEVICE)
+    place_text = ("" if settings.device == "cpu" else ON_A_CPU) + ("" if settings.devices == 1 else ON_ONE_DEVICE)
     remarks = (*_remarks(stored, pairs, stale), *_other_precision(settings))
-    return SameWork(status, max(known, default=None), f"{precision} {figure}{where}", remarks)
+    return SameWork(status, max(measured, default=None), f"{precision} {figure}{place_text}", remarks)
 
 
 def same_fc_work(proofs: Sequence[ProvedMode], row: Row, backend: str | None = None) -> SameWork:
@@ -199,22 +199,26 @@ def same_fc_work(proofs: Sequence[ProvedMode], row: Row, backend: str | None = N
     settings = next(iter(cells.values())).settings
     task = problem_of(settings)
     concerned = [name for name in cells if backend in (None, name)]
-    versions = {name: each[name] for name in concerned if (each := _versions(name, cells[name]))}
-    found = [proof for proof in proofs_of(proofs, task, versions) if proof.backend in concerned]
+    versions = {name: installed[name] for name in concerned if (installed := _versions(name, cells[name]))}
+    fitting_proofs = [proof for proof in proofs_of(proofs, task, versions) if proof.backend in concerned]
     advice = f"runner fc --prove --mode {task.mode} --num-workers {task.workers}"
-    if absent := sorted(set(concerned) - {proof.backend for proof in found}):
+    if absent := sorted(set(concerned) - {proof.backend for proof in fitting_proofs}):
         return SameWork(
             WorkStatus.NOT_CHECKED,
             remarks=(f"not compared with NumPy with {task.workers} workers: {', '.join(absent)}: {advice}",),
         )
-    stale = sorted({one.backend for one in found if versions.get(one.backend) not in (None, one.version)})
-    failures = [f"{one.backend}, {one.precision}: {one.failure}" for one in found if one.failure]
+    stale = sorted(
+        {proof.backend for proof in fitting_proofs if versions.get(proof.backend) not in (None, proof.version)}
+    )
+    failures = [f"{proof.backend}, {proof.precision}: {proof.failure}" for proof in fitting_proofs if proof.failure]
     status = WorkStatus.STALE if stale else WorkStatus.DEVIATES if failures else WorkStatus.AGREES
     remarks = (*([_stale_remark(stale, advice)] if stale else []), *failures, ON_A_SMALL_NETWORK)
-    worst = [one.worst_error for one in found if one.precision == "float64" and one.worst_error is not None]
-    where = "" if all(proof.device == settings.device for proof in found) else ON_A_CPU
+    worst = [
+        proof.worst_error for proof in fitting_proofs if proof.precision == "float64" and proof.worst_error is not None
+    ]
+    place_text = "" if all(proof.device == settings.device for proof in fitting_proofs) else ON_A_CPU
     return SameWork(
-        status, max(worst, default=None), f"{AGAINST_NUMPY}{where}", (*remarks, *_other_precision(settings))
+        status, max(worst, default=None), f"{AGAINST_NUMPY}{place_text}", (*remarks, *_other_precision(settings))
     )
 
 
@@ -259,10 +263,10 @@ def _stale_remark(stale: Sequence[str], command: str) -> str:
     return f"the versions of {', '.join(stale)} differ from those compared: compare again with: {command}"
 
 
-def _remarks(found: StoredComparison, pairs: Sequence[Pair], stale: Sequence[str]) -> tuple[str, ...]:
+def _remarks(comparison: StoredComparison, pairs: Sequence[Pair], stale: Sequence[str]) -> tuple[str, ...]:
     lines = []
     if stale:
-        lines.append(_stale_remark(stale, f"runner parity {found.record.workload}"))
+        lines.append(_stale_remark(stale, f"runner parity {comparison.record.workload}"))
     for pair in pairs:
         for finding in pair.findings:
             value = "not finite" if finding.value is None else f"{finding.value:.0e}, limit {finding.limit:.0e}"
@@ -270,6 +274,6 @@ def _remarks(found: StoredComparison, pairs: Sequence[Pair], stale: Sequence[str
                 f"{' and '.join(pair.backends)}, {finding.precision} {finding.figure} {value}: "
                 f"{finding.explanation or pair.located or 'not explained'}"
             )
-    if not found.same_params:
+    if not comparison.same_params:
         lines.append("compared at the workload's small parameters, not these")
     return tuple(lines)

@@ -62,14 +62,14 @@ def noun(places: Sequence[str]) -> str:
 def difference(records: Sequence[Record]) -> str | None:
     """Return how the machines of one cell's records differ; None if there is one, or if all are equal."""
     count = len(hosts(records))
-    if count < 2 or (how := _unequal([record.machine for record in records])) is None:
+    if count < 2 or (inequality := _unequal([record.machine for record in records])) is None:
         return None
-    return f"machines differ ({'; '.join(filter(None, (f'{count} hosts', how)))})"
+    return f"machines differ ({'; '.join(filter(None, (f'{count} hosts', inequality)))})"
 
 
-def equal(one: Machine, other: Machine) -> bool:
+def equal(machine: Machine, other: Machine) -> bool:
     """Return whether two machines are known to be equal."""
-    return _unequal([one, other]) is None
+    return _unequal([machine, other]) is None
 
 
 def _unequal(machines: Sequence[Machine]) -> str | None:
@@ -77,11 +77,11 @@ def _unequal(machines: Sequence[Machine]) -> str | None:
     for name, fact in FACTS.items():
         if len(values := {str(fact(machine)) for machine in machines}) > 1:
             return f"{name}: {', '.join(sorted(values))}"
-    known = [machine.memory_bytes for machine in machines if machine.memory_bytes is not None]
-    if len(known) < len(machines):
+    memories = [machine.memory_bytes for machine in machines if machine.memory_bytes is not None]
+    if len(memories) < len(machines):
         return ""
-    if min(known) < (1 - MEMORY_TOLERANCE) * max(known):
-        return f"memory: {bytes_text(min(known))} to {bytes_text(max(known))}"
+    if min(memories) < (1 - MEMORY_TOLERANCE) * max(memories):
+        return f"memory: {bytes_text(min(memories))} to {bytes_text(max(memories))}"
     return None
 
 
@@ -102,7 +102,7 @@ def without_levels(records: Sequence[Record], values: Sequence[float]) -> list[f
     """
     if len(hosts(records)) < 2:
         return list(values)
-    own = grouped(list(map(math.log, values)), [record.place for record in records])
-    means = {machine: statistics.fmean(logs) for machine, logs in own.items()}
+    by_machine = grouped(list(map(math.log, values)), [record.place for record in records])
+    means = {machine: statistics.fmean(logs) for machine, logs in by_machine.items()}
     common = statistics.fmean(map(math.log, values))
     return [value * math.exp(common - means[record.place]) for record, value in zip(records, values, strict=True)]

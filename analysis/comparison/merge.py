@@ -147,19 +147,19 @@ def choose(candidates: Iterable[MergeCandidate]) -> Merge:
     notes: list[str] = []
     reference: MergeCandidate | None = None
     runs: dict[str, str] = {}
-    for one in candidates:
-        if reference is None and not one.measured:
-            left_out.append(LeftOutBackend(one.run_id, "", "no cell was measured"))
+    for merge_candidate in candidates:
+        if reference is None and not merge_candidate.measured:
+            left_out.append(LeftOutBackend(merge_candidate.run_id, "", "no cell was measured"))
             continue
-        reference = reference or one
-        for backend, found in one.backends.items():
+        reference = reference or merge_candidate
+        for backend, backend_run in merge_candidate.backends.items():
             if backend in runs:
                 continue
-            if reason := mismatch(reference, one, found):
-                left_out.append(LeftOutBackend(one.run_id, backend, reason))
+            if reason := mismatch(reference, merge_candidate, backend_run):
+                left_out.append(LeftOutBackend(merge_candidate.run_id, backend, reason))
                 continue
-            runs[backend] = one.run_id
-            notes += _works_note(reference, one, backend)
+            runs[backend] = merge_candidate.run_id
+            notes += _works_note(reference, merge_candidate, backend)
         if set(runs).issuperset(BACKENDS):
             break
     if reference is None:
@@ -172,51 +172,53 @@ def choose(candidates: Iterable[MergeCandidate]) -> Merge:
     return Merge(
         reference.run_id,
         ordered,
-        tuple(one for one in left_out if failed.get(one.backend) != one.run_id),
+        tuple(omission for omission in left_out if failed.get(omission.backend) != omission.run_id),
         () if external else tuple(name for name in BACKENDS if name not in runs),
         tuple(notes),
     )
 
 
-def mismatch(reference: MergeCandidate, one: MergeCandidate, found: BackendRun) -> str | None:
+def mismatch(reference: MergeCandidate, merge_candidate: MergeCandidate, backend_run: BackendRun) -> str | None:
     """Return why a backend's cells of a run do not fit the reference, None if they fit."""
-    if not found.measured:
+    if not backend_run.measured:
         return "no cell was measured"
-    if one is reference:
+    if merge_candidate is reference:
         return None
     base = _over_backends(reference)
-    for its, wanted in ((found.devices, base.devices), (found.models, base.models)):
-        if its and wanted and its.isdisjoint(wanted):
-            return f"other device ({_words(its)} against {_words(wanted)})"
-    if not found.hosts <= base.hosts:
-        return f"other machine (host {_words(found.hosts, 8)} against {_words(base.hosts, 8)})"
-    if found.keras and base.keras and not found.keras <= base.keras:
-        return f"other version of Keras ({_words(found.keras)} against {_words(base.keras)})"
-    if not found.schemas <= base.schemas:
-        return f"other version of records ({_words(found.schemas)} against {_words(base.schemas)})"
-    works, own = reference.works, found.works
-    same_text = bool(reference.matrix_text) and reference.matrix_text == one.matrix_text
-    unfinished = (own < works and not one.finished) or (own > works and not reference.finished)
-    if own == works or (own & works and (same_text or unfinished)):
+    for actual, expected in ((backend_run.devices, base.devices), (backend_run.models, base.models)):
+        if actual and expected and actual.isdisjoint(expected):
+            return f"other device ({_words(actual)} against {_words(expected)})"
+    if not backend_run.hosts <= base.hosts:
+        return f"other machine (host {_words(backend_run.hosts, 8)} against {_words(base.hosts, 8)})"
+    if backend_run.keras and base.keras and not backend_run.keras <= base.keras:
+        return f"other version of Keras ({_words(backend_run.keras)} against {_words(base.keras)})"
+    if not backend_run.schemas <= base.schemas:
+        return f"other version of records ({_words(backend_run.schemas)} against {_words(base.schemas)})"
+    works, backend_works = reference.works, backend_run.works
+    same_text = bool(reference.matrix_text) and reference.matrix_text == merge_candidate.matrix_text
+    unfinished = (backend_works < works and not merge_candidate.finished) or (
+        backend_works > works and not reference.finished
+    )
+    if backend_works == works or (backend_works & works and (same_text or unfinished)):
         return None
-    paths = f"{one.matrix_path or 'unnamed matrix'} against {reference.matrix_path or 'unnamed matrix'}"
-    differs = _differing_settings(own - works, works)
-    common = f"{len(own & works)} of {len(own)} works are among the {len(works)} merged"
+    paths = f"{merge_candidate.matrix_path or 'unnamed matrix'} against {reference.matrix_path or 'unnamed matrix'}"
+    differs = _differing_settings(backend_works - works, works)
+    common = f"{len(backend_works & works)} of {len(backend_works)} works are among the {len(works)} merged"
     return f"other matrix: {common} ({paths}{differs and f'; {differs}'})"
 
 
-def _differing_settings(its: Iterable[str], wanted: Iterable[str]) -> str:
+def _differing_settings(actual: Iterable[str], expected: Iterable[str]) -> str:
     """Return how the two most similar works differ, as `gru: epochs 3 against 2`; empty without a common workload."""
-    works = [[_flat(work) for work in sorted(some)[:WORKS_COMPARED]] for some in (its, wanted)]
+    works = [[_flat(work) for work in sorted(some)[:WORKS_COMPARED]] for some in (actual, expected)]
     differing = [
-        (str(one["workload"]), {key for key in {*one, *other} if _text(one, key) != _text(other, key)}, one, other)
-        for one, other in product(*works)
-        if one["workload"] == other["workload"]
+        (str(work["workload"]), {key for key in {*work, *other} if _text(work, key) != _text(other, key)}, work, other)
+        for work, other in product(*works)
+        if work["workload"] == other["workload"]
     ]
     if not differing:
         return ""
-    workload, keys, one, other = min(differing, key=lambda pair: len(pair[1]))
-    return f"{workload}: " + ", ".join(f"{key} {_text(one, key)} against {_text(other, key)}" for key in sorted(keys))
+    workload, keys, work, other = min(differing, key=lambda pair: len(pair[1]))
+    return f"{workload}: " + ", ".join(f"{key} {_text(work, key)} against {_text(other, key)}" for key in sorted(keys))
 
 
 def _text(settings: Mapping[str, Scalar], key: str) -> str:
@@ -229,14 +231,14 @@ def _flat(work: str) -> dict[str, Scalar]:
     return settings | {parameter_key(name): value for name, value in params.items()}
 
 
-def _works_note(reference: MergeCandidate, one: MergeCandidate, backend: str) -> list[str]:
-    its, wanted = one.backends[backend].works, reference.works
-    found = []
-    if its != wanted and wanted - its:
-        found.append(f"lacks {len(wanted - its)} of the {len(wanted)} works")
-    if its - wanted:
-        found.append(f"has works that {reference.run_id} lacks ({len(its - wanted)})")
-    return [f"{backend}: {one.run_id} {' and '.join(found)}"] if found else []
+def _works_note(reference: MergeCandidate, merge_candidate: MergeCandidate, backend: str) -> list[str]:
+    actual, expected = merge_candidate.backends[backend].works, reference.works
+    remarks = []
+    if actual != expected and expected - actual:
+        remarks.append(f"lacks {len(expected - actual)} of the {len(expected)} works")
+    if actual - expected:
+        remarks.append(f"has works that {reference.run_id} lacks ({len(actual - expected)})")
+    return [f"{backend}: {merge_candidate.run_id} {' and '.join(remarks)}"] if remarks else []
 
 
 def _backend_run(records: Sequence[Record]) -> BackendRun:
@@ -259,18 +261,20 @@ def _over_backends(run: MergeCandidate) -> BackendRun:
     """Return the facts of a run over all its backends that measured something."""
     several = [backend for backend in run.backends.values() if backend.measured] or list(run.backends.values())
     names = ("hosts", "keras", "schemas", "devices", "models")
-    unions: dict[str, Any] = {name: frozenset().union(*(getattr(one, name) for one in several)) for name in names}
-    return BackendRun(run.works, sum(one.measured for one in several), **unions)
+    unions: dict[str, Any] = {
+        name: frozenset().union(*(getattr(backend_run, name) for backend_run in several)) for name in names
+    }
+    return BackendRun(run.works, sum(backend_run.measured for backend_run in several), **unions)
 
 
 def shortened(left_out: Iterable[LeftOutBackend]) -> Iterable[LeftOutBackend]:
     """Yield the newest of each backend and reason, and at most `REASONS_SHOWN` of each backend."""
     yielded: dict[str, set[str]] = {}
-    for one in left_out:
-        reasons = yielded.setdefault(one.backend, set())
-        if one.reason not in reasons and len(reasons) < REASONS_SHOWN:
-            reasons.add(one.reason)
-            yield one
+    for omission in left_out:
+        reasons = yielded.setdefault(omission.backend, set())
+        if omission.reason not in reasons and len(reasons) < REASONS_SHOWN:
+            reasons.add(omission.reason)
+            yield omission
 
 
 def _words(values: Iterable[object], length: int | None = None) -> str:

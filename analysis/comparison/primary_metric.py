@@ -39,9 +39,9 @@ def figure_of(records: Iterable[Record]) -> Figure:
     """Return the figure that these records, all of one work, are compared by."""
     for record in records:
         if record.task is not None:
-            found = record.task.primary_metric
-            if found is not None:
-                return Figure(found.name, found.unit or "", found.goal)
+            metric = record.task.primary_metric
+            if metric is not None:
+                return Figure(metric.name, metric.unit or "", metric.goal)
     return STEP_TIME
 
 
@@ -49,8 +49,8 @@ def figure_value(record: Record) -> float | None:
     """Return the figure as reported: seconds, or a metric in its own unit; None unless it is above zero."""
     if record.task is None:
         return record.times.step_time_s or None
-    found = record.task.primary_metric
-    return found.value if found and found.value is not None and found.value > 0 else None
+    metric = record.task.primary_metric
+    return metric.value if metric and metric.value is not None and metric.value > 0 else None
 
 
 def mean_figure(records: Iterable[Record]) -> float | None:
@@ -68,16 +68,16 @@ def epoch_quantiles(record: Record) -> tuple[float | None, float | None]:
         return None, None
     steps = record.resolved.steps_per_epoch if record.resolved else 0
     epochs_s = (record.times.epoch_time_median_s, record.times.epoch_time_p95_s)
-    median_s, p95_s = (found / steps if found is not None and steps else None for found in epochs_s)
+    median_s, p95_s = (epoch_s / steps if epoch_s is not None and steps else None for epoch_s in epochs_s)
     return median_s, p95_s
 
 
 def cost(record: Record) -> float | None:
     """Return the figure converted so that less is better."""
-    found = figure_value(record)
-    if found is None or record.task is None or figure_of([record]).goal is Goal.LOWER:
-        return found
-    return 1 / found
+    value = figure_value(record)
+    if value is None or record.task is None or figure_of([record]).goal is Goal.LOWER:
+        return value
+    return 1 / value
 
 
 def without_ratio(records: Iterable[Record]) -> bool:
@@ -88,7 +88,7 @@ def without_ratio(records: Iterable[Record]) -> bool:
 def primary_value(records: Sequence[Record]) -> float | None:
     """Return the median of a command's primary metric, above zero or not; None for a workload."""
     name = figure_of(records).name
-    return next((one.value for one in metrics_over(records) if one.name == name), None)
+    return next((summary.value for summary in metrics_over(records) if summary.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +105,20 @@ class MetricSummary:
 def completed(records: Iterable[Record]) -> list[Record]:
     """Return the processes whose metrics count: measured ones, and commands that lack only the primary metric."""
     return [
-        one
-        for one in records
-        if one.status in MEASURED or (one.task and (one.reason or "").startswith(primary_missing(one.task.primary)))
+        record
+        for record in records
+        if record.status in MEASURED
+        or (record.task and (record.reason or "").startswith(primary_missing(record.task.primary)))
     ]
 
 
 def metrics_over(records: Sequence[Record]) -> list[MetricSummary]:
     """Return the metrics of a command's processes, in their order; none for a workload."""
-    found: dict[str, list[Metric]] = {}
+    by_name: dict[str, list[Metric]] = {}
     for record in records:
         for metric in record.task.metrics if record.task else ():
-            found.setdefault(metric.name, []).append(metric)
-    return [_summary(name, several) for name, several in found.items()]
+            by_name.setdefault(metric.name, []).append(metric)
+    return [_summary(name, several) for name, several in by_name.items()]
 
 
 def _summary(name: str, several: Sequence[Metric]) -> MetricSummary:

@@ -60,18 +60,23 @@ def ratio_of(backend: str, logs: Mapping[str, Sequence[float]], looks: Looks) ->
     """Return the ratio whose logarithm, block by block, is `logs`, by machine; there must be a block."""
     if len(logs) == 1:
         return _at_one(backend, next(iter(logs.values())), looks)
-    found = levels(logs)
-    assert found is not None
-    by_chance, estimate = found.p_value(), found.estimate(looks.confidence(found.count))
+    machine_levels = levels(logs)
+    assert machine_levels is not None
+    by_chance, estimate = machine_levels.p_value(), machine_levels.estimate(looks.confidence(machine_levels.count))
     ratio = BackendRatio(
         backend,
         estimate,
         None if by_chance is None else min(1.0, looks.p_factor * by_chance),
-        found.smallest_difference(),
-        scatter=found.scatter,
-        by_machine=tuple(MachineRatio(name, each) for name, own in logs.items() if (each := of_logs(own))),
-        disagreement=found.disagreement(),
-        opposed=estimate.excludes(1.0) and any((mean > 0) != (found.centre > 0) for mean in found.means),
+        machine_levels.smallest_difference(),
+        scatter=machine_levels.scatter,
+        by_machine=tuple(
+            MachineRatio(name, at_machine)
+            for name, machine_logs in logs.items()
+            if (at_machine := of_logs(machine_logs))
+        ),
+        disagreement=machine_levels.disagreement(),
+        opposed=estimate.excludes(1.0)
+        and any((mean > 0) != (machine_levels.centre > 0) for mean in machine_levels.means),
     )
     if not ratio.machines_disagree:
         return ratio
@@ -92,8 +97,8 @@ def _at_one(backend: str, logs: Sequence[float], looks: Looks) -> BackendRatio:
 def estimate_over(logs: Mapping[str, Sequence[float]], confidence: float) -> Estimate | None:
     """Return the ratio whose logarithm, block by block, is `logs`, by machine; None for no block."""
     if len(logs) > 1:
-        found = levels(logs)
-        return found.estimate(confidence) if found else None
+        machine_levels = levels(logs)
+        return machine_levels.estimate(confidence) if machine_levels else None
     return of_logs(next(iter(logs.values()), ()), confidence)
 
 
@@ -136,10 +141,10 @@ def partial_verdict(
 
 def would_have_shown(ratios: Sequence[BackendRatio]) -> str:
     """Return the relative difference that all of these ratios would probably have shown, empty if it is not known."""
-    known = [ratio.smallest_difference for ratio in ratios if ratio.smallest_difference is not None]
-    if not known or any(ratio.separate for ratio in ratios):
+    differences = [ratio.smallest_difference for ratio in ratios if ratio.smallest_difference is not None]
+    if not differences or any(ratio.separate for ratio in ratios):
         return ""
-    return f"; a difference of {percentage(max(known))} would have shown"
+    return f"; a difference of {percentage(max(differences))} would have shown"
 
 
 def _behind_text(ratios: Sequence[BackendRatio], figure: Figure, lowest: str) -> str:
@@ -159,18 +164,23 @@ def _disagreement(lowest: str, ratios: Sequence[BackendRatio], figure: Figure) -
     """Return the ratio at each machine, of the ratios about which the machines disagree."""
     takes, as_long = _AS[figure.is_time]
     several = (f"{ratio.backend} {takes} {at_each(ratio)} {as_long} as {lowest}" for ratio in ratios)
-    where = noun([one.machine for ratio in ratios for one in ratio.by_machine])
-    key, name, one = ("across_nodes", "machine", "machine") if where == MACHINES else ("across_gpus", "gpus", "GPU")
+    places_noun = noun([machine_ratio.machine for ratio in ratios for machine_ratio in ratio.by_machine])
+    key, name, unit = (
+        ("across_nodes", "machine", "machine") if places_noun == MACHINES else ("across_gpus", "gpus", "GPU")
+    )
     return (
-        f"not separable: the {where} disagree: {'; '.join(several)}; compare at one {one}: "
+        f"not separable: the {places_noun} disagree: {'; '.join(several)}; compare at one {unit}: "
         f"leave out {key}, or name one with {name}"
     )
 
 
 def at_each(ratio: BackendRatio) -> str:
     """Return the ratio at each machine, and the p-value of the test that it is the same at all."""
-    found = ", ".join(f"{ratio_text(one.estimate.centre)} at {short(one.machine)}" for one in ratio.by_machine)
-    return f"{found}{_chance(ratio)}"
+    listing = ", ".join(
+        f"{ratio_text(machine_ratio.estimate.centre)} at {short(machine_ratio.machine)}"
+        for machine_ratio in ratio.by_machine
+    )
+    return f"{listing}{_chance(ratio)}"
 
 
 def _chance(ratio: BackendRatio) -> str:
@@ -184,10 +194,10 @@ def too_few(ratios: Sequence[BackendRatio]) -> str:
         return f"fewer than {MIN_BLOCKS} repeats give no interval"
     ratio = max(spread, key=_missing)
     count, missing = len(ratio.by_machine), _missing(ratio)
-    where = noun([one.machine for one in ratio.by_machine])
+    places_noun = noun([machine_ratio.machine for machine_ratio in ratio.by_machine])
     return (
-        f"{ratio.estimate.count} repeats over {count} {where} give no interval: it needs "
-        f"{LEAST_DEGREES} more repeats than {where}, {missing} more than there are at these {where}"
+        f"{ratio.estimate.count} repeats over {count} {places_noun} give no interval: it needs "
+        f"{LEAST_DEGREES} more repeats than {places_noun}, {missing} more than there are at these {places_noun}"
     )
 
 
@@ -205,7 +215,9 @@ def how(ratios: Sequence[BackendRatio]) -> str:
     """Return what the ratios are from, if not blocks at one machine, as text in brackets with a blank before it."""
     if any(ratio.separate for ratio in ratios):
         return f" ({BY_SPREAD})"
-    machines = max(([one.machine for one in ratio.by_machine] for ratio in ratios), key=len, default=[])
+    machines = max(
+        ([machine_ratio.machine for machine_ratio in ratio.by_machine] for ratio in ratios), key=len, default=[]
+    )
     return f" (over {len(machines)} {noun(machines)})" if machines else ""
 
 
@@ -241,7 +253,9 @@ def ratios_text(ratios: Sequence[BackendRatio], figure: Figure = STEP_TIME, agai
     """
     first, *others = ratios
     text = takes(first.backend, bracketed(first.estimate), figure, against) + with_disturbed(first)
-    return ", ".join([text, *(f"{one.backend} {bracketed(one.estimate)}{with_disturbed(one)}" for one in others)])
+    return ", ".join(
+        [text, *(f"{ratio.backend} {bracketed(ratio.estimate)}{with_disturbed(ratio)}" for ratio in others)]
+    )
 
 
 def with_disturbed(ratio: BackendRatio) -> str:

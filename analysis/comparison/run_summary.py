@@ -51,12 +51,12 @@ class Fraction:
 def summary_lines(rows: Sequence[Row], suites: Sequence[Suite]) -> list[str]:
     """Return the summary of a run with these means as lines; empty if nothing is compared."""
     text = []
-    for one in suites:
-        (first, ratio), *others = one.ratios.items()
-        means = [takes(first, bracketed(ratio.estimate), against=one.against) + _note(ratio)]
+    for suite in suites:
+        (first, ratio), *others = suite.ratios.items()
+        means = [takes(first, bracketed(ratio.estimate), against=suite.against) + _note(ratio)]
         means += [f"{name} {bracketed(ratio.estimate)}{_note(ratio)}" for name, ratio in others]
-        text.append(f"geometric mean, league {one.league}: {', '.join(means)}")
-        text[-1] += f"; left out: {one.left_out}" if one.left_out else ""
+        text.append(f"geometric mean, league {suite.league}: {', '.join(means)}")
+        text[-1] += f"; left out: {suite.left_out}" if suite.left_out else ""
     rows = [row for row in rows if not row.values]  # separate sessions would need more sessions, not blocks
     now, drawn = detectable(rows, NOTABLE), sum(len(row.ratios) for row in rows)
     if not drawn:
@@ -71,8 +71,8 @@ def summary_lines(rows: Sequence[Row], suites: Sequence[Suite]) -> list[str]:
 
 def detectable(rows: Sequence[Row], effect: float) -> Fraction:
     """Return how many of the comparisons would have shown a relative difference of `effect`."""
-    known = [ratio.smallest_difference for row in rows for ratio in row.ratios]
-    return Fraction(sum(found is not None and found <= effect for found in known), _expected(rows))
+    differences = [ratio.smallest_difference for row in rows for ratio in row.ratios]
+    return Fraction(sum(difference is not None and difference <= effect for difference in differences), _expected(rows))
 
 
 def projected(rows: Sequence[Row], budget_s: float) -> Fraction | None:
@@ -84,10 +84,10 @@ def projected(rows: Sequence[Row], budget_s: float) -> Fraction | None:
     if any(ratio.scatter is None for row in compared for ratio in row.ratios) or not compared:
         return None
     imports_s: dict[str, list[float]] = {}
-    for backend, cell in (found for row in compared for found in row.cells.items()):
+    for backend, cell in (named_cell for row in compared for named_cell in row.cells.items()):
         imports_s.setdefault(backend, []).extend(record.times.import_time_s or 0.0 for record in cell.measured)
     # The start of a block's servers: one a backend for all rows, as if started one by one.
-    servers_s = sum(statistics.fmean(found) for found in imports_s.values() if found)
+    servers_s = sum(statistics.fmean(times_s) for times_s in imports_s.values() if times_s)
     spent_s, most_blocks, able = 0.0, 0, 0
     for cost_s, blocks, count in sorted(_wanted(row) for row in compared):
         longest = max(most_blocks, blocks)
@@ -111,7 +111,10 @@ def _expected(rows: Sequence[Row]) -> int:
 def _wanted(row: Row) -> tuple[float, int, int]:
     """Return seconds and blocks needed to decide a row's comparisons at its looks, and how many those decide."""
     needed = [blocks_needed(ratio.scatter or 0.0, NOTABLE) for ratio in row.ratios]
-    looks = [next((at for at in LOOKS.blocks if found is not None and found <= at), None) for found in needed]
+    looks = [
+        next((blocks for blocks in LOOKS.blocks if needed_blocks is not None and needed_blocks <= blocks), None)
+        for needed_blocks in needed
+    ]
     reached = [look for look in looks if look is not None]
     blocks = max(reached, default=0)
     cells = [cell.measured for cell in row.cells.values() if cell.measured]
@@ -140,8 +143,8 @@ class Undecided:
         needed = f"about {self.repeats} repeats show a difference of {percentage(self.effect)}"
         if command is None:
             return f"to decide: {needed}"
-        given = shlex.split(command)
-        filters = [f"--filter {shlex.quote(one)}" for one in self.filters if one not in given]
+        words = shlex.split(command)
+        filters = [f"--filter {shlex.quote(filter_text)}" for filter_text in self.filters if filter_text not in words]
         return f"to decide: {' '.join([command, *filters, '--repeats auto'])} ({needed})"
 
 
@@ -149,9 +152,9 @@ def undecided(rows: Sequence[Row]) -> dict[str, Undecided]:
     """Return how to decide each row that is not separable although it has intervals, by its key."""
     filters = _filters([row for row in rows if row.cells])
     return {
-        row.key: Undecided(filters[row.key], *wanted)
+        row.key: Undecided(filters[row.key], *more_repeats)
         for row in rows
-        if row.fastest is None and (wanted := _more_repeats(row)) is not None
+        if row.fastest is None and (more_repeats := _more_repeats(row)) is not None
     }
 
 
@@ -161,7 +164,7 @@ def _more_repeats(row: Row) -> tuple[int, float] | None:
     None if more repeats are not what the row lacks, or if it has all of them. Without an open ratio, the row is no
     discovery among the others: then all ratios count.
     """
-    if any(one.separate or one.machines_disagree or one.estimate.low is None for one in row.ratios):
+    if any(ratio.separate or ratio.machines_disagree or ratio.estimate.low is None for ratio in row.ratios):
         return None
     ratios = [ratio for ratio in row.ratios if (ratio.estimate.low or 0) <= 1] or list(row.ratios)
     most = LOOKS.blocks[-1]
@@ -170,7 +173,7 @@ def _more_repeats(row: Row) -> tuple[int, float] | None:
     scatter = max(ratio.scatter or 0.0 for ratio in ratios)
     needed = blocks_needed(scatter, NOTABLE)
     if needed is not None and needed <= most:
-        return next(at for at in LOOKS.blocks if at >= needed), NOTABLE
+        return next(blocks for blocks in LOOKS.blocks if blocks >= needed), NOTABLE
     effect = minimum_detectable_effect(scatter, most)
     return None if effect is None else (most, effect)
 
@@ -332,8 +335,10 @@ def _league_text(means: Sequence[MeanRatio], rows: int, *, named: bool) -> str:
     for mean in means:
         interval = "" if mean.ratio.bounds else " (no interval)"
         amount = f"{bracketed(mean.ratio)}{interval} of {mean.against}'s"
-        which = f"over {'all' if mean.rows == rows else mean.rows} rows{f' of league {mean.league}' if named else ''}"
-        texts.append(amount if mean.rows == over else f"{which} {mean.backend} takes {amount} time")
+        rows_text = (
+            f"over {'all' if mean.rows == rows else mean.rows} rows{f' of league {mean.league}' if named else ''}"
+        )
+        texts.append(amount if mean.rows == over else f"{rows_text} {mean.backend} takes {amount} time")
         over = mean.rows
     return ", ".join(texts)
 

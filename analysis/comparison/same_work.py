@@ -104,17 +104,19 @@ def differing(cells: Cells, apart: bool = False, spread_out: bool = False) -> st
     for name, fact in (FACTS | optional | (MATCHED_FACTS if matched else {})).items():
         if (found_anew and name == STEPS) or (spread_out and name == HOSTS):
             continue
-        found = {cell: _values(fact, records, name in optional) for cell, records in cells.items()}
-        texts = {cell: "/".join(map(_word, values)) for cell, values in found.items() if values}
+        values_by_cell = {cell: _values(fact, records, name in optional) for cell, records in cells.items()}
+        texts = {cell: "/".join(map(_word, values)) for cell, values in values_by_cell.items() if values}
         if len(set(texts.values())) > 1:
             return _difference(name, texts)
     if matched and (reason := difference(cells)):
         return f"TF32 differs: {reason}; {STILL_ON}"
     several = len({record.settings.backend for record in everyone}) > 1
     for name, (figure, tolerance) in (FIGURES | FIGURES_BETWEEN_BACKENDS if several else FIGURES).items():
-        known = {cell: value for cell, records in cells.items() for value in _values(figure, records, True)}
-        if known and max(known.values()) - min(known.values()) > tolerance * max(known.values()):
-            return _difference(name, {cell: _word(value) for cell, value in known.items()})
+        value_by_cell = {cell: value for cell, records in cells.items() for value in _values(figure, records, True)}
+        if value_by_cell and max(value_by_cell.values()) - min(value_by_cell.values()) > tolerance * max(
+            value_by_cell.values()
+        ):
+            return _difference(name, {cell: _word(value) for cell, value in value_by_cell.items()})
     return None
 
 
@@ -124,9 +126,9 @@ def mixed(records: Sequence[Record], *, equal_machines: bool = False) -> str | N
     With `equal_machines` they may be of several machines with equal hardware and system.
     """
     for name in ("keras", *sorted({record.settings.backend for record in records})):
-        found = sorted({record.versions[name] for record in records if name in record.versions})
-        if len(found) > 1:
-            return f"{name} versions differ ({', '.join(found)})"
+        versions = sorted({record.versions[name] for record in records if name in record.versions})
+        if len(versions) > 1:
+            return f"{name} versions differ ({', '.join(versions)})"
     count = len(machines.hosts(records))
     different = machines.difference(records) if equal_machines else f"machines differ ({count} hosts)"
     return different if count > 1 else None
@@ -137,8 +139,8 @@ def work_caveats(cells: Cells) -> tuple[str, ...]:
     everyone = [record for records in cells.values() for record in records]
     matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
     precision = None if matched else difference(cells)
-    found = (precision and f"TF32: {precision}; {EQUALISE}", without_jit(cells), losses_apart(cells))
-    return tuple(line for line in found if line)
+    lines = (precision and f"TF32: {precision}; {EQUALISE}", without_jit(cells), losses_apart(cells))
+    return tuple(line for line in lines if line)
 
 
 def without_jit(cells: Cells) -> str | None:
@@ -163,12 +165,16 @@ def _jit_left_out(records: Sequence[Record]) -> bool:
 def _way_of_running(records: Sequence[Record]) -> str | None:
     """Return how these processes ran a step; None if a record does not say so."""
     resolved = [record.resolved for record in records if record.resolved]
-    if not resolved or any(one.jit_compile is None for one in resolved):
+    if not resolved or any(resolved_record.jit_compile is None for resolved_record in resolved):
         return None
-    if any(one.jit_compile for one in resolved):
+    if any(resolved_record.jit_compile for resolved_record in resolved):
         return COMPILED
     backend = BACKEND_TABLE.get(records[0].settings.backend)
-    traced = backend is not None and backend.graph_without_jit and not any(one.eager for one in resolved)
+    traced = (
+        backend is not None
+        and backend.graph_without_jit
+        and not any(resolved_record.eager for resolved_record in resolved)
+    )
     return GRAPH if traced else ONE_BY_ONE
 
 
@@ -176,15 +182,15 @@ def losses_apart(cells: Cells, advice: str = ADVICE) -> str | None:
     """Return the caveat that these cells' losses differ, with advice; None if they do not or were not measured."""
     paths = {name: path for name, records in cells.items() if (path := loss_path(records))}
     before = {name: _steps_before(cells[name]) for name in paths}
-    for one, other in combinations(paths, 2):
-        if before[one] and before[other] and before[one] != before[other]:
+    for cell, other in combinations(paths, 2):
+        if before[cell] and before[other] and before[cell] != before[other]:
             continue
-        initial = min(abs(paths[one][0]), abs(paths[other][0]))
-        for epoch, (a, b) in enumerate(zip(paths[one], paths[other], strict=False), start=1):
+        initial = min(abs(paths[cell][0]), abs(paths[other][0]))
+        for epoch, (a, b) in enumerate(zip(paths[cell], paths[other], strict=False), start=1):
             if initial and abs(a - b) > LOSS_TOLERANCE * initial:
                 return (
-                    f"losses differ: in epoch {epoch} {one} is at {a:.3g} and {other} at {b:.3g}, further apart than "
-                    f"{percentage(LOSS_TOLERANCE)} of their first ({paths[one][0]:.3g} and "
+                    f"losses differ: in epoch {epoch} {cell} is at {a:.3g} and {other} at {b:.3g}, further apart than "
+                    f"{percentage(LOSS_TOLERANCE)} of their first ({paths[cell][0]:.3g} and "
                     f"{paths[other][0]:.3g}): {advice}"
                 )
     return None
@@ -197,7 +203,11 @@ def loss_path(records: Sequence[Record]) -> list[float]:
     """
     losses = [record.learning.loss for record in _for_losses(records) if record.learning.loss]
     epochs = zip(*losses, strict=False)
-    return [statistics.median(known) for epoch in epochs if (known := [loss for loss in epoch if loss is not None])]
+    return [
+        statistics.median(known_losses)
+        for epoch in epochs
+        if (known_losses := [loss for loss in epoch if loss is not None])
+    ]
 
 
 def _for_losses(records: Sequence[Record]) -> Sequence[Record]:
@@ -223,9 +233,9 @@ def _unproven(record: Record) -> bool:
     return record.work is not None and record.status in MEASURED and record.times.samples_per_s is None
 
 
-def _values(fact: Callable[[Record], object], records: Sequence[Record], known: bool) -> list[Any]:
-    """Return the distinct values of a fact, with `known` only those that are not None."""
-    return sorted({value for record in records if (value := fact(record)) is not None or not known}, key=str)
+def _values(fact: Callable[[Record], object], records: Sequence[Record], known_only: bool) -> list[Any]:
+    """Return the distinct values of a fact, with `known_only` only those that are not None."""
+    return sorted({value for record in records if (value := fact(record)) is not None or not known_only}, key=str)
 
 
 def _difference(name: str, values: Mapping[str, str]) -> str:
@@ -276,22 +286,30 @@ def of_step(resolved: Resolved) -> bool | None:
     Older records have no probes; for them the one value for all operations is returned.
     """
     operations = resolved.operations or ("matmul",)
-    known = [used(resolved) for name, (_, used) in OPERATIONS.items() if name in operations]
-    found = [value for value in known if value is not None]
-    return any(found) if found else resolved.tf32
+    uses = [used(resolved) for name, (_, used) in OPERATIONS.items() if name in operations]
+    known_uses = [value for value in uses if value is not None]
+    return any(known_uses) if known_uses else resolved.tf32
 
 
 def _users(cells: Cells, name: str, used: Callable[[Resolved], bool | None]) -> Users:
     """Return the cells that use TF32 in this operation and those that do not; a cell can be in both."""
-    values = {cell: {used(one) for one in _concerned(records, name)} for cell, records in cells.items()}
-    users, others = ([cell for cell, found in values.items() if value in found] for value in (True, False))
+    values = {
+        cell: {used(resolved_record) for resolved_record in _concerned(records, name)}
+        for cell, records in cells.items()
+    }
+    users, others = ([cell for cell, answers in values.items() if value in answers] for value in (True, False))
     return tuple(users), tuple(others)
 
 
 def _concerned(records: Sequence[Record], name: str) -> list[Resolved]:
     """Return the float32 records' facts whose layers compute this operation or are unknown."""
-    found = [record.resolved for record in records if record.resolved is not None]
-    return [one for one in found if one.precision == "float32" and (not one.operations or name in one.operations)]
+    resolved_records = [record.resolved for record in records if record.resolved is not None]
+    return [
+        resolved_record
+        for resolved_record in resolved_records
+        if resolved_record.precision == "float32"
+        and (not resolved_record.operations or name in resolved_record.operations)
+    ]
 
 
 def _listed(names: Sequence[str]) -> str:

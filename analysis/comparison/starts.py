@@ -46,9 +46,9 @@ def start_of(records: Sequence[Record]) -> Start:
     times = [record.times for record in records]
     stated = [record.times for record in records if fits(record)]
     return Start(
-        _median([each.trace_time_s for each in stated]),
-        _median([each.compile_time_s for each in stated]),
-        _median([each.first_step_time_s for each in times]),
+        _median([stated_times.trace_time_s for stated_times in stated]),
+        _median([stated_times.compile_time_s for stated_times in stated]),
+        _median([record_times.first_step_time_s for record_times in times]),
     )
 
 
@@ -64,8 +64,8 @@ def fits(record: Record) -> bool:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    measured = [value for value in values if value is not None]
+    return median(measured) if measured else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def warm_caches(rows: Sequence[Row]) -> list[WarmCache]:
 
 def _compared(row: Row, warm: CellSummary, cold: CellSummary | None) -> WarmCache:
     filled = [record for record in warm.measured if _took_programs(record)]
-    hits = [found for record in filled if (found := _hits(record)) is not None]
+    hits = [record_hits for record in filled if (record_hits := _hits(record)) is not None]
     missing = ""
     logs: Mapping[Repeat, float] = {}
     if cold is None or not cold.measured:

@@ -110,14 +110,14 @@ class CellSummary:
     @property
     def machines(self) -> tuple[str, ...]:
         """The `host_id` of each of several equal machines of the measured records; empty for one or for others."""
-        found = hosts(self.measured)
-        return found if len(found) > 1 and difference(self.measured) is None else ()
+        host_names = hosts(self.measured)
+        return host_names if len(host_names) > 1 and difference(self.measured) is None else ()
 
     @property
     def fixed_time_per_epoch_s(self) -> float | None:
         """What an epoch costs before its first step; None if its interval does not separate it from zero."""
-        found = self.fixed_time
-        return found.centre if found is not None and found.low is not None and found.low > 0 else None
+        fixed = self.fixed_time
+        return fixed.centre if fixed is not None and fixed.low is not None and fixed.low > 0 else None
 
     @property
     def device_memory_span(self) -> str | None:
@@ -156,9 +156,9 @@ class Row:
         """The identity of the work, by which tables, pictures and texts find its row."""
         return work_key(next(iter(self.cells.values())).settings)
 
-    def apart(self, one: str, other: str) -> bool:
+    def apart(self, backend: str, other: str) -> bool:
         """Return whether the values of two backends are of separate sessions."""
-        ends = self.values.get(one), self.values.get(other)
+        ends = self.values.get(backend), self.values.get(other)
         return ends[0] is not None and ends[1] is not None and ends[0].session != ends[1].session
 
     def smallest_difference(self, backend: str) -> float | None:
@@ -167,11 +167,13 @@ class Row:
         It is that of the verdict, from paired blocks; a cell's own (`CellSummary.smallest_difference`) is of two
         unpaired ones. None without ratios, and below 5 blocks.
         """
-        known = {ratio.backend: ratio.smallest_difference for ratio in self.ratios}
+        smallest_by_backend = {ratio.backend: ratio.smallest_difference for ratio in self.ratios}
         if backend != self.lowest:
-            return known.get(backend)
-        found = [one for one in known.values() if one is not None]
-        return max(found) if len(found) == len(known) else None
+            return smallest_by_backend.get(backend)
+        differences = [
+            known_difference for known_difference in smallest_by_backend.values() if known_difference is not None
+        ]
+        return max(differences) if len(differences) == len(smallest_by_backend) else None
 
 
 def table(records: Iterable[Record], usual: Usual | None = None, looks: Looks = FIXED) -> list[Row]:
@@ -188,7 +190,7 @@ def summaries(records: Iterable[Record]) -> dict[str, CellSummary]:
     by_cell: dict[str, list[Record]] = {}
     for record in records:
         by_cell.setdefault(record.cell_id, []).append(record)
-    return {cell_id: summarise(found) for cell_id, found in by_cell.items()}
+    return {cell_id: summarise(cell_records) for cell_id, cell_records in by_cell.items()}
 
 
 def rows_of(
@@ -201,20 +203,20 @@ def rows_of(
     works: dict[str, dict[str, CellSummary]] = {}
     for cell in cells:
         works.setdefault(work_key(cell.settings), {})[cell.settings.backend] = cell
-    named = titled([next(iter(found.values())).settings for found in works.values()], usual or {})
+    named = titled([next(iter(work_cells.values())).settings for work_cells in works.values()], usual or {})
     rows = [
-        replace(_row(str(title), found, looks, separate), labels=title)
-        for title, found in zip(named, works.values(), strict=True)
+        replace(_row(str(title), work_cells, looks, separate), labels=title)
+        for title, work_cells in zip(named, works.values(), strict=True)
     ]
     return sorted(_judged(rows), key=lambda row: title_order(row.title))
 
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Return the names of columns: the backends in their usual order, then the values of other axes in theirs."""
-    found = set(names)
-    others = found.difference(BACKENDS)
+    distinct = set(names)
+    others = distinct.difference(BACKENDS)
     by_number = sorted(others, key=lambda name: [(p.isdigit(), p.zfill(20)) for p in _PARTS.split(name)])
-    return [name for name in BACKENDS if name in found] + by_number
+    return [name for name in BACKENDS if name in distinct] + by_number
 
 
 def work_key(settings: Settings) -> str:
@@ -233,7 +235,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
     measured = [record for record in latest if record.status in MEASURED]
     times = [record.times for record in measured]
     timed = [] if without_ratio(measured) else [record for record in measured if figure_value(record)]
-    step_times = [found for record in timed if (found := figure_value(record))]
+    step_times = [value for record in timed if (value := figure_value(record))]
     over, scatter = log_levels(timed, step_times), spread(step_times)
     return CellSummary(
         cell_id=latest[0].cell_id,
@@ -251,7 +253,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         samples_per_s=_throughput(measured),
         first_epoch_time_s=median(t.first_epoch_time_s for t in times),
         epoch_time_s=median(t.epoch_time_median_s for t in times),
-        fixed_time=next((one for record in measured if (one := fixed_time(record))), None),
+        fixed_time=next((fixed for record in measured if (fixed := fixed_time(record))), None),
         peak_host_memory_bytes=_maximum(record.memory.peak_host_memory_bytes for record in measured),
         peak_device_memory_bytes=_maximum(record.memory.peak_device_memory_bytes for record in measured),
         failures=tuple(sorted({(r.status, r.reason or "") for r in latest if r.status not in MEASURED})),
@@ -267,7 +269,10 @@ def incomparable(cells: dict[str, CellSummary], *, apart: bool = False, spread_o
     `spread_out`: each is of several equal machines, some of them common to all.
     """
     settings = [cell.settings for cell in cells.values()]
-    if any(one.precision == "float64" for one in settings) and len({one.backend for one in settings}) > 1:
+    if (
+        any(cell_settings.precision == "float64" for cell_settings in settings)
+        and len({cell_settings.backend for cell_settings in settings}) > 1
+    ):
         return "in float64 Keras computes parts in float32 on JAX and torch (docs/parity.md)"
     return differing({name: cell.measured for name, cell in cells.items()}, apart, spread_out)
 
@@ -283,8 +288,8 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: Sepa
         return Row(title, cells, None, f"nothing to compare{why}", caveats=caveats)
     one_session = separate is None or not separate.apart(list(running))
     for name, cell in running.items():
-        if found := mixed(cell.measured, equal_machines=one_session):
-            return Row(title, cells, None, f"not comparable: {found} within {name}", caveats=caveats)
+        if mixture := mixed(cell.measured, equal_machines=one_session):
+            return Row(title, cells, None, f"not comparable: {mixture} within {name}", caveats=caveats)
     values, machines = _values(running, separate), _common_machines(running)
     if reason := incomparable(running, apart=bool(values), spread_out=bool(machines)):
         return Row(title, cells, None, f"not comparable: {reason}", caveats=caveats, values=values)
@@ -292,7 +297,7 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: Sepa
     looks = separate.looks[lowest] if separate else looks
     caveats = (*caveats, *work_caveats(measured))
     row = Row(title, cells, None, "", caveats=caveats, looks=looks, values=values, machines=machines)
-    ratios = tuple(one for backend in running if backend != lowest and (one := _ratio(row, backend, lowest)))
+    ratios = tuple(ratio for backend in running if backend != lowest and (ratio := _ratio(row, backend, lowest)))
     verdict = open_verdict(lowest, ratios, len(running) - 1, cells[lowest].figure)
     return replace(row, verdict=verdict, ratios=ratios, lowest=lowest if ratios else None)
 
@@ -305,16 +310,18 @@ def _lowest(running: Mapping[str, CellSummary], machines: Sequence[str]) -> str:
 
     def ahead(backend: str) -> float:
         logs = [logs_by_machine(running[other], running[backend]) for other in running if other != backend]
-        return min((found.centre for one in logs if (found := levels(one))), default=-math.inf)
+        return min(
+            (machine_levels.centre for pair_logs in logs if (machine_levels := levels(pair_logs))), default=-math.inf
+        )
 
     return max(running, key=ahead) if machines else min(running, key=lambda backend: cost_of(running[backend]))
 
 
 def _common_machines(running: Mapping[str, CellSummary]) -> tuple[str, ...]:
     """Return the machines of these cells if blocks are spread over several, some of them common to all; else none."""
-    found = [set(hosts(cell.measured)) for cell in running.values()]
-    everywhere = set().union(*found)
-    return tuple(sorted(everywhere)) if len(everywhere) > 1 and set.intersection(*found) else ()
+    host_sets = [set(hosts(cell.measured)) for cell in running.values()]
+    everywhere = set().union(*host_sets)
+    return tuple(sorted(everywhere)) if len(everywhere) > 1 and set.intersection(*host_sets) else ()
 
 
 def _values(running: Mapping[str, CellSummary], separate: SeparateSessions | None) -> dict[str, SessionValue]:
@@ -331,30 +338,30 @@ def _values(running: Mapping[str, CellSummary], separate: SeparateSessions | Non
 def _ratio(row: Row, backend: str, lowest: str) -> BackendRatio | None:
     """Return the ratio of a backend to the lowest one, over their common blocks if they are of one session."""
     if row.apart(backend, lowest):
-        found = separate_ratio(row.values[backend], row.values[lowest])
-        return BackendRatio(backend, found.estimate, found.p_value(), separate=True)
+        session_ratio = separate_ratio(row.values[backend], row.values[lowest])
+        return BackendRatio(backend, session_ratio.estimate, session_ratio.p_value(), separate=True)
     cell, best = row.cells[backend], row.cells[lowest]
     logs = logs_by_machine(cell, best)
     return replace(ratio_of(backend, logs, row.looks), all_data=all_data(cell, best, row.looks)) if logs else None
 
 
-def logs_by_machine(one: CellSummary, other: CellSummary) -> dict[str, list[float]]:
+def logs_by_machine(summary: CellSummary, other: CellSummary) -> dict[str, list[float]]:
     """Return the log ratios one / other of the blocks that both measured at one machine, by its `host_id`."""
-    here, there = ({(r.place, r.repeat): r for r in cell.measured} for cell in (one, other))
-    return paired_at_machines(here, there)
+    records, other_records = ({(r.place, r.repeat): r for r in cell.measured} for cell in (summary, other))
+    return paired_at_machines(records, other_records)
 
 
-def all_data(one: CellSummary, other: CellSummary, looks: Looks) -> Estimate | None:
+def all_data(summary: CellSummary, other: CellSummary, looks: Looks) -> Estimate | None:
     """Return one / other over every measured block, disturbed ones included; None if no block was measured again.
 
     Its confidence is that of the ratio shown with it: of the look at the valid blocks.
     """
-    if not one.superseded and not other.superseded:
+    if not summary.superseded and not other.superseded:
         return None
-    every, all_of_other = (
-        {(r.place, r.repeat, r.attempt): r for r in (*cell.measured, *cell.superseded)} for cell in (one, other)
+    attempts, all_of_other = (
+        {(r.place, r.repeat, r.attempt): r for r in (*cell.measured, *cell.superseded)} for cell in (summary, other)
     )
-    return estimate_over(paired_at_machines(every, all_of_other), looks.confidence(len(log_ratios(one, other))))
+    return estimate_over(paired_at_machines(attempts, all_of_other), looks.confidence(len(log_ratios(summary, other))))
 
 
 def paired_at_machines(
@@ -377,7 +384,9 @@ def _judged(rows: Sequence[Row]) -> list[Row]:
     ]
     behind = _behind(rows)
     return [
-        _partly_decided(row, {one.backend: behind.get((index, one.backend), 1.0) for one in row.ratios}, len(able))
+        _partly_decided(
+            row, {ratio.backend: behind.get((index, ratio.backend), 1.0) for ratio in row.ratios}, len(able)
+        )
         for index, row in enumerate(decided)
     ]
 
@@ -385,8 +394,8 @@ def _judged(rows: Sequence[Row]) -> list[Row]:
 def _row_p(row: Row) -> float | None:
     """Return the largest p-value of a row's ratios; None if a backend that ran has no p-value."""
     running = sum(1 for cell in row.cells.values() if cell.step_time)
-    found = [ratio.p_value for ratio in row.ratios if ratio.p_value is not None]
-    return max(found) if found and len(found) == running - 1 else None
+    p_values = [ratio.p_value for ratio in row.ratios if ratio.p_value is not None]
+    return max(p_values) if p_values and len(p_values) == running - 1 else None
 
 
 def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
@@ -465,15 +474,15 @@ def cost_of(cell: CellSummary) -> float:
 
 def median(values: Iterable[float | None]) -> float | None:
     """Return the median of the values that are known; None if there are none."""
-    found = [value for value in values if value is not None]
-    return statistics.median(found) if found else None
+    measured = [value for value in values if value is not None]
+    return statistics.median(measured) if measured else None
 
 
 def _throughput(measured: Sequence[Record]) -> float | None:
     """Return the samples per second of a cell, the same mean as that of its times per step; None if not measured."""
-    known = [record for record in measured if record.times.samples_per_s]
-    speeds = [speed for record in known if (speed := record.times.samples_per_s)]
-    over = log_levels(known, speeds)
+    with_rate = [record for record in measured if record.times.samples_per_s]
+    speeds = [speed for record in with_rate if (speed := record.times.samples_per_s)]
+    over = log_levels(with_rate, speeds)
     estimate = over.estimate() if over else geometric(speeds)
     return estimate.centre if estimate else None
 

@@ -48,7 +48,7 @@ def titles(works: Sequence[Settings], usual: Usual) -> list[str]:
 
 def titled(works: Sequence[Settings], usual: Usual) -> list[Title]:
     """Return the title of each work, as `titles`, by its parts."""
-    return titles_of([(one.workload, work_labels(one)) for one in works], usual)
+    return titles_of([(settings.workload, work_labels(settings)) for settings in works], usual)
 
 
 def titles_of(works: Sequence[tuple[str, Labels]], usual: Usual) -> list[Title]:
@@ -56,11 +56,11 @@ def titles_of(works: Sequence[tuple[str, Labels]], usual: Usual) -> list[Title]:
     varying = varying_by_workload(works)
     keys = [_shown(values, varying[name], usual.get(name, {})) for name, values in works]
     of_workload: dict[str, set[str]] = {}
-    for (workload, _), own in zip(works, keys, strict=True):
-        of_workload.setdefault(workload, set()).update(own)
+    for (workload, _), work_keys in zip(works, keys, strict=True):
+        of_workload.setdefault(workload, set()).update(work_keys)
     return [
-        Title(workload, tuple((key, _text(key, values.get(key), of_workload[workload])) for key in own))
-        for (workload, values), own in zip(works, keys, strict=True)
+        Title(workload, tuple((key, _text(key, values.get(key), of_workload[workload])) for key in work_keys))
+        for (workload, values), work_keys in zip(works, keys, strict=True)
     ]
 
 
@@ -69,11 +69,11 @@ def differences(texts: Sequence[str], works: Sequence[Settings]) -> list[str]:
     alike: dict[str, list[int]] = {}
     for place, text in enumerate(texts):
         alike.setdefault(text, []).append(place)
-    found = [""] * len(texts)
+    differing = [""] * len(texts)
     for places in alike.values():
         for place, title in zip(places, titled([works[place] for place in places], {}), strict=True):
-            found[place] = title.differing
-    return found
+            differing[place] = title.differing
+    return differing
 
 
 def _shown(values: Labels, varying: Collection[str], usual: Labels) -> list[str]:
@@ -88,9 +88,9 @@ def _text(key: str, value: Scalar | None, shown: Collection[str]) -> str:
     return assignment(name if is_alone else key, value)
 
 
-def _equal(one: Scalar, other: Scalar) -> bool:
+def _equal(value: Scalar, other: Scalar) -> bool:
     """Return whether two values are equal and of one type: 1, 1.0, true and "1" are four different values."""
-    return canonical(one) == canonical(other)
+    return canonical(value) == canonical(other)
 
 
 def title_order(title: str) -> str:
@@ -103,7 +103,7 @@ def title_order(title: str) -> str:
 def varying_keys(several: Sequence[Labels]) -> set[str]:
     """Return the keys whose values differ between these settings."""
     texts = [{key: canonical(value) for key, value in values.items()} for values in several]
-    return {key for key in set().union(*several) if len({own.get(key) for own in texts}) > 1}
+    return {key for key in set().union(*several) if len({labels.get(key) for labels in texts}) > 1}
 
 
 def varying_by_workload(works: Iterable[tuple[str, Labels]]) -> dict[str, set[str]]:

@@ -75,9 +75,9 @@ class CellComparison:
     @property
     def either(self) -> CellSummary:
         """The cell on one side or the other."""
-        found = self.new or self.base
-        assert found is not None
-        return found
+        cell = self.new or self.base
+        assert cell is not None
+        return cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,53 +113,55 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
         _comparison(cell, ends, logs.get(cell, ()), verdicts.get(cell, unmeasured), reasons[cell])
         for cell, ends in cells.items()
     ]
-    comparisons = [replace(one, all_data=_all_data(one, rule)) for one in comparisons]
-    comparisons = [_with_failures(one, apart) for one in _with_facets(comparisons, rule, paired=not apart)]
+    comparisons = [replace(comparison, all_data=_all_data(comparison, rule)) for comparison in comparisons]
+    comparisons = [
+        _with_failures(comparison, apart) for comparison in _with_facets(comparisons, rule, paired=not apart)
+    ]
     by_backend, suite = per_group(_grouped(comparisons), rule.looks)
     return Versus(
-        tuple(sorted(comparisons, key=lambda one: (one.either.settings.workload, one.cell_id))),
-        {backend: found for backend, found in by_backend.items() if found},
+        tuple(sorted(comparisons, key=lambda comparison: (comparison.either.settings.workload, comparison.cell_id))),
+        {backend: entries for backend, entries in by_backend.items() if entries},
         suite,
         _outcome(comparisons, rule),
         not apart,
-        changed((one.base, one.new) for one in comparisons if one.base and one.new),
+        changed((comparison.base, comparison.new) for comparison in comparisons if comparison.base and comparison.new),
     )
 
 
 def _with_facets(comparisons: Sequence[CellComparison], rule: Rule, *, paired: bool) -> list[CellComparison]:
     pairs = {
-        one.cell_id: RecordPair(
-            {record.repeat: record for record in one.base.measured},
-            {record.repeat: record for record in one.new.measured},
-            Verdict(one.outcome, one.ratio, one.adjusted_p),
+        comparison.cell_id: RecordPair(
+            {record.repeat: record for record in comparison.base.measured},
+            {record.repeat: record for record in comparison.new.measured},
+            Verdict(comparison.outcome, comparison.ratio, comparison.adjusted_p),
             paired,
         )
-        for one in comparisons
-        if one.base and one.new and not _reason(one.base, one.new, not paired)
+        for comparison in comparisons
+        if comparison.base and comparison.new and not _reason(comparison.base, comparison.new, not paired)
     }
-    found = facets(pairs, rule)
-    return [replace(one, facets=found.get(one.cell_id)) for one in comparisons]
+    facets_by_cell = facets(pairs, rule)
+    return [replace(comparison, facets=facets_by_cell.get(comparison.cell_id)) for comparison in comparisons]
 
 
-def _with_failures(one: CellComparison, apart: bool) -> CellComparison:
+def _with_failures(comparison: CellComparison, apart: bool) -> CellComparison:
     """Return the comparison with its partial failures; if new fails more often, only a regression remains a verdict."""
-    if not (one.base and one.new and one.base.measured and one.new.measured):
-        return one
-    sides = {"base": one.base.records, "new": one.new.records}
-    common = None if apart else {r.repeat for r in one.base.records} & {r.repeat for r in one.new.records}
-    found = partial_failures(sides, common)
-    with_failures = replace(one, failures=tuple(f"{failure}: {failure.reason}" for failure in found))
-    worse = increased_failure(found, "new")
-    if worse is None or one.outcome in (GateOutcome.REGRESSED, GateOutcome.NOT_MEASURED):
+    if not (comparison.base and comparison.new and comparison.base.measured and comparison.new.measured):
+        return comparison
+    sides = {"base": comparison.base.records, "new": comparison.new.records}
+    common = None if apart else {r.repeat for r in comparison.base.records} & {r.repeat for r in comparison.new.records}
+    failures = partial_failures(sides, common)
+    with_failures = replace(comparison, failures=tuple(f"{failure}: {failure.reason}" for failure in failures))
+    worse = increased_failure(failures, "new")
+    if worse is None or comparison.outcome in (GateOutcome.REGRESSED, GateOutcome.NOT_MEASURED):
         return with_failures
     return replace(with_failures, outcome=GateOutcome.NOT_MEASURED, more_blocks=None, reason=f"not measured in {worse}")
 
 
 def _outcome(comparisons: Sequence[CellComparison], rule: Rule) -> GateOutcome:
     """Return the overall verdict: that on the step times, unless a kind that the rule also fails on was found."""
-    if any(kind in rule.also for one in comparisons if one.facets for kind in one.facets.kinds):
+    if any(kind in rule.also for comparison in comparisons if comparison.facets for kind in comparison.facets.kinds):
         return GateOutcome.REGRESSED
-    return overall({one.outcome for one in comparisons})
+    return overall({comparison.outcome for comparison in comparisons})
 
 
 def changed(pairs: Iterable[tuple[CellSummary, CellSummary]]) -> tuple[str, ...]:
@@ -175,13 +177,13 @@ def changed(pairs: Iterable[tuple[CellSummary, CellSummary]]) -> tuple[str, ...]
 
 
 def _facts(cells: Iterable[CellSummary]) -> dict[str, list[str]]:
-    found: dict[str, set[str]] = {}
+    values_by_fact: dict[str, set[str]] = {}
     for record in (record for cell in cells for record in cell.measured):
         for name, version in record.versions.items():
-            found.setdefault(name, set()).add(version)
-        found.setdefault("kernel", set()).add(str(record.machine.kernel))
-        found.setdefault("host", set()).add(record.machine.host_id)
-    return {name: sorted(values) for name, values in found.items()}
+            values_by_fact.setdefault(name, set()).add(version)
+        values_by_fact.setdefault("kernel", set()).add(str(record.machine.kernel))
+        values_by_fact.setdefault("host", set()).add(record.machine.host_id)
+    return {name: sorted(values) for name, values in values_by_fact.items()}
 
 
 def _reason(base: CellSummary | None, new: CellSummary | None, apart: bool) -> str | None:
@@ -192,8 +194,8 @@ def _reason(base: CellSummary | None, new: CellSummary | None, apart: bool) -> s
         if not cell.measured:
             failures = "; ".join(f"{status}: {reason}" for status, reason in cell.failures)
             return f"not measured in {name}: {failures or 'no repeat has ended'}"
-        if found := mixed(cell.measured):
-            return f"{found} within {name}"
+        if mixture := mixed(cell.measured):
+            return f"{mixture} within {name}"
         if without_ratio(cell.measured):
             return f"not comparable: {cell.figure.name} is not above zero in {name}, so it has no ratio"
     if reason := incomparable({"base": base, "new": new}, apart=apart):
@@ -206,13 +208,17 @@ def _across(across: Across, cells: Mapping[str, tuple[CellSummary, CellSummary]]
 
     Only processes that ended ok count, as in the history that the spread between sessions is from.
     """
-    found = {cell: across(_ok(base), _ok(new)) for cell, (base, new) in cells.items()}
-    beyond = {cell: one.p_above(1 + rule.threshold) for cell, one in found.items() if one}
+    session_ratios = {cell: across(_ok(base), _ok(new)) for cell, (base, new) in cells.items()}
+    beyond = {
+        cell: session_ratio.p_above(1 + rule.threshold)
+        for cell, session_ratio in session_ratios.items()
+        if session_ratio
+    }
     p = {cell: value for cell, value in beyond.items() if value is not None}
     adjusted = dict(zip(p, adjusted_p_values(list(p.values())), strict=True))
     verdicts = {}
-    for cell, one in found.items():
-        ratio, p_value = one.estimate if one else None, adjusted.get(cell)
+    for cell, session_ratio in session_ratios.items():
+        ratio, p_value = session_ratio.estimate if session_ratio else None, adjusted.get(cell)
         outcome = outcome_of(ratio, p_value, rule.threshold, rule.level) or GateOutcome.UNDECIDED
         verdicts[cell] = Verdict(outcome, ratio, p_value)
     return verdicts
@@ -252,8 +258,12 @@ def _comparison(
     )
 
 
-def _all_data(one: CellComparison, rule: Rule) -> Estimate | None:
-    return all_data(one.new, one.base, rule.looks) if one.logs and one.base and one.new else None
+def _all_data(comparison: CellComparison, rule: Rule) -> Estimate | None:
+    return (
+        all_data(comparison.new, comparison.base, rule.looks)
+        if comparison.logs and comparison.base and comparison.new
+        else None
+    )
 
 
 def _caveats(base: CellSummary | None, new: CellSummary | None, *, across: bool) -> tuple[str, ...]:
@@ -262,27 +272,29 @@ def _caveats(base: CellSummary | None, new: CellSummary | None, *, across: bool)
         return ()
     sides = {"base": base, "new": new}
     common = work_caveats({name: cell.measured for name, cell in sides.items()})
-    own = [f"{name}: {caveat}" for name, cell in sides.items() for caveat in (*_unstable(cell, across), *cell.caveats)]
-    return (*common, *own)
+    own_caveats = [
+        f"{name}: {caveat}" for name, cell in sides.items() for caveat in (*_unstable(cell, across), *cell.caveats)
+    ]
+    return (*common, *own_caveats)
 
 
 def _unstable(cell: CellSummary, across: bool) -> tuple[str, ...]:
-    found = [record for record in cell.measured if record.status is Status.UNSTABLE]
-    if not found:
+    unstable = [record for record in cell.measured if record.status is Status.UNSTABLE]
+    if not unstable:
         return ()
     counts = "; they are in the time, but not in the ratio of two sessions" if across else ""
-    return (f"unstable in {len(found)} of {len(cell.measured)} processes{counts}: {found[0].reason}",)
+    return (f"unstable in {len(unstable)} of {len(cell.measured)} processes{counts}: {unstable[0].reason}",)
 
 
 def _grouped(comparisons: Sequence[CellComparison]) -> Mapping[str, Mapping[str, Mapping[int, float]]]:
     """Return backend -> cell -> block -> log ratio, for the geometric means; empty if new fails more often."""
-    found: dict[str, dict[str, dict[int, float]]] = {}
-    for one in comparisons:
-        if one.logs and one.base and one.new:
-            failed = one.failures and one.outcome is GateOutcome.NOT_MEASURED
-            logs = {} if failed else log_ratios(one.new, one.base)
-            found.setdefault(one.either.settings.backend, {})[one.cell_id] = logs
-    return found
+    logs_by_backend: dict[str, dict[str, dict[int, float]]] = {}
+    for comparison in comparisons:
+        if comparison.logs and comparison.base and comparison.new:
+            failed = comparison.failures and comparison.outcome is GateOutcome.NOT_MEASURED
+            logs = {} if failed else log_ratios(comparison.new, comparison.base)
+            logs_by_backend.setdefault(comparison.either.settings.backend, {})[comparison.cell_id] = logs
+    return logs_by_backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,16 +319,25 @@ def partial_failures(
 
     The records are the valid attempts, one a repeat.
     """
-    found = []
+    failures = []
     for side, records in sides.items():
         tried = [r for r in records if r.status is not Status.INFRA and (repeats is None or r.repeat in repeats)]
         reasons = {record.status: record.reason for record in reversed(tried)}
         counts = Counter(record.status for record in tried if record.status not in MEASURED)
-        found += [PartialFailure(side, status, n, len(tried), reasons[status]) for status, n in sorted(counts.items())]
-    return found
+        failures += [
+            PartialFailure(side, status, n, len(tried), reasons[status]) for status, n in sorted(counts.items())
+        ]
+    return failures
 
 
-def increased_failure(found: Sequence[PartialFailure], new: str) -> PartialFailure | None:
+def increased_failure(failures: Sequence[PartialFailure], new: str) -> PartialFailure | None:
     """Return the first failure of the side `new` with a larger share of its repeats than on the other side; or None."""
-    before = {one.status: one.count / one.of for one in found if one.side != new}
-    return next((one for one in found if one.side == new and one.count / one.of > before.get(one.status, 0.0)), None)
+    before = {failure.status: failure.count / failure.of for failure in failures if failure.side != new}
+    return next(
+        (
+            failure
+            for failure in failures
+            if failure.side == new and failure.count / failure.of > before.get(failure.status, 0.0)
+        ),
+        None,
+    )

@@ -136,14 +136,14 @@ def assess(history: History, notes: Notes = Notes(), run_length: int = USUAL_RUN
     starts = sorted({0, *noted})
     ends = [*starts[1:], len(sessions)]
     logs, threshold = history.logs, THRESHOLDS[run_length]
-    found = {
+    shifts = {
         start + index
         for start, end in zip(starts, ends, strict=True)
         for index in change_points(logs[start:end], threshold)
     }
-    begins = sorted({0, *noted, *found})
+    begins = sorted({0, *noted, *shifts})
     levels = _levels(sessions, begins)
-    known = _acknowledged(sessions, notes.acknowledged, begins[1:])
+    acknowledged = _acknowledged(sessions, notes.acknowledged, begins[1:])
     repaired = _repaired(history, begins, noted.keys(), threshold)
     changes = tuple(
         Change(
@@ -152,7 +152,7 @@ def assess(history: History, notes: Notes = Notes(), run_length: int = USUAL_RUN
             after.step_time.centre / before.step_time.centre,
             noted.get(after.first),
             version_changes(sessions, after.first),
-            known.get(after.first),
+            acknowledged.get(after.first),
             sessions[repaired[after.first]].run_id if after.first in repaired else None,
         )
         for before, after in itertools.pairwise(levels)
@@ -239,7 +239,7 @@ def bounded(logs: Values) -> NDArray[np.float64]:
 
 def version_changes(sessions: Sequence[CellSession], index: int) -> tuple[VersionChange, ...]:
     """Return the facts that changed at the session `index` or within `NEAR` sessions of it, nearest first."""
-    found = []
+    changes = []
     for off in sorted(range(-NEAR, NEAR + 1), key=abs):
         if not 0 < index + off < len(sessions):
             continue
@@ -247,28 +247,28 @@ def version_changes(sessions: Sequence[CellSession], index: int) -> tuple[Versio
         for name in sorted(before.keys() | after.keys()):
             unknown = name in SOMETIMES_UNKNOWN and None in (before.get(name), after.get(name))
             if before.get(name) != after.get(name) and not unknown:
-                found.append(VersionChange(name, before.get(name), after.get(name), off))
-    return tuple(found)
+                changes.append(VersionChange(name, before.get(name), after.get(name), off))
+    return tuple(changes)
 
 
 def _noted(sessions: Sequence[CellSession], notes: Mapping[str, str]) -> dict[int, str]:
     """Return the notes by the first session at or after their run; several at one session are joined."""
-    found: dict[int, str] = {}
+    note_by_index: dict[int, str] = {}
     for run_id, note in sorted(notes.items()):
         index = next((i for i, session in enumerate(sessions) if session.run_id >= run_id), None)
         if index is not None:
-            found[index] = f"{found[index]}; {note}" if index in found else note
-    return found
+            note_by_index[index] = f"{note_by_index[index]}; {note}" if index in note_by_index else note
+    return note_by_index
 
 
 def _acknowledged(sessions: Sequence[CellSession], reasons: Mapping[str, str], begins: Sequence[int]) -> dict[int, str]:
     """Return the reasons by the change nearest to their run, which may have moved by `MOVES` sessions since."""
-    found: dict[int, str] = {}
+    reason_by_index: dict[int, str] = {}
     for index, reason in _noted(sessions, reasons).items():
         distance, nearest = min(((abs(begin - index), begin) for begin in begins), default=(MOVES + 1, 0))
         if distance <= MOVES:
-            found[nearest] = reason
-    return found
+            reason_by_index[nearest] = reason
+    return reason_by_index
 
 
 def _repaired(history: History, begins: Sequence[int], intended: Collection[int], threshold: float) -> dict[int, int]:
@@ -337,28 +337,28 @@ def repairs(
     """
     fit = fitted(costs, begins)
     # An intended worsening is subtracted from all levels since.
-    wanted, levels = 0.0, [float(fit.means[0])]
+    intended_shift, levels = 0.0, [float(fit.means[0])]
     for number in range(1, len(begins)):
         shift = float(fit.means[number] - fit.means[number - 1])
-        wanted += max(shift, 0.0) if begins[number] in intended else 0.0
-        levels.append(float(fit.means[number]) - wanted)
-    found = {}
+        intended_shift += max(shift, 0.0) if begins[number] in intended else 0.0
+        levels.append(float(fit.means[number]) - intended_shift)
+    undone_by = {}
     for number in range(1, len(begins)):
         if levels[number] > levels[number - 1] and begins[number] not in intended:
             later = next(_undoing(fit, levels, number, threshold), None)
             if later is not None:
-                found[begins[number]] = begins[later]
-    return found
+                undone_by[begins[number]] = begins[later]
+    return undone_by
 
 
 def _undoing(fit: Fit, levels: Sequence[float], number: int, threshold: float) -> Iterator[int]:
     """Yield the later levels that are no worse than the one before the change to level `number`."""
     before = levels[number - 1]
     for later in range(number + 1, len(levels)):
-        rest = levels[later] - before
-        if rest >= (levels[number] - before) / 2:
+        remaining = levels[later] - before
+        if remaining >= (levels[number] - before) / 2:
             continue
-        if rest <= math.log1p(NEGLIGIBLE) or float(fit.scores(rest, number - 1, later)) <= threshold:
+        if remaining <= math.log1p(NEGLIGIBLE) or float(fit.scores(remaining, number - 1, later)) <= threshold:
             yield later
 
 
@@ -391,7 +391,7 @@ def slowdown(change: Change, goal: Goal) -> float:
 
 def packages_around(assessed: Assessment, change: Change) -> tuple[dict[str, str], dict[str, str]]:
     """Return the versions before and after a change and the changes of packages near it, without local versions."""
-    offsets = [0, *(one.sessions_off for one in change.versions if one.name in PACKAGES)]
+    offsets = [0, *(version.sessions_off for version in change.versions if version.name in PACKAGES)]
     sides = min(offsets) - 1, max(offsets)  # 0 is the first session after the change
     before, after = (assessed.history.valued[change.index + offset].facts for offset in sides)
     return _versions(before), _versions(after)
@@ -404,14 +404,16 @@ def searches(assessed: Assessment, change: Change) -> list[str]:
         return []
     before, after = packages_around(assessed, change)
     moving = {name: backend.name for backend in TABLE.values() for name in (*backend.packages, *backend.plugins)}
-    found: dict[str, str] = {}
+    search_by_package: dict[str, str] = {}
     for name in DISTRIBUTIONS:
         good, bad = _version(before.get(name)), _version(after.get(name))
         if good and bad and bad > good and (package := _package(name, good, bad)):
             ends = f"--good {shlex.quote(before[name])} --bad {shlex.quote(after[name])}"
             pre = " --pre" if good.is_prerelease or bad.is_prerelease else ""
-            found.setdefault(moving.get(name, name), f"runner bisect {history.cell_id} --package {package} {ends}{pre}")
-    return list(found.values())
+            search_by_package.setdefault(
+                moving.get(name, name), f"runner bisect {history.cell_id} --package {package} {ends}{pre}"
+            )
+    return list(search_by_package.values())
 
 
 def _package(name: str, good: Version, bad: Version) -> str | None:

@@ -102,15 +102,15 @@ def residuals(assessments: Sequence[Assessment]) -> list[float]:
 
     Levels of fewer than `LEAST_SESSIONS` sessions are left out.
     """
-    found = []
-    for one in assessments:
-        logs = one.history.logs
-        for level in one.levels:
+    scaled = []
+    for assessment in assessments:
+        logs = assessment.history.logs
+        for level in assessment.levels:
             count = level.last - level.first + 1
             if count >= LEAST_SESSIONS:
                 centre, scale = math.log(level.step_time.centre), math.sqrt(count / (count - 1))
-                found += [(value - centre) * scale for value in logs[level.first : level.last + 1]]
-    return found
+                scaled += [(value - centre) * scale for value in logs[level.first : level.last + 1]]
+    return scaled
 
 
 def run_lengths(draw: Draw, thresholds: Sequence[float], replays: Replays) -> list[RunLength]:
@@ -132,7 +132,7 @@ def delay(draw: Draw, shift: float, threshold: float, replays: Replays) -> Delay
 
     Histories with a false alarm before the shift are excluded.
     """
-    found: list[int] = []
+    delays: list[int] = []
     counted = 0
     for random in _randoms(replays):
         values = draw(random, replays.baseline + replays.watched_after)
@@ -143,9 +143,9 @@ def delay(draw: Draw, shift: float, threshold: float, replays: Replays) -> Delay
         lengths = range(replays.baseline + 1, len(values) + 1)
         first = next((length for length in lengths if evidence(values[:length]) > threshold), None)
         if first is not None:
-            found.append(first - replays.baseline)
-    ordered = sorted(found)
-    return Delay(_at(ordered, counted, 0.5), _at(ordered, counted, 0.9), len(found) / max(counted, 1), counted)
+            delays.append(first - replays.baseline)
+    ordered = sorted(delays)
+    return Delay(_at(ordered, counted, 0.5), _at(ordered, counted, 0.9), len(delays) / max(counted, 1), counted)
 
 
 def _randoms(replays: Replays) -> list[np.random.Generator]:

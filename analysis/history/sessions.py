@@ -120,14 +120,16 @@ def histories(past: Past) -> list[History]:
         for attempt in run.attempts:
             cell = groups.setdefault((attempt.cell_id, attempt.host_id), {})
             cell.setdefault(run.run_id, []).append(attempt)
-    found = [
+    all_histories = [
         _history(past, cell_id, host_id, device, runs)
         for (cell_id, host_id), runs in groups.items()
-        for device in sorted({one.device for several in runs.values() for one in several if one.device}) or (None,)
+        for device in sorted({attempt.device for several in runs.values() for attempt in several if attempt.device})
+        or (None,)
     ]
     names = ("workload", "backend")
     return sorted(
-        found, key=lambda h: (*(str(h.settings.get(n, "")) for n in names), h.cell_id, h.host_id, *(h.device or ()))
+        all_histories,
+        key=lambda h: (*(str(h.settings.get(n, "")) for n in names), h.cell_id, h.host_id, *(h.device or ())),
     )
 
 
@@ -213,9 +215,9 @@ def _history(
     sessions = []
     for run_id, attempts in sorted(runs.items()):
         # A failed attempt may have proved no device: it counts for every device of its host.
-        here = [attempt for attempt in attempts if attempt.device in (device, None)]
-        if here:
-            sessions.append(_session(run_id, here))
+        device_attempts = [attempt for attempt in attempts if attempt.device in (device, None)]
+        if device_attempts:
+            sessions.append(_session(run_id, device_attempts))
     metric = past.primaries.get(cell_id)
     figure = STEP_TIME if metric is None else Figure(metric.name, metric.unit or "", metric.goal)
     return History(cell_id, host_id, device, past.settings.get(cell_id, {}), tuple(sessions), figure)
@@ -223,7 +225,9 @@ def _history(
 
 def _session(run_id: str, attempts: Iterable[Attempt]) -> CellSession:
     latest: dict[int, Attempt] = {}
-    for attempt in sorted(attempts, key=lambda one: (one.status in MEASURED, one.attempt)):  # as `latest_attempts`
+    for attempt in sorted(
+        attempts, key=lambda attempt: (attempt.status in MEASURED, attempt.attempt)
+    ):  # as `latest_attempts`
         latest[attempt.repeat] = attempt
     ok = [a for a in latest.values() if a.status is Status.OK and a.value is not None]
     values = [a.value for a in ok if a.value is not None]

@@ -151,7 +151,7 @@ class _Known:
     left_out: set[int] = field(default_factory=set)
 
     def candidates(self) -> list[int]:
-        return [one for one in range(self.last_good + 1, self.first_bad) if one not in self.left_out]
+        return [position for position in range(self.last_good + 1, self.first_bad) if position not in self.left_out]
 
     def note(self, position: int, side: CandidateSide) -> None:
         if side is CandidateSide.FAST:
@@ -193,7 +193,7 @@ def answered(trial: Trial, rule: Rule, logs: Sequence[Sequence[float]], smallest
     """
     if trial.tested == (TOTAL,) and is_small(logs[0], rule, smallest):
         return f"slower by less than {smallest:g}"
-    sides = [side_of(one, rule) for one in logs[: len(trial.tested)]]
+    sides = [side_of(trial_logs, rule) for trial_logs in logs[: len(trial.tested)]]
     return None if CandidateSide.UNDECIDED in sides else " and ".join(sides)
 
 
@@ -209,7 +209,9 @@ def expected_blocks(ends: Sequence[float], rule: Rule) -> int | None:
     """
     distance, scatter = abs(statistics.fmean(ends)) / 2, statistics.stdev(ends) * math.sqrt(0.75)
     looks = rule.looks
-    return next((at for at in looks.blocks if half_width(scatter, at, looks.confidence(at)) < distance), None)
+    return next(
+        (blocks for blocks in looks.blocks if half_width(scatter, blocks, looks.confidence(blocks)) < distance), None
+    )
 
 
 def trial_of_ends(count: int) -> Trial:
@@ -225,9 +227,9 @@ def trial_of(position: int, count: int) -> Trial:
 def confirmation(last_good: int, first_bad: int, count: int) -> Trial:
     """Return the last trial: a found version and the one before it, with the ends that are other versions."""
     before = GOOD if last_good == 0 else BEFORE
-    found = BAD if first_bad == count - 1 else FOUND
-    one_step = {found: 1.0, before: -1.0}
-    arms = {GOOD: 0, before: last_good, found: first_bad, BAD: count - 1}
+    suspect = BAD if first_bad == count - 1 else FOUND
+    one_step = {suspect: 1.0, before: -1.0}
+    arms = {GOOD: 0, before: last_good, suspect: first_bad, BAD: count - 1}
     return Trial(arms, (one_step,) if one_step == TOTAL else (one_step, TOTAL), one_step)
 
 
@@ -252,7 +254,7 @@ def search(count: int, measure: Measure, smallest: float = THRESHOLD) -> Bisecti
     `measure` measures a trial, with looks as the rule says, until `answered`. Between ends that differ by less than
     `smallest` nothing is searched.
     """
-    rule, known = rule_for(count), _Known(0, count - 1)
+    rule, bounds = rule_for(count), _Known(0, count - 1)
     ends = measure(trial_of_ends(count), rule)
     total = estimate(ends, 0, rule)
     if ends.reason is not None:
@@ -263,36 +265,36 @@ def search(count: int, measure: Measure, smallest: float = THRESHOLD) -> Bisecti
     if side is CandidateSide.UNDECIDED:
         return Bisection(SearchOutcome.ENDS_UNDECIDED, 0, count - 1, total=total, level=rule.level)
     steps: list[TriedCandidate] = []
-    while (candidates := known.candidates()) and _measured(steps) < most_steps(count):
+    while (candidates := bounds.candidates()) and _measured(steps) < most_steps(count):
         position = candidates[len(candidates) // 2]
         step = step_of(position, measure(trial_of(position, count), rule), rule)
-        known.note(position, step.side)
+        bounds.note(position, step.side)
         steps.append(step)
     tests = 1 + sum(step.side in (CandidateSide.FAST, CandidateSide.SLOW) for step in steps)
     range_ = Bisection(
-        SearchOutcome.RANGE, known.last_good, known.first_bad, tuple(steps), total, tests=tests, level=rule.level
+        SearchOutcome.RANGE, bounds.last_good, bounds.first_bad, tuple(steps), total, tests=tests, level=rule.level
     )
-    return range_ if known.first_bad - known.last_good > 1 else _confirmed(range_, count, measure, rule)
+    return range_ if bounds.first_bad - bounds.last_good > 1 else _confirmed(range_, count, measure, rule)
 
 
 def _measured(steps: Sequence[TriedCandidate]) -> int:
     return sum(step.side is not CandidateSide.UNUSABLE for step in steps)
 
 
-def _confirmed(found: Bisection, count: int, measure: Measure, rule: Rule) -> Bisection:
+def _confirmed(bisection: Bisection, count: int, measure: Measure, rule: Rule) -> Bisection:
     """Return the result of a search that has found one version, after its confirmation."""
-    trial = confirmation(found.last_good, found.first_bad, count)
+    trial = confirmation(bisection.last_good, bisection.first_bad, count)
     answer = measure(trial, rule)
     sides = {side_of(logs, rule) for logs in answer.logs[: len(trial.tested)]}
     outcome = SearchOutcome.FOUND if sides == {CandidateSide.SLOW} else SearchOutcome.NOT_CONFIRMED
     return Bisection(
         outcome,
-        found.last_good,
-        found.first_bad,
-        found.steps,
-        estimate(answer, len(trial.tested) - 1, rule) or found.total,
+        bisection.last_good,
+        bisection.first_bad,
+        bisection.steps,
+        estimate(answer, len(trial.tested) - 1, rule) or bisection.total,
         estimate(answer, 0, rule),
-        found.tests + len(trial.tested),
+        bisection.tests + len(trial.tested),
         rule.level,
         answer.reason,
     )

@@ -171,13 +171,13 @@ def _share(count: int, looks: Looks, able: Callable[[int, float], bool]) -> floa
     Elsewhere, and at the last look, it is the full remainder, as no look follows. `able` says whether this many blocks
     could reject with this share: others spend nothing.
     """
-    left = 1.0
-    for at in looks.blocks[:-1]:
-        if at == count:
-            return left / 2 if able(at, left / 2) else 0.0
-        if at < count and able(at, left / 2):
-            left /= 2
-    return left if able(count, left) else 0.0
+    remaining = 1.0
+    for blocks in looks.blocks[:-1]:
+        if blocks == count:
+            return remaining / 2 if able(blocks, remaining / 2) else 0.0
+        if blocks < count and able(blocks, remaining / 2):
+            remaining /= 2
+    return remaining if able(count, remaining) else 0.0
 
 
 def overall(outcomes: Collection[GateOutcome]) -> GateOutcome:
@@ -188,11 +188,13 @@ def overall(outcomes: Collection[GateOutcome]) -> GateOutcome:
     return GateOutcome.NO_WORSE if outcomes else GateOutcome.NOT_MEASURED
 
 
-def outcome_of(found: Estimate | None, adjusted_p: float | None, tolerance: float, level: float) -> GateOutcome | None:
+def outcome_of(
+    estimate: Estimate | None, adjusted_p: float | None, tolerance: float, level: float
+) -> GateOutcome | None:
     """Return the outcome of an interval and its adjusted p-value against a tolerance; None without an interval."""
-    if found is None or found.bounds is None or adjusted_p is None:
+    if estimate is None or estimate.bounds is None or adjusted_p is None:
         return None
-    low, high = found.bounds
+    low, high = estimate.bounds
     if low > 1 + tolerance and adjusted_p <= level:
         return GateOutcome.REGRESSED
     return GateOutcome.NO_WORSE if high <= 1 + tolerance else GateOutcome.UNDECIDED
@@ -227,5 +229,5 @@ def _more_blocks(logs: Sequence[float], rule: Rule, family: int) -> int | None:
     needed = fewest(enough) if distance else None
     if needed is None:
         return None
-    wanted = max(needed, len(logs) + 1)
-    return next((at for at in rule.looks.blocks if at >= wanted), wanted) - len(logs)
+    needed_blocks = max(needed, len(logs) + 1)
+    return next((blocks for blocks in rule.looks.blocks if blocks >= needed_blocks), needed_blocks) - len(logs)

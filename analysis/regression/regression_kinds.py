@@ -162,7 +162,7 @@ def facets(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Facets]:
     unstable = _instability(pairs, rule)
     of_memory = replace(rule, level=MEMORY_LEVEL)
     memory = _judged({(n, of): _growth(p, of, of_memory) for n, p in pairs.items() for of in (HOST, DEVICE)}, of_memory)
-    found = {}
+    facets_by_name = {}
     for name, pair in pairs.items():
         flops = (next(iter(_known(side.values(), "forward_flops")), None) for side in (pair.base, pair.new))
         plain = Facets(
@@ -177,12 +177,12 @@ def facets(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Facets]:
             device_memory=memory[name, DEVICE],
         )
         named = replace(plain, kinds=_kinds(plain, pair.steps))
-        found[name] = replace(named, said=_said(named, pair.steps))
-    return found
+        facets_by_name[name] = replace(named, said=_said(named, pair.steps))
+    return facets_by_name
 
 
 def _by_repeat(side: ByRepeat, value: Callable[[Record], float | None]) -> dict[int, float]:
-    return {repeat: found for repeat, record in side.items() if (found := value(record))}
+    return {repeat: measured for repeat, record in side.items() if (measured := value(record))}
 
 
 def _claim(pair: RecordPair, value: Callable[[Record], float | None], rule: Rule, tolerance: float) -> _Claim:
@@ -195,8 +195,12 @@ def _claim(pair: RecordPair, value: Callable[[Record], float | None], rule: Rule
 
 def _scatter_within(pair: RecordPair, rule: Rule) -> _Claim:
     claim = _claim(pair, _epoch_spread, rule, SCATTER_TOLERANCE)
-    found = _by_repeat(pair.new, _epoch_spread).values()
-    return claim if 2 * sum(one >= LEAST_SCATTER for one in found) >= len(found) else replace(claim, p=1.0)
+    spreads = _by_repeat(pair.new, _epoch_spread).values()
+    return (
+        claim
+        if 2 * sum(epoch_spread >= LEAST_SCATTER for epoch_spread in spreads) >= len(spreads)
+        else replace(claim, p=1.0)
+    )
 
 
 def _epoch_spread(record: Record) -> float | None:
@@ -239,7 +243,7 @@ def _growth(pair: RecordPair, field: str, rule: Rule) -> _Claim:
 
 def _by_growth(side: ByRepeat, value: Callable[[Record], float | None]) -> dict[int, float]:
     """Return the sizes by repeat; unlike a time, 0 is one."""
-    return {repeat: found for repeat, record in side.items() if (found := value(record)) is not None}
+    return {repeat: measured for repeat, record in side.items() if (measured := value(record)) is not None}
 
 
 def _measured_steps(record: Record) -> int:
@@ -250,19 +254,19 @@ def _judged(claims: Mapping[Key, _Claim], rule: Rule) -> dict[Key, Verdict]:
     """Return the verdicts on one family of claims."""
     able = [key for key, claim in claims.items() if claim.estimate and claim.estimate.low is not None]
     adjusted = dict(zip(able, adjusted_p_values([claims[key].p for key in able]), strict=True))
-    found = {}
+    verdicts = {}
     for key, claim in claims.items():
         p = adjusted.get(key)
         outcome = outcome_of(claim.estimate, p, claim.tolerance, rule.level) or GateOutcome.NOT_MEASURED
-        found[key] = Verdict(outcome, claim.estimate, p)
-    return found
+        verdicts[key] = Verdict(outcome, claim.estimate, p)
+    return verdicts
 
 
 def _instability(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Verdict]:
     """Return the verdicts on how often processes were unstable, over the blocks in which only one side was."""
     p = {name: _unstable_p(pair, rule) for name, pair in pairs.items() if pair.paired and _blocks(pair)}
     adjusted = dict(zip(p, adjusted_p_values(list(p.values())), strict=True))
-    found = {}
+    verdicts = {}
     for name, pair in pairs.items():
         if name not in adjusted:
             outcome = GateOutcome.NOT_MEASURED
@@ -270,8 +274,8 @@ def _instability(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Verdi
             outcome = GateOutcome.REGRESSED
         else:
             outcome = GateOutcome.UNDECIDED if _unstable(pair).more else GateOutcome.NO_WORSE
-        found[name] = Verdict(outcome, None, adjusted.get(name))
-    return found
+        verdicts[name] = Verdict(outcome, None, adjusted.get(name))
+    return verdicts
 
 
 def _unstable_p(pair: RecordPair, rule: Rule) -> float:
@@ -292,18 +296,22 @@ def _blocks(pair: RecordPair) -> list[int]:
     return sorted(pair.base.keys() & pair.new.keys())
 
 
-def _kinds(found: Facets, steps: Verdict) -> tuple[RegressionKind, ...]:
+def _kinds(cell_facets: Facets, steps: Verdict) -> tuple[RegressionKind, ...]:
     slower = steps.outcome is GateOutcome.REGRESSED
-    first = found.first_epoch.outcome is GateOutcome.REGRESSED and not (slower and _explained(found.first_epoch, steps))
+    first = cell_facets.first_epoch.outcome is GateOutcome.REGRESSED and not (
+        slower and _explained(cell_facets.first_epoch, steps)
+    )
     worse = {
-        RegressionKind.RECOMPILES: found.recompiles.more,
-        RegressionKind.UNSTABLE: found.unstable.outcome is GateOutcome.REGRESSED,
+        RegressionKind.RECOMPILES: cell_facets.recompiles.more,
+        RegressionKind.UNSTABLE: cell_facets.unstable.outcome is GateOutcome.REGRESSED,
         RegressionKind.STEPS: slower,
         RegressionKind.FIRST_EPOCH: first,
-        RegressionKind.SCATTER: GateOutcome.REGRESSED in (found.scatter.outcome, found.scatter_within.outcome),
-        RegressionKind.MEMORY: GateOutcome.REGRESSED in (found.host_memory.outcome, found.device_memory.outcome),
+        RegressionKind.SCATTER: GateOutcome.REGRESSED
+        in (cell_facets.scatter.outcome, cell_facets.scatter_within.outcome),
+        RegressionKind.MEMORY: GateOutcome.REGRESSED
+        in (cell_facets.host_memory.outcome, cell_facets.device_memory.outcome),
     }
-    return tuple(kind for kind, so in worse.items() if so)
+    return tuple(kind for kind, is_worse in worse.items() if is_worse)
 
 
 def _explained(first_epoch: Verdict, steps: Verdict) -> bool:
@@ -313,44 +321,47 @@ def _explained(first_epoch: Verdict, steps: Verdict) -> bool:
     return (first_epoch.estimate.low or 0.0) <= (steps.estimate.high or math.inf)
 
 
-def _said(found: Facets, steps: Verdict) -> str:
+def _said(cell_facets: Facets, steps: Verdict) -> str:
     texts = {
-        RegressionKind.RECOMPILES: f"{found.recompiles.new} against {found.recompiles.base or 0}",
-        RegressionKind.UNSTABLE: f"{found.unstable_processes.new} against {found.unstable_processes.base}",
-        RegressionKind.STEPS: _steps_said(found, steps),
-        RegressionKind.FIRST_EPOCH: _changed(found.first_epoch.estimate),
-        RegressionKind.SCATTER: _scatter_said(found),
-        RegressionKind.MEMORY: _memory_said(found),
+        RegressionKind.RECOMPILES: f"{cell_facets.recompiles.new} against {cell_facets.recompiles.base or 0}",
+        RegressionKind.UNSTABLE: f"{cell_facets.unstable_processes.new} against {cell_facets.unstable_processes.base}",
+        RegressionKind.STEPS: _steps_said(cell_facets, steps),
+        RegressionKind.FIRST_EPOCH: _changed(cell_facets.first_epoch.estimate),
+        RegressionKind.SCATTER: _scatter_said(cell_facets),
+        RegressionKind.MEMORY: _memory_said(cell_facets),
     }
-    lone = len(found.kinds) == 1 and found.kinds[0] in (RegressionKind.FIRST_EPOCH, RegressionKind.SCATTER)
-    return "; ".join(f"{kind}{' only' if lone else ''}: {texts[kind]}" for kind in found.kinds)
+    lone = len(cell_facets.kinds) == 1 and cell_facets.kinds[0] in (RegressionKind.FIRST_EPOCH, RegressionKind.SCATTER)
+    return "; ".join(f"{kind}{' only' if lone else ''}: {texts[kind]}" for kind in cell_facets.kinds)
 
 
-def _steps_said(found: Facets, steps: Verdict) -> str:
-    said, flops = _changed(steps.estimate), found.forward_flops
-    if RegressionKind.STEPS not in found.kinds or not flops.base or not flops.new:
-        return said
+def _steps_said(cell_facets: Facets, steps: Verdict) -> str:
+    text, flops = _changed(steps.estimate), cell_facets.forward_flops
+    if RegressionKind.STEPS not in cell_facets.kinds or not flops.base or not flops.new:
+        return text
     if flops.new > flops.base:
-        return f"{said}, with {percent_change(flops.new / flops.base)} FLOPs"
-    if found.recompiles.more:
-        return said
-    return f"{said}, with {'the same' if flops.new == flops.base else 'fewer'} FLOPs: extra memory traffic or overhead"
+        return f"{text}, with {percent_change(flops.new / flops.base)} FLOPs"
+    if cell_facets.recompiles.more:
+        return text
+    return f"{text}, with {'the same' if flops.new == flops.base else 'fewer'} FLOPs: extra memory traffic or overhead"
 
 
-def _scatter_said(found: Facets) -> str:
+def _scatter_said(cell_facets: Facets) -> str:
     texts = []
-    for verdict, where in ((found.scatter, "between processes"), (found.scatter_within, "within them")):
-        one = verdict.estimate
-        if verdict.outcome is GateOutcome.REGRESSED and one:
-            texts.append(f"{bracketed(one)} {where}")
+    for verdict, place_text in (
+        (cell_facets.scatter, "between processes"),
+        (cell_facets.scatter_within, "within them"),
+    ):
+        estimate = verdict.estimate
+        if verdict.outcome is GateOutcome.REGRESSED and estimate:
+            texts.append(f"{bracketed(estimate)} {place_text}")
     return ", ".join(texts)
 
 
-def _memory_said(found: Facets) -> str:
+def _memory_said(cell_facets: Facets) -> str:
     """Return by how much more memory new keeps with each step: "host memory, 8.00 MiB a step [7.91 8.12] more"."""
     return ", ".join(
-        f"{what} memory, {growth_text(verdict.estimate)} more"
-        for what, verdict in (("host", found.host_memory), ("device", found.device_memory))
+        f"{memory_kind} memory, {growth_text(verdict.estimate)} more"
+        for memory_kind, verdict in (("host", cell_facets.host_memory), ("device", cell_facets.device_memory))
         if verdict.outcome is GateOutcome.REGRESSED and verdict.estimate
     )
 
@@ -361,11 +372,11 @@ def _changed(ratio: Estimate | None) -> str:
 
 def _recompiles(pair: RecordPair) -> Counts:
     """Return the sums over the repeats that both sides have, so that an additional process does not count."""
-    both = _blocks(pair)
-    known = [_known([side[repeat] for repeat in both], "recompiles_timed") for side in (pair.base, pair.new)]
-    return Counts(*(sum(counts) if counts else None for counts in known))
+    blocks = _blocks(pair)
+    counts_by_side = [_known([side[repeat] for repeat in blocks], "recompiles_timed") for side in (pair.base, pair.new)]
+    return Counts(*(sum(counts) if counts else None for counts in counts_by_side))
 
 
 def _known(records: Iterable[Record], field: str) -> list[int]:
-    found = [getattr(record.resolved, field) for record in records if record.resolved]
-    return [value for value in found if value is not None]
+    counts = [getattr(record.resolved, field) for record in records if record.resolved]
+    return [value for value in counts if value is not None]

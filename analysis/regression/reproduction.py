@@ -67,16 +67,16 @@ def judge(
     """
     sides = [[record for record in side if record.status is Status.OK] for side in (stored, new)]
     base_s, new_s = ([value for record in side if (value := cost(record))] for side in sides)
-    found = across_sessions(base_s, new_s, spread)
+    session_ratio = across_sessions(base_s, new_s, spread)
     changed = tuple(changes(stored, new).values())
-    if found is None:
+    if session_ratio is None:
         return Reproduction(ReproductionVerdict.NOT_MEASURED, None, tolerance, changed=changed)
     work = differing({STORED: sides[0], NEW: sides[1]}, apart=True, spread_out=True)
     caveats: tuple[str, ...] = ()
-    if found.estimate.low is None and (alone := _of_processes(found, base_s, new_s)):
-        found, caveats = alone, (BETWEEN_UNKNOWN,)
-    verdict = ReproductionVerdict.NOT_MEASURED if work else verdict_of(found.estimate, tolerance)
-    return Reproduction(verdict, found.estimate, tolerance, work, changed, _loss_difference(*sides), caveats)
+    if session_ratio.estimate.low is None and (alone := _of_processes(session_ratio, base_s, new_s)):
+        session_ratio, caveats = alone, (BETWEEN_UNKNOWN,)
+    verdict = ReproductionVerdict.NOT_MEASURED if work else verdict_of(session_ratio.estimate, tolerance)
+    return Reproduction(verdict, session_ratio.estimate, tolerance, work, changed, _loss_difference(*sides), caveats)
 
 
 def verdict_of(ratio: Estimate, tolerance: float) -> ReproductionVerdict:
@@ -89,14 +89,14 @@ def verdict_of(ratio: Estimate, tolerance: float) -> ReproductionVerdict:
     return ReproductionVerdict.DIFFERS if ratio.high < least or ratio.low > most else ReproductionVerdict.UNDECIDED
 
 
-def _of_processes(found: SessionRatio, base_s: Sequence[float], new_s: Sequence[float]) -> SessionRatio | None:
+def _of_processes(session_ratio: SessionRatio, base_s: Sequence[float], new_s: Sequence[float]) -> SessionRatio | None:
     """Return the ratio with Welch's interval over the processes; None with fewer than two on a side."""
     means = log_mean(base_s), log_mean(new_s)
     errors = [mean[1] for mean in means if mean is not None and mean[1] is not None]
     if len(errors) < len(means):
         return None
     parts = [(error**2, len(side) - 1) for error, side in zip(errors, (base_s, new_s), strict=True)]
-    return with_interval(found.estimate.centre, found.estimate.count, [parts])
+    return with_interval(session_ratio.estimate.centre, session_ratio.estimate.count, [parts])
 
 
 def changes(stored: Sequence[Record], new: Sequence[Record]) -> dict[str, str]:

@@ -71,8 +71,8 @@ STORAGE = (BottleneckKind.BANDWIDTH, BottleneckKind.IOPS)
 
 def reports(records: Iterable[Record], probes: Mapping[str, InputProbe] | None = None) -> list[StallReport]:
     """Return the report of every analysis in these records, by workload and backend; `probes` are by its cell_id."""
-    found = [analyse(arms, (probes or {}).get(name)) for name, arms in analyses(records).items()]
-    return sorted(found, key=lambda one: (one.settings.workload, one.settings.backend, one.cell_id))
+    stall_reports = [analyse(arms, (probes or {}).get(name)) for name, arms in analyses(records).items()]
+    return sorted(stall_reports, key=lambda report: (report.settings.workload, report.settings.backend, report.cell_id))
 
 
 def analyse(arms: Arms, probe: InputProbe | None = None) -> StallReport:
@@ -80,53 +80,63 @@ def analyse(arms: Arms, probe: InputProbe | None = None) -> StallReport:
     name = observed(arms)
     assert name is not None
     base = base_of(arms[name][0].settings)
-    empty = StallReport(cell_id(base), base, name, [_arm_result(arm, own) for arm, own in arms.items() if own], 0)
-    found = blocks(arms)
-    if not found:
+    empty = StallReport(
+        cell_id(base),
+        base,
+        name,
+        [_arm_result(arm, arm_records) for arm, arm_records in arms.items() if arm_records],
+        0,
+    )
+    measured_blocks = blocks(arms)
+    if not measured_blocks:
         return _without_blocks(empty, arms, name)
-    return _of_blocks(empty, arms, found, probe)
+    return _of_blocks(empty, arms, measured_blocks, probe)
 
 
-def _of_blocks(empty: StallReport, arms: Arms, found: Sequence[Block], probe: InputProbe | None) -> StallReport:
-    own = [record for record in arms[empty.observed] if record.status in MEASURED]
+def _of_blocks(
+    empty: StallReport, arms: Arms, measured_blocks: Sequence[Block], probe: InputProbe | None
+) -> StallReport:
+    observed_records = [record for record in arms[empty.observed] if record.status in MEASURED]
     timed = [record for record in arms.get(ArmName.TIMED, ()) if record.status in MEASURED]
-    use, timed_use = own[0].input, timed[0].input if timed else None
+    use, timed_use = observed_records[0].input, timed[0].input if timed else None
     facts = (use or timed_use or InputUse()).facts
-    shares = step_split(found)
-    workers = _workers(own[0], use or timed_use)
+    shares = step_split(measured_blocks)
+    workers = _workers(observed_records[0], use or timed_use)
     stored_as = facts.stored_as if facts else None
-    named = bottleneck(found, shares, workers, probe, stored_as)
+    named = bottleneck(measured_blocks, shares, workers, probe, stored_as)
     limits = PredictionInputs(workers, named, probe, shares.host_resolved, stored_as)
-    pairs = [(block, demand) for block in found if (demand := predict.demand(block, limits)) is not None]
-    situation = Situation(empty.settings, facts, _memory_bytes(own[0], probe), workers, named, pairs, probe)
-    step_s = {block.repeat: block.step_s for block in found}
-    synthetic_s = {block.repeat: block.synthetic_s for block in found}
+    pairs = [(block, demand) for block in measured_blocks if (demand := predict.demand(block, limits)) is not None]
+    situation = Situation(
+        empty.settings, facts, _memory_bytes(observed_records[0], probe), workers, named, pairs, probe
+    )
+    step_s = {block.repeat: block.step_s for block in measured_blocks}
+    synthetic_s = {block.repeat: block.synthetic_s for block in measured_blocks}
     return StallReport(
         cell_id=empty.cell_id,
         settings=empty.settings,
         observed=empty.observed,
         arms=empty.arms,
-        blocks=len(found),
+        blocks=len(measured_blocks),
         parts=list(shares.parts),
         stall=shares.stall,
         input_bound=shares.input_bound,
         interference=shares.interference,
         bottleneck=named.name if shares.stall.bounds else BottleneckKind.UNDECIDED,
-        why=named.why if shares.stall.bounds else too_few(len(found)),
+        why=named.why if shares.stall.bounds else too_few(len(measured_blocks)),
         ceiling=of_logs(list(paired_logs(step_s, synthetic_s).values())),
         advice=advice(situation),
         by_workers=_by_workers(situation),
         facts=facts,
-        rates=_rates(found, workers),
-        queue_sizes=_queue_sizes(own) or _queue_sizes(timed),
+        rates=_rates(measured_blocks, workers),
+        queue_sizes=_queue_sizes(observed_records) or _queue_sizes(timed),
         queue_capacity=(use or timed_use or InputUse()).queue_capacity,
         caveats=[
-            *([too_few(len(found))] if len(found) < MIN_BLOCKS else []),
+            *([too_few(len(measured_blocks))] if len(measured_blocks) < MIN_BLOCKS else []),
             *caveats(shares),
             *_not_timed(arms),
             *_not_probed(probe),
             *_not_predicted(situation),
-            *_caveats(empty.observed, own, found, named),
+            *_caveats(empty.observed, observed_records, measured_blocks, named),
         ],
     )
 
@@ -163,12 +173,12 @@ def _memory_bytes(record: Record, probe: InputProbe | None) -> int | None:
     return min((size for size in sizes if size), default=None)
 
 
-def _rates(found: Sequence[Block], workers: PreparingWorkers) -> Rates:
-    stages = mean_stages(found)
-    reads = mean(found, lambda b: b.reads / b.step_s if b.reads is not None else None)
-    served = mean(found, lambda b: b.storage_bytes / b.step_s if b.storage_bytes is not None else None)
+def _rates(measured_blocks: Sequence[Block], workers: PreparingWorkers) -> Rates:
+    stages = mean_stages(measured_blocks)
+    reads = mean(measured_blocks, lambda b: b.reads / b.step_s if b.reads is not None else None)
+    served = mean(measured_blocks, lambda b: b.storage_bytes / b.step_s if b.storage_bytes is not None else None)
     return Rates(
-        samples_per_s=mean(found, lambda b: b.batch / b.step_s),
+        samples_per_s=mean(measured_blocks, lambda b: b.batch / b.step_s),
         fetch_wall_s=stages.fetch_s if stages else None,
         fetch_cpu_s=stages.fetch_cpu_s if stages else None,
         prepare_wall_s=stages.prepare_s if stages else None,
@@ -177,12 +187,12 @@ def _rates(found: Sequence[Block], workers: PreparingWorkers) -> Rates:
         storage_bytes_per_s=served,
         storage_reads_per_s=reads,
         request_bytes=served / reads if served and reads else None,
-        cache_hit_share=mean(found, _cache_hits),
+        cache_hit_share=mean(measured_blocks, _cache_hits),
         prepared_per_cpu_s=1 / stages.prepare_cpu_s if stages and stages.prepare_cpu_s else None,
-        concurrency=concurrency(found),
-        process_cpus=process_cpus(found),
+        concurrency=concurrency(measured_blocks),
+        process_cpus=process_cpus(measured_blocks),
         cores=workers.cores,
-        timers_cpu_share=mean(found, lambda b: b.timers_cpu_share),
+        timers_cpu_share=mean(measured_blocks, lambda b: b.timers_cpu_share),
     )
 
 
@@ -209,29 +219,34 @@ def _by_workers(situation: Situation) -> list[WorkerPrediction]:
     if not situation.pairs:
         return []
     batch, most = situation.settings.batch_size, max(SHOWN_WORKERS, situation.workers.count or 0)
-    found = []
+    predictions = []
     for count in range(most + 1):
         change = predict.with_workers(count)
-        step_s = sum(change(own).step_s() for _, own in situation.pairs) / len(situation.pairs)
-        found.append(WorkerPrediction(count, batch / step_s))
-    return found
+        step_s = sum(change(demand).step_s() for _, demand in situation.pairs) / len(situation.pairs)
+        predictions.append(WorkerPrediction(count, batch / step_s))
+    return predictions
 
 
-def _caveats(name: ArmName, own: Sequence[Record], found: Sequence[Block], named: NamedBottleneck) -> list[str]:
+def _caveats(
+    name: ArmName, observed_records: Sequence[Record], measured_blocks: Sequence[Block], named: NamedBottleneck
+) -> list[str]:
     lines = [named.caveat] if named.caveat else []
     if name is ArmName.COLD:
-        lines += [*_cold(own), *_second_pass(found)]
-        lines += [] if named.name is BottleneckKind.NONE else _fits_in_memory(own[0])
-    return lines + _bad_samples(own)
+        lines += [*_cold(observed_records), *_second_pass(measured_blocks)]
+        lines += [] if named.name is BottleneckKind.NONE else _fits_in_memory(observed_records[0])
+    return lines + _bad_samples(observed_records)
 
 
-def _cold(own: Sequence[Record]) -> list[str]:
+def _cold(observed_records: Sequence[Record]) -> list[str]:
     """Return what "cold" means in the cold arm: a stall that was not found may be one that the page cache hid."""
-    uses = [record.input for record in own if record.input]
+    uses = [record.input for record in observed_records if record.input]
     lines = sorted({f"cold means: {use.cold_meaning}" for use in uses if use.cold_meaning})
-    if left := [use.resident_share for use in uses if use.resident_share and use.resident_share > MOST_RESIDENT]:
+    if resident_shares := [
+        use.resident_share for use in uses if use.resident_share and use.resident_share > MOST_RESIDENT
+    ]:
         lines.append(
-            f"up to {percentage(max(left))} of the files stayed in the page cache: the cold arm was not entirely cold"
+            f"up to {percentage(max(resident_shares))} of the files stayed in the page cache: the cold arm was not "
+            "entirely cold"
         )
     return lines
 
@@ -254,16 +269,16 @@ def _not_predicted(situation: Situation) -> list[str]:
     return ["no change could be predicted: the pipeline does not state its number of workers"]
 
 
-def _bad_samples(own: Sequence[Record]) -> list[str]:
-    uses = [record.input for record in own if record.input and record.input.bad_samples]
+def _bad_samples(observed_records: Sequence[Record]) -> list[str]:
+    uses = [record.input for record in observed_records if record.input and record.input.bad_samples]
     if not uses:
         return []
     names = ", ".join(uses[0].bad_names[:3])
     return [f"{uses[0].bad_samples} samples could not be decoded and were replaced: {names}"]
 
 
-def _second_pass(found: Sequence[Block]) -> list[str]:
-    hits = mean(found, _cache_hits)
+def _second_pass(measured_blocks: Sequence[Block]) -> list[str]:
+    hits = mean(measured_blocks, _cache_hits)
     if hits is None or hits <= MOST_HITS:
         return []
     return [
@@ -319,10 +334,15 @@ def advice(situation: Situation) -> list[Advice]:
     """Return the changes that help, one of each name, the largest predicted speed-up first."""
     if not situation.pairs or situation.named.name is BottleneckKind.NONE:
         return []
-    found = [_predicted(situation, candidate) for candidate in _candidates(situation)]
-    helpful = sorted((one for one in found if helps(one.speed_up)), key=lambda one: one.speed_up.centre)
-    best = {one.change: one for one in helpful}  # of two changes with the same name, the better one
-    return sorted(best.values(), key=lambda one: -one.speed_up.centre)
+    predicted = [_predicted(situation, candidate) for candidate in _candidates(situation)]
+    helpful = sorted(
+        (suggestion for suggestion in predicted if helps(suggestion.speed_up)),
+        key=lambda suggestion: suggestion.speed_up.centre,
+    )
+    best = {
+        suggestion.change: suggestion for suggestion in helpful
+    }  # of two changes with the same name, the better one
+    return sorted(best.values(), key=lambda suggestion: -suggestion.speed_up.centre)
 
 
 def helps(gain: Estimate) -> bool:
@@ -347,17 +367,19 @@ def fewest_workers(situation: Situation) -> int | None:
     return next(n for n, found_s in step_s.items() if found_s <= GOOD_ENOUGH * best_s)
 
 
-def _predicted(situation: Situation, one: _Candidate) -> Advice:
-    gain = predict.speed_up(situation.pairs, one.demand)
-    step_s = _mean_step(situation, one.demand)
+def _predicted(situation: Situation, candidate: _Candidate) -> Advice:
+    gain = predict.speed_up(situation.pairs, candidate.demand)
+    step_s = _mean_step(situation, candidate.demand)
     note = (
-        one.note if one.params or one.stored_as else _join(one.note, "parameters of your own pipeline: not verifiable")
+        candidate.note
+        if candidate.params or candidate.stored_as
+        else _join(candidate.note, "parameters of your own pipeline: not verifiable")
     )
-    return Advice(one.change, one.text, gain, step_s, one.params, one.stored_as, note)
+    return Advice(candidate.change, candidate.text, gain, step_s, candidate.params, candidate.stored_as, note)
 
 
 def _mean_step(situation: Situation, change: Change) -> float:
-    return sum(change(own).step_s() for _, own in situation.pairs) / len(situation.pairs)
+    return sum(change(demand).step_s() for _, demand in situation.pairs) / len(situation.pairs)
 
 
 def _candidates(situation: Situation) -> Iterator[_Candidate]:
@@ -397,8 +419,8 @@ def _processes(situation: Situation) -> Iterator[_Candidate]:
     count = max(now, situation.workers.cores) if alone else now
     separate = predict.with_own_interpreters(_alone_cpu_s(situation))
 
-    def change(own: Demand) -> Demand:
-        return predict.with_workers(count)(separate(own))
+    def change(demand: Demand) -> Demand:
+        return predict.with_workers(count)(separate(demand))
 
     text = f"{count} worker processes in place of {_now_text(situation)}"
     params = {**situation.changed(worker_kind="process"), **(situation.changed(input_workers=count) if alone else {})}
@@ -427,21 +449,21 @@ def _cheaper_decoding(situation: Situation) -> Iterator[_Candidate]:
     facts, probe = situation.facts, situation.probe
     if probe is None or facts is None or facts.decoder is None:
         return
-    own = probe.decoders.get(facts.decoder)
-    if own is None:
+    decoder_cost = probe.decoders.get(facts.decoder)
+    if decoder_cost is None:
         yield from _another_library(situation, facts.decoder, probe.alone_cpu_s)
         return
     scaled = situation.param("decode_scale") == "dct"
-    own_s = own.scaled_s if scaled and own.scaled_s is not None else own.full_s
+    own_s = decoder_cost.scaled_s if scaled and decoder_cost.scaled_s is not None else decoder_cost.full_s
     costs = {name: cost.scaled_s if scaled else cost.full_s for name, cost in probe.decoders.items()}
-    known = {name: cost_s for name, cost_s in costs.items() if cost_s is not None and name != facts.decoder}
-    best = min(known, key=lambda name: known[name], default=None)
-    if best is not None and known[best] < own_s:
-        change = predict.with_prepare_cost(own_s - known[best])
-        text = f"decode with {best} ({seconds(known[best])} of CPU per sample) in place of {facts.decoder}"
+    known_costs_s = {name: cost_s for name, cost_s in costs.items() if cost_s is not None and name != facts.decoder}
+    best = min(known_costs_s, key=lambda name: known_costs_s[name], default=None)
+    if best is not None and known_costs_s[best] < own_s:
+        change = predict.with_prepare_cost(own_s - known_costs_s[best])
+        text = f"decode with {best} ({seconds(known_costs_s[best])} of CPU per sample) in place of {facts.decoder}"
         yield _Candidate("decoder", f"{text} ({seconds(own_s)})", change, situation.changed(decoder=best))
-    if not scaled and own.scaled_s is not None and own.scaled_s < own.full_s:
-        change = predict.with_prepare_cost(own.full_s - own.scaled_s)
+    if not scaled and decoder_cost.scaled_s is not None and decoder_cost.scaled_s < decoder_cost.full_s:
+        change = predict.with_prepare_cost(decoder_cost.full_s - decoder_cost.scaled_s)
         params = situation.changed(decode_scale="dct")
         text = f"decode at a smaller scale (DCT scaling with {facts.decoder})"
         yield _Candidate("scale", text, change, params, note="changes pixels slightly")
@@ -499,7 +521,7 @@ def _deeper_queue(situation: Situation) -> Iterator[_Candidate]:
     depth = situation.facts.prefetch if situation.facts else None
     if depth is None or not situation.workers.count:
         return
-    if not all(own.pipeline_s() < own.floor_s for _, own in situation.pairs):
+    if not all(demand.pipeline_s() < demand.floor_s for _, demand in situation.pairs):
         return
     deeper = min(max(1, depth) * DEEPER, MOST_PREFETCH)
     if deeper <= depth:

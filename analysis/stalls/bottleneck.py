@@ -106,41 +106,41 @@ class NamedBottleneck:
 
 def bottleneck(
     blocks: Sequence[Block],
-    found: Split,
+    split: Split,
     workers: PreparingWorkers,
     probe: InputProbe | None,
     stored_as: str | None = None,
 ) -> NamedBottleneck:
     """Return the bottleneck of the observed arm."""
-    if found.stall.centre < LEAST_STALL or (found.stall.low is not None and found.stall.low <= 0):
-        why = f"input costs {percentage(max(0.0, found.stall.centre))} of the step"
+    if split.stall.centre < LEAST_STALL or (split.stall.low is not None and split.stall.low <= 0):
+        why = f"input costs {percentage(max(0.0, split.stall.centre))} of the step"
         return NamedBottleneck(BottleneckKind.NONE, f"{why}; the time goes into computing")
     requests = _requests(blocks, stored_as)
     # Interference was taken out of preparation, which causes it.
-    if found.share(COPY) > max(found.share(FETCH), found.share(PREPARATION) + found.share(INTERFERENCE)):
-        why = f"batching and copying to the device take {percentage(found.share(COPY))} of the step"
+    if split.share(COPY) > max(split.share(FETCH), split.share(PREPARATION) + split.share(INTERFERENCE)):
+        why = f"batching and copying to the device take {percentage(split.share(COPY))} of the step"
         return NamedBottleneck(BottleneckKind.COPY, why)
     stages = mean_stages(blocks)
     if stages is None:
-        return _without_timers(blocks, found, workers, (probe, requests))
+        return _without_timers(blocks, split, workers, (probe, requests))
     if stages.fetch_s - stages.fetch_cpu_s > stages.fetch_s / 2 and (
         stages.fetch_s > stages.prepare_s or _at_limit(blocks, probe.storage if probe else None, requests)
     ):
         return _fetch(blocks, stages, probe, requests)
-    return _preparation(blocks, stages, workers, found, probe.lock_held_share if probe else None)
+    return _preparation(blocks, stages, workers, split, probe.lock_held_share if probe else None)
 
 
 def mean_stages(blocks: Sequence[Block]) -> Stages | None:
     """Return the mean stage times over the blocks that have them."""
-    known = [block.stages for block in blocks if block.stages]
-    if not known:
+    known_stages = [block.stages for block in blocks if block.stages]
+    if not known_stages:
         return None
-    sizes = [stages.sample_bytes for stages in known if stages.sample_bytes is not None]
+    sizes = [stages.sample_bytes for stages in known_stages if stages.sample_bytes is not None]
     return Stages(
-        sum(s.fetch_s for s in known) / len(known),
-        sum(s.fetch_cpu_s for s in known) / len(known),
-        sum(s.prepare_s for s in known) / len(known),
-        sum(s.prepare_cpu_s for s in known) / len(known),
+        sum(s.fetch_s for s in known_stages) / len(known_stages),
+        sum(s.fetch_cpu_s for s in known_stages) / len(known_stages),
+        sum(s.prepare_s for s in known_stages) / len(known_stages),
+        sum(s.prepare_cpu_s for s in known_stages) / len(known_stages),
         sum(sizes) / len(sizes) if sizes else None,
     )
 
@@ -195,9 +195,9 @@ def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None, 
     bytes_per_s = _served_bytes_per_s(blocks)
     reads_per_s = requests.per_s
     request = bytes_per_s / reads_per_s if reads_per_s else None
-    others = bool(limits and limits.small_reads_per_s and (reads_per_s or 0.0) > 1.5 * limits.small_reads_per_s)
+    other_readers = bool(limits and limits.small_reads_per_s and (reads_per_s or 0.0) > 1.5 * limits.small_reads_per_s)
     unit = "requests/s" if requests.counted else "files/s"
-    number = f" in {reads_per_s:.3g} {unit}{OTHERS if others else ''}" if reads_per_s else ""
+    number = f" in {reads_per_s:.3g} {unit}{OTHERS if other_readers else ''}" if reads_per_s else ""
     rates = f"{bytes_per_s / 1e6:.3g} MB/s{number}"
     if limits and limits.small_reads_per_s and limits.bytes_per_s:
         most_reads, most_bytes = limits.small_reads_per_s, limits.bytes_per_s
@@ -212,8 +212,13 @@ def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None, 
         if saturated:
             why = f"{begin}: storage delivers {rates}, and no more than {most_bytes / 1e6:.3g} MB/s to many readers"
             return NamedBottleneck(BottleneckKind.BANDWIDTH, why)
-        each = f"a request takes {seconds(limits.one_read_s)}" if limits.one_read_s else "requests take their time"
-        why = f"{begin}: storage delivers {rates} and could deliver {most_bytes / 1e6:.3g} MB/s to more readers; {each}"
+        request_text = (
+            f"a request takes {seconds(limits.one_read_s)}" if limits.one_read_s else "requests take their time"
+        )
+        why = (
+            f"{begin}: storage delivers {rates} and could deliver {most_bytes / 1e6:.3g} MB/s to more readers; "
+            f"{request_text}"
+        )
         return NamedBottleneck(BottleneckKind.LATENCY, why)
     caveat = "storage IOPS and bandwidth are told apart by the size of a request alone: the storage was not probed"
     small = request is not None and request < SMALL_REQUEST_BYTES
@@ -226,7 +231,7 @@ def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None, 
 
 
 def _preparation(
-    blocks: Sequence[Block], stages: Stages, workers: PreparingWorkers, found: Split, lock_held_share: float | None
+    blocks: Sequence[Block], stages: Stages, workers: PreparingWorkers, split: Split, lock_held_share: float | None
 ) -> NamedBottleneck:
     used, total = concurrency(blocks), process_cpus(blocks)
     running = stages.prepare_cpu_s / stages.prepare_s if stages.prepare_s else 1.0
@@ -234,7 +239,7 @@ def _preparation(
     several = workers.threads and (workers.count or 0) > 1
     held = idle if lock_held_share is None else lock_held_share > LOCK_HELD
     # Who waits for the lock: the workers, or a training thread that is slow although batches are ready.
-    waited_for = running < BUSY or (idle and found.share(INTERFERENCE) > found.share(PREPARATION))
+    waited_for = running < BUSY or (idle and split.share(INTERFERENCE) > split.share(PREPARATION))
     if several and held and waited_for and used is not None and used <= ONE_CPU:
         free = f" while {workers.cores - (total or 0):.1f} of {workers.cores} CPUs are idle" if idle else ""
         why = f"{workers.count} threads together use {used:.2f} CPUs for preparation{free}: {LOCKED}"
@@ -256,14 +261,14 @@ def _workers_text(workers: PreparingWorkers) -> str:
 
 
 def _without_timers(
-    blocks: Sequence[Block], found: Split, workers: PreparingWorkers, storage: tuple[InputProbe | None, _Requests]
+    blocks: Sequence[Block], split: Split, workers: PreparingWorkers, storage: tuple[InputProbe | None, _Requests]
 ) -> NamedBottleneck:
     """Name the bottleneck of a pipeline whose stages could not be timed, by CPU time and by cold against warm."""
     caveat = (
         "the stages of this pipeline could not be timed: the bottleneck is named from CPU time and storage alone, and "
         "predictions take its workers as never idle"
     )
-    if found.share(FETCH) > found.share(PREPARATION):
+    if split.share(FETCH) > split.share(PREPARATION):
         probe, requests = storage
         named = _storage(blocks, "reading takes longer than preparing", probe.storage if probe else None, requests)
         return NamedBottleneck(named.name, named.why, caveat="; ".join(filter(None, (named.caveat, caveat))))
@@ -327,14 +332,14 @@ def resolved(estimate: Estimate | None) -> bool:
     return estimate.centre > 0 if estimate.low is None else estimate.low > 0
 
 
-def caveats(found: Split) -> list[str]:
+def caveats(split: Split) -> list[str]:
     """Return what a reader must know about the two opinions."""
-    if found.input_bound is None:
+    if split.input_bound is None:
         return []
-    apart = found.stall.centre - found.input_bound.centre
+    apart = split.stall.centre - split.input_bound.centre
     if abs(apart) <= APART:
         return []
-    differential, inband = percentage(found.stall.centre), percentage(found.input_bound.centre)
+    differential, inband = percentage(split.stall.centre), percentage(split.input_bound.centre)
     text = f"differential ({differential}) and in-band ({inband}) shares are {abs(apart) * 100:.1f} points apart: "
     if apart > 0:
         return [
@@ -392,16 +397,16 @@ def _interference(block: Block) -> float | None:
 
 def _without(shares: dict[str, Estimate | None], interference: float) -> dict[str, Estimate | None]:
     """Return the shares with interference taken out of preparation, then out of the others that are resolved."""
-    left, found = interference, dict(shares)
+    remaining, without = interference, dict(shares)
     for name in (PREPARATION, COPY, FETCH):
-        share = found[name]
+        share = without[name]
         # The time of a copy that is not resolved is in preparation already.
         if share is None or share.centre <= 0 or (name == COPY and not resolved(share)):
             continue
-        taken = min(left, share.centre)
-        left -= taken
-        found[name] = _moved(share, -taken)
-    return found
+        moved = min(remaining, share.centre)
+        remaining -= moved
+        without[name] = _moved(share, -moved)
+    return without
 
 
 def _moved(share: Estimate, by: float) -> Estimate:

@@ -117,7 +117,7 @@ def demand(block: Block, limits: PredictionInputs) -> Demand | None:
     stages = block.stages or _assumed(block, limits.workers.count)
     copied = limits.host_resolved and block.host_s is not None
     reads = block.reads if block.reads is not None else block.batch if limits.stored_as == "folder" else None
-    found = Demand(
+    modelled = Demand(
         compute_s=block.synthetic_s,
         copy_s=max(0.0, (block.host_s or 0.0) - block.synthetic_s) if copied else 0.0,
         batch=block.batch,
@@ -133,8 +133,8 @@ def demand(block: Block, limits: PredictionInputs) -> Demand | None:
         reads=reads or 0.0,
         without_wait_s=None if block.wait_share is None else max(0.0, 1 - block.wait_share) * block.step_s,
     )
-    found = _with_storage_limits(found, block.step_s, limits)
-    return replace(found, scale=_scale(found, block.step_s))
+    modelled = _with_storage_limits(modelled, block.step_s, limits)
+    return replace(modelled, scale=_scale(modelled, block.step_s))
 
 
 def _preparing_cpus(block: Block, limits: PredictionInputs) -> float | None:
@@ -161,32 +161,32 @@ def _assumed(block: Block, workers: int) -> Stages:
     return Stages(max(0.0, block.step_s - warm_s) * share, 0.0, prepare_s, cpu_s, None)
 
 
-def _with_storage_limits(own: Demand, step_s: float, limits: PredictionInputs) -> Demand:
+def _with_storage_limits(demand: Demand, step_s: float, limits: PredictionInputs) -> Demand:
     """Return the demand with the storage's limits: the observed rate of a saturated one, else those of the probe."""
     if limits.named.name is BottleneckKind.BANDWIDTH:
-        return replace(own, storage_bytes_per_s=own.storage_bytes / step_s)
+        return replace(demand, storage_bytes_per_s=demand.storage_bytes / step_s)
     storage = limits.probe.storage if limits.probe else None
     if limits.named.name is BottleneckKind.IOPS:
         # The counter is the device's, with the requests of other programs: more than the probe's limit are not ours.
         most = storage.small_reads_per_s if storage else None
-        served = min(own.reads / step_s, most) if most else own.reads / step_s
-        return replace(own, reads=served * step_s, reads_per_s=served)
+        served = min(demand.reads / step_s, most) if most else demand.reads / step_s
+        return replace(demand, reads=served * step_s, reads_per_s=served)
     if storage is None:
-        return own
+        return demand
     # A probe is short: what was observed is possible, whatever the probe found.
     bytes_per_s, reads_per_s = storage.bytes_per_s, storage.small_reads_per_s
     return replace(
-        own,
-        storage_bytes_per_s=max(bytes_per_s, own.storage_bytes / step_s) if bytes_per_s else None,
-        reads_per_s=max(reads_per_s, own.reads / step_s) if reads_per_s and own.storage_bytes else None,
+        demand,
+        storage_bytes_per_s=max(bytes_per_s, demand.storage_bytes / step_s) if bytes_per_s else None,
+        reads_per_s=max(reads_per_s, demand.reads / step_s) if reads_per_s and demand.storage_bytes else None,
     )
 
 
 def speed_up(pairs: Sequence[tuple[Block, Demand]], change: Change) -> Estimate:
     """Return the predicted speed-up of a change over blocks, of which there is at least one."""
-    found = of_logs([log(block.step_s / change(own).step_s()) for block, own in pairs])
-    assert found is not None
-    return found
+    ratio = of_logs([log(block.step_s / change(demand).step_s()) for block, demand in pairs])
+    assert ratio is not None
+    return ratio
 
 
 def with_workers(count: int) -> Change:
@@ -196,13 +196,13 @@ def with_workers(count: int) -> Change:
     fewer of them wait less. More of them are limited by the CPUs of the machine and of preparation.
     """
 
-    def change(own: Demand) -> Demand:
-        if count >= own.workers:
-            least_s = own.without_wait_s if count > own.workers else None
-            return replace(own, workers=count, least_s=least_s or own.least_s)
-        contended_s = own.prepare_s * max(1, count) / own.workers
-        prepare_s = min(own.prepare_s, max(own.prepare_cpu_s, contended_s))
-        return replace(own, workers=count, prepare_s=prepare_s)
+    def change(demand: Demand) -> Demand:
+        if count >= demand.workers:
+            least_s = demand.without_wait_s if count > demand.workers else None
+            return replace(demand, workers=count, least_s=least_s or demand.least_s)
+        contended_s = demand.prepare_s * max(1, count) / demand.workers
+        prepare_s = min(demand.prepare_s, max(demand.prepare_cpu_s, contended_s))
+        return replace(demand, workers=count, prepare_s=prepare_s)
 
     return change
 
@@ -210,10 +210,15 @@ def with_workers(count: int) -> Change:
 def with_prepare_cost(saved_s: float) -> Change:
     """Return the change that saves CPU time per sample of preparation; waiting for CPUs shrinks in proportion."""
 
-    def change(own: Demand) -> Demand:
-        left = max(0.05, 1 - saved_s / own.prepare_cpu_s) if own.prepare_cpu_s else 1.0
-        cpu_s = own.cpu_s - (1 - left) * own.prepare_cpu_s
-        return replace(own, prepare_s=own.prepare_s * left, prepare_cpu_s=own.prepare_cpu_s * left, cpu_s=cpu_s)
+    def change(demand: Demand) -> Demand:
+        share_left = max(0.05, 1 - saved_s / demand.prepare_cpu_s) if demand.prepare_cpu_s else 1.0
+        cpu_s = demand.cpu_s - (1 - share_left) * demand.prepare_cpu_s
+        return replace(
+            demand,
+            prepare_s=demand.prepare_s * share_left,
+            prepare_cpu_s=demand.prepare_cpu_s * share_left,
+            cpu_s=cpu_s,
+        )
 
     return change
 
@@ -224,14 +229,14 @@ def with_own_interpreters(alone_cpu_s: float | None) -> Change:
     Nor does it spend CPU time on passing the lock on: `alone_cpu_s` is the CPU time of a sample without other threads.
     """
 
-    def change(own: Demand) -> Demand:
-        passing_s = 0.0 if alone_cpu_s is None else max(0.0, own.cpu_s - alone_cpu_s)
-        prepare_cpu_s = max(0.0, own.prepare_cpu_s - passing_s)
+    def change(demand: Demand) -> Demand:
+        passing_s = 0.0 if alone_cpu_s is None else max(0.0, demand.cpu_s - alone_cpu_s)
+        prepare_cpu_s = max(0.0, demand.prepare_cpu_s - passing_s)
         return replace(
-            own,
-            prepare_s=min(own.prepare_s, prepare_cpu_s),
+            demand,
+            prepare_s=min(demand.prepare_s, prepare_cpu_s),
             prepare_cpu_s=prepare_cpu_s,
-            cpu_s=own.cpu_s - passing_s,
+            cpu_s=demand.cpu_s - passing_s,
             preparing_cpus=None,
             scale=1.0,
             without_wait_s=None,
@@ -240,21 +245,21 @@ def with_own_interpreters(alone_cpu_s: float | None) -> Change:
     return change
 
 
-def with_everything_in_memory(own: Demand) -> Demand:
+def with_everything_in_memory(demand: Demand) -> Demand:
     """Return the demand with decoded samples in memory: nothing is fetched or decoded."""
-    memory_only = replace(own, fetch_s=0.0, prepare_s=0.0, cpu_s=0.0, prepare_cpu_s=0.0, compute_cpu_s=0.0)
+    memory_only = replace(demand, fetch_s=0.0, prepare_s=0.0, cpu_s=0.0, prepare_cpu_s=0.0, compute_cpu_s=0.0)
     return replace(memory_only, preparing_cpus=None, storage_bytes=0.0, reads=0.0)
 
 
 def with_device_preprocessing(saved_s: float) -> Change:
     """Return the change that batches and copies bytes in place of floats, and saves CPU time per sample."""
     cheaper = with_prepare_cost(saved_s)
-    return lambda own: replace(cheaper(own), copy_s=own.copy_s / FLOAT_BYTES)
+    return lambda demand: replace(cheaper(demand), copy_s=demand.copy_s / FLOAT_BYTES)
 
 
-def with_deep_queue(own: Demand) -> Demand:
+def with_deep_queue(demand: Demand) -> Demand:
     """Return the demand with a queue that hides all variation of the workers."""
-    return replace(own, scale=min(1.0, own.scale), least_s=own.without_wait_s or own.least_s)
+    return replace(demand, scale=min(1.0, demand.scale), least_s=demand.without_wait_s or demand.least_s)
 
 
 def with_fewer_reads(reads_per_batch: float, read_s: float | None = None) -> Change:
@@ -263,23 +268,23 @@ def with_fewer_reads(reads_per_batch: float, read_s: float | None = None) -> Cha
     `read_s` is the time of a request to a storage that is not saturated: nothing else of the wait is saved.
     """
 
-    def change(own: Demand) -> Demand:
-        if own.reads <= reads_per_batch:
-            return own
+    def change(demand: Demand) -> Demand:
+        if demand.reads <= reads_per_batch:
+            return demand
         if read_s is None:
-            left_s = own.fetch_s * reads_per_batch / own.reads
+            left_s = demand.fetch_s * reads_per_batch / demand.reads
         else:
-            left_s = max(0.0, own.fetch_s - (own.reads - reads_per_batch) * read_s / own.batch)
-        return replace(own, reads=reads_per_batch, fetch_s=left_s)
+            left_s = max(0.0, demand.fetch_s - (demand.reads - reads_per_batch) * read_s / demand.batch)
+        return replace(demand, reads=reads_per_batch, fetch_s=left_s)
 
     return change
 
 
-def _scale(own: Demand, step_s: float) -> float:
+def _scale(demand: Demand, step_s: float) -> float:
     """Return the factor by which the pipeline takes longer than the model, 1 where the step does not wait for it."""
-    modelled_s = own.pipeline_s()
-    pipeline_s = step_s - own.floor_s if own.workers == 0 else step_s
-    if modelled_s <= 0 or pipeline_s <= 0 or (own.workers and step_s <= own.floor_s * 1.02):
+    modelled_s = demand.pipeline_s()
+    pipeline_s = step_s - demand.floor_s if demand.workers == 0 else step_s
+    if modelled_s <= 0 or pipeline_s <= 0 or (demand.workers and step_s <= demand.floor_s * 1.02):
         return 1.0
-    found = pipeline_s / modelled_s
-    return found if 1 / MOST_SCALE <= found <= MOST_SCALE else 1.0
+    scale = pipeline_s / modelled_s
+    return scale if 1 / MOST_SCALE <= scale <= MOST_SCALE else 1.0

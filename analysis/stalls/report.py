@@ -242,7 +242,14 @@ class StallReport:
 
     def applied(self, advice: Advice) -> VerifiedAdvice | None:
         """Return the result of an advice; None if it was not applied."""
-        return next((one for one in self.verified if (one.change, one.text) == (advice.change, advice.text)), None)
+        return next(
+            (
+                verified_advice
+                for verified_advice in self.verified
+                if (verified_advice.change, verified_advice.text) == (advice.change, advice.text)
+            ),
+            None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,15 +260,15 @@ class StallReports:
     reports: list[StallReport] = field(default_factory=list)
 
 
-def verified(one: Advice, cell_id: str, unchanged: Sequence[Record], changed: Sequence[Record]) -> VerifiedAdvice:
+def verified(advice: Advice, cell_id: str, unchanged: Sequence[Record], changed: Sequence[Record]) -> VerifiedAdvice:
     """Return the result of an advice from the records of the unchanged and the changed cell."""
     before, after = ({r.repeat: step_s(r) for r in side if _measured(r)} for side in (unchanged, changed))
     gain = of_logs(list(paired_logs(before, after).values()))
     if gain is None:
         failed = "; ".join(sorted({f"{r.status}: {r.reason}" for r in (*unchanged, *changed) if not _measured(r)}))
         why = failed or "no repeat of both cells was measured"
-        return VerifiedAdvice(one.change, one.text, cell_id, one.speed_up, None, SpeedupVerdict.UNDECIDED, why)
-    return VerifiedAdvice(one.change, one.text, cell_id, one.speed_up, gain, *verdict(gain, one.speed_up))
+        return VerifiedAdvice(advice.change, advice.text, cell_id, advice.speed_up, None, SpeedupVerdict.UNDECIDED, why)
+    return VerifiedAdvice(advice.change, advice.text, cell_id, advice.speed_up, gain, *verdict(gain, advice.speed_up))
 
 
 def verdict(measured: Estimate, predicted: Estimate) -> tuple[SpeedupVerdict, str | None]:
@@ -292,26 +299,27 @@ def analyses(records: Iterable[Record]) -> dict[str, dict[ArmName, list[Record]]
     An analysis has at least a synthetic arm and one with a pipeline. Of two timed arms, cold and warm, the one counts
     whose page cache is that of the observed arm; if there is none, the timed arm is an empty list.
     """
-    found: dict[str, dict[ArmName, list[Record]]] = {}
+    arms_by_cell: dict[str, dict[ArmName, list[Record]]] = {}
     for record in latest_attempts(list(records)):
         if record.settings.phase == "fit":
-            arms = found.setdefault(cell_id(base_of(record.settings)), {})
+            arms = arms_by_cell.setdefault(cell_id(base_of(record.settings)), {})
             arms.setdefault(arm_of(record.settings), []).append(record)
-    whole = {name: arms for name, arms in found.items() if ArmName.SYNTHETIC in arms and observed(arms)}
+    complete = {name: arms for name, arms in arms_by_cell.items() if ArmName.SYNTHETIC in arms and observed(arms)}
     return {
-        name: {**arms, ArmName.TIMED: _timed(arms)} if ArmName.TIMED in arms else arms for name, arms in whole.items()
+        name: {**arms, ArmName.TIMED: _timed(arms)} if ArmName.TIMED in arms else arms
+        for name, arms in complete.items()
     }
 
 
 def observed(arms: Arms) -> ArmName | None:
     """Return the arm that is explained: the cold one if it was measured, else the warm one; None without either."""
-    there = [arm for arm in (ArmName.COLD, ArmName.WARM) if arm in arms]
-    return next((arm for arm in there if any(map(_measured, arms[arm]))), there[0] if there else None)
+    present = [arm for arm in (ArmName.COLD, ArmName.WARM) if arm in arms]
+    return next((arm for arm in present if any(map(_measured, arms[arm]))), present[0] if present else None)
 
 
 def _timed(arms: Arms) -> list[Record]:
-    wanted = COLD if observed(arms) is ArmName.COLD else WARM
-    return [record for record in arms[ArmName.TIMED] if record.settings.page_cache == wanted]
+    page_cache = COLD if observed(arms) is ArmName.COLD else WARM
+    return [record for record in arms[ArmName.TIMED] if record.settings.page_cache == page_cache]
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,54 +376,57 @@ def blocks(arms: Arms) -> list[Block]:
     name = observed(arms)
     if name is None:
         return []
-    there = by_repeat[name].keys() & by_repeat.get(ArmName.SYNTHETIC, {}).keys()
-    return [_block({arm: own[repeat] for arm, own in by_repeat.items() if repeat in own}) for repeat in sorted(there)]
+    repeats = by_repeat[name].keys() & by_repeat.get(ArmName.SYNTHETIC, {}).keys()
+    return [
+        _block({arm: arm_repeats[repeat] for arm, arm_repeats in by_repeat.items() if repeat in arm_repeats})
+        for repeat in sorted(repeats)
+    ]
 
 
-def mean(found: Sequence[Block], figure: Callable[[Block], float | None]) -> float | None:
+def mean(measured_blocks: Sequence[Block], figure: Callable[[Block], float | None]) -> float | None:
     """Return the mean of a figure over the blocks that have it; None without any."""
-    values = [value for block in found if (value := figure(block)) is not None]
+    values = [value for block in measured_blocks if (value := figure(block)) is not None]
     return statistics.fmean(values) if values else None
 
 
-def _block(there: Mapping[ArmName, Record]) -> Block:
-    own = there[ArmName.COLD if ArmName.COLD in there else ArmName.WARM]
-    synthetic, timed = there[ArmName.SYNTHETIC], there.get(ArmName.TIMED)
+def _block(by_arm: Mapping[ArmName, Record]) -> Block:
+    observed_record = by_arm[ArmName.COLD if ArmName.COLD in by_arm else ArmName.WARM]
+    synthetic, timed = by_arm[ArmName.SYNTHETIC], by_arm.get(ArmName.TIMED)
     stages = _stages(timed) if timed else None
-    per_step = _PerStep(own)
+    per_step = _PerStep(observed_record)
     # Counters that only the timed arm has stand for the observed one: both read the same files.
-    other = _PerStep(timed) if timed else per_step
+    timed_step = _PerStep(timed) if timed else per_step
     return Block(
-        repeat=own.repeat,
-        step_s=step_s(own),
+        repeat=observed_record.repeat,
+        step_s=step_s(observed_record),
         synthetic_s=step_s(synthetic),
-        batch=own.settings.batch_size,
-        workers=own.input.facts.workers if own.input and own.input.facts else None,
-        host_s=_step_of(there.get(ArmName.HOST)),
-        warm_s=_step_of(there.get(ArmName.WARM)),
+        batch=observed_record.settings.batch_size,
+        workers=observed_record.input.facts.workers if observed_record.input and observed_record.input.facts else None,
+        host_s=_step_of(by_arm.get(ArmName.HOST)),
+        warm_s=_step_of(by_arm.get(ArmName.WARM)),
         timed_s=_step_of(timed),
         wait_share=_wait_share(timed) if timed else None,
         stages=stages,
-        cpu_s=_first(per_step.of("cpu_time_s"), other.of("cpu_time_s")),
-        compute_cpu_s=_compute_cpu_s(per_step.of("cpu_time_s"), stages, own.settings.batch_size),
-        storage_bytes=_first(per_step.of("storage_read_bytes"), other.of("storage_read_bytes")),
-        reads=_first(per_step.of("storage_reads"), other.of("storage_reads")),
-        file_bytes=_first(per_step.of("file_read_bytes"), other.of("file_read_bytes")),
+        cpu_s=_first(per_step.of("cpu_time_s"), timed_step.of("cpu_time_s")),
+        compute_cpu_s=_compute_cpu_s(per_step.of("cpu_time_s"), stages, observed_record.settings.batch_size),
+        storage_bytes=_first(per_step.of("storage_read_bytes"), timed_step.of("storage_read_bytes")),
+        reads=_first(per_step.of("storage_reads"), timed_step.of("storage_reads")),
+        file_bytes=_first(per_step.of("file_read_bytes"), timed_step.of("file_read_bytes")),
         timers_cpu_share=_timers_share(timed) if timed else None,
     )
 
 
 def too_few(blocks: int) -> str:
     """Return why so many blocks give no interval."""
-    given = "1 block gives" if blocks == 1 else f"{blocks} blocks give"
-    return f"{given} no interval: use --repeats {MIN_BLOCKS} or more"
+    blocks_text = "1 block gives" if blocks == 1 else f"{blocks} blocks give"
+    return f"{blocks_text} no interval: use --repeats {MIN_BLOCKS} or more"
 
 
 def step_s(record: Record) -> float:
     """Return the measured time of a step."""
-    found = record.times.step_time_s
-    assert found is not None
-    return found
+    time_s = record.times.step_time_s
+    assert time_s is not None
+    return time_s
 
 
 def _step_of(record: Record | None) -> float | None:
@@ -452,11 +463,11 @@ def _stages(timed: Record) -> Stages | None:
     if use is None or not use.batches or not use.batch_size:
         return None
     totals = (use.fetch_wall_time_s, use.fetch_cpu_time_s, use.prepare_wall_time_s, use.prepare_cpu_time_s)
-    known = [total for total in totals if total is not None]
-    if len(known) < len(totals):
+    known_totals = [total for total in totals if total is not None]
+    if len(known_totals) < len(totals):
         return None
     samples = use.batches * use.batch_size
-    fetch_s, fetch_cpu_s, prepare_s, prepare_cpu_s = (total / samples for total in known)
+    fetch_s, fetch_cpu_s, prepare_s, prepare_cpu_s = (total / samples for total in known_totals)
     sample_bytes = None if use.fetched_bytes is None else use.fetched_bytes / samples
     return Stages(fetch_s, fetch_cpu_s, prepare_s, prepare_cpu_s, sample_bytes)
 

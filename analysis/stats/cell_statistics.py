@@ -70,14 +70,14 @@ class Statistic:
 
 def values(cell: CellSummary) -> dict[str, float]:
     """Return a cell's measured statistics by metric."""
-    found = ((one.metric, one.of(cell)) for one in STATISTICS)
-    return {metric: float(value) for metric, value in found if value is not None}
+    metric_values = ((statistic.metric, statistic.of(cell)) for statistic in STATISTICS)
+    return {metric: float(value) for metric, value in metric_values if value is not None}
 
 
 def hidden(cell: CellSummary) -> dict[str, Hidden]:
     """Return the statistics of a cell that were measured, but that noise hides, by metric."""
-    found = ((one.metric, one.hidden(cell)) for one in STATISTICS)
-    return {metric: value for metric, value in found if value is not None}
+    metric_hidden = ((statistic.metric, statistic.hidden(cell)) for statistic in STATISTICS)
+    return {metric: value for metric, value in metric_hidden if value is not None}
 
 
 def over_processes(
@@ -86,8 +86,8 @@ def over_processes(
     """Return a function from a cell to the median, or another combination, of `value` over its measured processes."""
 
     def of(cell: CellSummary) -> float | None:
-        found = [one for record in cell.measured if (one := value(record)) is not None]
-        return combine(found) if found else None
+        process_values = [process_value for record in cell.measured if (process_value := value(record)) is not None]
+        return combine(process_values) if process_values else None
 
     return of
 
@@ -123,10 +123,10 @@ def _of_calls(value: Callable[[Record], float | None]) -> Callable[[CellSummary]
 
 
 def _hidden_fixed_time(cell: CellSummary) -> Hidden | None:
-    found = cell.fixed_time
-    if found is None or cell.fixed_time_per_epoch_s is not None:
+    fixed = cell.fixed_time
+    if fixed is None or cell.fixed_time_per_epoch_s is not None:
         return None
-    return Hidden(found.high if found.high is not None and found.high > 0 else None)
+    return Hidden(fixed.high if fixed.high is not None and fixed.high > 0 else None)
 
 
 # fmt: off
@@ -155,13 +155,13 @@ STATISTICS = (
               over_processes(lambda record: record.times.tokens_per_s)),
     Statistic("generation.own_time_to_first_token_s", "own loop: first token", "s",
               "Time to the first token in this project’s own loop: prefill and one step. Not a part of generate(), in "
-              "which nothing can be timed.", _generation(lambda one: one.own_time_to_first_token_s), MILLISECOND),
+              "which nothing can be timed.", _generation(lambda timing: timing.own_time_to_first_token_s), MILLISECOND),
     Statistic("generation.own_token_time_p50_s", "own loop: token, p50", "s",
               "Median time of a token in this project’s own loop, one step for all prompts of a batch.",
-              _generation(lambda one: one.own_token_time_p50_s), MILLISECOND),
+              _generation(lambda timing: timing.own_token_time_p50_s), MILLISECOND),
     Statistic("generation.own_token_time_p99_s", "own loop: token, p99", "s",
               "99th percentile of the time of a token in this project’s own loop.",
-              _generation(lambda one: one.own_token_time_p99_s), MILLISECOND),
+              _generation(lambda timing: timing.own_token_time_p99_s), MILLISECOND),
     Statistic("generation.own_arithmetic_share", "own loop: arithmetic", "1",
               "Share of a step of this project’s own loop that is not the cost of its operations: one minus the step "
               "of the same layers at their smallest widths over the step.",
@@ -172,7 +172,7 @@ STATISTICS = (
               lambda cell: dequantisation_share(cell.measured), PERCENT),
     Statistic("generation.weight_bytes", "weights in memory", "B",
               "Size of a language model’s weights as they are stored, quantised or not.",
-              _generation(lambda one: one.weight_bytes), MEBIBYTE),
+              _generation(lambda timing: timing.weight_bytes), MEBIBYTE),
     Statistic("times.first_epoch_time_s", "first epoch", "s",
               "The first of the discarded epochs: tracing, compiling and the first run included.",
               lambda cell: cell.first_epoch_time_s, always=True),

@@ -64,7 +64,7 @@ def growth(readings: Sequence[Reading], steps_per_epoch: int) -> Growth | None:
     kept.reverse()
     begins = [len(readings) * number // STRETCHES for number in range(STRETCHES)]
     points = [(readings[begin][0], kept[begin]) for begin in begins]  # the first is the least of its stretch
-    if any(here >= there for (here, _), (there, _) in pairwise(points)):
+    if any(earlier >= later for (earlier, _), (later, _) in pairwise(points)):
         return None
     epochs = readings[-1][0] - readings[0][0]
     return Growth(_steady_slope(points) / steps_per_epoch, epochs * steps_per_epoch, points[0][1])

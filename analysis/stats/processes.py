@@ -109,8 +109,8 @@ def modes(values: Sequence[float]) -> Modes | None:
     import numpy as np
 
     ordered = np.sort(np.log(np.asarray(values, dtype=float)))
-    share, at = (float(found[0]) for found in _best_split(ordered[np.newaxis, :]))
-    fast, slow = ordered[: int(at)], ordered[int(at) :]
+    share, position = (float(column[0]) for column in _best_split(ordered[np.newaxis, :]))
+    fast, slow = ordered[: int(position)], ordered[int(position) :]
     if slow.mean() - fast.mean() < math.log1p(LEAST_GAP):  # before the null is simulated
         return None
     # Phipson and Smyth (2010): a simulated p-value is never 0.
@@ -142,8 +142,8 @@ def _trimmed_mean(values: Sequence[float]) -> float:
 def _null_shares(count: int) -> numpy.ndarray[Any, Any]:
     import numpy as np
 
-    made = np.random.default_rng((NULL_SEED, count)).standard_normal((NULL_RUNS, count))
-    shares, _ = _best_split(np.sort(made, axis=1))
+    drawn = np.random.default_rng((NULL_SEED, count)).standard_normal((NULL_RUNS, count))
+    shares, _ = _best_split(np.sort(drawn, axis=1))
     return shares
 
 
@@ -252,17 +252,17 @@ def _pairs_variance(count: int) -> int:
     return count * (count - 1) * (2 * count + 5)
 
 
-def _matters(found: Trend | None) -> bool:
-    return found is not None and found.p_value < TREND_LEVEL and abs(found.change) > LEAST_TREND
+def _matters(fitted_trend: Trend | None) -> bool:
+    return fitted_trend is not None and fitted_trend.p_value < TREND_LEVEL and abs(fitted_trend.change) > LEAST_TREND
 
 
-def _drift(values: numpy.ndarray[Any, Any], found: Trend | None) -> tuple[Drift | None, int]:
+def _drift(values: numpy.ndarray[Any, Any], fitted_trend: Trend | None) -> tuple[Drift | None, int]:
     """Return the drift, and how many more epochs to discard: warming up is a fall that ends in the first half."""
-    if found is None:
+    if fitted_trend is None:
         return None, 0
-    if not _matters(found):
+    if not _matters(fitted_trend):
         return Drift.STEADY, 0
-    if found.change > 0:
+    if fitted_trend.change > 0:
         return Drift.RISING, 0
     more = 1
     while len(values) - more >= max(MIN_TREND_EPOCHS, len(values) // 2):

@@ -93,7 +93,7 @@ class Looks:
 
     def following(self, count: int) -> int | None:
         """Return the first look after `count` blocks; None after the last."""
-        return next((at for at in self.blocks if at > count), None)
+        return next((blocks for blocks in self.blocks if blocks > count), None)
 
 
 # With doubled p-values, at most about 5 % of tables of equal backends name a fastest (simulated: docs/statistics.md).
@@ -200,16 +200,18 @@ def _gain_per_s(state: SequentialState, looks: Looks) -> float:
 
 def _estimate(logs: Sequence[float], machines: Sequence[str], confidence: float) -> Estimate | None:
     """Return the ratio of these blocks, with their machine as a level if there are several."""
-    found = levels(grouped(logs, machines)) if len(set(machines)) > 1 else None
-    return found.estimate(confidence) if found else of_logs(logs, confidence)
+    machine_levels = levels(grouped(logs, machines)) if len(set(machines)) > 1 else None
+    return machine_levels.estimate(confidence) if machine_levels else of_logs(logs, confidence)
 
 
 def _half_width_at(state: SequentialState, count: int, confidence: float) -> float:
     """Return the half-width after `count` blocks, if scatter and machines stay and each gets as many."""
-    found = levels(grouped(state.logs, state.machines)) if len(set(state.machines)) > 1 else None
-    if found is None or found.scatter is None:
+    machine_levels = levels(grouped(state.logs, state.machines)) if len(set(state.machines)) > 1 else None
+    if machine_levels is None or machine_levels.scatter is None:
         return half_width(statistics.stdev(state.logs), count, confidence)
-    return t_quantile(max(1, count - len(found.counts)), confidence) * found.scatter / math.sqrt(count)
+    return (
+        t_quantile(max(1, count - len(machine_levels.counts)), confidence) * machine_levels.scatter / math.sqrt(count)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +251,11 @@ class Levels:
     @property
     def _shares(self) -> list[float]:
         """The variance of the mean of each machine."""
-        own, pooled = [one for one in self.variances if one is not None], (self.scatter or 0.0) ** 2
-        used = own if len(own) == len(self.counts) else [pooled] * len(self.counts)
+        known_variances, pooled = (
+            [variance for variance in self.variances if variance is not None],
+            (self.scatter or 0.0) ** 2,
+        )
+        used = known_variances if len(known_variances) == len(self.counts) else [pooled] * len(self.counts)
         return [variance / count for variance, count in zip(used, self.counts, strict=True)]
 
     @property
@@ -290,9 +295,9 @@ class Levels:
             return None
         if self.scatter == 0:
             return 1.0 if max(self.means) - min(self.means) < ROUNDING else 0.0
-        own = list(zip(self.means, self.counts, strict=True))
-        common = math.fsum(mean * count for mean, count in own) / self.count
-        squares = math.fsum(count * (mean - common) ** 2 for mean, count in own)
+        means_and_counts = list(zip(self.means, self.counts, strict=True))
+        common = math.fsum(mean * count for mean, count in means_and_counts) / self.count
+        squares = math.fsum(count * (mean - common) ** 2 for mean, count in means_and_counts)
         return float(fdtrc(between, self.degrees, squares / between / self.scatter**2))
 
     def smallest_difference(self, factor: float = 1.0) -> float | None:
@@ -305,21 +310,26 @@ class Levels:
 
 def levels(values: Mapping[str, Sequence[float]]) -> Levels | None:
     """Return the levels of the values of each machine; None without values."""
-    found = [list(own) for own in values.values() if own]
-    if not found:
+    logs_of_machines = [list(machine_logs) for machine_logs in values.values() if machine_logs]
+    if not logs_of_machines:
         return None
-    means = [statistics.fmean(own) for own in found]
+    means = [statistics.fmean(machine_logs) for machine_logs in logs_of_machines]
     # `statistics.variance` is exact, so that equal values have no scatter.
-    variances = [statistics.variance(own) if len(own) > 1 else None for own in found]
-    squares = math.fsum((len(own) - 1) * (one or 0.0) for own, one in zip(found, variances, strict=True))
-    degrees = sum(map(len, found)) - len(found)
+    variances = [
+        statistics.variance(machine_logs) if len(machine_logs) > 1 else None for machine_logs in logs_of_machines
+    ]
+    squares = math.fsum(
+        (len(machine_logs) - 1) * (variance or 0.0)
+        for machine_logs, variance in zip(logs_of_machines, variances, strict=True)
+    )
+    degrees = sum(map(len, logs_of_machines)) - len(logs_of_machines)
     scatter = math.sqrt(squares / degrees) if degrees else None
-    return Levels(tuple(means), tuple(map(len, found)), tuple(variances), scatter)
+    return Levels(tuple(means), tuple(map(len, logs_of_machines)), tuple(variances), scatter)
 
 
 def grouped(values: Sequence[float], machines: Sequence[str]) -> dict[str, list[float]]:
     """Return the values by machine; `machines` has the machine of each value."""
-    found: dict[str, list[float]] = {}
+    by_machine: dict[str, list[float]] = {}
     for value, machine in zip(values, machines, strict=True):
-        found.setdefault(machine, []).append(value)
-    return found
+        by_machine.setdefault(machine, []).append(value)
+    return by_machine

@@ -86,20 +86,20 @@ class SeparateSessions:
         `records` are the valid attempts of one cell.
         """
         ok = [record for record in records if record.status is Status.OK]
-        costs = [found for record in ok if (found := cost(record))]
+        costs = [session_cost for record in ok if (session_cost := cost(record))]
         mean = log_mean(costs)
         if mean is None:
             return None
         return SessionValue(self.sessions[backend], mean[0], len(costs), mean[1], self.spread_of(ok))
 
 
-def separate_ratio(one: SessionValue, other: SessionValue, confidence: float = CONFIDENCE) -> SessionRatio:
+def separate_ratio(session_value: SessionValue, other: SessionValue, confidence: float = CONFIDENCE) -> SessionRatio:
     """Return the ratio one / other of two sessions, with an interval if both spreads are known."""
-    ratio, count = math.exp(one.log - other.log), min(one.count, other.count)
-    known = [_variances(value) for value in (one, other)]
-    if known[0] is None or known[1] is None:
+    ratio, count = math.exp(session_value.log - other.log), min(session_value.count, other.count)
+    variances = [_variances(value) for value in (session_value, other)]
+    if variances[0] is None or variances[1] is None:
         return SessionRatio(Estimate(ratio, None, None, count))
-    parts = [*known[0][0], *known[1][0]], [*known[0][1], *known[1][1]]
+    parts = [*variances[0][0], *variances[1][0]], [*variances[0][1], *variances[1][1]]
     return with_interval(ratio, count, parts, confidence)
 
 
@@ -109,10 +109,10 @@ def geometric_mean(ratios: Sequence[Estimate]) -> Estimate | None:
         return None
     log = statistics.fmean(math.log(ratio.centre) for ratio in ratios)
     widths = [ratio.half_width for ratio in ratios]
-    known = [width for width in widths if width is not None]
-    if len(known) < len(widths):
+    known_widths = [width for width in widths if width is not None]
+    if len(known_widths) < len(widths):
         return Estimate(math.exp(log), None, None, len(ratios))
-    half = statistics.fmean(known)
+    half = statistics.fmean(known_widths)
     return Estimate(math.exp(log), math.exp(log - half), math.exp(log + half), len(ratios))
 
 

@@ -121,7 +121,7 @@ def suite(rows: Sequence[Row]) -> list[Suite]:
     for row in rows:
         if row.ratios and all(cell.figure == STEP_TIME for cell in row.cells.values()):
             leagues.setdefault(next(iter(row.cells.values())).settings.league, []).append(row)
-    return [found for league, members in sorted(leagues.items()) if (found := _suite(league, members))]
+    return [made_suite for league, members in sorted(leagues.items()) if (made_suite := _suite(league, members))]
 
 
 def _suite(league: str, members: Sequence[Row]) -> Suite | None:
@@ -136,11 +136,11 @@ def _suite(league: str, members: Sequence[Row]) -> Suite | None:
     centres = {first: 1.0, **{backend: ratio.estimate.centre for backend, ratio in to_first.items() if ratio}}
     against = min(centres, key=lambda backend: centres[backend])
     ratios = {backend: _suite_ratio(rows, backend, against) for backend in present if backend != against}
-    known = {backend: ratio for backend, ratio in ratios.items() if ratio}
+    known_ratios = {backend: ratio for backend, ratio in ratios.items() if ratio}
     several, not_keras = (
         tuple(row.title for row in members if test(row)) for test in (_on_several_devices, _not_keras)
     )
-    return Suite(league, against, known, several, not_keras) if known else None
+    return Suite(league, against, known_ratios, several, not_keras) if known_ratios else None
 
 
 def _on_several_devices(row: Row) -> bool:
@@ -152,18 +152,18 @@ def _not_keras(row: Row) -> bool:
 
 
 def _suite_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
-    both = [row for row in rows if backend in row.cells and against in row.cells]
-    apart = [row for row in both if row.apart(backend, against)]  # the two cells are of the same two sessions
-    titles = {row.key: row.title for row in both}
+    common_rows = [row for row in rows if backend in row.cells and against in row.cells]
+    apart = [row for row in common_rows if row.apart(backend, against)]  # the two cells are of the same two sessions
+    titles = {row.key: row.title for row in common_rows}
     ratios = {row.key: separate_ratio(row.values[backend], row.values[against]).estimate for row in apart}
     if (estimate := geometric_mean(list(ratios.values()))) is not None:
-        without = tuple(row.title for row in both if row.key not in ratios)
+        without = tuple(row.title for row in common_rows if row.key not in ratios)
         return SuiteRatio(estimate, None, tuple(titles[key] for key in ratios), without, separate=True)
-    if any(row.machines for row in both):
-        return _over_machines(both, backend, against)
-    logs = {row.key: log_ratios(row.cells[backend], row.cells[against]) for row in both}
-    found = suite_ratio(logs, rows[0].looks)
-    return found and found.named(titles)
+    if any(row.machines for row in common_rows):
+        return _over_machines(common_rows, backend, against)
+    logs = {row.key: log_ratios(row.cells[backend], row.cells[against]) for row in common_rows}
+    ratio = suite_ratio(logs, rows[0].looks)
+    return ratio and ratio.named(titles)
 
 
 def _over_machines(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
@@ -175,6 +175,8 @@ def _over_machines(rows: Sequence[Row], backend: str, against: str) -> SuiteRati
     if not logs:
         return None
     estimate = Estimate(math.exp(statistics.fmean(logs.values())), None, None, len(logs))
-    used, without = (tuple(row.title for row in rows if (row.key in logs) is there) for there in (True, False))
+    used, without = (
+        tuple(row.title for row in rows if (row.key in logs) is is_present) for is_present in (True, False)
+    )
     machines = tuple(sorted({machine for row in rows for machine in row.machines}))
     return SuiteRatio(estimate, None, used, without, machines=machines)

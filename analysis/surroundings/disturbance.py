@@ -156,11 +156,19 @@ def disturbed(block: Iterable[MeasuredStretch]) -> Disturbed | None:
     if total is None:
         return None
     shares = [(cause, share_of(total), limit) for cause, share_of, limit in _SHARES]
-    found = [Disturbed(cause, share, limit) for cause, share, limit in shares if share is not None and share > limit]
+    disturbances = [
+        Disturbed(cause, share, limit) for cause, share, limit in shares if share is not None and share > limit
+    ]
     others_s, own_s = other_cpu_s(total), total.own.cpu_s
     if total.stretch.throttle_events and others_s is not None and own_s is not None and others_s > own_s:
-        found.append(Disturbed(Cause.HEAT))
-    return max(found, key=lambda one: one.share / one.limit if one.share and one.limit else 1.0, default=None)
+        disturbances.append(Disturbed(Cause.HEAT))
+    return max(
+        disturbances,
+        key=lambda disturbance: (
+            disturbance.share / disturbance.limit if disturbance.share and disturbance.limit else 1.0
+        ),
+        default=None,
+    )
 
 
 def together(block: Iterable[MeasuredStretch]) -> MeasuredStretch | None:
@@ -174,14 +182,14 @@ def together(block: Iterable[MeasuredStretch]) -> MeasuredStretch | None:
     sums: dict[str, Any] = {
         f.name: _sum([getattr(part.stretch, f.name) for part in parts]) for f in fields(CounterChanges)
     }
-    own = [part.own for part in parts]
-    shares = [use.memory_share for use in own]
+    own_uses = [part.own for part in parts]
+    shares = [use.memory_share for use in own_uses]
     return MeasuredStretch(
         CounterChanges(**sums),
         OwnUse(
-            cpu_s=_sum([use.cpu_s for use in own]),
+            cpu_s=_sum([use.cpu_s for use in own_uses]),
             memory_share=None if None in shares else max(share for share in shares if share is not None),
-            storage_bytes=_sum([use.storage_bytes for use in own]),
+            storage_bytes=_sum([use.storage_bytes for use in own_uses]),
         ),
     )
 
@@ -243,10 +251,10 @@ _SHARES: tuple[tuple[Cause, Callable[[MeasuredStretch], float | None], float], .
 
 def _sum(values: Sequence[float | None]) -> Any:
     """Return the sum, rounded once so that the order does not matter; integers stay integers."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
+    known_values = [value for value in values if value is not None]
+    if len(known_values) < len(values):
         return None
-    return sum(known) if all(isinstance(value, int) for value in known) else math.fsum(known)
+    return sum(known_values) if all(isinstance(value, int) for value in known_values) else math.fsum(known_values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,23 +275,23 @@ def neighbours(watched: Iterable[MeasuredStretch]) -> tuple[Neighbour, ...]:
     """
     used_s: dict[str, float] = {}
     total_s: dict[str, float] = {}
-    for one in watched:
-        for cell in one.waiting:
-            if cell.cpu_s is not None and one.stretch.cpu_total_s is not None:
+    for measured_stretch in watched:
+        for cell in measured_stretch.waiting:
+            if cell.cpu_s is not None and measured_stretch.stretch.cpu_total_s is not None:
                 used_s[cell.name] = used_s.get(cell.name, 0.0) + cell.cpu_s
-                total_s[cell.name] = total_s.get(cell.name, 0.0) + one.stretch.cpu_total_s
-    found = [Neighbour(name, used_s[name] / total_s[name]) for name in used_s if total_s[name] >= MIN_CPU_S]
-    return tuple(sorted(found, key=lambda one: (-one.cpu_share, one.name)))
+                total_s[cell.name] = total_s.get(cell.name, 0.0) + measured_stretch.stretch.cpu_total_s
+    all_neighbours = [Neighbour(name, used_s[name] / total_s[name]) for name in used_s if total_s[name] >= MIN_CPU_S]
+    return tuple(sorted(all_neighbours, key=lambda neighbour: (-neighbour.cpu_share, neighbour.name)))
 
 
 def busy_neighbours(watched: Iterable[MeasuredStretch]) -> tuple[Neighbour, ...]:
     """Return those that used more than `NEIGHBOUR_LIMIT` of all CPU time, busiest first."""
-    return tuple(one for one in neighbours(watched) if one.cpu_share > NEIGHBOUR_LIMIT)
+    return tuple(neighbour for neighbour in neighbours(watched) if neighbour.cpu_share > NEIGHBOUR_LIMIT)
 
 
 def share_while_waiting(name: str, watched: Iterable[MeasuredStretch]) -> float | None:
     """Return the share of all CPU time that this cell used during others' stretches; None if unknown."""
-    return next((one.cpu_share for one in neighbours(watched) if one.name == name), None)
+    return next((neighbour.cpu_share for neighbour in neighbours(watched) if neighbour.name == name), None)
 
 
 def cause_of(reason: Disturbed, around: Sequence[Surroundings]) -> str:
@@ -291,26 +299,28 @@ def cause_of(reason: Disturbed, around: Sequence[Surroundings]) -> str:
 
     `around` are the surroundings of the block's attempts; the most disturbed attempt names the process.
     """
-    found = max(around, key=lambda one: one.other_cpu_share or 0.0, default=Surroundings()).busiest_process
-    return f"{reason}; busiest: {found}" if reason.cause is Cause.OTHER_CPU and found else str(reason)
+    busiest = max(
+        around, key=lambda surroundings: surroundings.other_cpu_share or 0.0, default=Surroundings()
+    ).busiest_process
+    return f"{reason}; busiest: {busiest}" if reason.cause is Cause.OTHER_CPU and busiest else str(reason)
 
 
 def neighbour_warnings(around: Surroundings) -> list[str]:
     """Return the warnings of an attempt that neighbours slowed down, or that slowed its neighbours down."""
-    found = []
+    warnings = []
     if around.busy_neighbours:
-        found.append(
+        warnings.append(
             f"busy_neighbour: {', '.join(around.busy_neighbours)} computed while waiting for its turn, so this cell's "
             "times are too long, and measuring again would not change that; end what that workload leaves running "
             "between its epochs, or measure without it (--backend, --filter)"
         )
     if (around.waiting_cpu_share or 0) > NEIGHBOUR_LIMIT:
-        found.append(
+        warnings.append(
             f"busy_while_waiting: this cell used {percentage(around.waiting_cpu_share or 0)} of the CPUs while it "
             "waited for its turn, and slowed down the others of its block, and itself while it works; end the threads "
             "and processes that its workload leaves running between its epochs"
         )
-    return found
+    return warnings
 
 
 def busy_text(around: Surroundings) -> str:

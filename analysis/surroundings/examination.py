@@ -116,11 +116,11 @@ def _memory_limit(readings: Readings) -> Judgement:
 
 def _rights(readings: Readings) -> Judgement:
     place = readings.place
-    where = f"in a container ({place.container})" if place.container else "no container detected"
+    place_text = f"in a container ({place.container})" if place.container else "no container detected"
     if not place.missing_rights:
-        return Rating.FINE, f"{where}; all needed rights are available", ""
+        return Rating.FINE, f"{place_text}; all needed rights are available", ""
     advice = "run outside the container, or give it the right" if place.container else "ask for the right"
-    return Rating.DOUBTFUL, f"{where}; {'; '.join(place.missing_rights)}", advice
+    return Rating.DOUBTFUL, f"{place_text}; {'; '.join(place.missing_rights)}", advice
 
 
 def _numa(readings: Readings) -> Judgement:
@@ -130,8 +130,8 @@ def _numa(readings: Readings) -> Judgement:
     return Rating.DOUBTFUL, f"the CPUs this process may use are on {len(nodes)} nodes", _pin("one node", readings)
 
 
-def _pin(where: str, readings: Readings) -> str:
-    return f"bind each cell to {where}: --set cpus={readings.place.cores_of_a_node or 'N'}"
+def _pin(target: str, readings: Readings) -> str:
+    return f"bind each cell to {target}: --set cpus={readings.place.cores_of_a_node or 'N'}"
 
 
 def _virtualisation(readings: Readings) -> Judgement:
@@ -171,13 +171,13 @@ SETTING = {
 
 def _resolution(readings: Readings) -> Judgement:
     ratios = readings.pair_log_ratios
-    found = resolution(ratios)
-    if found is None:
+    measured_resolution = resolution(ratios)
+    if measured_resolution is None:
         text = f"not measured: needs {MIN_PAIRS} pairs, got {len(ratios)}"
         return Rating.UNREAD, text, "give it more time with --seconds"
-    first = found.detectable[0]
+    first = measured_resolution.detectable[0]
     text = (
-        f"two identical arms, {found.pairs} pairs: {percentage(first.difference, first.low, first.high)} "
+        f"two identical arms, {measured_resolution.pairs} pairs: {percentage(first.difference, first.low, first.high)} "
         f"in {first.pairs} pairs"
     )
     return RESOLUTION.verdict(first.difference), text, "fix what is bad below, or plan for more repeats"
@@ -204,11 +204,11 @@ def _counted(share: float | None, otherwise: Unread = UNCOUNTED) -> float:
     return known(otherwise if share is None else share)
 
 
-def _pressure(field: str, limit: Limit, what: str, advice: str) -> Callable[[Readings], Judgement]:
+def _pressure(field: str, limit: Limit, resource: str, advice: str) -> Callable[[Readings], Judgement]:
     def rule(readings: Readings) -> Judgement:
         stretch = known(readings.meanwhile.stretch)
         share = _counted(disturbance.stall_share(getattr(stretch, field), stretch), NO_PRESSURE)
-        return limit.verdict(share), f"something waited for {what} {percentage(share)} of the time", advice
+        return limit.verdict(share), f"something waited for {resource} {percentage(share)} of the time", advice
 
     return rule
 
@@ -298,11 +298,11 @@ def resolution(log_ratios: Sequence[float], planned: Sequence[int] = PLANNED_PAI
     return Resolution(count, scatter, tuple(_detectable(scatter, count, pairs) for pairs in planned))
 
 
-def resolution_text(found: Resolution | None, pairs: int) -> str:
+def resolution_text(measured_resolution: Resolution | None, pairs: int) -> str:
     """Return the detectable differences, from so many measured pairs, in one sentence."""
-    if found is None:
+    if measured_resolution is None:
         return f"no estimate: needs {MIN_PAIRS} pairs, got {pairs}"
-    differences = ", ".join(f"{percentage(d.difference)} in {d.pairs} pairs" for d in found.detectable)
+    differences = ", ".join(f"{percentage(d.difference)} in {d.pairs} pairs" for d in measured_resolution.detectable)
     return f"this machine can show a difference of {differences}"
 
 

@@ -245,9 +245,9 @@ class MachineFinding:
     advice: str | None = None
 
 
-def worst(found: Iterable[MachineFinding]) -> Rating:
+def worst(findings: Iterable[MachineFinding]) -> Rating:
     """Return `bad` if any finding is, else `doubtful` if any is, else `fine`."""
-    verdicts = {finding.verdict for finding in found}
+    verdicts = {finding.verdict for finding in findings}
     return next((v for v in (Rating.BAD, Rating.DOUBTFUL) if v in verdicts), Rating.FINE)
 
 

@@ -109,8 +109,8 @@ class ComparisonView:
 
 def comparison_view(versus: Versus, threshold: float, usual: Usual) -> ComparisonView:
     """Return what is shown of a comparison; a title leaves out settings with these usual values."""
-    named = titles([one.either.settings for one in versus.comparisons], usual)
-    outcomes = [one.outcome for one in versus.comparisons]
+    named = titles([comparison.either.settings for comparison in versus.comparisons], usual)
+    outcomes = [comparison.outcome for comparison in versus.comparisons]
     return ComparisonView(
         versus,
         threshold,
@@ -138,7 +138,7 @@ def _means(versus: Versus) -> list[MeanChange]:
 
 
 def _advice(versus: Versus) -> str:
-    undecided = [one for one in versus.comparisons if one.outcome is GateOutcome.UNDECIDED]
+    undecided = [comparison for comparison in versus.comparisons if comparison.outcome is GateOutcome.UNDECIDED]
     if versus.paired or not undecided:
         return ""
-    return ACROSS_ADVICE if any(one.reason == ACROSS_UNKNOWN for one in undecided) else ACROSS_WIDE
+    return ACROSS_ADVICE if any(comparison.reason == ACROSS_UNKNOWN for comparison in undecided) else ACROSS_WIDE

@@ -29,7 +29,7 @@ class ChangeView:
     def remarks(self) -> list[str]:
         """Whether it is acknowledged or repaired."""
         texts = {"acknowledged: ": self.change.acknowledged, "no longer worse since ": self.change.repaired}
-        return [f"{said}{text}" for said, text in texts.items() if text is not None]
+        return [f"{label}{text}" for label, text in texts.items() if text is not None]
 
     def facts(self, arrow: str) -> str:
         """Return what changed with it, each as `before`, this arrow, and `after`."""
@@ -69,7 +69,7 @@ class HistoryView:
 
 def history_views(assessed: Sequence[Assessment], titles: Mapping[str, str]) -> list[HistoryView]:
     """Return what is shown of these histories; `titles` are by cell_id."""
-    return [_view(one, titles[one.history.cell_id]) for one in assessed]
+    return [_view(assessment, titles[assessment.history.cell_id]) for assessment in assessed]
 
 
 def left_out_text(session: CellSession) -> str:

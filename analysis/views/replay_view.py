@@ -66,10 +66,10 @@ class ReplayView:
             named.setdefault((part.node.name, part.node.phase or ""), []).append(part)
         ordered = sorted(named.items(), key=lambda item: -sum(part.time_s for part in item[1]))
         shown = _shown(len(ordered), most)
-        found = [self._operation(name, phase, parts) for (name, phase), parts in ordered[:shown]]
-        if rest := [part for _, parts in ordered[shown:] for part in parts]:
-            found.append(self._operation(f"{len(ordered) - shown} others", "", rest))
-        return found
+        rows = [self._operation(name, phase, parts) for (name, phase), parts in ordered[:shown]]
+        if remaining := [part for _, parts in ordered[shown:] for part in parts]:
+            rows.append(self._operation(f"{len(ordered) - shown} others", "", remaining))
+        return rows
 
     def _operation(self, name: str, phase: str, parts: Sequence[PathPart]) -> PathOperation:
         time_s = sum(part.time_s for part in parts)
@@ -79,9 +79,9 @@ class ReplayView:
 def largest_shares(shares: Sequence[Share], most: int) -> list[Share]:
     """Return the largest shares, and the sum of the others."""
     shown = _shown(len(shares), most)
-    rest = shares[shown:]
-    time_s, share = sum(one.time_s for one in rest), sum(one.share for one in rest)
-    return [*shares[:shown], *([Share(f"{len(rest)} others", time_s, share)] if rest else [])]
+    remaining = shares[shown:]
+    time_s, share = sum(share.time_s for share in remaining), sum(share.share for share in remaining)
+    return [*shares[:shown], *([Share(f"{len(remaining)} others", time_s, share)] if remaining else [])]
 
 
 def _shown(count: int, most: int) -> int:

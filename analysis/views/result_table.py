@@ -177,14 +177,14 @@ class ResultTable:
     @property
     def repeats_advice(self) -> str:
         """Advice if some rows have ratios but too few repeats for an interval, else empty; the command has a line."""
-        wanted = [repeats for row in self.rows if (repeats := repeats_for_intervals(row.ratios)) is not None]
-        if not wanted:
+        needed_repeats = [repeats for row in self.rows if (repeats := repeats_for_intervals(row.ratios)) is not None]
+        if not needed_repeats:
             return ""
-        few = "the row has" if len(self.rows) == 1 else f"{len(wanted)} of {len(self.rows)} rows have"
+        few = "the row has" if len(self.rows) == 1 else f"{len(needed_repeats)} of {len(self.rows)} rows have"
         head, command = f"{few} too few repeats for an interval; for verdicts", self.run_context.command
         if command is None:
-            return f"{head} measure with --repeats {max(wanted)}, or --repeats auto"
-        return f"{head}:\n  {command} --repeats {max(wanted)}"
+            return f"{head} measure with --repeats {max(needed_repeats)}, or --repeats auto"
+        return f"{head}:\n  {command} --repeats {max(needed_repeats)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def result_table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> R
         {cost.cell_id: cost for cost in keras_costs(rows)},
         {figure.cell_id: figure for figure in fc_figures(cells, run_context.shares)},
     )
-    advice = {key: how.text(run_context.command) for key, how in undecided(rows).items()}
+    advice = {key: undecided_row.text(run_context.command) for key, undecided_row in undecided(rows).items()}
     works = [
         WorkView(
             row,

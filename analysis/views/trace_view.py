@@ -52,6 +52,6 @@ def part_tables(summary: TraceSummary, most: int) -> list[PartTable]:
 
 
 def _part(name: str | None, shares: Sequence[TimeShare], summary: TraceSummary, others: int = 0) -> StepPart:
-    share, time_s, count = (sum(getattr(one, figure) for one in shares) for figure in ("share", "time_s", "count"))
+    share, time_s, count = (sum(getattr(share, figure) for share in shares) for figure in ("share", "time_s", "count"))
     steps = summary.steps or 1
     return StepPart(name, share, time_s / steps, count / steps, others)

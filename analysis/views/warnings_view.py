@@ -53,7 +53,7 @@ def warnings_by_rule(records: Sequence[Record], table: ResultTable) -> list[Rule
         for text in dict.fromkeys(record.warnings):
             counted[_rule(text)].setdefault((text, record.cell_id), []).append(record)
     titles = {view.cell.cell_id: work.row.title for work in table.works for view in work.cells}
-    found = [
+    rules = [
         RuleWarnings(
             len(texts),
             tuple(_name(cell_id, table) for cell_id in dict.fromkeys(cell_id for cell_id, _ in texts)),
@@ -62,7 +62,7 @@ def warnings_by_rule(records: Sequence[Record], table: ResultTable) -> list[Rule
         )
         for rule, texts in warned.items()
     ]
-    return sorted(found, key=lambda warnings: -warnings.records)
+    return sorted(rules, key=lambda warnings: -warnings.records)
 
 
 def _name(cell_id: str, table: ResultTable) -> str:
@@ -82,6 +82,6 @@ def _of_cell(text: str, group: Sequence[Record], titles: Mapping[str, str]) -> C
 
 def _parts(text: str) -> tuple[str, str, str]:
     """Return the rule, the problem and the advice of a warning, whose format is `rule: problem; advice`."""
-    rule, colon, rest = text.partition(": ")
-    problem, _, advice = (rest if colon else text).rpartition("; ")
+    rule, colon, detail = text.partition(": ")
+    problem, _, advice = (detail if colon else text).rpartition("; ")
     return rule if colon else "", problem or advice, advice if problem else ""

@@ -77,8 +77,8 @@ def _from_table(link: LinkCalibration, operation: str, ranks: int, bytes: int) -
     the size, which is bandwidth. Other operations and ranks are scaled by what a rank sends.
     """
     measured = {(row[0], row[1]) for row in link.table}
-    same = [key for key in measured if key[0] == operation]
-    nearest = min(same or measured, key=lambda key: (abs(math.log(key[1] / ranks)), key))
+    same_operation = [key for key in measured if key[0] == operation]
+    nearest = min(same_operation or measured, key=lambda key: (abs(math.log(key[1] / ranks)), key))
     if nearest[1] < 2:
         raise GraphError(f"{link.source}: the table of collectives has an entry for {nearest[1]} rank; measure with 2")
     points = sorted((row[2], row[3]) for row in link.table if (row[0], row[1]) == nearest)
@@ -92,8 +92,8 @@ def _interpolated(points: Sequence[tuple[int, float]], bytes: int) -> float:
         return points[0][1]
     if bytes >= sizes[-1]:
         return points[-1][1] * bytes / sizes[-1]
-    at = bisect_left(sizes, bytes)
-    (low, before), (high, after) = points[at - 1], points[at]
+    index = bisect_left(sizes, bytes)
+    (low, before), (high, after) = points[index - 1], points[index]
     position = math.log(bytes / low) / math.log(high / low)
     return math.exp(math.log(before) + position * math.log(after / before))
 
@@ -174,23 +174,29 @@ def of_trace(graph: Graph) -> LinkCalibration:
     `exclusive`. Raises `GraphError` if no collective of several ranks has its bytes: then no time of one is known under
     another link, with a calibration neither.
     """
-    known = _traced(graph)
-    if not known:
+    traced = _traced(graph)
+    if not traced:
         raise GraphError(
             f"{graph.header.source}: has no collective of several ranks with its bytes; trace two workers, with"
             " record_shapes=True of torch.profiler"
         )
     if graph.header.link is not None:
         return graph.header.link
-    found = [(one, taken_s) for one, taken_s in known if taken_s > 0]
-    if not found:
+    timed = [(collective, taken_s) for collective, taken_s in traced if taken_s > 0]
+    if not timed:
         raise GraphError(
             f"{graph.header.source}: its collectives of several ranks take no time; name the times of a link with"
             " --calibration FILE"
         )
     source = f"collectives of {graph.header.source}"
-    operation, ranks = Counter((one.operation, len(one.ranks)) for one, _ in found).most_common(1)[0][0]
-    points = [(one.bytes, time) for one, time in found if (one.operation, len(one.ranks)) == (operation, ranks)]
+    operation, ranks = Counter((collective.operation, len(collective.ranks)) for collective, _ in timed).most_common(1)[
+        0
+    ][0]
+    points = [
+        (collective.bytes, time)
+        for collective, time in timed
+        if (collective.operation, len(collective.ranks)) == (operation, ranks)
+    ]
     rate = network.bits_per_s(str(spec.parameter(graph.header.settings, "network", "")))
     sizes = [size for size, _ in points]
     if max(sizes) >= DIFFERENT * min(sizes):
@@ -203,9 +209,11 @@ def of_trace(graph: Graph) -> LinkCalibration:
 
 def measured_ratio(graph: Graph, link: LinkCalibration) -> float | None:
     """Return the time of the graph's collectives by that of a calibration; None if their bytes are not known."""
-    found = _traced(graph)
-    nominal_s = sum(time_s(link, one.operation, len(one.ranks), one.bytes) for one, _ in found)
-    return sum(taken_s for _, taken_s in found) / nominal_s if nominal_s else None
+    traced = _traced(graph)
+    nominal_s = sum(
+        time_s(link, collective.operation, len(collective.ranks), collective.bytes) for collective, _ in traced
+    )
+    return sum(taken_s for _, taken_s in traced) / nominal_s if nominal_s else None
 
 
 def _traced(graph: Graph) -> list[tuple[Collective, float]]:
@@ -215,10 +223,10 @@ def _traced(graph: Graph) -> list[tuple[Collective, float]]:
     """
     least: dict[tuple[str, int], tuple[Collective, float]] = {}
     for node in graph.nodes:
-        if (one := node.collective) is not None and one.bytes and len(one.ranks) > 1:
-            _, known_ns = least.get((one.group, one.ordinal), (one, math.inf))
-            least[one.group, one.ordinal] = one, min(known_ns, node.duration_ns)
-    return [(one, taken_ns / 1e9) for one, taken_ns in least.values()]
+        if (collective := node.collective) is not None and collective.bytes and len(collective.ranks) > 1:
+            _, known_ns = least.get((collective.group, collective.ordinal), (collective, math.inf))
+            least[collective.group, collective.ordinal] = collective, min(known_ns, node.duration_ns)
+    return [(collective, taken_ns / 1e9) for collective, taken_ns in least.values()]
 
 
 def with_rate(link: LinkCalibration, rate_bits_per_s: float) -> LinkCalibration:
@@ -267,12 +275,12 @@ def tf_packs(tensors: Sequence[int], bytes_per_pack: int) -> list[list[int]]:
     """
     packs: list[list[int]] = []
     size = 0
-    for position, one in enumerate(tensors):
+    for position, tensor_bytes in enumerate(tensors):
         if not packs or (bytes_per_pack and size > bytes_per_pack):
             packs.append([])
             size = 0
         packs[-1].append(position)
-        size += one
+        size += tensor_bytes
     return packs
 
 

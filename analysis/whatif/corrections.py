@@ -98,8 +98,8 @@ def _cut(gap: int, duration: int, cost_ns: int) -> tuple[int, int]:
     return gap - from_gap, max(0, duration - (cost_ns - from_gap))
 
 
-def _column(pairs: Sequence[tuple[int, int]], at: int) -> tuple[int, ...]:
-    return tuple(pair[at] for pair in pairs)
+def _column(pairs: Sequence[tuple[int, int]], index: int) -> tuple[int, ...]:
+    return tuple(pair[index] for pair in pairs)
 
 
 def as_mean_process(graph: Graph, step_times_s: Sequence[float]) -> Graph:
@@ -152,8 +152,8 @@ def recalibrated(graph: Graph, cases: Sequence[tuple[Sequence[str], float]]) -> 
     graph = exclusive(graph)
     link = of_trace(graph)
     if link.table or not cases:
-        what = "a table of measured sizes cannot be fitted" if link.table else "no measured setting to fit to"
-        raise GraphError(f"recalibration: {what}")
+        problem = "a table of measured sizes cannot be fitted" if link.table else "no measured setting to fit to"
+        raise GraphError(f"recalibration: {problem}")
     choices = [([registry.read(text) for text in texts], measured_s) for texts, measured_s in cases]
     # 0, as for alpha where collectives have one size, cannot be multiplied: begin with 0.1 ms and 80 Gbit/s.
     start = link.alpha_s or 1e-4, link.beta_s_per_byte or 1e-10
@@ -162,7 +162,7 @@ def recalibrated(graph: Graph, cases: Sequence[tuple[Sequence[str], float]]) -> 
     def error(point: tuple[float, float]) -> float:
         if point not in tried:
             changed = _with_link(graph, replace(link, alpha_s=point[0], beta_s_per_byte=point[1]))
-            predicted = [(step_time_s(registry.apply(changed, one)), measured_s) for one, measured_s in choices]
+            predicted = [(step_time_s(registry.apply(changed, choice)), measured_s) for choice, measured_s in choices]
             tried[point] = sum(math.log(time / measured_s) ** 2 for time, measured_s in predicted)
         return tried[point]
 
@@ -171,7 +171,7 @@ def recalibrated(graph: Graph, cases: Sequence[tuple[Sequence[str], float]]) -> 
         while len(tried) < MOST_REPLAYS:
             alpha, beta = best
             near = [(alpha * factor, beta), (alpha / factor, beta), (alpha, beta * factor), (alpha, beta / factor)]
-            inside = [one for one in near if _is_near(one, start)]
+            inside = [point for point in near if _is_near(point, start)]
             following = min(inside, key=error, default=best)
             if error(following) >= error(best) * (1 - 1e-9):
                 break
@@ -190,4 +190,6 @@ def _with_link(graph: Graph, link: LinkCalibration) -> Graph:
 
 
 def _is_near(point: tuple[float, float], start: tuple[float, float]) -> bool:
-    return all(1 / MOST_CHANGE <= one / first <= MOST_CHANGE for one, first in zip(point, start, strict=True))
+    return all(
+        1 / MOST_CHANGE <= coordinate / first <= MOST_CHANGE for coordinate, first in zip(point, start, strict=True)
+    )

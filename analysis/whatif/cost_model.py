@@ -137,23 +137,37 @@ def predict(model: CostModel, node: Node, peaks: DevicePeaks | None) -> float | 
         return None
     kind = str(kind_of(node.name))
     errors = errors_of(model, node, peaks)
-    device = next((at for at, one in enumerate(model.devices) if one.identity == peaks.identity), None)
+    device = next(
+        (index for index, device_peaks in enumerate(model.devices) if device_peaks.identity == peaks.identity), None
+    )
     if errors is None or (device is not None and errors.used is Predictor.NOTHING):
         return None
     if device is None and errors.new_device is not None and is_useless(errors.new_device):
         return None
-    own = peaks if device is None else model.devices[device]
-    ideal = ideal_of(node, own)
+    own_peaks = peaks if device is None else model.devices[device]
+    ideal = ideal_of(node, own_peaks)
     learned = next(
-        (one for one in model.rooflines if (one.backend, one.kind, one.device) == (own.backend, kind, device)), None
+        (
+            fitted
+            for fitted in model.rooflines
+            if (fitted.backend, fitted.kind, fitted.device) == (own_peaks.backend, kind, device)
+        ),
+        None,
     )
     if ideal is None or learned is None:
         return None
     time_s = Fitted(learned.overhead_s, learned.efficiency).time_s(ideal)
     if device is None or errors.used is not Predictor.REGRESSION:
         return time_s
-    row = row_of(node, own, device)
-    trees = next((one for one in model.regressions if (one.backend, one.kind) == (own.backend, kind)), None)
+    row = row_of(node, own_peaks, device)
+    trees = next(
+        (
+            regression
+            for regression in model.regressions
+            if (regression.backend, regression.kind) == (own_peaks.backend, kind)
+        ),
+        None,
+    )
     return time_s * factor(trees.trees, trees.learning_rate, row) if trees and row else None
 
 
@@ -165,13 +179,20 @@ def predictor(model: CostModel, peaks: DevicePeaks | None) -> Callable[[Node], f
 def errors_of(model: CostModel, node: Node, peaks: DevicePeaks) -> KindErrors | None:
     """Return the held-out errors of an operation's kind, None if the model does not have it."""
     kind = str(kind_of(node.name))
-    return next((one for one in model.errors if (one.backend, one.kind) == (peaks.backend, kind)), None)
+    return next(
+        (
+            kind_errors
+            for kind_errors in model.errors
+            if (kind_errors.backend, kind_errors.kind) == (peaks.backend, kind)
+        ),
+        None,
+    )
 
 
 def known_device(model: CostModel, header: Header) -> DevicePeaks | None:
     """Return the device of the training data on which a graph was traced; None if it is another one."""
     identity = (header.backend, product_of(header), cores_of(header))
-    return next((one for one in model.devices if one.identity == identity), None)
+    return next((device_peaks for device_peaks in model.devices if device_peaks.identity == identity), None)
 
 
 def parse(text: bytes, path: str) -> CostModel:
@@ -183,8 +204,8 @@ def parse(text: bytes, path: str) -> CostModel:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise CostModelError(f"{path}: is not a cost model; make one with: runner costmodel train")
     if data.get("version") != VERSION or data.get("features") != list(FEATURES):
-        found = data.get("version")
-        raise CostModelError(f"{path}: has version {found!r}, this program reads {VERSION}; {RETRAIN}")
+        version = data.get("version")
+        raise CostModelError(f"{path}: has version {version!r}, this program reads {VERSION}; {RETRAIN}")
     try:
         model = decode(CostModel, data, "model")
     except CodecError as error:
@@ -195,18 +216,18 @@ def parse(text: bytes, path: str) -> CostModel:
 
 
 def _problems(model: CostModel) -> Iterator[str]:
-    for at, device in enumerate(model.devices):
+    for index, device in enumerate(model.devices):
         if any(rate <= 0 for rate in (*device.flop_per_s.values(), device.byte_per_s or 1.0)):
-            yield f"model.devices[{at}]: its peaks must be positive"
-    for at, regression in enumerate(model.regressions):
+            yield f"model.devices[{index}]: its peaks must be positive"
+    for index, regression in enumerate(model.regressions):
         for number, tree in enumerate(regression.trees):
             if problem := tree.problem(len(FEATURES)):
-                yield f"model.regressions[{at}].trees[{number}]: {problem}"
-    for at, roofline in enumerate(model.rooflines):
+                yield f"model.regressions[{index}].trees[{number}]: {problem}"
+    for index, roofline in enumerate(model.rooflines):
         if roofline.efficiency <= 0 or roofline.overhead_s < 0:
-            yield f"model.rooflines[{at}]: efficiency must be positive, and overhead_s not negative"
+            yield f"model.rooflines[{index}]: efficiency must be positive, and overhead_s not negative"
         if roofline.device is not None and not 0 <= roofline.device < len(model.devices):
-            yield f"model.rooflines[{at}].device: must be from 0 to {len(model.devices) - 1}, got {roofline.device}"
+            yield f"model.rooflines[{index}].device: must be from 0 to {len(model.devices) - 1}, got {roofline.device}"
 
 
 class Predictor(StrEnum):
@@ -265,9 +286,11 @@ def held_out_error(predictions: Sequence[OperationPrediction]) -> HeldOutError |
     """Return the error of these predictions, None if there are none."""
     if not predictions:
         return None
-    errors = sorted(abs(one.predicted_s - one.measured_s) / one.measured_s for one in predictions)
-    wrong_s = sum(abs(one.predicted_s - one.measured_s) * one.count for one in predictions)
-    total_s = sum(one.measured_s * one.count for one in predictions)
+    errors = sorted(
+        abs(prediction.predicted_s - prediction.measured_s) / prediction.measured_s for prediction in predictions
+    )
+    wrong_s = sum(abs(prediction.predicted_s - prediction.measured_s) * prediction.count for prediction in predictions)
+    total_s = sum(prediction.measured_s * prediction.count for prediction in predictions)
     return HeldOutError(_quantile(errors, 0.5), _quantile(errors, 0.9), wrong_s / total_s)
 
 
@@ -281,7 +304,11 @@ def choose(regression: HeldOutError | None, roofline: HeldOutError | None) -> tu
             ("median", regression.median, roofline.median),
             ("share of time", regression.of_time, roofline.of_time),
         )
-        worse = [f"{name} {percentage(own)} against {percentage(other)}" for name, own, other in pairs if own > other]
+        worse = [
+            f"{name} {percentage(own_error)} against {percentage(other_error)}"
+            for name, own_error, other_error in pairs
+            if own_error > other_error
+        ]
         chosen = Predictor.ROOFLINE if worse else Predictor.REGRESSION
         reason = (
             f"the regression is worse than the roofline: {', '.join(worse)}" if worse else "better than the roofline"
@@ -298,10 +325,10 @@ def is_useless(error: HeldOutError) -> bool:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    at = share * (len(ordered) - 1)
-    below = int(at)
+    position = share * (len(ordered) - 1)
+    below = int(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (at - below) * (ordered[above] - ordered[below])
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,20 +349,20 @@ class DecisionTree:
         count = len(self.value)
         if not count or {len(self.feature), len(self.threshold), len(self.left), len(self.right)} != {count}:
             return "its lists differ in length or are empty"
-        for at, (left, right) in enumerate(zip(self.left, self.right, strict=True)):
+        for index, (left, right) in enumerate(zip(self.left, self.right, strict=True)):
             is_leaf = left == right == -1
-            if not is_leaf and not (at < left < count and at < right < count):
-                return f"node {at} has the children {left} and {right}"
-            if not is_leaf and not 0 <= self.feature[at] < features:
-                return f"node {at} compares feature {self.feature[at]} of {features}"
+            if not is_leaf and not (index < left < count and index < right < count):
+                return f"node {index} has the children {left} and {right}"
+            if not is_leaf and not 0 <= self.feature[index] < features:
+                return f"node {index} compares feature {self.feature[index]} of {features}"
         return None
 
     def of(self, row: Sequence[float]) -> float:
         """Return the value of a row."""
-        at = 0
-        while self.left[at] >= 0:
-            at = self.left[at] if row[self.feature[at]] <= self.threshold[at] else self.right[at]
-        return self.value[at]
+        node = 0
+        while self.left[node] >= 0:
+            node = self.left[node] if row[self.feature[node]] <= self.threshold[node] else self.right[node]
+        return self.value[node]
 
 
 def predicted(trees: Sequence[DecisionTree], learning_rate: float, row: Sequence[float]) -> float:
@@ -388,13 +415,13 @@ def train(
     rooflines: list[LearnedRoofline] = []
     regressions: list[Regression] = []
     errors: list[KindErrors] = []
-    for (backend, kind), own in sorted(kinds.items()):
-        works = len({one.work for one in own})
+    for (backend, kind), kind_samples in sorted(kinds.items()):
+        works = len({sample.work for sample in kind_samples})
         suited = regressor if works >= LEAST_FOR_REGRESSION else None
-        errors.append(_errors(own, devices, suited))
+        errors.append(_errors(kind_samples, devices, suited))
         if works < LEAST_WORKS:
             continue
-        learned = _learn(own, devices, suited)
+        learned = _learn(kind_samples, devices, suited)
         for device, fitted in learned.rooflines.items():
             rooflines.append(LearnedRoofline(backend, kind, device, fitted.overhead_s, fitted.efficiency))
         if learned.trees is not None:
@@ -417,7 +444,7 @@ def fold_of(samples: Iterable[OperationSample]) -> dict[tuple[object, ...], int]
     """Return the fold in which each work is held out: evenly filled, and the same in every training."""
     works = {sample.work for sample in samples}
     ordered = sorted(works, key=lambda work: hashlib.sha256(repr(work).encode()).digest())
-    return {work: at % FOLDS for at, work in enumerate(ordered)}
+    return {work: position % FOLDS for position, work in enumerate(ordered)}
 
 
 def _learn(samples: Sequence[OperationSample], devices: Sequence[DevicePeaks], regressor: Regressor | None) -> _Learned:
@@ -450,22 +477,22 @@ def _errors(
     roofline: list[OperationPrediction] = []
     if len(folds) >= LEAST_WORKS:
         for fold in range(FOLDS):
-            learned = _learn([one for one in samples if folds[one.work] != fold], devices, regressor)
+            learned = _learn([sample for sample in samples if folds[sample.work] != fold], devices, regressor)
             for sample in samples:
                 if folds[sample.work] == fold:
                     _add(sample, learned, devices, (regression, roofline))
-    own, usual = held_out_error(regression), held_out_error(roofline)
-    used, reason = choose(own, usual)
+    regression_error, usual = held_out_error(regression), held_out_error(roofline)
+    used, reason = choose(regression_error, usual)
     if len(folds) < LEAST_WORKS:
         reason = f"distinct operations: {len(folds)}, and at least {LEAST_WORKS} are needed"
-    plain = [OperationPrediction(_ideal_s(one, devices) or 0.0, one.time_s, one.count) for one in samples]
+    plain = [OperationPrediction(_ideal_s(sample, devices) or 0.0, sample.time_s, sample.count) for sample in samples]
     return KindErrors(
         backend=samples[0].backend,
         kind=str(samples[0].kind),
         operations=len(folds),
         samples=len(samples),
-        time_s=sum(one.time_s * one.count for one in samples),
-        regression=own,
+        time_s=sum(sample.time_s * sample.count for sample in samples),
+        regression=regression_error,
         roofline=usual,
         plain_roofline=held_out_error(plain),
         new_device=_new_device_error(samples, devices),
@@ -478,13 +505,13 @@ def _add(
     sample: OperationSample,
     learned: _Learned,
     devices: Sequence[DevicePeaks],
-    found: tuple[list[OperationPrediction], list[OperationPrediction]],
+    predictions: tuple[list[OperationPrediction], list[OperationPrediction]],
 ) -> None:
     """Add the predictions of a sample that was held out to those of the regression and of the roofline."""
     usual_s = learned.roofline_s(sample, devices)
     if usual_s is None:
         return  # all operations of its device were held out: nothing is known of it
-    regression, roofline = found
+    regression, roofline = predictions
     roofline.append(OperationPrediction(usual_s, sample.time_s, sample.count))
     row = row_of(sample, devices[sample.device], sample.device)
     if learned.trees is not None and row:
@@ -497,20 +524,22 @@ def _new_device_error(samples: Sequence[OperationSample], devices: Sequence[Devi
 
     None if there is only one such device. Operations of the same work are not in both parts.
     """
-    measured = [one for one in samples if devices[one.device].source == MEASURED]
-    folds, found = fold_of(measured), []
-    for device in sorted({one.device for one in measured}):
+    measured = [sample for sample in samples if devices[sample.device].source == MEASURED]
+    folds, predictions = fold_of(measured), []
+    for device in sorted({sample.device for sample in measured}):
         for fold in range(FOLDS):
-            others = [one for one in measured if one.device != device and folds[one.work] != fold]
-            if not others:
+            training = [sample for sample in measured if sample.device != device and folds[sample.work] != fold]
+            if not training:
                 continue
-            fitted = fit([(_ideal_s(one, devices) or 0.0, one.time_s) for one in others])
-            for one in measured:
-                if one.device == device and folds[one.work] == fold:
-                    found.append(
-                        OperationPrediction(fitted.time_s(_ideal_s(one, devices) or 0.0), one.time_s, one.count)
+            fitted = fit([(_ideal_s(sample, devices) or 0.0, sample.time_s) for sample in training])
+            for sample in measured:
+                if sample.device == device and folds[sample.work] == fold:
+                    predictions.append(
+                        OperationPrediction(
+                            fitted.time_s(_ideal_s(sample, devices) or 0.0), sample.time_s, sample.count
+                        )
                     )
-    return held_out_error(found)
+    return held_out_error(predictions)
 
 
 def _ideal_s(sample: OperationSample, devices: Sequence[DevicePeaks]) -> float | None:

@@ -148,10 +148,10 @@ def samples_of(graph: Graph, device: int) -> GraphSamples:
 
 
 def _sample(backend: str, device: int, nodes: Sequence[Node]) -> OperationSample:
-    one = nodes[0]
+    first = nodes[0]
     time_s = median(node.duration_ns for node in nodes) * NS
-    work = (one.flops, one.bytes, one.dtype, one.shape, one.cores)
-    return OperationSample(backend, kind_of(one.name), device, *work, time_s=time_s, count=len(nodes))
+    work = (first.flops, first.bytes, first.dtype, first.shape, first.cores)
+    return OperationSample(backend, kind_of(first.name), device, *work, time_s=time_s, count=len(nodes))
 
 
 def product_of(header: Header) -> str:
@@ -182,15 +182,15 @@ def observed_peaks(header: Header, samples: Sequence[OperationSample]) -> Device
             computing[precision_of(sample.dtype) or "float32"].append((sample.flops, scale / sample.time_s))
         if sample.bytes and sample.kind in MOVING:
             moving.append((sample.bytes, scale / sample.time_s))
-    flop_per_s = {name: _best_rate(found) for name, found in sorted(computing.items())}
+    flop_per_s = {name: _best_rate(points) for name, points in sorted(computing.items())}
     byte_per_s = _best_rate(moving) if moving else None
     return DevicePeaks(header.backend, product_of(header), cores, flop_per_s, byte_per_s, OBSERVED)
 
 
-def _best_rate(found: Sequence[tuple[float, float]]) -> float:
+def _best_rate(points: Sequence[tuple[float, float]]) -> float:
     """Return the best rate of the larger operations, each given by its work and what to multiply it by."""
-    edge = median(work for work, _ in found)
-    return max(work * factor for work, factor in found if work >= edge)
+    edge = median(work for work, _ in points)
+    return max(work * factor for work, factor in points if work >= edge)
 
 
 def ideal_of(operation: OperationSample | Node, peaks: DevicePeaks) -> float | None:
@@ -269,9 +269,9 @@ def kind_of(name: str) -> OperationKind:
     name = name.partition(" > ")[0]  # what an operator calls, if it calls a library or a collective
     if _VIEW.match(name.lower()):
         return OperationKind.VIEW
-    own = name if "<" in name else re.split(r"[/:]", name.rstrip("/:"))[-1]
-    own = re.sub(r"backward\d*", " ", own.lower())
-    return next((kind for kind, search in _SEARCHES if search.search(own)), OperationKind.OTHER)
+    own_name = name if "<" in name else re.split(r"[/:]", name.rstrip("/:"))[-1]
+    own_name = re.sub(r"backward\d*", " ", own_name.lower())
+    return next((kind for kind, search in _SEARCHES if search.search(own_name)), OperationKind.OTHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,23 +333,25 @@ def fit(points: Sequence[tuple[float, float]]) -> Fitted:
     They have the smallest mean absolute difference of logarithms, over a grid of quantiles of what the points suggest.
     """
     kept = sorted(points)
-    kept = [kept[at * len(kept) // _MOST_FITTED] for at in range(_MOST_FITTED)] if len(kept) > _MOST_FITTED else kept
+    kept = (
+        [kept[index * len(kept) // _MOST_FITTED] for index in range(_MOST_FITTED)] if len(kept) > _MOST_FITTED else kept
+    )
     times = sorted(time for _, time in kept)
     best, smallest = Fitted(0.0, 1.0), math.inf
     for overhead in (0.0, *(time * share for time in (times[0], times[len(times) // 4]) for share in _SHARES)):
         rates = sorted(ideal / (time - overhead) for ideal, time in kept if time > overhead)
         for efficiency in _quantiles(rates):
-            found = Fitted(overhead, efficiency)
-            error = sum(abs(math.log(found.time_s(ideal) / time)) for ideal, time in kept)
+            candidate = Fitted(overhead, efficiency)
+            error = sum(abs(math.log(candidate.time_s(ideal) / time)) for ideal, time in kept)
             if error < smallest:
-                best, smallest = found, error
+                best, smallest = candidate, error
     return best
 
 
 def _quantiles(values: Sequence[float]) -> list[float]:
     """Return at most `_QUANTILES` of the sorted values, evenly spaced, without repetitions."""
     count = min(len(values), _QUANTILES)
-    return sorted({values[at * (len(values) - 1) // max(1, count - 1)] for at in range(count)})
+    return sorted({values[index * (len(values) - 1) // max(1, count - 1)] for index in range(count)})
 
 
 def device_peaks(peaks: Peaks, backend: str, device: str, cores: int | None) -> DevicePeaks | None:
@@ -360,8 +362,10 @@ def device_peaks(peaks: Peaks, backend: str, device: str, cores: int | None) -> 
     measured = MachinePeaks(products(peaks), slopes(peaks))
     places = [roof.place for roof in measured.roofs if roof.place.device == device]
     threads = cores if device == "cpu" and cores else max((place.threads for place in places), default=0)
-    here = {place.precision: place for place in places if device != "cpu" or place.threads == threads}
-    rates = {name: roof.best_flop_per_s for name, place in here.items() if (roof := measured.product(place))}
+    place_by_precision = {place.precision: place for place in places if device != "cpu" or place.threads == threads}
+    rates = {
+        name: roof.best_flop_per_s for name, place in place_by_precision.items() if (roof := measured.product(place))
+    }
     slope = measured.slope(ComputePlace(device, "float32", threads))
     if not rates and slope is None:
         return None

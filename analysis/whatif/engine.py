@@ -115,9 +115,9 @@ def typical(program: Program) -> Pick:
     nodes = program.graph.nodes
     durations = [0.0 if node.kind is NodeKind.WAIT else _mean(node.durations_ns) for node in nodes]
     for members in program.members:
-        shortest = [min(values) for values in zip(*(nodes[one].durations_ns for one in members), strict=False)]
-        for one in members:
-            durations[one] = _mean(shortest)
+        shortest = [min(values) for values in zip(*(nodes[member].durations_ns for member in members), strict=False)]
+        for member in members:
+            durations[member] = _mean(shortest)
     return Pick(durations, [_mean(node.gaps_ns) for node in nodes])
 
 
@@ -151,7 +151,7 @@ def _without_sharing(program: Program, picks: Sequence[Pick]) -> list[StepTimes]
     before, before_last, members = program.before, program.before_last, program.members
     count = len(before)
     last = [0.0] * count
-    found = []
+    step_times = []
     for pick in picks:
         durations, gaps = durations_of(program, pick), pick.gaps_ns
         ready, starts, ends = [0.0] * count, [0.0] * count, [0.0] * count
@@ -174,9 +174,9 @@ def _without_sharing(program: Program, picks: Sequence[Pick]) -> list[StepTimes]
             begin = max(ready[node] for node in nodes)
             for node in nodes:
                 starts[node], ends[node] = begin, begin + durations[node]
-        found.append(StepTimes(ready, starts, ends))
+        step_times.append(StepTimes(ready, starts, ends))
         last = ends
-    return found
+    return step_times
 
 
 def _shared(program: Program, picks: Sequence[Pick]) -> list[StepTimes]:
@@ -185,7 +185,7 @@ def _shared(program: Program, picks: Sequence[Pick]) -> list[StepTimes]:
     simulation = Simulation(program, durations, gaps)
     simulation.run()
     count = len(program.before)
-    cuts = [slice(at, at + count) for at in range(0, len(durations), count)]
+    cuts = [slice(start, start + count) for start in range(0, len(durations), count)]
     return [StepTimes(simulation.ready[cut], simulation.starts[cut], simulation.ends[cut]) for cut in cuts]
 
 
@@ -201,27 +201,27 @@ class Cores:
         self._at = self._done = 0.0  # the time of the last change, and the work done by then by what has run always
         self._running: list[tuple[float, int]] = []
 
-    def add(self, at: float, instance: int, work: float) -> None:
+    def add(self, now: float, instance: int, work: float) -> None:
         """Start an instance."""
-        self._done = done = self._done + (at - self._at) * self._speed
+        self._done = done = self._done + (now - self._at) * self._speed
         running = self._running
         heappush(running, (done + work, instance))
-        self._change(at, self._demand + self.demands[instance])
+        self._change(now, self._demand + self.demands[instance])
 
-    def pop(self, at: float) -> int:
+    def pop(self, now: float) -> int:
         """End the instance that ends at this time, `next_end`, and return it."""
         self._done, instance = heappop(self._running)
-        self._change(at, self._demand - self.demands[instance])
+        self._change(now, self._demand - self.demands[instance])
         return instance
 
-    def _change(self, at: float, demand: float) -> None:
+    def _change(self, now: float, demand: float) -> None:
         """Set the speed for what runs from now on, and with it the next end."""
-        self._at = at
+        self._at = now
         if running := self._running:
             self._demand = demand
             self._speed = speed = 1.0 if demand <= self._cores else self._cores / demand
-            left = running[0][0] - self._done
-            self.next_end = at + left / speed if left > 0 else at
+            work_left = running[0][0] - self._done
+            self.next_end = now + work_left / speed if work_left > 0 else now
         else:
             self._demand, self._speed, self.next_end = 0.0, 1.0, inf  # exactly 0: rounding does not accumulate
 
@@ -239,33 +239,37 @@ class Links:
         self._left: dict[int, float] = {}
         self._speeds: dict[int, float] = {}
 
-    def add(self, at: float, instance: int, work: float) -> None:
+    def add(self, now: float, instance: int, work: float) -> None:
         """Start the transfer of a collective's instance."""
-        self._advance(at)
+        self._advance(now)
         self._left[instance] = work
         self._plan()
 
-    def pop(self, at: float) -> int:
+    def pop(self, now: float) -> int:
         """End the instance that ends at this time, `next_end`, and return it."""
-        self._advance(at)
-        instance = min(self._left, key=lambda one: (self._left[one] / self._speeds[one], one))
+        self._advance(now)
+        instance = min(self._left, key=lambda instance: (self._left[instance] / self._speeds[instance], instance))
         del self._left[instance]
         self._plan()
         return instance
 
-    def _advance(self, at: float) -> None:
+    def _advance(self, now: float) -> None:
         for instance in self._left:
-            self._left[instance] -= (at - self._at) * self._speeds.get(instance, 0.0)
-        self._at = at
+            self._left[instance] -= (now - self._at) * self._speeds.get(instance, 0.0)
+        self._at = now
 
     def _plan(self) -> None:
-        left, count = self._left, len(self._ranks)
+        work_left, count = self._left, len(self._ranks)
         if self._uniform:
-            self._speeds = dict.fromkeys(left, 1 / max(1, len(left)))
+            self._speeds = dict.fromkeys(work_left, 1 / max(1, len(work_left)))
         else:
-            sharing = Counter(rank for one in left for rank in self._ranks[one % count])
-            self._speeds = {one: 1 / max(sharing[rank] for rank in self._ranks[one % count]) for one in left}
-        self.next_end = min((self._at + max(0.0, left[one]) / self._speeds[one] for one in left), default=inf)
+            sharing = Counter(rank for instance in work_left for rank in self._ranks[instance % count])
+            self._speeds = {
+                instance: 1 / max(sharing[rank] for rank in self._ranks[instance % count]) for instance in work_left
+            }
+        self.next_end = min(
+            (self._at + max(0.0, work_left[instance]) / self._speeds[instance] for instance in work_left), default=inf
+        )
 
 
 class Queue:
@@ -300,7 +304,7 @@ class Simulation:
         later = [count + len(before) for count, before in zip(first, program.before_last, strict=True)]
         self._unmet = first + later * (steps - 1)
         members = len(program.members)
-        self._missing = [len(one) for one in program.members] * steps
+        self._missing = [len(collective_nodes) for collective_nodes in program.members] * steps
         self._begins = [0.0] * (members * steps)
         # Times with codes: an instance that arrives, total + a collective's, or `_ended` + one that ends in its queue.
         self._events: list[tuple[float, int]] = []
@@ -308,7 +312,9 @@ class Simulation:
         cores, demands = float(program.graph.header.cores or 0), [node.cores for node in program.graph.nodes] * steps
         hosts = sorted({host for host in program.hosts if host >= 0})
         self._cores = {host: Cores(cores, demands) for host in hosts}
-        ranks = [tuple(program.graph.nodes[node].rank for node in one) for one in program.members]
+        ranks = [
+            tuple(program.graph.nodes[node].rank for node in collective_nodes) for collective_nodes in program.members
+        ]
         self._links = Links(ranks) if program.links_shared else None
         self._queues = [Queue(at_a_time) for at_a_time in program.queues]
         for instance in reversed(range(total)):
@@ -316,9 +322,11 @@ class Simulation:
                 self._queues[queue].waiting.append(instance)
         self._nodes, roles = nodes, [_role(program, node) for node in range(nodes)]
         self._roles = roles * steps
-        own = [self._cores[host] if role == ON_CORES else None for role, host in zip(roles, program.hosts, strict=True)]
+        cores_of_step = [
+            self._cores[host] if role == ON_CORES else None for role, host in zip(roles, program.hosts, strict=True)
+        ]
         self._ended = total + len(self._begins)  # codes of events from here on are ends
-        self._cores_of = own * steps + [None] * (len(self._begins) + total)
+        self._cores_of = cores_of_step * steps + [None] * (len(self._begins) + total)
 
     def run(self) -> None:
         """Simulate. Raises `GraphError` if an instance can never start."""
@@ -337,37 +345,37 @@ class Simulation:
         ready, starts, durations = self.ready, self.starts, self._durations
         resources: list[Cores | Links] = [*self._cores.values(), *([self._links] if self._links else [])]
         while True:
-            at, source = (events[0][0] if events else inf), None
+            now, source = (events[0][0] if events else inf), None
             for resource in resources:
-                if resource.next_end < at:
-                    at, source = resource.next_end, resource
+                if resource.next_end < now:
+                    now, source = resource.next_end, resource
             if source is not None:
                 if source is self._links:
-                    self._end(source.pop(at), at)
+                    self._end(source.pop(now), now)
                 else:
-                    stack.append((source.pop(at), at))
+                    stack.append((source.pop(now), now))
             elif events:
                 code = heappop(events)[1]
                 if (cores := cores_of[code]) is not None:
-                    ready[code] = starts[code] = at
-                    cores.add(at, code, durations[code])
+                    ready[code] = starts[code] = now
+                    cores.add(now, code, durations[code])
                     continue
-                self._arrive(code, at)
+                self._arrive(code, now)
             else:
                 break
             if stack:
                 self._propagate()
 
-    def _arrive(self, code: int, at: float) -> None:
+    def _arrive(self, code: int, now: float) -> None:
         """Handle an event that does not start work on cores."""
         if code >= self._ended:
-            self._stack.append((code - self._ended, at))
+            self._stack.append((code - self._ended, now))
         elif code >= len(self._durations):
-            self._transfer(code - len(self._durations), at)
+            self._transfer(code - len(self._durations), now)
         else:
             queue = self._queues[self._program.queue_of[code % self._nodes]]
             queue.released.add(code)
-            self._serve(queue, at)
+            self._serve(queue, now)
 
     def _propagate(self) -> None:
         """Follow known ends to all that they release."""
@@ -394,40 +402,40 @@ class Simulation:
 
     def _release(self, instance: int) -> None:
         """Handle that all predecessors of an instance have ended."""
-        role, at = self._roles[instance], self._latest[instance]
+        role, ready = self._roles[instance], self._latest[instance]
         if role == QUEUED:
-            heappush(self._events, (at, instance))
+            heappush(self._events, (ready, instance))
             return
-        at += self._gaps[instance]
+        ready += self._gaps[instance]
         if role == COLLECTIVE:
-            self._join(instance, at)
+            self._join(instance, ready)
         elif role == ALONE or not self._durations[instance]:
-            self.ready[instance] = self.starts[instance] = at
-            self._stack.append((instance, at + self._durations[instance]))
+            self.ready[instance] = self.starts[instance] = ready
+            self._stack.append((instance, ready + self._durations[instance]))
         else:
-            heappush(self._events, (at, instance))
+            heappush(self._events, (ready, instance))
 
-    def _serve(self, queue: Queue, at: float) -> None:
+    def _serve(self, queue: Queue, now: float) -> None:
         """Start what a lane that runs several nodes at a time can start now."""
         nodes = self._nodes
         while queue.free and queue.waiting and queue.waiting[-1] in queue.released:
             instance = queue.waiting.pop()
             queue.released.remove(instance)
             queue.free -= 1
-            begin = at + self._gaps[instance]
+            begin = now + self._gaps[instance]
             if self._program.collective_of[instance % nodes] >= 0:
                 self._join(instance, begin)
             else:
                 self.ready[instance] = self.starts[instance] = begin
                 heappush(self._events, (begin + self._durations[instance], self._ended + instance))
 
-    def _join(self, instance: int, at: float) -> None:
+    def _join(self, instance: int, now: float) -> None:
         """Count a rank that is ready for its collective, and start it if all are."""
-        self.ready[instance] = at
+        self.ready[instance] = now
         step, node = divmod(instance, self._nodes)
         number = self._program.collective_of[node]
         collective = step * len(self._program.members) + number
-        self._begins[collective] = begin = max(self._begins[collective], at)
+        self._begins[collective] = begin = max(self._begins[collective], now)
         self._missing[collective] -= 1
         if self._missing[collective]:
             return
@@ -438,23 +446,23 @@ class Simulation:
             latency = min(duration, self._program.latencies_ns[number])
             heappush(self._events, (begin + latency, len(self._durations) + collective))
 
-    def _transfer(self, collective: int, at: float) -> None:
+    def _transfer(self, collective: int, now: float) -> None:
         """Let a collective, whose latency has passed, use the link."""
         step, number = divmod(collective, len(self._program.members))
         node = self._program.members[number][0]
         work = self._durations[step * self._nodes + node] - self._program.latencies_ns[number]
         if work > 0 and self._links is not None:
-            self._links.add(at, collective, work)
+            self._links.add(now, collective, work)
         else:
-            self._end(collective, at)
+            self._end(collective, now)
 
-    def _end(self, collective: int, at: float) -> None:
+    def _end(self, collective: int, now: float) -> None:
         """End a collective for all its ranks."""
         step, number = divmod(collective, len(self._program.members))
         for node in self._program.members[number]:
             instance = step * self._nodes + node
             self.starts[instance] = self._begins[collective]
-            self._stack.append((instance, at))
+            self._stack.append((instance, now))
 
 
 def spans(graph: Graph, schedule: Schedule, *, first_worker: int = 0) -> Iterator[Span]:
@@ -491,13 +499,15 @@ def _step(worker: int, step: int, start_ns: int, duration_ns: int) -> Span:
 def _spans(intervals: Iterable[Interval], step: int, first_worker: int) -> Iterator[Span]:
     """Yield a span for each node, on a track of its lane; nodes of a lane that overlap get several tracks."""
     tracks: dict[tuple[int, TrackKind], list[tuple[str, int]]] = defaultdict(list)  # lane and end of each track
-    for node, start, duration in sorted(intervals, key=lambda one: (one[1], one[0].number)):
+    for node, start, duration in sorted(intervals, key=lambda interval: (interval[1], interval[0].number)):
         if (kind := KINDS.get(node.kind)) is None:
             continue
         ends = tracks[node.rank, kind]
-        at = next((at for at, (lane, end) in enumerate(ends) if lane == node.lane and end <= start), len(ends))
-        ends[at : at + 1] = [(node.lane, start + duration)]
+        lane_number = next(
+            (index for index, (lane, end) in enumerate(ends) if lane == node.lane and end <= start), len(ends)
+        )
+        ends[lane_number : lane_number + 1] = [(node.lane, start + duration)]
         phase = Phase(node.phase) if node.phase in PHASES else None
-        track = Track(first_worker + node.rank, kind, at)
+        track = Track(first_worker + node.rank, kind, lane_number)
         size = node.collective.bytes if node.collective else node.bytes
         yield Span(track, node.name, node.name, start, duration, phase, node.layer, step, size_bytes=size)

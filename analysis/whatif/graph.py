@@ -166,10 +166,10 @@ def checked(graph: Graph) -> Graph:
         raise GraphError(f"{graph.header.source}: contains no step")
     if not count:
         raise GraphError(f"{graph.header.source}: contains no operation")
-    for at, node in enumerate(graph.nodes):
+    for position, node in enumerate(graph.nodes):
         name = f"{graph.header.source}: node {node.number} ({node.name!r}, rank {node.rank}, {node.lane})"
-        if node.number != at:
-            raise GraphError(f"{name}: is at position {at}; nodes are numbered 0, 1, 2, ... in their order")
+        if node.number != position:
+            raise GraphError(f"{name}: is at position {position}; nodes are numbered 0, 1, 2, ... in their order")
         if not node.durations_ns:
             raise GraphError(f"{name}: has no duration")
         if any(value < 0 for value in (*node.durations_ns, *node.gaps_ns)):

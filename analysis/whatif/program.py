@@ -53,20 +53,20 @@ class Program:
     @cached_property
     def after(self) -> list[tuple[int, ...]]:
         """What waits for each node: numbers of nodes, for those of the next step plus the number of nodes, last."""
-        found: list[list[int]] = [[] for _ in self.before]
-        for node, others in enumerate(self.before):
-            for other in others:
-                found[other].append(node)
-        for node, others in enumerate(self.before_last):
-            for other in others:
-                found[other].append(node + len(found))
-        return [tuple(one) for one in found]
+        after: list[list[int]] = [[] for _ in self.before]
+        for node, earlier in enumerate(self.before):
+            for other in earlier:
+                after[other].append(node)
+        for node, earlier in enumerate(self.before_last):
+            for other in earlier:
+                after[other].append(node + len(after))
+        return [tuple(nodes_after) for nodes_after in after]
 
     @cached_property
     def order(self) -> list[int]:
         """The tasks in an order in which each follows all that it waits for. Raises `GraphError` for a cycle."""
         count, collective_of = len(self.before), self.collective_of
-        task_of = [one if one_of < 0 else count + one_of for one, one_of in enumerate(collective_of)]
+        task_of = [node if one_of < 0 else count + one_of for node, one_of in enumerate(collective_of)]
         following: list[list[int]] = [[] for _ in range(count + len(self.members))]
         waiting = [0] * len(following)
         for node, before in enumerate(self.before):
@@ -75,17 +75,17 @@ class Program:
                 waiting[task_of[node]] += 1
         tasks = set(task_of)
         ready = [task for task in sorted(tasks, reverse=True) if not waiting[task]]
-        found = []
+        ordered = []
         while ready:
-            found.append(task := ready.pop())
+            ordered.append(task := ready.pop())
             for other in following[task]:
                 waiting[other] -= 1
                 if not waiting[other]:
                     ready.append(other)
-        if len(found) < len(tasks):
+        if len(ordered) < len(tasks):
             blocked = min(task for task in tasks if waiting[task])
             raise blocked_error(self, blocked if blocked < count else self.members[blocked - count][0])
-        return found
+        return ordered
 
 
 def blocked_error(program: Program, number: int) -> GraphError:
@@ -123,7 +123,7 @@ def program_of(graph: Graph) -> Program:
         before_last=before_last,
         collective_of=collective_of,
         members=members,
-        latencies_ns=[_latency_ns(header, nodes[one[0]]) for one in members],
+        latencies_ns=[_latency_ns(header, nodes[collective_nodes[0]]) for collective_nodes in members],
         hosts=_hosts(graph),
         queue_of=queue_of,
         queues=queues,
@@ -144,18 +144,18 @@ def _collectives(graph: Graph) -> tuple[list[int], list[tuple[int, ...]]]:
     members: list[list[int]] = []
     collective_of = [-1] * len(graph.nodes)
     for node in graph.nodes:
-        if (one := node.collective) is None:
+        if (collective := node.collective) is None:
             continue
-        at = numbers.setdefault((one.group, one.ordinal), len(members))
-        if at == len(members):
+        index = numbers.setdefault((collective.group, collective.ordinal), len(members))
+        if index == len(members):
             members.append([])
-        members[at].append(node.number)
-        collective_of[node.number] = at
-    for (group, ordinal), at in numbers.items():
-        nodes = [graph.nodes[number] for number in members[at]]
+        members[index].append(node.number)
+        collective_of[node.number] = index
+    for (group, ordinal), index in numbers.items():
+        nodes = [graph.nodes[number] for number in members[index]]
         present = [node.rank for node in nodes]
-        wanted = {rank for node in nodes if node.collective for rank in node.collective.ranks}
-        if missing := wanted - set(present) - set(graph.header.missing_ranks):
+        ranks = {rank for node in nodes if node.collective for rank in node.collective.ranks}
+        if missing := ranks - set(present) - set(graph.header.missing_ranks):
             raise GraphError(
                 f"{graph.header.source}: collective {ordinal} of group {group!r} ({nodes[0].name!r}) has no node of"
                 f" rank {min(missing)}; its trace has fewer collectives than that of rank {present[0]}"
@@ -165,13 +165,15 @@ def _collectives(graph: Graph) -> tuple[list[int], list[tuple[int, ...]]]:
             raise GraphError(
                 f"{graph.header.source}: collective {ordinal} of group {group!r} has two nodes of rank {rank}"
             )
-    return collective_of, [tuple(one) for one in members]
+    return collective_of, [tuple(collective_nodes) for collective_nodes in members]
 
 
 def _latency_ns(header: Header, node: Node) -> float:
     """Return the part of a collective's time in which it does not need the link's rate."""
-    one = node.collective
-    return latency_s(header.link, one.operation, len(one.ranks)) * 1e9 if one and header.link else 0.0
+    collective = node.collective
+    return (
+        latency_s(header.link, collective.operation, len(collective.ranks)) * 1e9 if collective and header.link else 0.0
+    )
 
 
 def host_of(header: Header, rank: int) -> int:
@@ -196,10 +198,10 @@ def _hosts(graph: Graph) -> list[int]:
             at_a_time = graph.header.parallel_lanes.get(node.lane, 1)
             key = host_of(graph.header, node.rank), node.rank, node.lane
             most[key] = max(most[key], node.cores * at_a_time)
-    wanted: dict[int, float] = defaultdict(float)
+    demand_by_host: dict[int, float] = defaultdict(float)
     for (host, _, _), demand in most.items():
-        wanted[host] += demand
-    short = {host for host, demand in wanted.items() if demand > cores}
+        demand_by_host[host] += demand
+    short = {host for host, demand in demand_by_host.items() if demand > cores}
     hosts = [host_of(graph.header, node.rank) for node in graph.nodes]
     return [host if host in short and needs_cores(node) else -1 for host, node in zip(hosts, graph.nodes, strict=True)]
 
@@ -210,4 +212,6 @@ def _links_shared(graph: Graph, members: Sequence[Sequence[int]]) -> bool:
     for numbers in members:
         for number in numbers:
             lanes[graph.nodes[number].rank].add(graph.nodes[number].lane)
-    return any(sum(graph.header.parallel_lanes.get(lane, 1) for lane in found) > 1 for found in lanes.values())
+    return any(
+        sum(graph.header.parallel_lanes.get(lane, 1) for lane in host_lanes) > 1 for host_lanes in lanes.values()
+    )

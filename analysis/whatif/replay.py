@@ -182,12 +182,12 @@ def held_out(graph: Graph) -> tuple[HeldOut, ...]:
         )
     graph = exclusive(graph)
     program = program_of(graph)
-    found = []
+    predictions = []
     first = 1 if len(times) - 2 >= LEAST_HELD_OUT else 0
     for step in range(first, len(times) - 1):
         predicted_s = run(program, [of_step(graph, step)] * STEPS).step_time_ns / 1e9
-        found.append(HeldOut(step + 1, predicted_s, times[step + 1], times[step]))
-    return tuple(found)
+        predictions.append(HeldOut(step + 1, predicted_s, times[step + 1], times[step]))
+    return tuple(predictions)
 
 
 def critical_path(program: Program, schedule: Schedule, pick: Pick) -> tuple[PathPart, ...]:
@@ -220,20 +220,32 @@ def critical_path(program: Program, schedule: Schedule, pick: Pick) -> tuple[Pat
 def _last_ready(program: Program, ready: Sequence[float], node: int) -> int:
     """Return the node that a collective waited for; the node itself if it is not one of a collective."""
     number = program.collective_of[node]
-    return node if number < 0 else max(program.members[number], key=lambda one: (ready[one], one == node))
+    return (
+        node
+        if number < 0
+        else max(program.members[number], key=lambda candidate: (ready[candidate], candidate == node))
+    )
 
 
 def _binding(program: Program, schedule: Schedule, step: int, node: int) -> tuple[int, int] | None:
     """Return the step and number of the node whose end let this one start; None if there is none."""
     latest = schedule.steps[step].ready_ns[node] * (1 + 1e-12)
-    found = [(step, other) for other in program.before[node]]
+    candidates = [(step, other) for other in program.before[node]]
     if step:
-        found += [(step - 1, other) for other in program.before_last[node]]
+        candidates += [(step - 1, other) for other in program.before_last[node]]
     if (queue := program.queue_of[node]) >= 0:
-        same = [other for other, one in enumerate(program.queue_of) if one == queue]
-        found += [(at, other) for at in (step, step - 1) if at >= 0 for other in same if (at, other) < (step, node)]
-    ended = [one for one in found if schedule.steps[one[0]].ends_ns[one[1]] <= latest]
-    return max(ended, key=lambda one: (schedule.steps[one[0]].ends_ns[one[1]], one), default=None)
+        same_queue = [other for other, node_queue in enumerate(program.queue_of) if node_queue == queue]
+        candidates += [
+            (candidate_step, other)
+            for candidate_step in (step, step - 1)
+            if candidate_step >= 0
+            for other in same_queue
+            if (candidate_step, other) < (step, node)
+        ]
+    ended = [candidate for candidate in candidates if schedule.steps[candidate[0]].ends_ns[candidate[1]] <= latest]
+    return max(
+        ended, key=lambda candidate: (schedule.steps[candidate[0]].ends_ns[candidate[1]], candidate), default=None
+    )
 
 
 def exposed_communication_ns(graph: Graph, schedule: Schedule) -> list[float]:
@@ -257,14 +269,14 @@ def exposed_communication_ns(graph: Graph, schedule: Schedule) -> list[float]:
 
 def _only(spans: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]) -> float:
     """Return the length of the union of `spans` outside the others."""
-    changes = [(at, sign, 0) for one in spans for at, sign in ((one[0], 1), (one[1], -1))]
-    changes += [(at, 0, sign) for one in others for at, sign in ((one[0], 1), (one[1], -1))]
+    changes = [(time, sign, 0) for interval in spans for time, sign in ((interval[0], 1), (interval[1], -1))]
+    changes += [(time, 0, sign) for interval in others for time, sign in ((interval[0], 1), (interval[1], -1))]
     total = last = 0.0
     inside = hidden = 0
-    for at, span, other in sorted(changes):
+    for time, span, other in sorted(changes):
         if inside and not hidden:
-            total += at - last
-        last, inside, hidden = at, inside + span, hidden + other
+            total += time - last
+        last, inside, hidden = time, inside + span, hidden + other
     return total
 
 
@@ -275,37 +287,37 @@ def _shares(path: Sequence[PathPart], schedule: Schedule, name: Callable[[Node],
         times_ns[name(part.node)] += part.end_ns - part.start_ns - part.shared_ns
         times_ns[SHARING] += part.shared_ns
         times_ns[GAP] += part.gap_ns
-    whole = schedule.step_time_ns or 1.0
-    found = [Share(str(key), value / 1e9, value / whole) for key, value in times_ns.items() if value > 0]
-    return tuple(sorted(found, key=lambda one: (-one.time_s, one.name)))
+    whole_ns = schedule.step_time_ns or 1.0
+    shares = [Share(str(key), value / 1e9, value / whole_ns) for key, value in times_ns.items() if value > 0]
+    return tuple(sorted(shares, key=lambda share: (-share.time_s, share.name)))
 
 
 def _spaced(steps: Sequence[int], most: int) -> list[int]:
     """Return at most so many of the steps, evenly spaced."""
     if len(steps) <= most:
         return list(steps)
-    return [steps[at * len(steps) // most] for at in range(most)]
+    return [steps[index * len(steps) // most] for index in range(most)]
 
 
 def _resampled(program: Program, picks: dict[int, Pick], count: int, seed: int) -> list[float]:
     """Return the times of last steps of replays whose steps are drawn at random; a draw is replayed once."""
     draws = random.Random(seed)
     steps = list(picks)
-    known: dict[tuple[int, ...], float] = {}
+    time_by_draw: dict[tuple[int, ...], float] = {}
     times = []
     for _ in range(max(1, count)):
         drawn = tuple(draws.choice(steps) for _ in range(STEPS))
-        if drawn not in known:
-            known[drawn] = run(program, [picks[step] for step in drawn]).step_time_ns
-        times.append(known[drawn])
+        if drawn not in time_by_draw:
+            time_by_draw[drawn] = run(program, [picks[step] for step in drawn]).step_time_ns
+        times.append(time_by_draw[drawn])
     return sorted(times)
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    at = share * (len(ordered) - 1)
-    low = int(at)
+    position = share * (len(ordered) - 1)
+    low = int(position)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
 def exclusive(graph: Graph) -> Graph:
@@ -317,11 +329,14 @@ def exclusive(graph: Graph) -> Graph:
     for step in range(max(len(node.durations_ns) for node in graph.nodes)):
         for number, value in _work(program, step).items():
             durations[number][step] = round(value)
-        for at, value in _transfers(program, step).items():
-            for number in program.members[at]:
+        for transfer, value in _transfers(program, step).items():
+            for number in program.members[transfer]:
                 if step < len(durations[number]):
                     durations[number][step] = round(value)
-    nodes = [replace(node, durations_ns=tuple(one)) for node, one in zip(graph.nodes, durations, strict=True)]
+    nodes = [
+        replace(node, durations_ns=tuple(node_durations))
+        for node, node_durations in zip(graph.nodes, durations, strict=True)
+    ]
     return Graph(replace(graph.header, exclusive=True), tuple(nodes))
 
 
@@ -336,27 +351,27 @@ def _measured(program: Program, number: int, step: int) -> Interval | None:
 def _work(program: Program, step: int) -> dict[int, float]:
     """Return the work of each node that needs cores of a machine that has too few, in ns of an undisturbed node."""
     cores = float(program.graph.header.cores or 0)
-    found: dict[int, float] = {}
+    work_by_node: dict[int, float] = {}
     for host in {host for host in program.hosts if host >= 0}:
         changes: list[tuple[float, int, int]] = []
-        for number, one in enumerate(program.hosts):
-            if one == host and (interval := _measured(program, number, step)):
+        for number, node_host in enumerate(program.hosts):
+            if node_host == host and (interval := _measured(program, number, step)):
                 changes += [(interval[0], 1, number), (interval[1], -1, number)]
         # At one time ends come first, except those of a node that begins then.
         changes.sort(key=lambda change: (change[0], change[1], change[2]))
-        at = done = demand = 0.0
+        now = served = demand = 0.0
         begun: dict[int, float] = {}
         ended: set[int] = set()
         for time, sign, number in changes:
-            done += (time - at) * (1.0 if demand <= cores else cores / demand)
-            at = time
+            served += (time - now) * (1.0 if demand <= cores else cores / demand)
+            now = time
             if sign < 0 and number not in begun:  # a duration of 0
                 ended.add(number)
-                found[number] = 0.0
+                work_by_node[number] = 0.0
             elif number not in ended:
                 demand += sign * program.graph.nodes[number].cores
-                found[number] = done - begun.setdefault(number, done)
-    return found
+                work_by_node[number] = served - begun.setdefault(number, served)
+    return work_by_node
 
 
 def _transfers(program: Program, step: int) -> dict[int, float]:
@@ -365,22 +380,24 @@ def _transfers(program: Program, step: int) -> dict[int, float]:
         return {}
     intervals: dict[int, Interval] = {}
     totals: dict[int, float] = {}
-    for at, members in enumerate(program.members):
-        known = [one for number in members if (one := _measured(program, number, step))]
-        if len(known) == len(members):
-            begin, end = min(known, key=lambda one: one[1] - one[0])
-            totals[at] = min(program.latencies_ns[at], end - begin)
-            intervals[at] = begin + totals[at], end
-    times = sorted({time for one in intervals.values() for time in one})
-    order = sorted(intervals, key=lambda at: intervals[at][0], reverse=True)
+    for transfer, members in enumerate(program.members):
+        measured = [interval for number in members if (interval := _measured(program, number, step))]
+        if len(measured) == len(members):
+            begin, end = min(measured, key=lambda interval: interval[1] - interval[0])
+            totals[transfer] = min(program.latencies_ns[transfer], end - begin)
+            intervals[transfer] = begin + totals[transfer], end
+    times = sorted({time for interval in intervals.values() for time in interval})
+    order = sorted(intervals, key=lambda transfer: intervals[transfer][0], reverse=True)
     running: list[int] = []
     for begin, end in pairwise(times):
         while order and intervals[order[-1]][0] <= begin:
             running.append(order.pop())
-        running = [at for at in running if intervals[at][1] > begin]
-        sharing = Counter(rank for at in running for rank in _ranks(program, program.members[at]))
-        for at in running:
-            totals[at] += (end - begin) / max(sharing[rank] for rank in _ranks(program, program.members[at]))
+        running = [transfer for transfer in running if intervals[transfer][1] > begin]
+        sharing = Counter(rank for transfer in running for rank in _ranks(program, program.members[transfer]))
+        for transfer in running:
+            totals[transfer] += (end - begin) / max(
+                sharing[rank] for rank in _ranks(program, program.members[transfer])
+            )
     return totals
 
 

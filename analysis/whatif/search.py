@@ -149,8 +149,8 @@ def parse(text: str) -> Families:
 def _families(name: str) -> Sequence[str]:
     if name == ALL_FAMILIES:
         return FAMILIES
-    known = ALIASES.get(name, name)
-    if known not in FAMILIES:
+    family = ALIASES.get(name, name)
+    if family not in FAMILIES:
         near = (
             difflib.get_close_matches(name, [*FAMILIES, *ALIASES, ALL_FAMILIES, FROM_FUSION], n=1)
             if len(name) <= 64
@@ -160,7 +160,7 @@ def _families(name: str) -> Sequence[str]:
             f"did you mean {near[0]}?" if near else f"known are {', '.join((*FAMILIES, ALL_FAMILIES, FROM_FUSION))}"
         )
         raise WhatIfError(f"--search: {name!r} is not known; {advice}")
-    return (known,)
+    return (family,)
 
 
 def search(graph: Graph, families: Families, inputs: SearchInputs) -> FamilyTrajectories:
@@ -177,15 +177,15 @@ def search(graph: Graph, families: Families, inputs: SearchInputs) -> FamilyTraj
         current = registry.apply(graph, [registry.read(text) for text in applied])
         baseline = replay(current)
         try:
-            found = _searched(current, name, families, inputs, applied)
+            trajectory = _searched(current, name, families, inputs, applied)
         except GraphError as error:
-            found = skipped(name, baseline, error)
-        trajectories.append(found)
-        if found.best is None:
+            trajectory = skipped(name, baseline, error)
+        trajectories.append(trajectory)
+        if trajectory.best is None:
             continue
-        strategies = [_together(one, settings) for one in found.strategies] + strategies
-        applied = found.best.what_ifs
-        settings |= found.best.settings or {}
+        strategies = [_together(strategy, settings) for strategy in trajectory.strategies] + strategies
+        applied = trajectory.best.what_ifs
+        settings |= trajectory.best.settings or {}
     return FamilyTrajectories(tuple(trajectories), tuple(strategies))
 
 
@@ -204,7 +204,7 @@ def _searched(graph: Graph, name: str, families: Families, inputs: SearchInputs,
 def _blocks(graph: Graph, applied: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the layers of the blocks that have been fused."""
     choices = [registry.read(text) for text in applied]
-    parts = [part for one in choices if one.what_if is OP_FUSION for part in one.value]
+    parts = [part for choice in choices if choice.what_if is OP_FUSION for part in choice.value]
     return [layers for layers, _ in layers_in(graph, OP_FUSION.name, parts)]
 
 
@@ -224,20 +224,20 @@ def search_layers(graph: Graph, family: str, ratios: Mapping[str, float], *, bef
     if not ratios:
         return skipped(family, baseline, "no gain has been probed")
     name = WHAT_IFS[family]
-    found = layers_in(graph, name, [LayerRatio(text, ratio) for text, ratio in ratios.items()])
-    layers = {text: frozenset(own) for text, (own, _) in zip(ratios, found, strict=True)}
+    layers_and_ratios = layers_in(graph, name, [LayerRatio(text, ratio) for text, ratio in ratios.items()])
+    layers = {text: frozenset(own_layers) for text, (own_layers, _) in zip(ratios, layers_and_ratios, strict=True)}
     critical = critical_nodes(baseline)
-    candidates = [text for text, own in layers.items() if any(belongs(node, own) for node in critical)]
+    candidates = [text for text, own_layers in layers.items() if any(belongs(node, own_layers) for node in critical)]
     if not candidates:
         return skipped(family, baseline, "no operation of a layer with a probed gain is on the critical path")
     trials = TrialCollector(graph, tuple(before))
     alone = {text: trials.replayed([f"{name}={text}:{ratios[text]:g}"]) for text in candidates}
     chosen: list[str] = []
     lowest = step_time_s(graph)
-    for text in sorted(candidates, key=lambda one: (alone[one], one)):
+    for text in sorted(candidates, key=lambda part_text: (alone[part_text], part_text)):
         if any(layers[text] & layers[other] for other in chosen):
             continue
-        parts = ",".join(f"{one}:{ratios[one]:g}" for one in (*chosen, text))
+        parts = ",".join(f"{part_text}:{ratios[part_text]:g}" for part_text in (*chosen, text))
         time = trials.replayed([f"{name}={parts}"]) if chosen else alone[text]
         if time < lowest * (1 - LEAST_GAIN):
             chosen.append(text)
@@ -247,7 +247,7 @@ def search_layers(graph: Graph, family: str, ratios: Mapping[str, float], *, bef
 
 def _ranked(trials: Sequence[ReplayedTrial]) -> list[ReplayedTrial]:
     """Return the trials, fastest first; of equal ones the one with fewer layers, which was tried first."""
-    return sorted(trials, key=lambda one: one.step_time_s)
+    return sorted(trials, key=lambda trial: trial.step_time_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,13 +289,13 @@ def search_memory(graph: Graph, use: WorkerMemory, budget_bytes: int, *, before:
         return skipped(
             MEMORY, baseline, f"no setting fits: the least predicted peak is {least} bytes, above {budget_bytes}"
         )
-    ranked = sorted(trials.found, key=lambda one: one.step_time_s)[:BEST]
-    strategies = (strategy_of(graph, one.what_ifs, before) for one in ranked)
+    ranked = sorted(trials.found, key=lambda candidate: candidate.step_time_s)[:BEST]
+    strategies = (strategy_of(graph, trial.what_ifs, before) for trial in ranked)
     return Trajectory(
         MEMORY,
         baseline.step_time_s,
         tuple(trials.found),
-        tuple(sorted(strategies, key=lambda one: one.step_time_s)),
+        tuple(sorted(strategies, key=lambda candidate: candidate.step_time_s)),
         before=tuple(before),
         screened_s=step_time_s(graph),
     )
@@ -337,7 +337,7 @@ def search_fusion(
     except GraphError as error:
         return skipped(NAME, baseline, error)
     tried = _Search(graph, sums, TrialCollector(graph, tuple(before)), most_replays)
-    sizes = [one.bytes for one in sums.gradients]
+    sizes = [gradient.bytes for gradient in sums.gradients]
     if graph.header.backend == "tensorflow":
         for size, partition in _packs(sizes, most_replays):
             tried.time_of(partition, f"{NAME}={size}b")
@@ -362,9 +362,11 @@ class _Search:
     def ranked(self) -> list[ReplayedTrial]:
         """Return all partitions, best first; of those that are equally fast the ones with fewer collectives."""
         limit = min(self._times.values()) * (1 + EQUALLY_FAST)
-        fast = sorted((one for one, time in self._times.items() if time <= limit), key=len)
-        others = sorted((one for one, time in self._times.items() if time > limit), key=self._times.__getitem__)
-        return [ReplayedTrial((self._texts[one],), self._times[one], False) for one in (*fast, *others)]
+        fast = sorted((partition for partition, time in self._times.items() if time <= limit), key=len)
+        slow = sorted(
+            (partition for partition, time in self._times.items() if time > limit), key=self._times.__getitem__
+        )
+        return [ReplayedTrial((self._texts[partition],), self._times[partition], False) for partition in (*fast, *slow)]
 
     def collectives(self) -> dict[tuple[str, ...], int]:
         """Return the number of collectives of each trial, by its what-ifs."""
@@ -375,7 +377,7 @@ class _Search:
         yield tuple(len(group) for group in self._sums.groups)
         yield (len(sizes),)
         if fused:
-            yield _of_blocks([one.layer for one in self._sums.gradients], fused)
+            yield _of_blocks([gradient.layer for gradient in self._sums.gradients], fused)
         yield from earliest(self._ready(), self._time(sizes), MOST_BUCKETS)
         for number in range(MOST_CAPACITIES):
             cap_mb = sum(sizes) / (1 << 20) / 2**number
@@ -398,7 +400,7 @@ class _Search:
     def improve(self) -> None:
         """Take the best neighbour of the best partition while that is faster."""
         while len(self._times) < self._most:
-            best = min(self._times, key=lambda one: (self._times[one], len(one)))
+            best = min(self._times, key=lambda partition: (self._times[partition], len(partition)))
             before = self._times[best]
             for partition in neighbours(best):
                 self.time_of(partition)
@@ -410,8 +412,8 @@ class _Search:
         schedule = simulate(self._graph)
         ends, begin = schedule.ends_ns, schedule.begin_ns
         return [
-            max(ends[number] for numbers in one.ready.values() for number in numbers) - begin
-            for one in self._sums.gradients
+            max(ends[number] for numbers in gradient.ready.values() for number in numbers) - begin
+            for gradient in self._sums.gradients
         ]
 
     def _time(self, sizes: Sequence[int]) -> Callable[[int, int], float]:
@@ -419,24 +421,27 @@ class _Search:
         link = of_trace(self._graph)
         factors = corrections(self._graph, self._sums, link)
         factor = sum(factors) / len(factors) * 1e9
-        one = next(iter(self._sums.collectives[0].values())).collective
+        collective = next(iter(self._sums.collectives[0].values())).collective
         ends = [0]
         for size in sizes:
             ends.append(ends[-1] + size)
-        ranks, operation = (len(one.ranks), one.operation) if one else (2, "all_reduce")
+        ranks, operation = (len(collective.ranks), collective.operation) if collective else (2, "all_reduce")
         return lambda begin, end: factor * time_s(link, operation, ranks, ends[end] - ends[begin])
 
 
 def _packs(sizes: Sequence[int], most: int) -> list[tuple[int, Partition]]:
     """Return sizes of packs that make different packs, the largest first, at most so many; 0 is a single pack."""
-    found: dict[Partition, int] = {}
+    size_by_partition: dict[Partition, int] = {}
     totals = {sum(sizes[begin:end]) for begin in range(len(sizes)) for end in range(begin + 1, len(sizes) + 1)}
     # A pack is closed when it is larger than its limit: just below a sum it takes no more than that.
     for size in (0, *sorted({total - 1 for total in totals if total > 1}, reverse=True)):
-        found.setdefault(tuple(len(group) for group in tf_packs(sizes, size)), size)
-    partitions = list(found)
+        size_by_partition.setdefault(tuple(len(group) for group in tf_packs(sizes, size)), size)
+    partitions = list(size_by_partition)
     count = min(len(partitions), most)
-    return [(found[one], one) for one in (partitions[at * len(partitions) // count] for at in range(count))]
+    return [
+        (size_by_partition[partition], partition)
+        for partition in (partitions[index * len(partitions) // count] for index in range(count))
+    ]
 
 
 def _counts(partition: Partition) -> str:
@@ -448,7 +453,7 @@ def _counts(partition: Partition) -> str:
 
 def _of_blocks(layers: Sequence[str | None], blocks: Sequence[Sequence[str]]) -> Partition:
     """Return a bucket for the successive gradients of each fused block, and one for each other gradient."""
-    block_of = {layer: at for at, block in enumerate(blocks) for layer in block}
+    block_of = {layer: index for index, block in enumerate(blocks) for layer in block}
     sizes: list[int] = []
     last: int | None = None
     for layer in layers:
@@ -467,11 +472,11 @@ def earliest(ready: Sequence[float], time: Callable[[int, int], float], most_buc
     `ready` is when each gradient is complete, `time(i, j)` how long the sum of gradients i to j - 1 takes.
     """
     count = len(ready)
-    complete = [max(ready[: at + 1]) for at in range(count)]
+    complete = [max(ready[: index + 1]) for index in range(count)]
     took = [[time(begin, end) if begin < end else 0.0 for end in range(count + 1)] for begin in range(count)]
-    ends = [0.0 if not at else inf for at in range(count + 1)]
+    ends = [0.0 if not index else inf for index in range(count + 1)]
     choices: list[list[int]] = []
-    found = []
+    partitions = []
     for buckets in range(1, min(most_buckets, count) + 1):
         following, chosen = [inf] * (count + 1), [0] * (count + 1)
         for end in range(buckets, count + 1):
@@ -482,8 +487,8 @@ def earliest(ready: Sequence[float], time: Callable[[int, int], float], most_buc
                     following[end], chosen[end] = finish, begin
         ends = following
         choices.append(chosen)
-        found.append(_traced(choices, count))
-    return found
+        partitions.append(_traced(choices, count))
+    return partitions
 
 
 def _traced(choices: Sequence[Sequence[int]], count: int) -> Partition:
@@ -497,13 +502,13 @@ def _traced(choices: Sequence[Sequence[int]], count: int) -> Partition:
 
 def neighbours(partition: Partition) -> list[Partition]:
     """Return partitions that differ by a moved boundary, a merged pair of buckets or a bucket cut in the middle."""
-    found: list[Partition] = []
-    for at, (left, right) in enumerate(pairwise(partition)):
+    changed: list[Partition] = []
+    for index, (left, right) in enumerate(pairwise(partition)):
         for moved in (-1, 1):
             if left + moved > 0 and right - moved > 0:
-                found.append((*partition[:at], left + moved, right - moved, *partition[at + 2 :]))
-        found.append((*partition[:at], left + right, *partition[at + 2 :]))
-    for at, size in enumerate(partition):
+                changed.append((*partition[:index], left + moved, right - moved, *partition[index + 2 :]))
+        changed.append((*partition[:index], left + right, *partition[index + 2 :]))
+    for index, size in enumerate(partition):
         if size > 1:
-            found.append((*partition[:at], size // 2, size - size // 2, *partition[at + 1 :]))
-    return found
+            changed.append((*partition[:index], size // 2, size - size // 2, *partition[index + 1 :]))
+    return changed

@@ -76,7 +76,11 @@ class Trajectory:
     def better(self) -> list[tuple[int, ReplayedTrial]]:
         """The trials that were better than what the search began from and all before them, with their numbers."""
         limit_s = self.baseline_s if self.screened_s is None else self.screened_s
-        return [(at, one) for at, one in enumerate(self.trials, 1) if one.is_better and _is_faster(one, limit_s)]
+        return [
+            (number, trial)
+            for number, trial in enumerate(self.trials, 1)
+            if trial.is_better and _is_faster(trial, limit_s)
+        ]
 
     @property
     def best(self) -> Strategy | None:
@@ -94,7 +98,7 @@ class TrialCollector:
 
     def add(self, what_if: str | Sequence[str], step_time_s: float) -> bool:
         """Add a trial; return whether it is the fastest until now."""
-        lowest = min((one.step_time_s for one in self.found), default=float("inf"))
+        lowest = min((trial.step_time_s for trial in self.found), default=float("inf"))
         texts = (what_if,) if isinstance(what_if, str) else tuple(what_if)
         self.found.append(ReplayedTrial(texts, step_time_s, step_time_s < lowest))
         return step_time_s < lowest
@@ -116,38 +120,40 @@ class TrialCollector:
 
         With `collectives`, their number for each trial, those of equally fast strategies are better that have fewer.
         """
-        ranked = sorted(self.found, key=lambda one: one.step_time_s) if order is None else list(order)
+        ranked = sorted(self.found, key=lambda trial: trial.step_time_s) if order is None else list(order)
         screened_s = step_time_s(self.graph)
-        found = Trajectory(family, baseline.step_time_s, tuple(self.found), before=self.before, screened_s=screened_s)
-        best = [one.what_ifs for one in ranked if _is_faster(one, screened_s)][:BEST]
-        improved = [one.what_ifs for _, one in found.better][-MOST_STRATEGIES:]
+        trajectory = Trajectory(
+            family, baseline.step_time_s, tuple(self.found), before=self.before, screened_s=screened_s
+        )
+        best = [trial.what_ifs for trial in ranked if _is_faster(trial, screened_s)][:BEST]
+        improved = [trial.what_ifs for _, trial in trajectory.better][-MOST_STRATEGIES:]
         strategies = [strategy_of(self.graph, texts, self.before) for texts in dict.fromkeys((*best, *improved))]
-        faster = [one for one in strategies if _is_faster(one, baseline.step_time_s)]
+        faster = [strategy for strategy in strategies if _is_faster(strategy, baseline.step_time_s)]
         counts = {(*self.before, *texts): count for texts, count in (collectives or {}).items()}
-        return replace(found, strategies=tuple(_best_first(faster, counts)))
+        return replace(trajectory, strategies=tuple(_best_first(faster, counts)))
 
 
-def _is_faster(one: ReplayedTrial | Strategy, than_s: float) -> bool:
-    return one.step_time_s < than_s * (1 - LEAST_GAIN)
+def _is_faster(candidate: ReplayedTrial | Strategy, than_s: float) -> bool:
+    return candidate.step_time_s < than_s * (1 - LEAST_GAIN)
 
 
-def _best_first(found: Sequence[Strategy], collectives: Mapping[tuple[str, ...], int]) -> list[Strategy]:
+def _best_first(strategies: Sequence[Strategy], collectives: Mapping[tuple[str, ...], int]) -> list[Strategy]:
     """Return the fastest first; of those that are equally fast, the ones with fewer collectives, if that is known."""
-    ordered = sorted(found, key=lambda one: one.step_time_s)
+    ordered = sorted(strategies, key=lambda strategy: strategy.step_time_s)
     if not ordered or not collectives:
         return ordered
     limit_s = ordered[0].step_time_s * (1 + EQUALLY_FAST)
-    fast = [one for one in ordered if one.step_time_s <= limit_s]
-    return [*sorted(fast, key=lambda one: collectives[one.what_ifs]), *ordered[len(fast) :]]
+    fast = [strategy for strategy in ordered if strategy.step_time_s <= limit_s]
+    return [*sorted(fast, key=lambda strategy: collectives[strategy.what_ifs]), *ordered[len(fast) :]]
 
 
 def strategy_of(graph: Graph, what_ifs: Sequence[str], before: Sequence[str] = ()) -> Strategy:
     """Return the strategy of what-ifs of a graph, which `before` have made from the traced one. Raises `GraphError`."""
     choices = [registry.read(text) for text in what_ifs]
-    found = replay(registry.apply(graph, choices))
+    replayed = replay(registry.apply(graph, choices))
     realised = registry.realised(graph, choices)
     numerics = any(registry.read(text).what_if.changes_numerics for text in (*before, *what_ifs))
-    times = found.step_time_s, found.low_s, found.high_s
+    times = replayed.step_time_s, replayed.low_s, replayed.high_s
     return Strategy((*before, *what_ifs), realised.settings, *times, realised.reason, numerics)
 
 

@@ -151,10 +151,12 @@ def judge_again(
     if len(first.rounds) > 1:
         raise ValueError("verification: has been recalibrated already; a second recalibration would fit the noise")
     rows = {row.name: row for row in first.rounds[0].rows}
-    same = all(name in rows and geometric_of(one) == rows[name].measured for name, one in measurements.items())
-    if same and not set(measurements) & set(predictions) - set(fitted):
+    same_measured = all(
+        name in rows and geometric_of(measurement) == rows[name].measured for name, measurement in measurements.items()
+    )
+    if same_measured and not set(measurements) & set(predictions) - set(fitted):
         raise ValueError("verification: every setting was used for the recalibration; measure again or leave some out")
-    second = _round(predictions, measurements, first.limits, fitted if same else ())
+    second = _round(predictions, measurements, first.limits, fitted if same_measured else ())
     return Verification((*first.rounds, second), recalibration, first.limits)
 
 
@@ -263,16 +265,19 @@ def _reasons(rows: Sequence[SettingCheck], verdict: PredictionVerdict) -> list[s
     for row in rows:
         if row.verdict is verdict:
             names.setdefault(row.reason, []).append(row.name)
-    every = "every setting"
-    return [f"{every if 1 < len(own) == len(rows) else ' and '.join(own)}: {reason}" for reason, own in names.items()]
+    all_settings = "every setting"
+    return [
+        f"{all_settings if 1 < len(setting_names) == len(rows) else ' and '.join(setting_names)}: {reason}"
+        for reason, setting_names in names.items()
+    ]
 
 
 def _regret(chosen: Measurement, best: Measurement) -> Estimate:
     """Return the time of the chosen setting by that of the best one, over common blocks."""
-    found = of_logs(list(paired_logs(chosen.step_times_s, best.step_times_s).values()))
-    if found is not None:
-        return found
-    times = [geometric_of(one) for one in (chosen, best)]
+    paired_ratio = of_logs(list(paired_logs(chosen.step_times_s, best.step_times_s).values()))
+    if paired_ratio is not None:
+        return paired_ratio
+    times = [geometric_of(measurement) for measurement in (chosen, best)]
     ratio = times[0].centre / times[1].centre if times[0] and times[1] else 1.0
     return Estimate(ratio, None, None, 0)
 
@@ -284,7 +289,7 @@ def loss_agrees(base: Sequence[float], changed: Sequence[float], limits: ErrorLi
     """
     if not base or not changed:
         return None
-    if not all(math.isfinite(one) for one in (*base, *changed)):
+    if not all(math.isfinite(loss) for loss in (*base, *changed)):
         return False
     middle = median(base)
     allowed = max((limits or ErrorLimits()).loss * abs(middle), max(base) - min(base))
@@ -303,18 +308,18 @@ def _differ(first: SettingCheck, second: SettingCheck) -> bool:
 
 def _distinguishable(rows: Sequence[SettingCheck]) -> list[SettingCheck]:
     """Return settings of which each is slower than the one before by more than their noise, from the fastest on."""
-    found: list[SettingCheck] = []
-    for row in sorted(rows, key=lambda one: (one.measured.centre, one.name)):
-        if not found or _differ(found[-1], row):
-            found.append(row)
-    return found
+    distinct: list[SettingCheck] = []
+    for row in sorted(rows, key=lambda row: (row.measured.centre, row.name)):
+        if not distinct or _differ(distinct[-1], row):
+            distinct.append(row)
+    return distinct
 
 
 def _pairs_in_order(rows: Sequence[SettingCheck]) -> float | None:
-    pairs = [(one, other) for one, other in combinations(rows, 2) if _differ(one, other)]
+    pairs = [(row, other) for row, other in combinations(rows, 2) if _differ(row, other)]
     right = [
-        (one.measured.centre < other.measured.centre) == (one.predicted.step_time_s < other.predicted.step_time_s)
-        for one, other in pairs
+        (row.measured.centre < other.measured.centre) == (row.predicted.step_time_s < other.predicted.step_time_s)
+        for row, other in pairs
     ]
     return sum(right) / len(right) if right else None
 
@@ -327,7 +332,7 @@ def _spearman(rows: Sequence[SettingCheck]) -> float | None:
     second = _ranks([row.measured.centre for row in rows])
     middle = (len(rows) + 1) / 2
     product = sum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
-    squares = math.prod(sum((one - middle) ** 2 for one in ranks) for ranks in (first, second))
+    squares = math.prod(sum((rank - middle) ** 2 for rank in ranks) for ranks in (first, second))
     return product / math.sqrt(squares) if squares else None
 
 

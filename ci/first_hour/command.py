@@ -82,27 +82,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace, folder: Path) -> int:
     arguments = checked(args)
-    there = _unused(arguments, options.warehouse_options(args))
+    warehouse_service = _unused(arguments, options.warehouse_options(args))
     hour = Hour(
-        there,
-        Uploader(f"bigquery://{there.dataset}", _given(args, flags.IMPERSONATE, flags.MAXIMUM_BYTES_BILLED)),
+        warehouse_service,
+        Uploader(
+            f"bigquery://{warehouse_service.dataset}", _given(args, flags.IMPERSONATE, flags.MAXIMUM_BYTES_BILLED)
+        ),
         Folders(folder, datetime.now(UTC)),
         _given(args, flags.LOCATION, flags.APPEND_ONLY),
         args.results,
     )
-    done, interrupted = all_steps(steps(hour), teardown(there, keep=arguments.keep))
-    _write(Report("BigQuery", _about(there, hour), done, arguments.project), arguments.report)
-    return 130 if interrupted else exit_code(done)
+    done_steps, interrupted = all_steps(steps(hour), teardown(warehouse_service, keep=arguments.keep))
+    _write(Report("BigQuery", _about(warehouse_service, hour), done_steps, arguments.project), arguments.report)
+    return 130 if interrupted else exit_code(done_steps)
 
 
 def _unused(arguments: Arguments, reached: Options) -> Service:
     """Return the service at a dataset that does not exist. Raises `UploadError`."""
     with as_upload_errors("look for the dataset"):
-        there = service.opened(arguments.project, arguments.dataset, reached)
-        if left := service.require_unused(there):
-            print(f"removing datasets of an interrupted run of this command: {', '.join(left)}")
-            there.drop()
-    return there
+        warehouse_service = service.opened(arguments.project, arguments.dataset, reached)
+        if datasets := service.require_unused(warehouse_service):
+            print(f"removing datasets of an interrupted run of this command: {', '.join(datasets)}")
+            warehouse_service.drop()
+    return warehouse_service
 
 
 def checked(args: argparse.Namespace) -> Arguments:
@@ -115,21 +117,21 @@ def checked(args: argparse.Namespace) -> Arguments:
     return Arguments(args.project, args.dataset, args.report, args.keep)
 
 
-def all_steps(every: Iterable[CheckStep], last: CheckStep) -> tuple[list[Done], bool]:
+def all_steps(check_steps: Iterable[CheckStep], last: CheckStep) -> tuple[list[Done], bool]:
     """Run the steps, and the last one in any case; return their results, and whether Ctrl-C interrupted them."""
-    done: list[Done] = []
+    done_steps: list[Done] = []
     interrupted = False
-    for step in every:
+    for step in check_steps:
         try:
-            done.append(run(step))
+            done_steps.append(run(step))
         except KeyboardInterrupt:
             interrupted = True
-            done.append(Done(step.name, step.expected, StepResult(StepOutcome.NOT_RUN, "interrupted"), 0.0))
-        if interrupted or (step.essential and done[-1].found.outcome is StepOutcome.FAILED):
+            done_steps.append(Done(step.name, step.expected, StepResult(StepOutcome.NOT_RUN, "interrupted"), 0.0))
+        if interrupted or (step.essential and done_steps[-1].found.outcome is StepOutcome.FAILED):
             break
     with _uninterrupted():
-        done.append(run(last))
-    return done, interrupted
+        done_steps.append(run(last))
+    return done_steps, interrupted
 
 
 def run(step: CheckStep) -> Done:
@@ -138,29 +140,30 @@ def run(step: CheckStep) -> Done:
     began, code = time.monotonic(), 1
     try:
         with as_upload_errors(step.name):
-            found = step.run()
+            step_result = step.run()
     except UploadError as error:
-        found = StepResult(StepOutcome.FAILED, str(error))
+        step_result = StepResult(StepOutcome.FAILED, str(error))
     except Exception as error:  # noqa: BLE001 - datasets must be removed and the report written
-        found = StepResult(StepOutcome.FAILED, f"{type(error).__name__}: {error}")
+        step_result = StepResult(StepOutcome.FAILED, f"{type(error).__name__}: {error}")
     if step.essential:
-        code = int(found.figures.get("code", 1))
-    done = Done(step.name, step.expected, found, time.monotonic() - began, code if code in (2, 3) else 1)
-    print(f" {found.outcome}, {done.duration_s:.1f} s: {found.summary}", flush=True)
-    return done
+        code = int(step_result.figures.get("code", 1))
+    done_step = Done(step.name, step.expected, step_result, time.monotonic() - began, code if code in (2, 3) else 1)
+    print(f" {step_result.outcome}, {done_step.duration_s:.1f} s: {step_result.summary}", flush=True)
+    return done_step
 
 
-def teardown(there: Service, *, keep: bool) -> CheckStep:
+def teardown(warehouse_service: Service, *, keep: bool) -> CheckStep:
     """Return the step that removes both datasets, or leaves them with --keep."""
 
     def remove() -> StepResult:
         if keep:
-            there.mark(made_here=False)
-            commands = " && ".join(f"bq rm -r -f -d {name.replace('.', ':')}" for name in there.datasets)
+            warehouse_service.mark(made_here=False)
+            commands = " && ".join(f"bq rm -r -f -d {name.replace('.', ':')}" for name in warehouse_service.datasets)
             return StepResult(StepOutcome.OK, f"not removed (--keep); remove them with: {commands}")
-        left = there.drop()
+        remaining = warehouse_service.drop()
         return StepResult(
-            StepOutcome.FAILED if left else StepOutcome.OK, f"still there: {', '.join(left)}" if left else "removed"
+            StepOutcome.FAILED if remaining else StepOutcome.OK,
+            f"still there: {', '.join(remaining)}" if remaining else "removed",
         )
 
     return CheckStep("teardown", "both datasets are removed, or left in place with --keep", remove)
@@ -172,13 +175,13 @@ def _write(report: Report, path: Path) -> None:
     print(f"{report.title}\nreport: {path} and {path.with_suffix('.json')}")
 
 
-def _about(there: Service, hour: Hour) -> dict[str, str]:
+def _about(warehouse_service: Service, hour: Hour) -> dict[str, str]:
     """Return the environment for the report: service, dataset, options and versions."""
     names = ("keras-matrix", "google-cloud-bigquery", "google-api-core", "google-auth")
     return {
-        "service": f"emulator at {there.emulator}" if there.emulator else "Google's BigQuery",
+        "service": f"emulator at {warehouse_service.emulator}" if warehouse_service.emulator else "Google's BigQuery",
         "date": f"{hour.folders.began:%Y-%m-%d %H:%M} UTC",
-        "dataset": there.dataset,
+        "dataset": warehouse_service.dataset,
         "options": " ".join((*hour.init_options, *hour.uploader.options)),
         "results": "synthetic" if hour.own_results is None else "the user's own, and synthetic ones",
         "versions": ", ".join(f"{name} {metadata.version(name)}" for name in names),
@@ -186,16 +189,16 @@ def _about(there: Service, hour: Hour) -> dict[str, str]:
     }
 
 
-def _given(args: argparse.Namespace, *wanted: flags.Flag) -> tuple[str, ...]:
-    """Return the given options of `wanted`, as arguments for `uploader`."""
-    found: list[str] = []
-    for flag in wanted:
+def _given(args: argparse.Namespace, *forwarded: flags.Flag) -> tuple[str, ...]:
+    """Return the given options of `forwarded`, as arguments for `uploader`."""
+    words: list[str] = []
+    for flag in forwarded:
         value = getattr(args, flag.key)
         if value is True:
-            found.append(f"--{flag.name}")
+            words.append(f"--{flag.name}")
         elif value not in (None, False, flag.default):
-            found.append(f"--{flag.name}={value}")
-    return tuple(found)
+            words.append(f"--{flag.name}={value}")
+    return tuple(words)
 
 
 @contextmanager

@@ -40,11 +40,11 @@ def queries(service: Service, folders: Folders) -> StepResult:
     costs = [
         service.cost(name, question.sql, choice.parameters(question.sql)) for name, question in questions().items()
     ]
-    over = [one.name for one in costs if not one.within_estimate]
+    over = [cost.name for cost in costs if not cost.within_estimate]
     summary = f"{len(costs)} queries, billed: {_total(costs)}"
     if over:
         summary += f"; {', '.join(over)} read more than the dry run said"
-    figures = {"queries": [{**asdict(one), "cost_usd": one.cost_usd} for one in costs]}
+    figures = {"queries": [{**asdict(cost), "cost_usd": cost.cost_usd} for cost in costs]}
     return StepResult(StepOutcome.FAILED if over else StepOutcome.OK, summary, figures=figures)
 
 
@@ -61,21 +61,23 @@ def expiry(service: Service, folders: Folders) -> StepResult:
 
 def _limits(service: Service, folders: Folders) -> list[str]:
     """Return a line for each expiration, except that of staging tables."""
-    found, retained_from = service.expiry(), service.retained_from()
-    limits = (("tables", found.tables_days), ("partitions", found.partitions_days))
-    lines = [f"new {what} of the dataset expire after {days_text(days)}" for what, days in limits if days is not None]
+    dataset_expiry, retained_from = service.expiry(), service.retained_from()
+    limits = (("tables", dataset_expiry.tables_days), ("partitions", dataset_expiry.partitions_days))
+    lines = [f"new {noun} of the dataset expire after {days_text(days)}" for noun, days in limits if days is not None]
     if retained_from is not None:
         dropped = _dropped(folders, retained_from)
         lines.append(f"{dropped:,} rows that were pushed are of days before {retained_from}, which have expired")
-    return [*found.expiring, *lines]
+    return [*dataset_expiry.expiring, *lines]
 
 
 def place(service: Service) -> StepResult:
     """Report the location and the mode of the datasets."""
     locations, mode = service.locations(), service.mode(CELLS)
-    where = " and ".join(dict.fromkeys(one or NOT_REPORTED for one in locations))
-    known = {one.casefold() for one in locations if one is not None}
-    return StepResult(StepOutcome.OK if len(known) <= 1 else StepOutcome.FAILED, f"location: {where}; {mode}")
+    locations_text = " and ".join(dict.fromkeys(location or NOT_REPORTED for location in locations))
+    known_locations = {location.casefold() for location in locations if location is not None}
+    return StepResult(
+        StepOutcome.OK if len(known_locations) <= 1 else StepOutcome.FAILED, f"location: {locations_text}; {mode}"
+    )
 
 
 def rights(service: Service) -> StepResult:
@@ -97,8 +99,8 @@ def jobs(service: Service, since: datetime) -> StepResult:
     most = 0
     for job in service.jobs(since):
         counts[job.job_type] += 1
-        one = int(getattr(job, "total_bytes_billed", None) or 0)
-        billed, most = billed + one, max(most, one)
+        job_billed = int(getattr(job, "total_bytes_billed", None) or 0)
+        billed, most = billed + job_billed, max(most, job_billed)
         if job.error_result:
             errors[str(job.error_result.get("reason"))] += 1
     shown = NOT_REPORTED if service.emulator and not billed else amount(billed)
@@ -116,8 +118,8 @@ def amount(count: int | None) -> str:
 
 
 def _total(costs: list[QueryCost]) -> str:
-    known = [one.billed_bytes for one in costs if one.billed_bytes is not None]
-    return amount(sum(known)) if known else NOT_REPORTED
+    billed = [cost.billed_bytes for cost in costs if cost.billed_bytes is not None]
+    return amount(sum(billed)) if billed else NOT_REPORTED
 
 
 def _newest_cell(folders: Folders) -> str:
@@ -126,5 +128,5 @@ def _newest_cell(folders: Folders) -> str:
 
 
 def _dropped(folders: Folders, retained_from: str) -> int:
-    every, retained = (sum(map(len, keys_of(folders.all, day).values())) for day in (None, retained_from))
-    return every - retained
+    all_keys, retained = (sum(map(len, keys_of(folders.all, day).values())) for day in (None, retained_from))
+    return all_keys - retained

@@ -43,16 +43,16 @@ class Report(first_hour_steps.Report):
         return anonymous(super().json(), self.project)
 
     def _queries(self) -> str:
-        found = [query for one in self.done for query in one.found.figures.get("queries", [])]
+        queries = [query for done_step in self.done for query in done_step.found.figures.get("queries", [])]
         rows = [
             (
                 query["name"],
                 f"{query['rows']:,}",
                 f"{query['duration_s']:.2f} s",
-                *(_size(query[f"{what}_bytes"]) for what in ("dry_run", "processed", "billed")),
+                *(_size(query[f"{measure}_bytes"]) for measure in ("dry_run", "processed", "billed")),
                 NOT_REPORTED if query["cost_usd"] is None else f"{query['cost_usd']:.5f} USD",
             )
-            for query in found
+            for query in queries
         ]
         return table(("query", "rows", "time", "dry run", "read", "billed", "cost"), rows) if rows else ""
 

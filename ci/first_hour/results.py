@@ -65,13 +65,13 @@ class Folders:
         """The folder with every pushed run."""
         return self.root / "all"
 
-    def make_base(self, own: Path | None) -> None:
+    def make_base(self, own_results: Path | None) -> None:
         """Fill the first folder: with a copy of a user's runs, or with synthetic ones."""
-        if own is None:
+        if own_results is None:
             for days_ago in (OLD_DAYS, 1):
                 self._store(self.base, days_ago)
         else:
-            for run in Results(own).runs():
+            for run in Results(own_results).runs():
                 shutil.copytree(run.folder, self.base / run.run_id, symlinks=True)
         self._add_to_all([self.base])
 
@@ -107,12 +107,12 @@ def keys_of(results: Path, retained_from: str | None = None) -> dict[str, Counte
 
     Rows of days before `retained_from` are excluded: their partitions have expired.
     """
-    found: dict[str, Counter[Key]] = {table.name: Counter() for table in TABLES}
+    keys: dict[str, Counter[Key]] = {table.name: Counter() for table in TABLES}
     for row in _rows(results):
         values = json.loads(row.line)
         if retained_from is None or values["day"] >= retained_from:
-            found[row.table.name][(*(values.get(name) for name in row.table.key), values["row_hash"])] += 1
-    return found
+            keys[row.table.name][(*(values.get(name) for name in row.table.key), values["row_hash"])] += 1
+    return keys
 
 
 def _rows(results: Path) -> Iterator[WarehouseRow]:
@@ -124,5 +124,5 @@ def _rows(results: Path) -> Iterator[WarehouseRow]:
 
 
 def _findings(run: Run) -> Iterator[WarehouseRow]:
-    if (found := findings.load(run)) is not None:
-        yield from rows.of_findings(found)
+    if (run_findings := findings.load(run)) is not None:
+        yield from rows.of_findings(run_findings)

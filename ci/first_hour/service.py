@@ -67,11 +67,11 @@ class Service:
         """Return the existing datasets by name."""
         from google.api_core.exceptions import NotFound
 
-        found = {}
+        datasets = {}
         for name in self.datasets:
             with suppress(NotFound):
-                found[name] = self.client.get_dataset(name, **_call())
-        return found
+                datasets[name] = self.client.get_dataset(name, **_call())
+        return datasets
 
     def mark(self, *, made_here: bool) -> None:
         """Add or remove the label that marks the datasets as created by this command, which may then remove them."""
@@ -118,12 +118,12 @@ class Service:
 
     def staging_days(self) -> float | None:
         """Return the days until a staging table expires, infinity for never; None without a staging dataset."""
-        found = self.there().get(self.datasets[1])
-        return None if found is None else _days(found.default_table_expiration_ms) or math.inf
+        staging = self.there().get(self.datasets[1])
+        return None if staging is None else _days(staging.default_table_expiration_ms) or math.inf
 
     def retained_from(self) -> str | None:
         """Return the first day whose partition has not expired; None if partitions never expire."""
-        limits = [_days(one.time_partitioning.expiration_ms) for one in self._tables() if one.time_partitioning]
+        limits = [_days(table.time_partitioning.expiration_ms) for table in self._tables() if table.time_partitioning]
         shortest = min((days for days in limits if days is not None), default=None)
         if shortest is None:
             return None
@@ -132,21 +132,21 @@ class Service:
 
     def mode(self, table: Table) -> str:
         """Return the mode of the dataset: append-only if a table's name is a view."""
-        found = self.client.get_table(f"{self.dataset}.{table.name}", **_call())
-        return APPEND_ONLY if found.table_type == "VIEW" else WITH_DML
+        stored_table = self.client.get_table(f"{self.dataset}.{table.name}", **_call())
+        return APPEND_ONLY if stored_table.table_type == "VIEW" else WITH_DML
 
     def locations(self) -> list[str | None]:
         """Return the location of each dataset; None if the service does not report it."""
-        found = [one.location for one in self.there().values()]
-        return [str(one) if one not in (None, "None") else None for one in found]
+        locations = [dataset.location for dataset in self.there().values()]
+        return [str(location) if location not in (None, "None") else None for location in locations]
 
     def rights(self, table: str) -> list[str] | None:
         """Return which required permissions the account has on a table; None if the service does not report them."""
         from google.api_core.exceptions import GoogleAPICallError
 
         try:
-            found = self.client.get_table(f"{self.dataset}.{table}", **_call())
-            granted = self.client.test_iam_permissions(found, list(NEEDED), **_call()).get("permissions", [])
+            stored_table = self.client.get_table(f"{self.dataset}.{table}", **_call())
+            granted = self.client.test_iam_permissions(stored_table, list(NEEDED), **_call()).get("permissions", [])
         except GoogleAPICallError:
             return None
         return sorted(set(NEEDED) & set(granted))
@@ -157,8 +157,8 @@ class Service:
 
     def jobs(self, since: datetime) -> list[Any]:
         """Return the jobs of this program since a time, newest first."""
-        found = self.client.list_jobs(min_creation_time=since, **_call())
-        return [job for job in found if (job.labels or {}).get("program") == LABELS["program"]]
+        jobs = self.client.list_jobs(min_creation_time=since, **_call())
+        return [job for job in jobs if (job.labels or {}).get("program") == LABELS["program"]]
 
     def _run(self, sql: str, parameters: Mapping[str, Scalar] | None = None, *, dry_run: bool = False) -> Any:
         """Start a statement and return its job; a dry run is complete immediately."""
@@ -215,24 +215,24 @@ def plain_client(project: str, options: Options) -> Any:
     except ImportError as error:
         raise BadInput("ci/bigquery needs the extra `bigquery`: pip install '.[bigquery]'") from error
     if os.environ.get(EMULATOR):
-        found: Any = credentials.AnonymousCredentials()
+        chosen_credentials: Any = credentials.AnonymousCredentials()
     else:
-        found, _ = default(scopes=[SCOPE])
+        chosen_credentials, _ = default(scopes=[SCOPE])
         if options.impersonate is not None:
-            found = impersonated_credentials.Credentials(found, options.impersonate, [SCOPE])
-    return bigquery.Client(project, credentials=found, location=options.location)
+            chosen_credentials = impersonated_credentials.Credentials(chosen_credentials, options.impersonate, [SCOPE])
+    return bigquery.Client(project, credentials=chosen_credentials, location=options.location)
 
 
 def require_unused(service: Service) -> list[str]:
     """Return existing datasets of an interrupted run of this command. Raises `BadInput` for any other dataset."""
-    found = service.there()
+    datasets = service.there()
     mark = MADE_BY.items()
-    if others := [name for name, one in found.items() if not mark <= (one.labels or {}).items()]:
+    if foreign := [name for name, dataset in datasets.items() if not mark <= (dataset.labels or {}).items()]:
         raise BadInput(
-            f"--dataset: {others[0]} exists and was not created by this command, which removes its datasets at the "
+            f"--dataset: {foreign[0]} exists and was not created by this command, which removes its datasets at the "
             "end; name one that does not exist"
         )
-    return sorted(found)
+    return sorted(datasets)
 
 
 def today() -> date:

@@ -60,8 +60,10 @@ def init(hour: Hour) -> StepResult:
     ended = hour.uploader.run("init", *hour.init_options)
     if ended.code:
         return failed(ended)
-    made = [line for line in ended.output.splitlines() if line.startswith(("dataset ", "table ", "view "))]
-    return StepResult(StepOutcome.OK, f"{len(made)} datasets, tables and views created", tuple(_unmarked(hour.service)))
+    created = [line for line in ended.output.splitlines() if line.startswith(("dataset ", "table ", "view "))]
+    return StepResult(
+        StepOutcome.OK, f"{len(created)} datasets, tables and views created", tuple(_unmarked(hour.service))
+    )
 
 
 def _unmarked(service: Service) -> Iterator[str]:
@@ -123,7 +125,7 @@ def concurrent_pushes(hour: Hour) -> StepResult:
             ended = hour.uploader.push(folder)
         if ended.code:
             return failed(ended)
-    codes = ", ".join(str(one.code) for one in firsts)
+    codes = ", ".join(str(ended.code) for ended in firsts)
     return _each_row_once(hour, f"{len(firsts)} at once ended with {codes}", tuple(lines))
 
 
@@ -141,8 +143,8 @@ def count(hour: Hour) -> StepResult:
 def push_without_outbox(hour: Hour) -> StepResult:
     """Push again after removing the outbox."""
     shutil.rmtree(outbox_folder(hour.uploader.address, hour.folders.base))
-    found = _nothing_new(hour.uploader.push(hour.folders.base))
-    return _each_row_once(hour, found.summary) if found.outcome is StepOutcome.OK else found
+    pushed = _nothing_new(hour.uploader.push(hour.folders.base))
+    return _each_row_once(hour, pushed.summary) if pushed.outcome is StepOutcome.OK else pushed
 
 
 def repair(hour: Hour) -> StepResult:
@@ -171,23 +173,26 @@ def failed(ended: Ended) -> StepResult:
     )
 
 
-def difference(expected: Counter[Key], found: Counter[Key]) -> dict[str, int]:
+def difference(expected: Counter[Key], actual: Counter[Key]) -> dict[str, int]:
     """Return how many keys are lost, duplicated or altered; a key ends with the hash of its row."""
-    here, there = _by_key(expected), _by_key(found)
+    expected_hashes, actual_hashes = _by_key(expected), _by_key(actual)
     return {
-        "expected": len(here),
-        "lost": len(here.keys() - there.keys()),
-        "foreign": len(there.keys() - here.keys()),
-        "duplicated": sum(len(hashes) > 1 for hashes in there.values()),
-        "altered": sum(set(there[key]) != set(here[key]) for key in here.keys() & there.keys()),
+        "expected": len(expected_hashes),
+        "lost": len(expected_hashes.keys() - actual_hashes.keys()),
+        "foreign": len(actual_hashes.keys() - expected_hashes.keys()),
+        "duplicated": sum(len(hashes) > 1 for hashes in actual_hashes.values()),
+        "altered": sum(
+            set(actual_hashes[key]) != set(expected_hashes[key])
+            for key in expected_hashes.keys() & actual_hashes.keys()
+        ),
     }
 
 
 def _by_key(rows: Counter[Key]) -> dict[Key, list[object]]:
-    found: dict[Key, list[object]] = {}
+    hashes: dict[Key, list[object]] = {}
     for *key, row_hash in rows.elements():
-        found.setdefault(tuple(key), []).append(row_hash)
-    return found
+        hashes.setdefault(tuple(key), []).append(row_hash)
+    return hashes
 
 
 def _nothing_new(ended: Ended) -> StepResult:

@@ -27,8 +27,8 @@ class Ended:
     @property
     def new(self) -> int | None:
         """The number of rows that a push added; None if it printed none."""
-        found = COUNTS.search(self.output)
-        return int(found[1].replace(",", "")) if found else None
+        match = COUNTS.search(self.output)
+        return int(match[1].replace(",", "")) if match else None
 
     @property
     def last_line(self) -> str:

@@ -71,9 +71,9 @@ class Job:
 
     def value(self, name: str) -> str:
         """Return the value of a name in an expression; an output that no step has written is empty, as on GitHub."""
-        if not (found := NAMES.fullmatch(name)):
+        if not (match := NAMES.fullmatch(name)):
             raise UnsupportedFeature(f"expression {name!r}: only inputs, steps, github and runner are supported")
-        context, key, step, output = found.groups()
+        context, key, step, output = match.groups()
         if step is not None:
             return self.outputs.get(step, {}).get(output, "")
         values = {"inputs": self.inputs, "github": self.github, "runner": {"temp": str(self.temporary)}}[context]
@@ -83,16 +83,16 @@ class Job:
 
     def text(self, text: Any) -> str:
         """Return a text with its expressions replaced by their values."""
-        return EXPRESSION.sub(lambda found: self.value(found[1]), str(text))
+        return EXPRESSION.sub(lambda match: self.value(match[1]), str(text))
 
     def condition_is_true(self, condition: str) -> bool:
         """Return whether a step's `if` is true."""
         return all(self._compared(part.strip()) for part in condition.split("&&"))
 
     def _compared(self, part: str) -> bool:
-        if not (found := CONDITION.fullmatch(part)):
+        if not (match := CONDITION.fullmatch(part)):
             raise UnsupportedFeature(f"if: {part!r}: only comparisons with a text, joined by &&, are supported")
-        return (self.value(found[1]) == found[3]) == (found[2] == "==")
+        return (self.value(match[1]) == match[3]) == (match[2] == "==")
 
 
 def run(action: Path, inputs: Mapping[str, str], workspace: Path, folder: Path, **github: str) -> JobResult:
@@ -110,19 +110,24 @@ def run(action: Path, inputs: Mapping[str, str], workspace: Path, folder: Path, 
             code = _use(job, step) if "uses" in step else _run(job, step, number)
         if code:
             break
-    outputs = {name: job.text(one["value"]) for name, one in about.get("outputs", {}).items()}
+    outputs = {name: job.text(output["value"]) for name, output in about.get("outputs", {}).items()}
     return JobResult(code, outputs, job.summary.read_text(encoding="utf-8"), job.artifacts)
 
 
 def _with_defaults(
-    declared: Mapping[str, Any], given: Mapping[str, str], github: Mapping[str, str]
+    declared: Mapping[str, Any], inputs: Mapping[str, str], github: Mapping[str, str]
 ) -> Mapping[str, str]:
-    if unknown := given.keys() - declared.keys():
+    if unknown := inputs.keys() - declared.keys():
         raise UnsupportedFeature(f"inputs: the action has no {', '.join(sorted(unknown))}")
-    if missing := [name for name, one in declared.items() if one.get("required") and name not in given]:
+    if missing := [
+        name for name, declaration in declared.items() if declaration.get("required") and name not in inputs
+    ]:
         raise UnsupportedFeature(f"inputs: required, but not given: {', '.join(missing)}")
     context = Job(Path(), Path(), Path(), {}, github)
-    return {name: given[name] if name in given else context.text(one["default"]) for name, one in declared.items()}
+    return {
+        name: inputs[name] if name in inputs else context.text(declaration["default"])
+        for name, declaration in declared.items()
+    }
 
 
 def _run(job: Job, step: Mapping[str, Any], number: int) -> int:
@@ -158,18 +163,18 @@ def _run(job: Job, step: Mapping[str, Any], number: int) -> int:
 
 def written(text: str) -> dict[str, str]:
     """Return the values in a file such as GITHUB_OUTPUT: `name=value`, or `name<<END` and lines up to END."""
-    found: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     lines = iter(text.splitlines())
     for line in lines:
         name, sign, value = line.partition("=")
         if sign and "<<" not in name:
-            found[name] = value
+            outputs[name] = value
         elif "<<" in line:
             name, _, end = line.partition("<<")
-            found[name] = "\n".join(iter(lambda: next(lines), end))
+            outputs[name] = "\n".join(iter(lambda: next(lines), end))
         else:
             raise UnsupportedFeature(f"output file: must be name=value or name<<END, got {line!r}")
-    return found
+    return outputs
 
 
 def _use(job: Job, step: Mapping[str, Any]) -> int:
@@ -180,12 +185,12 @@ def _use(job: Job, step: Mapping[str, Any]) -> int:
     return SUPPORTED[name](job, {key: job.text(value) for key, value in step.get("with", {}).items()})
 
 
-def _setup_python(job: Job, given: Mapping[str, str]) -> int:
-    version = given["python-version"]
-    found = subprocess.run([ROOT / "ci" / "pythons", version], capture_output=True, text=True, check=True).stdout
-    if not found:
+def _setup_python(job: Job, inputs: Mapping[str, str]) -> int:
+    version = inputs["python-version"]
+    listing = subprocess.run([ROOT / "ci" / "pythons", version], capture_output=True, text=True, check=True).stdout
+    if not listing:
         raise UnsupportedFeature(f"setup-python: there is no Python {version} with venv here")
-    python = Path(found.split(maxsplit=1)[1].strip())
+    python = Path(listing.split(maxsplit=1)[1].strip())
     folder = job.folder / "python"
     folder.mkdir()
     for name in ("python", "python3"):
@@ -196,13 +201,13 @@ def _setup_python(job: Job, given: Mapping[str, str]) -> int:
     return 0
 
 
-def _upload_artifact(job: Job, given: Mapping[str, str]) -> int:
-    source, folder = Path(given["path"]), job.folder / "artifacts" / given["name"]
+def _upload_artifact(job: Job, inputs: Mapping[str, str]) -> int:
+    source, folder = Path(inputs["path"]), job.folder / "artifacts" / inputs["name"]
     if not source.is_dir() or not any(source.iterdir()):
         print(f"::error::no files found at {source}", flush=True)
-        return int(given.get("if-no-files-found") == "error")
+        return int(inputs.get("if-no-files-found") == "error")
     shutil.copytree(source, folder)
-    job.artifacts[given["name"]] = folder
+    job.artifacts[inputs["name"]] = folder
     return 0
 
 

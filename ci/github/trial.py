@@ -79,9 +79,9 @@ EXPECTED = {
 
 def git(folder: Path, *arguments: str) -> None:
     """Run git in a repository, as nobody in particular and without the user's own settings."""
-    who = {f"GIT_{role}_{key}": "trial@localhost" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
+    identity = {f"GIT_{role}_{key}": "trial@localhost" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
     nowhere = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    subprocess.run(["git", *arguments], cwd=folder, env={**os.environ, **who, **nowhere}, check=True)
+    subprocess.run(["git", *arguments], cwd=folder, env={**os.environ, **identity, **nowhere}, check=True)
 
 
 def make_project(folder: Path, times: int) -> None:

@@ -40,8 +40,8 @@ class Axis:
 
     def share(self, value: float) -> float:
         """Return the position of a value in per cent of the width; values beyond an end are placed at that end."""
-        low, high, at = (math.log(x) if self.log else x for x in (self.low, self.high, max(value, 1e-30)))
-        inner = min(1.0, max(0.0, (at - low) / (high - low)))
+        low, high, position = (math.log(x) if self.log else x for x in (self.low, self.high, max(value, 1e-30)))
+        inner = min(1.0, max(0.0, (position - low) / (high - low)))
         return EDGE + inner * (100 - 2 * EDGE)
 
     def place(self, value: float) -> str:
@@ -66,7 +66,7 @@ def rules(selector: str, axis: Axis, strong: float | None = None) -> str:
     rules = [] if strong is None else [("strong", axis.place(strong))]
     rules += [("thin", tick.at) for tick in axis.ticks()]
     images = ",".join(f"var(--{kind})" for kind, _ in rules)
-    return f"{selector}{{background-image:{images};background-position:{','.join(f'{at} 0' for _, at in rules)}}}\n"
+    return f"{selector}{{background-image:{images};background-position:{','.join(f'{left} 0' for _, left in rules)}}}\n"
 
 
 def fitted(values: Sequence[float], title: str, unit: Unit, at_least: float = LEAST_SPAN) -> Axis:
@@ -105,13 +105,13 @@ def _linear_ticks(low: float, high: float) -> list[float]:
 def _log_ticks(low: float, high: float) -> list[float]:
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for nice in ((1, 2, 5), (1, 3), (1,)):
-        found = [n * 10.0**e for e in exponents for n in nice if low <= n * 10.0**e <= high]
-        if len(found) <= MOST_TICKS:
+        ticks = [n * 10.0**e for e in exponents for n in nice if low <= n * 10.0**e <= high]
+        if len(ticks) <= MOST_TICKS:
             break
-    if len(found) < FEWEST_TICKS and high / low < DECADE:
+    if len(ticks) < FEWEST_TICKS and high / low < DECADE:
         # Less than a decade: evenly spaced ticks are more informative than 1, 2, 5.
         return [value for value in _linear_ticks(low, high) if value > 0]
-    return found[:: math.ceil(len(found) / MOST_TICKS)]
+    return ticks[:: math.ceil(len(ticks) / MOST_TICKS)]
 
 
 def _places(value: float) -> int:

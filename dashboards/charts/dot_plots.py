@@ -105,12 +105,12 @@ def alone(figure: float | None) -> CellFigure:
     return CellFigure(figure, [figure] if figure else [])
 
 
-def in_brackets(values: Sequence[float], unit: Unit, what: str = "") -> str:
+def in_brackets(values: Sequence[float], unit: Unit, prefix: str = "") -> str:
     """Return values in brackets without their unit; of many values, the smallest and the largest."""
     if len(values) < 2:
         return ""
     listed, joint = (values, ", ") if len(values) <= MOST_LISTED else ([min(values), max(values)], " to ")
-    return f" ({what}{joint.join(number(value, unit.size) for value in listed)})"
+    return f" ({prefix}{joint.join(number(value, unit.size) for value in listed)})"
 
 
 def interval_marks(
@@ -154,10 +154,10 @@ def memory_strip(
     `device` is None for a cell without device memory, such as one on a CPU.
     """
     slot, (peak, unit) = slot_of(backend), device or (CellFigure(None, ()), axis.unit)
-    known = peak.figure is not None
-    shown_device = [f"device {quantity(peak.figure, unit)}" if known else "device not measured"] if device else []
-    summary = [f"host {host.text(axis.unit)}", f"device {peak.text(unit) if known else 'not measured'}", *notes]
-    shown = [*shown_device, *notes] if known or host.figure is not None else ["not measured"]
+    is_measured = peak.figure is not None
+    shown_device = [f"device {quantity(peak.figure, unit)}" if is_measured else "device not measured"] if device else []
+    summary = [f"host {host.text(axis.unit)}", f"device {peak.text(unit) if is_measured else 'not measured'}", *notes]
+    shown = [*shown_device, *notes] if is_measured or host.figure is not None else ["not measured"]
     dots = [*host.dots(axis, slot), *peak.dots(axis, slot, hollow=True)]
     picture = strip_picture(slot, None, f"{backend}: {', '.join(summary)}", dots)
     return Strip(backend, quantity(host.figure, axis.unit), shown, picture)

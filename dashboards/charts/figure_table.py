@@ -72,27 +72,33 @@ def statistic_lines(
 
     `hidden` has, for each column, what was measured but is not known because of noise.
     """
-    lines = {one: _line(one, columns, hidden or [{}] * len(columns)) for one in STATISTICS if one.in_tables}
-    return [line for one, line in lines.items() if one.always or line.measured]
+    lines = {
+        statistic: _line(statistic, columns, hidden or [{}] * len(columns))
+        for statistic in STATISTICS
+        if statistic.in_tables
+    }
+    return [line for statistic, line in lines.items() if statistic.always or line.measured]
 
 
 def explained(shown: Sequence[WorkFigures]) -> list[Statistic]:
     """Return the statistics that these blocks show."""
-    there = {line.name for block in shown for line in block.lines}
-    return [one for one in STATISTICS if one.in_tables and one.label in there]
+    names = {line.name for block in shown for line in block.lines}
+    return [statistic for statistic in STATISTICS if statistic.in_tables and statistic.label in names]
 
 
-def _line(one: Statistic, columns: Sequence[Mapping[str, float]], hidden: Sequence[Mapping[str, Hidden]]) -> FigureRow:
-    unit, size = one.scale
+def _line(
+    statistic: Statistic, columns: Sequence[Mapping[str, float]], hidden: Sequence[Mapping[str, Hidden]]
+) -> FigureRow:
+    unit, size = statistic.scale
     values = []
     for column, hidden_values in zip(columns, hidden, strict=True):
-        if (value := column.get(one.metric)) is not None:
+        if (value := column.get(statistic.metric)) is not None:
             values.append(Value(number(value, size)))
-        elif (noise := hidden_values.get(one.metric)) is not None:
+        elif (noise := hidden_values.get(statistic.metric)) is not None:
             values.append(_not_resolved(noise, unit, size))
         else:
             values.append(NOT_MEASURED)
-    return FigureRow(one.label, unit, values)
+    return FigureRow(statistic.label, unit, values)
 
 
 def _not_resolved(noise: Hidden, unit: str, size: float) -> Value:
@@ -111,10 +117,10 @@ def by_work(rows: Sequence[Row]) -> list[list[Row]]:
 
     A work has another title in each run, by what varies there.
     """
-    found: dict[str, list[Row]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(str(row["work_id"] or row["work"]), []).append(row)
-    return list(found.values())
+        groups.setdefault(str(row["work_id"] or row["work"]), []).append(row)
+    return list(groups.values())
 
 
 def _block(rows: Sequence[Row], backends: Sequence[str]) -> WorkFigures:

@@ -55,40 +55,44 @@ class _Series:
 
     @property
     def shown(self) -> bool:
-        return len(self.measured) > 1 or any(one.by_workers for one in self.analyses)
+        return len(self.measured) > 1 or any(report.by_workers for report in self.analyses)
 
     @property
     def ceiling(self) -> float | None:
-        found = [value for one in self.analyses if (value := _ceiling(one)) is not None]
-        return max(found, default=None)
+        ceilings = [value for report in self.analyses if (value := _ceiling(report)) is not None]
+        return max(ceilings, default=None)
 
     @property
     def values(self) -> list[float]:
         """Return every value that the vertical scale must include."""
         measured = [end for ends in self.measured.values() for end in ends if end is not None]
-        predicted = [point.samples_per_s for one in self.analyses for point in one.by_workers]
-        verified = [end for one in self.analyses for _, ends in _verified(one) for end in ends if end is not None]
+        predicted = [point.samples_per_s for report in self.analyses for point in report.by_workers]
+        verified = [end for report in self.analyses for _, ends in _verified(report) for end in ends if end is not None]
         return [*measured, *predicted, *verified, *([self.ceiling] if self.ceiling else [])]
 
     @property
     def counts(self) -> list[int]:
-        verified = [count for one in self.analyses for count, _ in _verified(one)]
-        return [*self.measured, *verified, *(point.workers for one in self.analyses for point in one.by_workers)]
+        verified = [count for report in self.analyses for count, _ in _verified(report)]
+        return [*self.measured, *verified, *(point.workers for report in self.analyses for point in report.by_workers)]
 
 
 def pictures(rows: Sequence[Row], reports: Sequence[StallReport] = ()) -> WorkerPanels:
     """Return a panel per work and backend that has several measured worker counts, or a prediction."""
     groups = _groups(rows, reports)
     # The page cache is named in words.
-    names = titles([replace(own[0].settings, page_cache=WARM) for own in groups], {})
+    names = titles([replace(series_group[0].settings, page_cache=WARM) for series_group in groups], {})
     panels = []
-    for own, name in zip(groups, names, strict=True):
-        top = max(value for one in own for value in one.values)
-        most = max(count for one in own for count in one.counts)
-        panels += [_panel(one, _details(one.settings, name), (_across(most), _up(top))) for one in own]
-    more = len(panels) - MOST_PANELS
-    shown, left_out = panels[:MOST_PANELS], f"{plural(more, 'more panel')} left out" if more > 0 else None
-    predicted = any(isinstance(mark, Segment) and mark.role == PREDICTED for one in shown for mark in one.picture.marks)
+    for series_group, name in zip(groups, names, strict=True):
+        top = max(value for series in series_group for value in series.values)
+        most = max(count for series in series_group for count in series.counts)
+        panels += [
+            _panel(series, _details(series.settings, name), (_across(most), _up(top))) for series in series_group
+        ]
+    unshown = len(panels) - MOST_PANELS
+    shown, left_out = panels[:MOST_PANELS], f"{plural(unshown, 'more panel')} left out" if unshown > 0 else None
+    predicted = any(
+        isinstance(mark, Segment) and mark.role == PREDICTED for series in shown for mark in series.picture.marks
+    )
     return WorkerPanels(shown, predicted, left_out)
 
 
@@ -103,12 +107,12 @@ def _groups(rows: Sequence[Row], reports: Sequence[StallReport]) -> list[list[_S
         settings = _observed(report)
         if report.by_workers:
             by_key.setdefault(_key(settings), (_without_workers(settings), {}, []))[2].append(report)
-    found: dict[str, list[_Series]] = {}
-    for (work, _), (settings, measured, own) in by_key.items():
-        one = _Series(settings, dict(sorted(measured.items())), own)
-        if one.shown:
-            found.setdefault(work, []).append(one)
-    return [sorted(group, key=lambda one: slot_of(one.settings.backend)) for group in found.values()]
+    by_work: dict[str, list[_Series]] = {}
+    for (work, _), (settings, measured, analyses) in by_key.items():
+        work_series = _Series(settings, dict(sorted(measured.items())), analyses)
+        if work_series.shown:
+            by_work.setdefault(work, []).append(work_series)
+    return [sorted(group, key=lambda series: slot_of(series.settings.backend)) for group in by_work.values()]
 
 
 def _counted(cell: CellSummary) -> bool:
@@ -145,14 +149,14 @@ def _ceiling(report: StallReport) -> float | None:
 
 def _verified(report: StallReport) -> list[tuple[int, Ends]]:
     """Return the throughput with other numbers of workers that were applied and measured, by measured speed-up."""
-    counts = {one.change: one.params.get(WORKERS) for one in report.advice}
+    counts = {advice.change: advice.params.get(WORKERS) for advice in report.advice}
     base = report.rates.samples_per_s
-    found = []
-    for one in report.verified:
-        count, gain = counts.get(one.change), one.measured
+    verified = []
+    for verified_advice in report.verified:
+        count, gain = counts.get(verified_advice.change), verified_advice.measured
         if isinstance(count, int) and gain is not None and base is not None:
-            found.append((count, _times(gain, base)))
-    return found
+            verified.append((count, _times(gain, base)))
+    return verified
 
 
 def _times(gain: Estimate, base: float) -> Ends:
@@ -206,8 +210,8 @@ def _panel(series: _Series, details: str, scales: tuple[Axis, Axis]) -> PanelPic
 def _line(report: StallReport, scales: tuple[Axis, Axis]) -> Iterable[Segment]:
     """Return the predicted line, straight between whole workers."""
     (across, up), slot = scales, slot_of(report.settings.backend)
-    own = workers_text(report.facts.workers, report.facts.worker_kind) if report.facts else ""
-    of = f" from the analysis with {own}" if own else ""
+    workers = workers_text(report.facts.workers, report.facts.worker_kind) if report.facts else ""
+    of = f" from the analysis with {workers}" if workers else ""
     for before, after in pairwise(_bends(report.by_workers)):
         text = f"predicted{of}: {number(after.samples_per_s)} samples/s with {plural(after.workers, 'worker')}"
         start = _x(across, before.workers), _y(up, before.samples_per_s)
@@ -218,10 +222,10 @@ def _bends(points: Sequence[WorkerPrediction]) -> list[WorkerPrediction]:
     """Return the points of a line without those inside a straight stretch, so that its dashes stay regular."""
     threes = zip(points, points[1:], points[2:], strict=False)
     rise = [
-        (here.samples_per_s - before.samples_per_s, after.samples_per_s - here.samples_per_s, here)
-        for before, here, after in threes
+        (middle.samples_per_s - before.samples_per_s, after.samples_per_s - middle.samples_per_s, middle)
+        for before, middle, after in threes
     ]
-    inner = [here for before, after, here in rise if not isclose(before, after, rel_tol=1e-6, abs_tol=1e-9)]
+    inner = [middle for before, after, middle in rise if not isclose(before, after, rel_tol=1e-6, abs_tol=1e-9)]
     return [*points[:1], *inner, *points[1:][-1:]]
 
 
@@ -250,8 +254,8 @@ def _rate(ends: Ends) -> str:
 
 def _summary(series: _Series) -> str:
     parts = [f"{_rate(ends)} with {plural(count, 'worker')}" for count, ends in series.measured.items()]
-    for one in series.analyses:
-        last = one.by_workers[-1]
+    for report in series.analyses:
+        last = report.by_workers[-1]
         parts.append(f"predicted {number(last.samples_per_s)} samples/s with {plural(last.workers, 'worker')}")
     if series.ceiling is not None:
         parts.append(f"ceiling {number(series.ceiling)} samples/s")

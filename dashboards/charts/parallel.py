@@ -52,11 +52,11 @@ class ParallelPictures:
 def pictures(table: ResultTable) -> ParallelPictures:
     """Return the pictures of a run's table; empty without cells of the FC modes."""
     cells = {view.cell.cell_id: view.cell for view in table.cells}
-    found = sorted(table.parallel, key=_order)
-    spent, left_out = [figure for figure in found if figure.spent], list[str]()
+    figures = sorted(table.parallel, key=_order)
+    spent, left_out = [figure for figure in figures if figure.spent], list[str]()
     return ParallelPictures(
-        most(_panels(_gaining(found)), "scaling", left_out),
-        most(_grids(_paired(data_versus_model(found, cells))), "crossing", left_out),
+        most(_panels(_gaining(figures)), "scaling", left_out),
+        most(_grids(_paired(data_versus_model(figures, cells))), "crossing", left_out),
         most([_step(group) for group in _grouped(spent, lambda f: size_of(f.task))], "time", left_out),
         left_out,
     )
@@ -71,10 +71,10 @@ def _kind_order(figure: FcFigure) -> tuple[int, int, int]:
     return list(MODES).index(figure.task.mode), figure.task.workers, slot_of(figure.settings.backend)
 
 
-def _grouped(things: Iterable[Thing], key: Callable[[Thing], str]) -> list[list[Thing]]:
+def _grouped(members: Iterable[Thing], key: Callable[[Thing], str]) -> list[list[Thing]]:
     groups: dict[str, list[Thing]] = {}
-    for thing in things:
-        groups.setdefault(key(thing), []).append(thing)
+    for member in members:
+        groups.setdefault(key(member), []).append(member)
     return list(groups.values())
 
 
@@ -91,9 +91,9 @@ def _network(task: FcProblem) -> str:
 # Gain by workers.
 
 
-def _gaining(found: Sequence[FcFigure]) -> list[list[FcFigure]]:
+def _gaining(figures: Sequence[FcFigure]) -> list[list[FcFigure]]:
     """Return the figures of each work that some backend ran with one and with several workers."""
-    groups = _grouped(found, lambda f: canonical(replace(f.settings, backend="", params=_without(f, "workers"))))
+    groups = _grouped(figures, lambda f: canonical(replace(f.settings, backend="", params=_without(f, "workers"))))
     return [group for group in groups if any(figure.efficiency for figure in group)]
 
 
@@ -105,14 +105,14 @@ def _panels(groups: Sequence[Sequence[FcFigure]]) -> list[PanelPicture]:
     """Return a panel for each work; those of one mode and size name what else differs."""
     texts = [f"{group[0].task.mode}, {size_of(group[0].task)}" for group in groups]
     works = [replace(group[0].settings, params=_without(group[0], "workers")) for group in groups]
-    return [_panel(group, other) for group, other in zip(groups, differences(texts, works), strict=True)]
+    return [_panel(group, difference) for group, difference in zip(groups, differences(texts, works), strict=True)]
 
 
-def _panel(group: Sequence[FcFigure], other: str) -> PanelPicture:
+def _panel(group: Sequence[FcFigure], difference: str) -> PanelPicture:
     task = group[0].task
     by_backend = {slot_of(f.settings.backend): f.settings.backend for f in group if f.efficiency}
     gains = {backend: _gains(group, backend) for _, backend in sorted(by_backend.items())}
-    return panel(task.mode, _joined(size_of(task), other), gains, "worker")
+    return panel(task.mode, _joined(size_of(task), difference), gains, "worker")
 
 
 def _joined(*parts: str) -> str:
@@ -123,32 +123,39 @@ def _gains(group: Sequence[FcFigure], backend: str) -> Gains:
     """Return a backend's throughput by workers as a multiple of that of one worker, with the ends of its interval."""
     points = dict(NO_GAIN)
     for figure in group:
-        if figure.settings.backend == backend and (found := figure.efficiency):
+        if figure.settings.backend == backend and (efficiency := figure.efficiency):
             n = figure.task.workers
-            points[n] = (found.centre * n, found.low and found.low * n, found.high and found.high * n)
+            points[n] = (
+                efficiency.centre * n,
+                efficiency.low and efficiency.low * n,
+                efficiency.high and efficiency.high * n,
+            )
     return dict(sorted(points.items()))
 
 
 # Data against model parallelism.
 
 
-def _paired(found: Sequence[DataVersusModel]) -> list[list[DataVersusModel]]:
+def _paired(pairs: Sequence[DataVersusModel]) -> list[list[DataVersusModel]]:
     """Return groups of pairs that differ only in their sizes."""
 
     def key(pair: DataVersusModel) -> str:
         params = _without(pair.data, "weight_size")
         return canonical(replace(pair.data.settings, batch_size=1, samples=1, params=params))
 
-    return sorted(_grouped(found, key), key=lambda group: _kind_order(group[0].data))
+    return sorted(_grouped(pairs, key), key=lambda group: _kind_order(group[0].data))
 
 
 def _grids(groups: Sequence[Sequence[DataVersusModel]]) -> list[PanelPicture]:
     """Return a grid for each group; those of one title name what else differs."""
     plain = [_grid(group) for group in groups]
     first = [group[0].data for group in groups]
-    works = [replace(one.settings, batch_size=1, samples=1, params=_without(one, "weight_size")) for one in first]
-    others = differences([f"{one.title}, {one.details}" for one in plain], works)
-    return [replace(one, details=_joined(one.details, other)) for one, other in zip(plain, others, strict=True)]
+    works = [replace(pair.settings, batch_size=1, samples=1, params=_without(pair, "weight_size")) for pair in first]
+    differing = differences([f"{plain_grid.title}, {plain_grid.details}" for plain_grid in plain], works)
+    return [
+        replace(plain_grid, details=_joined(plain_grid.details, difference))
+        for plain_grid, difference in zip(plain, differing, strict=True)
+    ]
 
 
 def _grid(group: Sequence[DataVersusModel]) -> PanelPicture:
@@ -222,10 +229,10 @@ def _step(group: Sequence[FcFigure]) -> StripPicture:
     unit = unit_for(times)
     axis = axes.from_zero(times, f"time of a step, {unit.name}", unit)
     ordered = sorted(group, key=_kind_order)
-    names = [f"{one.task.mode} ×{one.task.workers}" for one in ordered]
-    texts = [f"{name} on {one.settings.backend}" for name, one in zip(names, ordered, strict=True)]
-    others = differences(texts, [one.settings for one in ordered])
-    named = zip(ordered, map(_joined, names, others), strict=True)
+    names = [f"{figure.task.mode} ×{figure.task.workers}" for figure in ordered]
+    texts = [f"{name} on {figure.settings.backend}" for name, figure in zip(names, ordered, strict=True)]
+    differing = differences(texts, [figure.settings for figure in ordered])
+    named = zip(ordered, map(_joined, names, differing), strict=True)
     return StripPicture(size_of(group[0].task), "", axis, [_bar(figure, name, axis) for figure, name in named])
 
 

@@ -97,7 +97,7 @@ def _grouped(row: Row, axis: Axis, strip: Callable[[str, CellSummary, Axis], Str
 
 def _per_step(record: Record) -> list[float]:
     if record.task is not None:
-        return [found] if (found := figure_value(record)) else []
+        return [figure] if (figure := figure_value(record)) else []
     if record.resolved is None or not record.resolved.steps_per_epoch:
         return []
     return [seconds / record.resolved.steps_per_epoch for seconds in record.times.epoch_times_s]
@@ -111,8 +111,8 @@ def _epoch_picture(row: Row) -> StripPicture | None:
     unit = unit_for([sorted(dots)[len(dots) // 2]]) if figure == STEP_TIME else Unit(figure.unit, 1.0)
     ends = [end for cell in row.cells.values() for end in _ends(cell.step_time)]
     calls = any(cell.settings.phase != FIT for cell in row.cells.values())
-    what = f"time per {'call' if calls else 'step'}" if figure == STEP_TIME else figure.name
-    axis = axes.fitted(dots + ends, f"{what}, {unit.name}".rstrip(", "), unit)
+    label = f"time per {'call' if calls else 'step'}" if figure == STEP_TIME else figure.name
+    axis = axes.fitted(dots + ends, f"{label}, {unit.name}".rstrip(", "), unit)
     if axis.log:
         axis = replace(axis, title=f"{axis.title} (logarithmic)")
     return _grouped(row, axis, _epoch_strip)
@@ -187,9 +187,9 @@ def _start_parts(cell: CellSummary) -> str:
     start = start_of(cell.measured)
     first = [] if start.first_step_time_s is None else [f"first step {quantity(start.first_step_time_s, SECOND)}"]
     compiling = {"trace": start.trace_time_s, "compile": start.compile_time_s}
-    known = [f"{name} {quantity(value, SECOND)}" for name, value in compiling.items() if value is not None]
+    time_texts = [f"{name} {quantity(value, SECOND)}" for name, value in compiling.items() if value is not None]
     unknown = " and ".join(name for name, value in compiling.items() if value is None)
-    return " · ".join([*first, f"whole process: {', '.join(known)}" if known else f"{unknown} not measured"])
+    return " · ".join([*first, f"whole process: {', '.join(time_texts)}" if time_texts else f"{unknown} not measured"])
 
 
 def _why_empty(cell: CellSummary) -> Word:

@@ -111,11 +111,13 @@ class Scene:
     points: tuple[RooflinePoint, ...]
 
 
-def scenes(found: Roofline) -> list[Scene]:
+def scenes(roofline: Roofline) -> list[Scene]:
     """Return a scene per number of CPUs or accelerators of the cells; without cells, one for the most CPUs."""
-    places = [(s.place, s.devices) for s in found.shares if s.place] or [(roof.place, 1) for roof in found.roofs[:1]]
+    places = [(s.place, s.devices) for s in roofline.shares if s.place] or [
+        (roof.place, 1) for roof in roofline.roofs[:1]
+    ]
     keys = {(place.device, place.threads if place.device == "cpu" else devices) for place, devices in places}
-    return [scene for device, count in sorted(keys) if (scene := _scene(found, device, count)).roofs]
+    return [scene for device, count in sorted(keys) if (scene := _scene(roofline, device, count)).roofs]
 
 
 def drawn(scene: Scene) -> ScaledPicture:
@@ -128,10 +130,10 @@ def draw(scene: Scene, size: PictureSize = WIDE) -> Picture:
     return _Layout(scene, size).picture()
 
 
-def _scene(found: Roofline, device: str, count: int) -> Scene:
+def _scene(roofline: Roofline, device: str, count: int) -> Scene:
     """Return the scene of so many CPUs, or of so many accelerators together."""
     on_cpu = device == "cpu"
-    peaks = MachinePeaks(found.roofs, found.slopes).together(1 if on_cpu else count)
+    peaks = MachinePeaks(roofline.roofs, roofline.slopes).together(1 if on_cpu else count)
 
     def here(that_device: str, that_threads: int) -> bool:
         return that_device == device and (not on_cpu or that_threads == count)
@@ -144,23 +146,25 @@ def _scene(found: Roofline, device: str, count: int) -> Scene:
         slope=next((s for s in peaks.slopes if here(s.device, s.threads)), None),
         points=tuple(
             point
-            for one in found.shares
-            if one.place
-            and here(one.place.device, one.place.threads)
-            and (on_cpu or one.devices == count)
-            and (point := _point(one))
+            for share in roofline.shares
+            if share.place
+            and here(share.place.device, share.place.threads)
+            and (on_cpu or share.devices == count)
+            and (point := _point(share))
         ),
     )
 
 
-def _point(one: PeakShare) -> RooflinePoint | None:
-    if not one.achieved_flop_per_s or not one.intensity_flop_per_byte:
+def _point(share: PeakShare) -> RooflinePoint | None:
+    if not share.achieved_flop_per_s or not share.intensity_flop_per_byte:
         return None
     tip = (
-        f"{one.title} on {one.backend}: {rate(one.achieved_flop_per_s)}, {percentage(one.share_of_peak)} of the peak, "
-        f"at most {quantity(one.intensity_flop_per_byte, INTENSITY)}"
+        f"{share.title} on {share.backend}: {rate(share.achieved_flop_per_s)}, {percentage(share.share_of_peak)} of "
+        f"the peak, at most {quantity(share.intensity_flop_per_byte, INTENSITY)}"
     )
-    return RooflinePoint(one.work_id, one.title, one.backend, one.achieved_flop_per_s, one.intensity_flop_per_byte, tip)
+    return RooflinePoint(
+        share.work_id, share.title, share.backend, share.achieved_flop_per_s, share.intensity_flop_per_byte, tip
+    )
 
 
 class _Layout:
@@ -174,7 +178,9 @@ class _Layout:
 
     def picture(self) -> Picture:
         """Return the picture: grid, roofs, points, then the labels that have space."""
-        dots = [Dot(self._spot(one).x, self._spot(one).y, slot_of(one.backend), one.tip) for one in self._shown]
+        dots = [
+            Dot(self._spot(point).x, self._spot(point).y, slot_of(point.backend), point.tip) for point in self._shown
+        ]
         roofs, groups = [*self._roof_lines(), *self._own_roofs()], self._groups()
         stems = [Segment(g[0].x, g[0].y, g[-1].x, g[-1].y, "stem") for _, g in groups if len(g) > 1]
         return Picture(
@@ -187,10 +193,10 @@ class _Layout:
         )
 
     def _axes(self) -> tuple[Axis, Axis]:
-        rates = [one.flop_per_s for one in self._shown]
+        rates = [point.flop_per_s for point in self._shown]
         peaks = [roof.best_flop_per_s for roof in self._scene.roofs]
-        peaks = peaks or [one.roof_flop_per_s or one.flop_per_s for one in self._shown]
-        intensities = [one.flop_per_byte for one in self._shown]
+        peaks = peaks or [point.roof_flop_per_s or point.flop_per_s for point in self._shown]
+        intensities = [point.flop_per_byte for point in self._shown]
         if self._scene.slope:
             ridges = [peak / self._scene.slope.best_byte_per_s for peak in peaks]
             intensities += [min(ridges) / PAST_RIDGE, max(ridges) * PAST_RIDGE]
@@ -213,8 +219,8 @@ class _Layout:
     def _up_by(self, share: float) -> float:
         return round(self._frame.bottom - (self._frame.bottom - self._frame.top) * share / 100, 1)
 
-    def _spot(self, one: RooflinePoint) -> Spot:
-        return Spot(self._x(one.flop_per_byte), self._y(one.flop_per_s))
+    def _spot(self, point: RooflinePoint) -> Spot:
+        return Spot(self._x(point.flop_per_byte), self._y(point.flop_per_s))
 
     def _grid(self) -> list[Mark]:
         frame, marks = self._frame, list[Mark]()
@@ -231,7 +237,7 @@ class _Layout:
         return [*marks, Word(4, 36, f"{self._up.title} (logarithmic)", "scale")]
 
     def _legend(self) -> list[Mark]:
-        names = sorted({one.backend for one in self._shown}, key=slot_of)
+        names = sorted({point.backend for point in self._shown}, key=slot_of)
         dots = [Dot(12 + 96 * place, 11, slot_of(name), name) for place, name in enumerate(names)]
         return [*dots, *(Word(22 + 96 * place, 15, name, "backend") for place, name in enumerate(names))]
 
@@ -249,11 +255,11 @@ class _Layout:
             yield Segment(*foot, self._x(ridge), self._y(top), "roof", tip=_slope_tip(slope))
 
     def _own_roofs(self) -> Iterator[Segment]:
-        for one in self._shown:
-            if one.roof_flop_per_s:
-                x, y, slot = self._x(one.flop_per_byte), self._y(one.roof_flop_per_s), slot_of(one.backend)
-                yield Segment(x, self._y(one.flop_per_s), x, y, "reach", slot)
-                yield Segment(x - CAP, y, x + CAP, y, "cap", slot, f"roof: {rate(one.roof_flop_per_s)}")
+        for point in self._shown:
+            if point.roof_flop_per_s:
+                x, y, slot = self._x(point.flop_per_byte), self._y(point.roof_flop_per_s), slot_of(point.backend)
+                yield Segment(x, self._y(point.flop_per_s), x, y, "reach", slot)
+                yield Segment(x - CAP, y, x + CAP, y, "cap", slot, f"roof: {rate(point.roof_flop_per_s)}")
 
     def _ridge(self, roof: Product) -> float:
         slope = self._scene.slope
@@ -261,29 +267,29 @@ class _Layout:
 
     def _groups(self) -> list[tuple[RooflinePoint, list[Spot]]]:
         """Return the points of each piece of work, from the highest down."""
-        found: dict[str, list[tuple[RooflinePoint, Spot]]] = {}
-        for one in self._shown:
-            found.setdefault(one.work_id, []).append((one, self._spot(one)))
-        return [(pairs[0][0], sorted((dot for _, dot in pairs), key=lambda d: d.y)) for pairs in found.values()]
+        by_work: dict[str, list[tuple[RooflinePoint, Spot]]] = {}
+        for point in self._shown:
+            by_work.setdefault(point.work_id, []).append((point, self._spot(point)))
+        return [(pairs[0][0], sorted((dot for _, dot in pairs), key=lambda d: d.y)) for pairs in by_work.values()]
 
     def _labels(self, lines: Sequence[Segment], groups: Sequence[tuple[RooflinePoint, list[Spot]]]) -> list[Word]:
-        points = [self._spot(one) for one in self._shown]
-        taken = [Box(spot.x - DOT, spot.y - DOT, spot.x + DOT, spot.y + DOT) for spot in points]
-        taken += [box for line in lines for box in _along(line)]
+        points = [self._spot(point) for point in self._shown]
+        occupied = [Box(spot.x - DOT, spot.y - DOT, spot.x + DOT, spot.y + DOT) for spot in points]
+        occupied += [box for line in lines for box in _along(line)]
         narrow = self._size.width < NARROW_BELOW
         wishes = []
-        for one in self._scene.roofs:
+        for roof in self._scene.roofs:
             # A short label has the rate in the unit of the axis, without repeating the unit.
-            text = f"{one.place.precision} {number(one.best_flop_per_s, self._up.unit.size)}"
-            wishes.append((text if narrow else _roof_text(one), self._roof_spots(one), "peak", _roof_tip(one)))
+            text = f"{roof.place.precision} {number(roof.best_flop_per_s, self._up.unit.size)}"
+            wishes.append((text if narrow else _roof_text(roof), self._roof_spots(roof), "peak", _roof_tip(roof)))
         if self._scene.slope:
             text = f"memory {bandwidth(self._scene.slope.best_byte_per_s)}"
             wishes.append((text, self._slope_spots(), "peak", _slope_tip(self._scene.slope)))
         longest = LONGEST_NARROW_LABEL if narrow else LONGEST_LABEL
-        short = _short_titles([one.title for one, _ in groups], longest)
+        short = _short_titles([point.title for point, _ in groups], longest)
         named = zip(short[:MOST_NAMED], groups, strict=False)
-        wishes += [(text, _name_spots(group), "work", one.title) for text, (one, group) in named]
-        spots = place([(text, spots) for text, spots, _, _ in wishes], taken, self._frame)
+        wishes += [(text, _name_spots(group), "work", point.title) for text, (point, group) in named]
+        spots = place([(text, spots) for text, spots, _, _ in wishes], occupied, self._frame)
         return [
             Word(round(spot.x, 1), round(spot.y, 1), text, kind, spot.anchor, tip=tip)
             for (text, _, kind, tip), spot in zip(wishes, spots, strict=True)
@@ -312,18 +318,18 @@ class _Layout:
         return f"{plural(len(self._shown), 'cell')} below {plural(len(self._scene.roofs), 'roof')}: {roofs}"
 
 
-def place(wishes: Iterable[tuple[str, Sequence[Spot]]], taken: Iterable[Box], frame: Box) -> list[Spot | None]:
+def place(wishes: Iterable[tuple[str, Sequence[Spot]]], occupied: Iterable[Box], frame: Box) -> list[Spot | None]:
     """Return for each (text, spots) its first spot that covers no label and nothing taken, None if all do."""
-    covered = list(taken)
-    found: list[Spot | None] = []
+    covered = list(occupied)
+    placed: list[Spot | None] = []
     for text, spots in wishes:
         boxes = {spot: spot.box(text) for spot in spots}
         free = (s for s, box in boxes.items() if box.within(frame) and not any(map(box.meets, covered)))
         spot = next(free, None)
         if spot is not None:
             covered.append(boxes[spot])
-        found.append(spot)
-    return found
+        placed.append(spot)
+    return placed
 
 
 def _along(line: Segment) -> Iterator[Box]:

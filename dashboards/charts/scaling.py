@@ -53,11 +53,11 @@ def scaling_lines(views: Sequence[CellView | None]) -> list[FigureRow]:
 
 def _worker_lines(columns: Sequence[FcFigure | None]) -> list[FigureRow]:
     kinds: Rows[FcFigure] = (
-        ("share of own product", "%", lambda one: scaled_value(one.share_of_own, PERCENT.size)),
-        ("payload a step", "MiB", lambda one: scaled_value(one.bytes_per_step or None, MIB)),
-        ("on the wire a step", "MiB", lambda one: scaled_value(one.wire_bytes_per_step or None, MIB, WIRE)),
+        ("share of own product", "%", lambda figure: scaled_value(figure.share_of_own, PERCENT.size)),
+        ("payload a step", "MiB", lambda figure: scaled_value(figure.bytes_per_step or None, MIB)),
+        ("on the wire a step", "MiB", lambda figure: scaled_value(figure.wire_bytes_per_step or None, MIB, WIRE)),
         (COMMUNICATION, "%", _communicating),
-        ("efficiency of workers", "%", lambda one: _estimate(one.efficiency, PERCENT.size, EFFICIENCY)),
+        ("efficiency of workers", "%", lambda figure: _estimate(figure.efficiency, PERCENT.size, EFFICIENCY)),
         ("memory of a worker", "MiB", _worker_memory),
     )
     return _rows(kinds, columns)
@@ -66,11 +66,19 @@ def _worker_lines(columns: Sequence[FcFigure | None]) -> list[FigureRow]:
 def _device_lines(columns: Sequence[DeviceScaling | None]) -> list[FigureRow]:
     kinds: Rows[DeviceScaling] = (
         ("speed-up over one device", "x", _speed_up),
-        ("efficiency of devices", "%", lambda one: _estimate(one.efficiency, PERCENT.size, "speed-up / devices")),
-        (COMMUNICATION, "%", lambda one: _spent(one.spent) if one.spent else None),
+        (
+            "efficiency of devices",
+            "%",
+            lambda scaling: _estimate(scaling.efficiency, PERCENT.size, "speed-up / devices"),
+        ),
+        (COMMUNICATION, "%", lambda scaling: _spent(scaling.spent) if scaling.spent else None),
         ("divided by", "", _method),
-        ("rows of a device", "", lambda one: Value(_rows_of_a_device(one), hint=f"of {one.settings.batch_size}")),
-        ("gradients a step", "MiB", lambda one: scaled_value(one.replicas.gradient_bytes or None, MIB)),
+        (
+            "rows of a device",
+            "",
+            lambda scaling: Value(_rows_of_a_device(scaling), hint=f"of {scaling.settings.batch_size}"),
+        ),
+        ("gradients a step", "MiB", lambda scaling: scaled_value(scaling.replicas.gradient_bytes or None, MIB)),
     )
     return _rows(kinds, columns)
 
@@ -96,23 +104,27 @@ def _spent(spent: StepBreakdown) -> Value:
     return Value(number(spent.share, PERCENT.size), hint=hint)
 
 
-def _estimate(found: Estimate | None, unit: float, hint: str) -> Value | None:
-    if found is None:
+def _estimate(estimate: Estimate | None, unit: float, hint: str) -> Value | None:
+    if estimate is None:
         return None
-    return Value(number(found.centre, unit), interval(found.low, found.high, found.centre, unit) or "no interval", hint)
+    return Value(
+        number(estimate.centre, unit),
+        interval(estimate.low, estimate.high, estimate.centre, unit) or "no interval",
+        hint,
+    )
 
 
-def _speed_up(one: DeviceScaling) -> Value:
-    return _estimate(one.speed_up, 1.0, one.text) or Value(NOTHING, hint=one.missing)
+def _speed_up(scaling: DeviceScaling) -> Value:
+    return _estimate(scaling.speed_up, 1.0, scaling.text) or Value(NOTHING, hint=scaling.missing)
 
 
-def _method(one: DeviceScaling) -> Value:
-    own = "" if one.replicas.is_fit else "not fit"
-    return Value(one.replicas.method.rpartition(".")[2], own, one.replicas.method)
+def _method(scaling: DeviceScaling) -> Value:
+    remark = "" if scaling.replicas.is_fit else "not fit"
+    return Value(scaling.replicas.method.rpartition(".")[2], remark, scaling.replicas.method)
 
 
-def _rows_of_a_device(one: DeviceScaling) -> str:
-    return "/".join(str(rows) for rows in sorted({replica.rows for replica in one.replicas.replicas}))
+def _rows_of_a_device(scaling: DeviceScaling) -> str:
+    return "/".join(str(rows) for rows in sorted({replica.rows for replica in scaling.replicas.replicas}))
 
 
 def _worker_memory(figure: FcFigure) -> Value | None:
@@ -127,11 +139,11 @@ def scaled_value(value: float | None, unit: float, hint: str = "") -> Value | No
     return None if value is None else Value(number(value, unit), hint=hint)
 
 
-def most(things: list[Thing], what: str, left_out: list[str]) -> list[Thing]:
+def most(drawings: list[Thing], noun: str, left_out: list[str]) -> list[Thing]:
     """Return as many pictures as a page shows; the number of the others is appended to `left_out`."""
-    if len(things) > MOST_PANELS:
-        left_out.append(f"{plural(len(things) - MOST_PANELS, 'more picture')} of {what} left out; the table has all")
-    return things[:MOST_PANELS]
+    if len(drawings) > MOST_PANELS:
+        left_out.append(f"{plural(len(drawings) - MOST_PANELS, 'more picture')} of {noun} left out; the table has all")
+    return drawings[:MOST_PANELS]
 
 
 def panel(title: str, details: str, gains: Mapping[str, Gains], noun: str) -> PanelPicture:
@@ -170,8 +182,10 @@ def _gain(names: tuple[str, str], points: Gains, scales: tuple[_Scale, _Scale]) 
 
 
 def _summary(gains: Mapping[str, Gains], noun: str) -> str:
-    known = [(backend, n, centre) for backend, points in gains.items() for n, (centre, _, _) in points.items() if n > 1]
-    return "; ".join(f"{backend} {number(centre)} times with {plural(n, noun)}" for backend, n, centre in known)
+    gain_points = [
+        (backend, n, centre) for backend, points in gains.items() for n, (centre, _, _) in points.items() if n > 1
+    ]
+    return "; ".join(f"{backend} {number(centre)} times with {plural(n, noun)}" for backend, n, centre in gain_points)
 
 
 class _Scale:
@@ -219,17 +233,17 @@ def pictures(table: ResultTable) -> DevicePictures:
     return DevicePictures(panels, lines, left_out)
 
 
-def _work(one: DeviceScaling) -> str:
+def _work(scaling: DeviceScaling) -> str:
     """Return the identity of the work that is divided, and of what is divided, for all backends and devices."""
-    return canonical(replace(on_one_device(one.settings), backend="", distribution=one.settings.distribution))
+    return canonical(replace(on_one_device(scaling.settings), backend="", distribution=scaling.settings.distribution))
 
 
 def _panel(group: Sequence[DeviceScaling]) -> PanelPicture:
     settings = group[0].settings
     gains: dict[str, Gains] = {}
-    for one in sorted(group, key=lambda one: (slot_of(one.settings.backend), one.devices)):
-        assert one.speed_up is not None
-        points = gains.setdefault(one.settings.backend, dict(NO_GAIN))
-        points[one.devices] = (one.speed_up.centre, one.speed_up.low, one.speed_up.high)
+    for scaling in sorted(group, key=lambda scaling: (slot_of(scaling.settings.backend), scaling.devices)):
+        assert scaling.speed_up is not None
+        points = gains.setdefault(scaling.settings.backend, dict(NO_GAIN))
+        points[scaling.devices] = (scaling.speed_up.centre, scaling.speed_up.low, scaling.speed_up.high)
     divided = "weights divided" if settings.distribution == MODEL else "rows divided"
     return panel(group[0].work, f"batch of {settings.batch_size} on all devices together, {divided}", gains, "device")

@@ -73,7 +73,7 @@ def labels(reports: Sequence[StallReport]) -> list[str]:
     labelled: list[str] = []
     for without, names in ((SHOWN_BY_FACTS, False), ((), False), ((), True)):
         labelled = _labels(reports, without, names=names)
-        times = Counter((one.settings.backend, label) for one, label in zip(reports, labelled, strict=True))
+        times = Counter((report.settings.backend, label) for report, label in zip(reports, labelled, strict=True))
         if max(times.values(), default=1) == 1:
             break
     return labelled
@@ -81,38 +81,38 @@ def labels(reports: Sequence[StallReport]) -> list[str]:
 
 def splits(reports: Sequence[StallReport]) -> StripPicture | None:
     """Return where an epoch goes: a bar for each report that has one, None without any."""
-    shown = [(one, label) for one, label in zip(reports, labels(reports), strict=True) if _resolved(one)]
+    shown = [(report, label) for report, label in zip(reports, labels(reports), strict=True) if _resolved(report)]
     if not shown:
         return None
-    ends = [sum(_drawn(part) for part in _resolved(one)) for one, _ in shown]
+    ends = [sum(_drawn(part) for part in _resolved(report)) for report, _ in shown]
     axis = axes.from_zero([1.0, *ends], "share of the time of a step, %", PERCENT)
-    return StripPicture("", "", axis, [_bar(one, label, axis) for one, label in shown[:MOST_REPORTS]])
+    return StripPicture("", "", axis, [_bar(report, label, axis) for report, label in shown[:MOST_REPORTS]])
 
 
 def queues(reports: Sequence[StallReport]) -> StripPicture | None:
     """Return the batches ready over the measured epochs: a curve for each report that has one, None without any."""
-    shown = [(one, label) for one, label in zip(reports, labels(reports), strict=True) if one.queue_sizes]
+    shown = [(report, label) for report, label in zip(reports, labels(reports), strict=True) if report.queue_sizes]
     if not shown:
         return None
     axis = Axis("part of the measured epochs, %", 0.0, 1.0, log=False, unit=PERCENT)
-    return StripPicture("", "", axis, [_queue(one, label, axis) for one, label in shown[:MOST_REPORTS]])
+    return StripPicture("", "", axis, [_queue(report, label, axis) for report, label in shown[:MOST_REPORTS]])
 
 
 def left_out(reports: Sequence[StallReport]) -> str | None:
     """Return how many reports have no bar for lack of space; None if all have one."""
-    count = len([one for one in reports if _resolved(one)]) - MOST_REPORTS
+    count = len([report for report in reports if _resolved(report)]) - MOST_REPORTS
     return f"{plural(count, 'more configuration')} left out; stalls.json has all" if count > 0 else None
 
 
 def _labels(reports: Sequence[StallReport], without: Sequence[str], *, names: bool) -> list[str]:
     """Return a label for each report; `names`: with the workload also where it is one of the catalog."""
-    works = titled([_without(one.settings, without) for one in reports], {})
-    found = []
-    for one, title in zip(reports, works, strict=True):
+    works = titled([_without(report.settings, without) for report in reports], {})
+    texts = []
+    for report, title in zip(reports, works, strict=True):
         # A user's own workload has a name of its own; a workload of the catalog is mostly the same in all bars.
         name, differing = title.workload if names or ":" in title.workload else "", title.differing
-        found.append(", ".join(part for part in (name, pipeline_text(one.facts), differing) if part))
-    return found
+        texts.append(", ".join(part for part in (name, pipeline_text(report.facts), differing) if part))
+    return texts
 
 
 def _without(settings: Settings, names: Sequence[str]) -> Settings:
@@ -121,8 +121,8 @@ def _without(settings: Settings, names: Sequence[str]) -> Settings:
 
 def _resolved(report: StallReport) -> list[StallPart]:
     """Return the parts to draw, in their order."""
-    known = {part.name: part for part in report.parts if part.share is not None and part.resolved}
-    return [known[name] for name in PARTS if name in known]
+    resolved = {part.name: part for part in report.parts if part.share is not None and part.resolved}
+    return [resolved[name] for name in PARTS if name in resolved]
 
 
 def _drawn(part: StallPart) -> float:
@@ -138,12 +138,14 @@ def _bar(report: StallReport, label: str, axis: Axis) -> Strip:
     notes = [_stall_note(report), *_open_notes(report, spans=False)]
     summary = f"{name}: {figure} a step; {'; '.join([*drawn, _stall_note(report), *_open_notes(report)])}"
     picture = strip_picture(slot_of(report.settings.backend), BAR_HEIGHT, summary)
-    at = 0.0
+    begin = 0.0
     for stall in _resolved(report):
-        _add(picture, axis, (at, at + _drawn(stall)), stall.name, f"{stall.name}: {_share(stall)}; {stall.meaning}")
-        at += _drawn(stall)
-    if 1 - at > LEAST_OPEN:
-        _add(picture, axis, (at, 1.0), OPEN, "; ".join(_open_notes(report)) or OPEN)
+        _add(
+            picture, axis, (begin, begin + _drawn(stall)), stall.name, f"{stall.name}: {_share(stall)}; {stall.meaning}"
+        )
+        begin += _drawn(stall)
+    if 1 - begin > LEAST_OPEN:
+        _add(picture, axis, (begin, 1.0), OPEN, "; ".join(_open_notes(report)) or OPEN)
     return Strip(name, f"{figure} a step", notes, picture)
 
 
@@ -172,7 +174,7 @@ def _stall_note(report: StallReport) -> str:
 def _open_notes(report: StallReport, *, spans: bool = True) -> list[str]:
     """Return which parts are not resolved, with their intervals if `spans`, and which were not measured."""
     unclear = [(part.name, part.share) for part in report.parts if part.share and not part.resolved]
-    names = [f"{name} {span(found)}" if spans else name for name, found in unclear]
+    names = [f"{name} {span(part)}" if spans else name for name, part in unclear]
     unknown = [part.name for part in report.parts if part.share is None]
     notes = [f"{OPEN}: {', '.join(names)}"] if names else []
     return notes + ([f"not measured: {', '.join(unknown)}"] if unknown else [])

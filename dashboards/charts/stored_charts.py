@@ -110,19 +110,19 @@ def _scalings(rows: Sequence[Row], noun: str) -> list[StripPicture]:
 
     Groups whose rows have one title, as works of two runs may, are named with their id.
     """
-    known = [row for row in rows if row["efficiency"] is not None]
-    if not known:
+    with_efficiency = [row for row in rows if row["efficiency"] is not None]
+    if not with_efficiency:
         return []
-    ends = [value for row in known for value in (row["efficiency"], row["high"] or row["efficiency"])]
+    ends = [value for row in with_efficiency for value in (row["efficiency"], row["high"] or row["efficiency"])]
     axis = axes.from_zero([1.0, *ends], f"throughput over one {noun}'s times the {noun}s, %", PERCENT)
-    groups = [group for _, group in _by(known, "group")]
+    groups = [group for _, group in _by(with_efficiency, "group")]
     times = Counter(group[0]["title"] for group in groups)
     return [
         StripPicture(
             _group_title(group[0], times),
             "",
             axis,
-            [_scaling(str(b), noun, list(own), axis) for b, own in _by(group, "backend")],
+            [_scaling(str(b), noun, list(backend_rows), axis) for b, backend_rows in _by(group, "backend")],
         )
         for group in groups
     ]
@@ -198,8 +198,8 @@ def _scaling(backend: str, noun: str, rows: Sequence[Row], axis: Axis) -> Strip:
 def input_stalls(rows: Sequence[Row]) -> list[SeriesPicture]:
     """Return a time series of the share of input in a step for each cell and host that has a value."""
     groups = groupby(rows, lambda row: (row["cell_id"], row["machine"]))
-    found = [[row for row in group if row["stall_share"] is not None] for _, group in groups]
-    return [_input_stall(group) for group in found if group][:MOST_TRENDS]
+    measured_groups = [[row for row in group if row["stall_share"] is not None] for _, group in groups]
+    return [_input_stall(group) for group in measured_groups if group][:MOST_TRENDS]
 
 
 def _input_stall(rows: Sequence[Row]) -> SeriesPicture:
@@ -221,8 +221,8 @@ def _input_stall(rows: Sequence[Row]) -> SeriesPicture:
 
 
 def _input_tip(row: Row) -> str:
-    known = {name.replace("_", " "): row[f"{name}_share"] for name in INPUT_PARTS}
-    parts = [f"{name} {percentage(value)}" for name, value in known.items() if value is not None]
+    shares = {name.replace("_", " "): row[f"{name}_share"] for name in INPUT_PARTS}
+    parts = [f"{name} {percentage(value)}" for name, value in shares.items() if value is not None]
     limit = [f"bottleneck {row['bottleneck']}"] if row["bottleneck"] else []
     ceiling = [] if row["ceiling_speed_up"] is None else [f"ceiling {ratio_text(row['ceiling_speed_up'])}"]
     return "; ".join([*limit, *([", ".join(parts)] if parts else []), *ceiling])
@@ -231,8 +231,8 @@ def _input_tip(row: Row) -> str:
 def trends(rows: Sequence[Row]) -> list[SeriesPicture]:
     """Return a time series for each cell, host and device that has a value."""
     groups = groupby(rows, lambda row: (row["cell_id"], row["host_id"], row["device"]))
-    found = [one for _, group in groups if (one := _trend([row for row in group if row["step_time_s"]]))]
-    return found[:MOST_TRENDS]
+    pictures = [trend for _, group in groups if (trend := _trend([row for row in group if row["step_time_s"]]))]
+    return pictures[:MOST_TRENDS]
 
 
 def _trend(rows: Sequence[Row]) -> SeriesPicture | None:

@@ -125,12 +125,16 @@ def picture(series: Series, baseline: str) -> SeriesPicture:
     return SeriesPicture(series, axis, baseline, earlier, values, labels, dates, drawn)
 
 
-def as_file(one: SeriesPicture) -> Picture:
+def as_file(picture: SeriesPicture) -> Picture:
     """Return a series with its texts in one picture."""
-    title, details, slot = one.series.title, one.series.details, one.series.slot
-    words = [Word(12, 20, title, "title"), Word(12, 40, details), Word(12, 60, f"{one.axis.title}; {one.baseline}")]
-    insets = [Inset(0, 70, 70, one.labels), Inset(70, 70, 715, one.values), Inset(70, 302, 715, one.dates)]
-    return Picture(330, [*words, *insets], summary=one.values.summary, role=f"s{slot}", width=800)
+    title, details, slot = picture.series.title, picture.series.details, picture.series.slot
+    words = [
+        Word(12, 20, title, "title"),
+        Word(12, 40, details),
+        Word(12, 60, f"{picture.axis.title}; {picture.baseline}"),
+    ]
+    insets = [Inset(0, 70, 70, picture.labels), Inset(70, 70, 715, picture.values), Inset(70, 302, 715, picture.dates)]
+    return Picture(330, [*words, *insets], summary=picture.values.summary, role=f"s{slot}", width=800)
 
 
 def _drawn(change: ChangePlace) -> DrawnChange:

@@ -87,24 +87,24 @@ def step_of(path: Path) -> StepSpans | None:
     """
     steps = sorted({span.step or 0 for span in neutral.spans(path) if span.track.kind is TrackKind.STEPS})
     number = steps[len(steps) // 2] if steps else None
-    marks, found = [], defaultdict[Track, list[Span]](list)
+    marks, spans_by_track = [], defaultdict[Track, list[Span]](list)
     for span in neutral.spans(path):
         if number is None or span.step == number:
             if span.track.kind is TrackKind.STEPS:
                 marks.append(span)
             elif span.track.kind in DRAWN:
-                found[span.track].append(span)
-    if not found:
+                spans_by_track[span.track].append(span)
+    if not spans_by_track:
         return None
-    outer = {track: tuple(_outer(spans)) for track, spans in found.items()}
-    every = [span for spans in outer.values() for span in spans]
+    outer = {track: tuple(_outer(spans)) for track, spans in spans_by_track.items()}
+    all_spans = [span for spans in outer.values() for span in spans]
     kept, left_out = _kept(outer)
     return StepSpans(
         number=number,
-        begin_ns=min(span.start_ns for span in (*every, *marks)),
-        end_ns=max(span.end_ns for span in (*every, *marks)),
+        begin_ns=min(span.start_ns for span in (*all_spans, *marks)),
+        end_ns=max(span.end_ns for span in (*all_spans, *marks)),
         tracks=kept,
-        largest=_largest(every),
+        largest=_largest(all_spans),
         left_out=left_out,
     )
 
@@ -152,21 +152,21 @@ def colour_of(span: Span) -> str:
 def _outer(spans: Iterable[Span]) -> Iterator[Span]:
     """Yield the spans that no other one of their track surrounds."""
     reached = None
-    for span in sorted(spans, key=lambda one: (one.start_ns, -one.duration_ns)):
+    for span in sorted(spans, key=lambda span: (span.start_ns, -span.duration_ns)):
         if reached is None or span.start_ns >= reached:
             reached = span.end_ns
             yield span
 
 
 def _kept(
-    found: dict[Track, tuple[Span, ...]],
+    spans_by_track: dict[Track, tuple[Span, ...]],
 ) -> tuple[tuple[tuple[Track, tuple[Span, ...]], ...], str]:
     """Return the busiest tracks, in their order, and what to say about the others."""
-    busiest = sorted(found, key=lambda track: -sum(span.duration_ns for span in found[track]))
+    busiest = sorted(spans_by_track, key=lambda track: -sum(span.duration_ns for span in spans_by_track[track]))
     kept = sorted(busiest[:MOST_TRACKS], key=lambda track: (track.worker, DRAWN.index(track.kind), track.lane))
-    rest = busiest[MOST_TRACKS:]
-    said = f"{plural(len(rest), 'track')} with the least work are left out" if rest else ""
-    return tuple((track, found[track]) for track in kept), said
+    left_out = busiest[MOST_TRACKS:]
+    remark = f"{plural(len(left_out), 'track')} with the least work are left out" if left_out else ""
+    return tuple((track, spans_by_track[track]) for track in kept), remark
 
 
 def _largest(spans: Sequence[Span]) -> tuple[tuple[str, float, int], ...]:
@@ -206,10 +206,10 @@ def _ticks(span_ns: int, scale: float, size: TimelineSize, tracks: int) -> Itera
     """Yield rules at round times, about every hundred pixels, and their labels."""
     rough = span_ns / max(2, (size.width - size.names) // 100)
     power = 10.0 ** math.floor(math.log10(rough))
-    every = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    tick_ns = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
     unit, bottom = unit_for([span_ns / 1e9], TIME_UNITS), TOP + tracks * ROW + BOTTOM
-    for number in range(int(span_ns / every) + 1):
-        x, text = round(size.names + number * every * scale, 1), f"{number * every / 1e9 / unit.size:g} {unit.name}"
+    for number in range(int(span_ns / tick_ns) + 1):
+        x, text = round(size.names + number * tick_ns * scale, 1), f"{number * tick_ns / 1e9 / unit.size:g} {unit.name}"
         yield Segment(x, 4, x, bottom - 34, "rule")
         yield Word(x, bottom - 16, text, anchor="middle" if number else "start")
 

@@ -51,21 +51,28 @@ class Quantity:
 
     def values_of(self, series: UsageSeries) -> Values:
         """Return the values of a series."""
-        found: Values = getattr(series, self.values)
-        return found
+        values: Values = getattr(series, self.values)
+        return values
 
     def peak_of(self, used: Usage | None) -> str:
         """Return the peak of a process as text, a dash if it was not measured."""
         group, _, name = self.peak.partition(".")
-        found = getattr(getattr(used, group, None), name, None)
-        return bytes_text(found) if self.unit is None else quantity(found, self.unit)
+        peak = getattr(getattr(used, group, None), name, None)
+        return bytes_text(peak) if self.unit is None else quantity(peak, self.unit)
 
 
 def pictures(rows: Sequence[Row], usage_series: SeriesByRepeat) -> list[StripPicture]:
     """Return the pictures of the first `MOST_WORKS` of these rows."""
-    known = [(one, {key: series for key, series in usage_series.items() if one.values_of(series)}) for one in DRAWN]
-    found = (_picture(row, one, series) for row in rows[:MOST_WORKS] for one, series in known)
-    return [picture for picture in found if picture]
+    series_by_quantity = [
+        (drawn_quantity, {key: series for key, series in usage_series.items() if drawn_quantity.values_of(series)})
+        for drawn_quantity in DRAWN
+    ]
+    drawn_pictures = (
+        _picture(row, drawn_quantity, series)
+        for row in rows[:MOST_WORKS]
+        for drawn_quantity, series in series_by_quantity
+    )
+    return [picture for picture in drawn_pictures if picture]
 
 
 def left_out(rows: Sequence[Row], usage_series: SeriesByRepeat) -> str | None:
@@ -75,14 +82,18 @@ def left_out(rows: Sequence[Row], usage_series: SeriesByRepeat) -> str | None:
 
 
 def _picture(row: Row, drawn: Quantity, usage_series: SeriesByRepeat) -> StripPicture | None:
-    known = {backend: _known(cell, usage_series) for backend, cell in row.cells.items()}
-    shown = [series for found in known.values() for _, series in found[:MOST_CURVES]]
+    series_by_backend = {backend: _known(cell, usage_series) for backend, cell in row.cells.items()}
+    shown = [series for backend_series in series_by_backend.values() for _, series in backend_series[:MOST_CURVES]]
     if not shown:
         return None
     across = axes.from_zero([max(s.times_s[-1], 1e-3) for s in shown], "time the process worked, s", SECOND)
     most = max(value for series in shown for value in drawn.values_of(series) if value is not None)
     up = axes.from_zero([most or 1.0], drawn.name, drawn.unit or unit_for([most], MEMORY_UNITS))
-    strips = [_strip(backend, known[backend], drawn, (across, up)) for backend in row.cells if known[backend]]
+    strips = [
+        _strip(backend, series_by_backend[backend], drawn, (across, up))
+        for backend in row.cells
+        if series_by_backend[backend]
+    ]
     return StripPicture(row.title, f"{drawn.name}, {up.unit.name}", across, strips)
 
 
@@ -93,12 +104,12 @@ def _known(cell: CellSummary, usage_series: SeriesByRepeat) -> list[tuple[Record
 
 
 def _strip(
-    backend: str, known: Sequence[tuple[Record, UsageSeries]], drawn: Quantity, scales: tuple[Axis, Axis]
+    backend: str, recorded: Sequence[tuple[Record, UsageSeries]], drawn: Quantity, scales: tuple[Axis, Axis]
 ) -> Strip:
-    (across, up), shown, first = scales, known[:MOST_CURVES], known[0][0].usage
+    (across, up), shown, first = scales, recorded[:MOST_CURVES], recorded[0][0].usage
     peak, notes = drawn.peak_of(first), drawn.notes(first) if first else []
-    if len(shown) < len(known):
-        notes = [*notes, f"the first {len(shown)} of {plural(len(known), 'process', 'processes')}"]
+    if len(shown) < len(recorded):
+        notes = [*notes, f"the first {len(shown)} of {plural(len(recorded), 'process', 'processes')}"]
     summary = f"{backend}, {drawn.name}: peak {peak}; {', '.join(notes)}"
     picture = strip_picture(slot_of(backend), STRIP_HEIGHT, summary)
     for begun_s, ended_s in shown[0][1].epochs_s:
@@ -130,12 +141,12 @@ def _path(times_s: Sequence[float], values: Values, across: Axis, up: Axis) -> s
     step = -(-len(times_s) // MOST_PLACES)
     parts: list[list[tuple[str, str]]] = [[]]
     for index in range(0, len(times_s), step):
-        known = [value for value in values[index : index + step] if value is not None]
-        if not known:
+        measured = [value for value in values[index : index + step] if value is not None]
+        if not measured:
             parts.append([])
             continue
         x = across.share(times_s[index]) * CURVE_WIDTH / 100
-        y = (1 - (up.share(max(known)) - EDGE) / (100 - 2 * EDGE)) * CURVE_HEIGHT
+        y = (1 - (up.share(max(measured)) - EDGE) / (100 - 2 * EDGE)) * CURVE_HEIGHT
         parts[-1].append((f"{x:.0f}", f"{y:.1f}"))
     return "".join("M" + "L".join(map(" ".join, _bends(part))) for part in parts if part)
 
@@ -143,7 +154,7 @@ def _path(times_s: Sequence[float], values: Values, across: Axis, up: Axis) -> s
 def _bends(part: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the points of a curve without those inside a level stretch: memory is level most of the time."""
     threes = zip(part, part[1:], part[2:], strict=False)
-    inner = [here for before, here, after in threes if not before[1] == here[1] == after[1]]
+    inner = [middle for before, middle, after in threes if not before[1] == middle[1] == after[1]]
     return [part[0], *inner, *part[1:][-1:]]
 
 
@@ -161,14 +172,14 @@ def _host_notes(used: Usage) -> list[str]:
 
 
 def _device_notes(used: Usage) -> list[str]:
-    notes, own, total = _memory_notes(used.device_memory), used.device_process_memory, used.devices_memory
-    notes += [f"of its own {bytes_text(own.max_bytes)}"] if own else []
+    notes, process_memory, total = _memory_notes(used.device_memory), used.device_process_memory, used.devices_memory
+    notes += [f"of its own {bytes_text(process_memory.max_bytes)}"] if process_memory else []
     return notes + ([f"{used.devices} GPUs together {bytes_text(total.max_bytes)}"] if total else [])
 
 
 def _utilisation_notes(used: Usage) -> list[str]:
-    found = used.device_utilisation
-    return [f"mean {quantity(found.mean_share, PERCENT)}"] if found else []
+    utilisation = used.device_utilisation
+    return [f"mean {quantity(utilisation.mean_share, PERCENT)}"] if utilisation else []
 
 
 def _power_notes(used: Usage) -> list[str]:

@@ -131,7 +131,9 @@ def panel_of(warehouse: Reader, question: Question, choice: DashboardFilter) -> 
 
 def render(shown: Sequence[Panel], frame: Frame) -> str:
     """Return the page."""
-    rules = (axes.rules(f"#{one.question.name} div.plot", one.pictures[0].axis) for one in shown if one.pictures)
+    rules = (
+        axes.rules(f"#{panel.question.name} div.plot", panel.pictures[0].axis) for panel in shown if panel.pictures
+    )
     return report.rendered(
         "dashboard.html",
         report.stylesheet("history", "roofline", "dashboard") + "".join(rules),
@@ -156,7 +158,9 @@ class CellPage:
     @property
     def newest_run(self) -> str:
         """The newest run that measured it; empty if there is none."""
-        return max((point.run_id for one in self.panel.series for point in one.series.points), default="")
+        return max(
+            (point.run_id for series_picture in self.panel.series for point in series_picture.series.points), default=""
+        )
 
 
 def cell_heading(warehouse: Reader, cell_id: str, since: str = EARLIEST_DAY) -> str:

@@ -90,8 +90,8 @@ def panel(question: Question, rows: Sequence[Row]) -> Panel:
 
 def _matrix(question: Question, rows: Sequence[Row]) -> Panel:
     backends = in_order(str(row["backend"]) for row in rows)
-    found = [_heat_row(group, backends) for group in by_work(rows)]
-    return Panel(question, len(rows), "heat", backends=backends, heat=found)
+    heat_rows = [_heat_row(group, backends) for group in by_work(rows)]
+    return Panel(question, len(rows), "heat", backends=backends, heat=heat_rows)
 
 
 def _heat_row(rows: Sequence[Row], backends: Sequence[str]) -> HeatRow:
@@ -136,8 +136,10 @@ def _caveats(row: Row) -> list[str]:
 
 
 def _figures(question: Question, rows: Sequence[Row]) -> Panel:
-    backends, found = blocks(rows)
-    return Panel(question, len(rows), "figures", backends=backends, blocks=found, statistics=explained(found))
+    backends, figure_blocks = blocks(rows)
+    return Panel(
+        question, len(rows), "figures", backends=backends, blocks=figure_blocks, statistics=explained(figure_blocks)
+    )
 
 
 def _panel(kind: str, **fields: Callable[[Sequence[Row]], Any]) -> Callable[[Question, Sequence[Row]], Panel]:

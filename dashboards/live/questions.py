@@ -73,8 +73,8 @@ class DashboardFilter:
 
     def parameters(self, sql: str) -> Mapping[str, Scalar]:
         """Return the values of the parameters of a query."""
-        given = {"workload": self.workload, "backend": self.backend, "since": self.since, "cell": self.cell}
-        return {name: value for name, value in given.items() if f"@{name}" in sql}
+        values = {"workload": self.workload, "backend": self.backend, "since": self.since, "cell": self.cell}
+        return {name: value for name, value in values.items() if f"@{name}" in sql}
 
 
 def checked(choice: DashboardFilter) -> DashboardFilter:
@@ -122,9 +122,9 @@ def with_titles(warehouse: Reader, rows: Sequence[Row], choice: DashboardFilter)
 
 def _described(warehouse: Reader, works: Mapping[Identity, Row], choice: DashboardFilter) -> dict[Identity, str]:
     """Return titles of works that name what differs between them; with an id where the settings are not known."""
-    found = warehouse.query(CELLS, choice.parameters(CELLS)).dicts()
+    cell_rows = warehouse.query(CELLS, choice.parameters(CELLS)).dicts()
     cells = {str(row["cell_id"]) for row in works.values()}
-    labels = {str(row["cell_id"]): _labels(row) for row in found if row["cell_id"] in cells}
+    labels = {str(row["cell_id"]): _labels(row) for row in cell_rows if row["cell_id"] in cells}
     named = [(str(row["workload"]), labels.get(str(row["cell_id"]), {})) for row in works.values()]
     titles = dict(zip(works, map(str, titles_of(named, {})), strict=True))
     times = Counter((text, key[1]) for key, text in titles.items())

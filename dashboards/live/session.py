@@ -106,52 +106,61 @@ class SessionReader:
         runs = list(self._runs.values())
         arms = {str(name): str(arm) for arm, name in named.items()} if isinstance(named, dict) else {}
         published = [(run, record) for run in runs for record in run.load()[0]]
-        placed, known = progress.load_placements(runs[0]).machines, progress.load(runs[0])
+        placed, session_progress = progress.load_placements(runs[0]).machines, progress.load(runs[0])
         hosts = {record.place for _, record in published if record.status is not Status.INFRA}
         at_several = bool(placed) or len(hosts) > 1
-        if known is None and not at_several:
+        if session_progress is None and not at_several:
             return None
         about = [run.about() for run in runs]
         ended = [(run, r) for run in runs for r in latest_attempts(run.load()[0]) if r.status is not Status.INFRA]
         records = [record for _, record in ended]
-        planned = sum(n for one in about if isinstance(n := one.get("planned"), int))
-        found = MeasuredSession(
+        planned = sum(n for run_about in about if isinstance(n := run_about.get("planned"), int))
+        session = MeasuredSession(
             run_id=runs[0].run_id,
             begun=moment(about[0].get("started_at")),
             done=len(ended),
-            planned=max(planned, sum(cell.planned for cell in known.cells) if known else 0),
+            planned=max(planned, sum(cell.planned for cell in session_progress.cells) if session_progress else 0),
             lost=sum(record.status is Status.INFRA for _, record in published),
             nodes=_nodes(placed, records, _heard(published)) if at_several else (),
         )
         now_s = self.now().timestamp() if self.now else 0.0
-        return found if known is None else _with_progress(found, known, _by_cell(ended, arms), now_s)
+        return (
+            session
+            if session_progress is None
+            else _with_progress(session, session_progress, _by_cell(ended, arms), now_s)
+        )
 
 
 def _by_cell(ended: Iterable[tuple[Run, Record]], arms: Mapping[str, str]) -> Ended:
     """Return the records by arm and cell; `arms` has the arm of each run."""
-    found: dict[Key, list[tuple[float, Record]]] = {}
+    by_cell: dict[Key, list[tuple[float, Record]]] = {}
     for run, record in ended:
         key = (arms.get(run.run_id, ""), record.cell_id)
-        found.setdefault(key, []).append((_published_s(run, record) or 0.0, record))
-    return found
+        by_cell.setdefault(key, []).append((_published_s(run, record) or 0.0, record))
+    return by_cell
 
 
-def _with_progress(found: MeasuredSession, known: Progress, ended: Ended, now_s: float) -> MeasuredSession:
+def _with_progress(session: MeasuredSession, session_progress: Progress, ended: Ended, now_s: float) -> MeasuredSession:
     """Return the session with its cells and the time left."""
     came = [came_s for several in ended.values() for came_s, _ in several]
-    newest_s = max([_seconds(known.started), *came])
+    newest_s = max([_seconds(session_progress.started), *came])
     return replace(
-        found,
+        session,
         cells=tuple(
-            _cell(cell, known, [r for _, r in ended.get((cell.arm, cell.cell_id), ())]) for cell in known.cells
+            _cell(cell, session_progress, [r for _, r in ended.get((cell.arm, cell.cell_id), ())])
+            for cell in session_progress.cells
         ),
-        left=left_text(left_s(known, ended, now_s)),
+        left=left_text(left_s(session_progress, ended, now_s)),
         heard=moment(datetime.fromtimestamp(newest_s, UTC).isoformat()),
     )
 
 
-def _cell(cell: PlannedCell, known: Progress, records: Sequence[Record]) -> SessionCell:
-    running = [one.repeat for one in known.running if (one.arm, one.cell_id) == (cell.arm, cell.cell_id)]
+def _cell(cell: PlannedCell, session_progress: Progress, records: Sequence[Record]) -> SessionCell:
+    running = [
+        running_repeat.repeat
+        for running_repeat in session_progress.running
+        if (running_repeat.arm, running_repeat.cell_id) == (cell.arm, cell.cell_id)
+    ]
     idle = "waits" if len(records) < cell.planned else "measured"
     now = f"repeat {min(running) + 1} runs" if running else idle
     failed = sum(record.status not in MEASURED for record in records)
@@ -159,36 +168,39 @@ def _cell(cell: PlannedCell, known: Progress, records: Sequence[Record]) -> Sess
     return SessionCell(cell.title, backend, len(records), cell.planned, failed, now)
 
 
-def left_s(known: Progress, ended: Ended, now_s: float) -> float | None:
+def left_s(session_progress: Progress, ended: Ended, now_s: float) -> float | None:
     """Return about how many seconds the planned repeats that have not ended take; None if nothing is known of them."""
-    weights = _weights(known, ended)
+    weights = _weights(session_progress, ended)
     if not weights:
         return None
     usual_s = statistics.fmean(weights.values())
-    begun_s = _seconds(known.started)
+    begun_s = _seconds(session_progress.started)
     newest_s, done_s, rest_s = begun_s, 0.0, 0.0
-    for cell in known.cells:
+    for cell in session_progress.cells:
         key = (cell.arm, cell.cell_id)
         came = [came_s for came_s, _ in ended.get(key, ()) if came_s >= begun_s]
         newest_s = max([newest_s, *came])
         done_s += weights.get(key, usual_s) * len(came)
         rest_s += weights.get(key, usual_s) * max(0, cell.planned - len(ended.get(key, ())))
-    running_s = sum(weights.get((one.arm, one.cell_id), usual_s) for one in known.running)
+    running_s = sum(
+        weights.get((running_repeat.arm, running_repeat.cell_id), usual_s)
+        for running_repeat in session_progress.running
+    )
     pace = (newest_s - begun_s) / done_s if done_s and newest_s > begun_s else 1.0
     if now_s > newest_s and running_s:
         pace = max(pace, (now_s - begun_s) / (done_s + running_s))
     return rest_s * pace - min(max(0.0, now_s - newest_s), running_s * pace)
 
 
-def _weights(known: Progress, ended: Ended) -> dict[Key, float]:
+def _weights(session_progress: Progress, ended: Ended) -> dict[Key, float]:
     """Return the seconds of a repeat of each cell: the mean of those that have ended, else what was expected."""
-    found = {}
-    for cell in known.cells:
+    weights = {}
+    for cell in session_progress.cells:
         key = (cell.arm, cell.cell_id)
         walls = [wall for _, record in ended.get(key, ()) if (wall := record.harness.wall_time_s)]
         if weight := statistics.fmean(walls) if walls else cell.expected_s:
-            found[key] = weight
-    return found
+            weights[key] = weight
+    return weights
 
 
 def left_text(seconds: float | None) -> str:
@@ -220,11 +232,11 @@ def _published_s(run: Run, record: Record) -> float | None:
 
 def _heard(published: Sequence[tuple[Run, Record]]) -> dict[str, float]:
     """Return when the newest record of each machine was published, in seconds since 1970, by its `host_id`."""
-    found: dict[str, float] = {}
+    heard_s: dict[str, float] = {}
     for run, record in published:
         if record.status is not Status.INFRA and (came_s := _published_s(run, record)) is not None:
-            found[record.place] = max(found.get(record.place, 0.0), came_s)
-    return found
+            heard_s[record.place] = max(heard_s.get(record.place, 0.0), came_s)
+    return heard_s
 
 
 def _nodes(
@@ -234,10 +246,16 @@ def _nodes(
     by_host: dict[str, list[Record]] = {}
     for record in ended:
         by_host.setdefault(record.place, []).append(record)
-    known = {one.host_id for one in placed}
-    earlier = [Placement(host[:SHOWN_CHARACTERS], host) for host in by_host if host not in known]
-    nodes = [_node(one, by_host.get(one.host_id or "", []), heard_s.get(one.host_id or "")) for one in placed]
-    nodes += [_node(one, by_host[one.host_id or ""], heard_s.get(one.host_id or "")) for one in earlier]
+    placed_ids = {placement.host_id for placement in placed}
+    earlier = [Placement(host[:SHOWN_CHARACTERS], host) for host in by_host if host not in placed_ids]
+    nodes = [
+        _node(placement, by_host.get(placement.host_id or "", []), heard_s.get(placement.host_id or ""))
+        for placement in placed
+    ]
+    nodes += [
+        _node(placement, by_host[placement.host_id or ""], heard_s.get(placement.host_id or ""))
+        for placement in earlier
+    ]
     return tuple(sorted(nodes, key=lambda node: node.name))
 
 

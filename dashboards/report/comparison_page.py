@@ -38,11 +38,11 @@ def page(view: ComparisonView) -> str:
     )
 
 
-def _facts(found: Versus) -> list[tuple[str, ...]]:
+def _facts(versus: Versus) -> list[tuple[str, ...]]:
     """Return the runs of base and new, the recorded differences between them, and the notes."""
-    runs = list(zip(("base", "new"), found.runs, strict=True)) if found.runs else []
-    changed = [tuple(line.split(" ", 1)) for line in found.changed] or [("changed", "nothing that was recorded")]
-    return [*runs, *changed, *(("note", note) for note in found.notes)]
+    runs = list(zip(("base", "new"), versus.runs, strict=True)) if versus.runs else []
+    changed = [tuple(line.split(" ", 1)) for line in versus.changed] or [("changed", "nothing that was recorded")]
+    return [*runs, *changed, *(("note", note) for note in versus.notes)]
 
 
 def _lead(view: ComparisonView) -> str:
@@ -69,18 +69,18 @@ def _axis(view: ComparisonView) -> Axis | None:
 
 
 def _line(change: CellChange, axis: Axis | None, threshold: float) -> RatioPlot:
-    one, slot = change.comparison, slot_of(change.backend)
-    if axis is None or one.ratio is None:
-        return RatioPlot(change.name, one.said, slot, False)
-    text = "; ".join([f"{_text(one.ratio)}: {one.said}", *one.failures])
-    if one.all_data:
-        text += f"; with the disturbed blocks, too: {_text(one.all_data)}"
+    comparison, slot = change.comparison, slot_of(change.backend)
+    if axis is None or comparison.ratio is None:
+        return RatioPlot(change.name, comparison.said, slot, False)
+    text = "; ".join([f"{_text(comparison.ratio)}: {comparison.said}", *comparison.failures])
+    if comparison.all_data:
+        text += f"; with the disturbed blocks, too: {_text(comparison.all_data)}"
     blocks = [
         Dot(axis.place(ratio), DOTS_Y, slot, f"block {block}: {percent_change(ratio)}", hollow=True)
         for block, ratio in enumerate(change.blocks, 1)
     ]
-    settled = one.outcome in (GateOutcome.REGRESSED, GateOutcome.NO_WORSE)
-    line, centre = interval_marks(_ends(one.ratio), axis, WHISKER_Y, slot, _text(one.ratio))
+    settled = comparison.outcome in (GateOutcome.REGRESSED, GateOutcome.NO_WORSE)
+    line, centre = interval_marks(_ends(comparison.ratio), axis, WHISKER_Y, slot, _text(comparison.ratio))
     picture = Picture(HEIGHT, [*line, *blocks, centre], summary=f"{change.name}: {text}")
     picture.axes.extend(_tolerance(axis, threshold, HEIGHT))
     return RatioPlot(change.name, text, slot, settled, picture)

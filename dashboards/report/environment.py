@@ -62,10 +62,10 @@ SURROUNDINGS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
 
 def machine_line(records: Sequence[Record]) -> str:
     """Return the machine in one line; of several machines, their number."""
-    found = _machines(records)
-    if len(found) != 1:
-        return f"{len(found)} machines" if found else "no machine recorded"
-    [machine] = found
+    distinct_machines = _machines(records)
+    if len(distinct_machines) != 1:
+        return f"{len(distinct_machines)} machines" if distinct_machines else "no machine recorded"
+    [machine] = distinct_machines
     gpus = " + ".join(f"{n} × {name}" for name, n in Counter(machine.gpus).items()) or "no GPU"
     memory = [] if machine.memory_bytes is None else [bytes_text(machine.memory_bytes)]
     return " · ".join([machine.cpu_model, plural(machine.logical_cpus, "CPU"), *memory, gpus])
@@ -146,17 +146,17 @@ def _value(record: Record, of: str | Callable[[Record], object]) -> object:
     if callable(of):
         return of(record)
     group, _, name = of.partition(".")
-    found: object = getattr(getattr(record, group), name, None)
-    return found
+    recorded: object = getattr(getattr(record, group), name, None)
+    return recorded
 
 
 def _distinct(values: Iterable[object]) -> str:
     words = {True: "yes", False: "no"}
-    known = {words[value] if isinstance(value, bool) else str(value) for value in values if value is not None}
-    return ", ".join(sorted(known)) or NOTHING
+    texts = {words[value] if isinstance(value, bool) else str(value) for value in values if value is not None}
+    return ", ".join(sorted(texts)) or NOTHING
 
 
 def _summary(records: Sequence[Record], of: str, show: Callable[[float | None], str]) -> str:
     """Return the median and the largest value of a field."""
-    found = [figure for record in records if isinstance(figure := _value(record, of), int | float)]
-    return f"{show(statistics.median(found))}, at most {show(max(found))}" if found else NOTHING
+    figures = [figure for record in records if isinstance(figure := _value(record, of), int | float)]
+    return f"{show(statistics.median(figures))}, at most {show(max(figures))}" if figures else NOTHING

@@ -55,12 +55,19 @@ def failures(records: Sequence[Record], rows: Sequence[Row]) -> list[FailureEntr
 
 def warnings(rules: Sequence[RuleWarnings]) -> list[FailureEntry]:
     """Return every warning of the attempts that count, by rule; one of another format has no rule."""
-    found = [
-        FailureEntry(one.title, one.backend, one.rule or "warning", (one.problem,), _repeats(one.repeats), one.advice)
+    entries = [
+        FailureEntry(
+            warning.title,
+            warning.backend,
+            warning.rule or "warning",
+            (warning.problem,),
+            _repeats(warning.repeats),
+            warning.advice,
+        )
         for rule in rules
-        for one in rule.by_cell
+        for warning in rule.by_cell
     ]
-    return sorted(_sorted(found), key=lambda entry: entry.label)
+    return sorted(_sorted(entries), key=lambda entry: entry.label)
 
 
 def caveats(table: ResultTable) -> list[FailureEntry]:
@@ -82,9 +89,9 @@ def caveats(table: ResultTable) -> list[FailureEntry]:
 def superseded(records: Sequence[Record]) -> str | None:
     """Return how many attempts were repeated, and why; None if none was."""
     counted = {(record.cell_id, record.repeat): record.attempt for record in latest_attempts(records)}
-    others = [(record, counted[record.cell_id, record.repeat]) for record in records]
-    earlier = [record.status is Status.INFRA for record, attempt in others if record.attempt < attempt]
-    in_vain = sum(record.attempt > attempt for record, attempt in others)
+    with_attempts = [(record, counted[record.cell_id, record.repeat]) for record in records]
+    earlier = [record.status is Status.INFRA for record, attempt in with_attempts if record.attempt < attempt]
+    in_vain = sum(record.attempt > attempt for record, attempt in with_attempts)
     failed, disturbed = sum(earlier), len(earlier) - sum(earlier)
     parts = []
     if disturbed:
@@ -100,8 +107,8 @@ def superseded(records: Sequence[Record]) -> str | None:
     return f"{' and '.join(parts)}: measured again, and only one attempt of each repeat is counted here."
 
 
-def _sorted(found: list[FailureEntry]) -> list[FailureEntry]:
-    return sorted(found, key=lambda entry: (entry.title, slot_of(entry.backend), entry.label, entry.texts))
+def _sorted(entries: list[FailureEntry]) -> list[FailureEntry]:
+    return sorted(entries, key=lambda entry: (entry.title, slot_of(entry.backend), entry.label, entry.texts))
 
 
 def _repeats(repeats: Sequence[int]) -> str:
@@ -116,14 +123,14 @@ def _failure(group: Sequence[Record], titles: Mapping[str, str], most: int) -> F
         record.settings.backend,
         record.status.value,
         (record.reason or "no reason was recorded",),
-        _repeats([one.repeat for one in group]),
+        _repeats([record.repeat for record in group]),
         evidence=_evidence(record.evidence),
         output=printable(output)[-most:],
     )
 
 
 def _evidence(evidence: Evidence) -> list[str]:
-    known = [
+    statements = [
         (evidence.exit_code is not None, f"exit code {evidence.exit_code}"),
         (evidence.signal is not None, f"signal {evidence.signal}"),
         (evidence.deadline_exceeded, "time limit exceeded"),
@@ -131,4 +138,4 @@ def _evidence(evidence: Evidence) -> list[str]:
         (evidence.exception is not None, f"exception {evidence.exception}"),
         (evidence.result_problem is not None, f"invalid result: {evidence.result_problem}"),
     ]
-    return [text for applies, text in known if applies]
+    return [text for applies, text in statements if applies]

@@ -43,8 +43,14 @@ def picture(view: HistoryView) -> SeriesPicture:
         (history.figure.name, history.figure.unit),
         [point for session in history.valued if (point := _point(session))],
         [
-            time_series.ChangePlace(one.change.index, one.change.ratio, one.kind, _words(one), one.change.run_id)
-            for one in view.changes
+            time_series.ChangePlace(
+                shown_change.change.index,
+                shown_change.change.ratio,
+                shown_change.kind,
+                _words(shown_change),
+                shown_change.change.run_id,
+            )
+            for shown_change in view.changes
         ],
         view.assessed.levels,
         [session.run_id for session in history.sessions if session.step_time is None],

@@ -56,13 +56,13 @@ class Inputs:
 
 def inputs(rows: Sequence[Row], reports: Sequence[StallReport]) -> Inputs:
     """Return the section of a run's table and its stall analyses."""
-    reports = sorted(reports, key=lambda one: (one.settings.workload, slot_of(one.settings.backend)))
+    reports = sorted(reports, key=lambda report: (report.settings.workload, slot_of(report.settings.backend)))
     return Inputs(
         stalls.splits(reports),
         stalls.left_out(reports),
         input_workers.pictures(rows, reports),
         stalls.queues(reports),
-        [_sheet(one, label) for one, label in zip(reports, stalls.labels(reports), strict=True)],
+        [_sheet(report, label) for report, label in zip(reports, stalls.labels(reports), strict=True)],
     )
 
 
@@ -127,22 +127,22 @@ def _advice(report: StallReport) -> Grid | None:
         return None
     columns = ["predicted", "measured", "verdict"] if report.verified else ["predicted", "step"]
     rows = []
-    for one in report.advice:
-        found = report.applied(one)
-        more = _applied(found) if report.verified else [seconds(one.step_time_s)]
-        rows.append(GridRow(_advice_text(one, found), [bracketed(one.speed_up), *more]))
+    for advice in report.advice:
+        verified = report.applied(advice)
+        more_cells = _applied(verified) if report.verified else [seconds(advice.step_time_s)]
+        rows.append(GridRow(_advice_text(advice, verified), [bracketed(advice.speed_up), *more_cells]))
     return Grid("What would help, by its speed-up", columns, rows)
 
 
-def _applied(found: VerifiedAdvice | None) -> list[str]:
-    if found is None:
+def _applied(verified: VerifiedAdvice | None) -> list[str]:
+    if verified is None:
         return [NOTHING, "not applied"]
-    return [bracketed(found.measured) if found.measured else NOTHING, str(found.verdict)]
+    return [bracketed(verified.measured) if verified.measured else NOTHING, str(verified.verdict)]
 
 
-def _advice_text(one: Advice, found: VerifiedAdvice | None) -> str:
-    remarks = [text for text in (one.note, found.reason if found else None) if text]
-    return f"{one.text} ({'; '.join(remarks)})" if remarks else one.text
+def _advice_text(advice: Advice, verified: VerifiedAdvice | None) -> str:
+    remarks = [text for text in (advice.note, verified.reason if verified else None) if text]
+    return f"{advice.text} ({'; '.join(remarks)})" if remarks else advice.text
 
 
 def _parts(parts: Sequence[StallPart]) -> Grid:

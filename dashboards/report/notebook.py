@@ -36,7 +36,7 @@ def render(records: Sequence[Record], table: ResultTable, pending: int) -> str:
     shown = table.works[:SHOWN]
     plots, axis = results.findings(shown)
     # Links to sections of the report have no target here.
-    plots = [replace(one, anchor="", caveats={}) for one in plots]
+    plots = [replace(plot, anchor="", caveats={}) for plot in plots]
     style = stylesheet("notebook") + (axes.rules(".findings > .finding > .plot", axis, strong=1.0) if axis else "")
     return rendered(
         "notebook.html",
@@ -58,7 +58,9 @@ def scoped(style: str) -> str:
 
 def _verdict(work: WorkView) -> NotebookLine:
     row = work.row
-    ratios = tuple(_ratio(one.backend, one.estimate.centre, one.estimate.low, one.estimate.high) for one in row.ratios)
+    ratios = tuple(
+        _ratio(ratio.backend, ratio.estimate.centre, ratio.estimate.low, ratio.estimate.high) for ratio in row.ratios
+    )
     return NotebookLine(row.title, row.verdict, ratios, work.same_work.text, row.caveats)
 
 

@@ -45,7 +45,7 @@ def render(records: Sequence[Record], table: ResultTable, about: Mapping[str, ob
     the number of planned repeats without a record.
     """
     rows, run_context = table.rows, table.run_context
-    found, ratio_axis = results.findings(table.works)
+    plots, ratio_axis = results.findings(table.works)
     drawn = _drawn(rows, run_context)
     blocks, fc_pictures = results.blocks(table), parallel.pictures(table)
     read = inputs(rows, run_context.stalls)
@@ -62,7 +62,7 @@ def render(records: Sequence[Record], table: ResultTable, about: Mapping[str, ob
         superseded=failures.superseded(records),
         left_out=left_out.read(about),
         unread=run_context.unread,
-        findings=found,
+        findings=plots,
         suites=table.summary,
         ratio_axis=ratio_axis,
         backends=results.backends(rows),
@@ -74,7 +74,7 @@ def render(records: Sequence[Record], table: ResultTable, about: Mapping[str, ob
         devices=scaling.pictures(table),
         keras_costs=keras_cost.tables(table.keras_costs),
         inputs=read,
-        tf32=any("TF32" in one.caveats for one in found),
+        tf32=any("TF32" in plot.caveats for plot in plots),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
         sheets=traces.sheets(rows, run_context.traces),
         predictions=_predictions(run_context),
@@ -122,17 +122,17 @@ def _when(about: Mapping[str, object], run_context: RunContext) -> str:
 
 def _rules(drawn: Mapping[str, Sequence[StripPicture]], ratios: Axis | None, steps: Sequence[StripPicture]) -> str:
     """Return the style of the rules behind the strips of a page's pictures, and behind the findings."""
-    found = [axes.rules(".findings > .finding > .plot", ratios, strong=1.0)] if ratios else []
+    rules = [axes.rules(".findings > .finding > .plot", ratios, strong=1.0)] if ratios else []
     for key, shown in ("e", drawn["epochs"]), ("u", drawn["usages"]), ("p", steps):
-        found += [axes.rules(f"#{key}{at} div.plot", one.axis) for at, one in enumerate(shown, 1)]
+        rules += [axes.rules(f"#{key}{index} div.plot", picture.axis) for index, picture in enumerate(shown, 1)]
     for key, shown in ("start", drawn["starts"]), ("memory", drawn["memories"]):  # each all on one axis
-        found += [axes.rules(f"#{key} div.plot", one.axis) for one in shown[:1]]
-    return "".join(found)
+        rules += [axes.rules(f"#{key} div.plot", picture.axis) for picture in shown[:1]]
+    return "".join(rules)
 
 
 def _input_rules(read: Inputs) -> str:
     shown = {"shares": read.split, "queue": read.queue}
-    return "".join(axes.rules(f"#input-{key} div.plot", one.axis) for key, one in shown.items() if one)
+    return "".join(axes.rules(f"#input-{key} div.plot", picture.axis) for key, picture in shown.items() if picture)
 
 
 def rendered(template: str, style: str, script: str = "", forms: str = "'none'", **values: object) -> str:
@@ -200,7 +200,7 @@ def templates() -> Environment:
 
     from keras_matrix.dashboards.report.compiled_templates import CompiledTemplates
 
-    found = Environment(
+    jinja_environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
@@ -210,10 +210,10 @@ def templates() -> Environment:
         finalize=_shown,
         bytecode_cache=CompiledTemplates(TEMPLATES / "__pycache__"),
     )
-    found.globals.update(slot_of=slot_of, scale=scale, NOTHING=NOTHING)
+    jinja_environment.globals.update(slot_of=slot_of, scale=scale, NOTHING=NOTHING)
     for draw in (picture.svg, picture.shapes, picture.key, picture.swatch):  # each escapes what it draws
-        found.globals[draw.__name__] = _markup(draw)
-    found.filters["term"] = term
-    found.filters["plural"] = plural
-    found.filters["words"] = words
-    return found
+        jinja_environment.globals[draw.__name__] = _markup(draw)
+    jinja_environment.filters["term"] = term
+    jinja_environment.filters["plural"] = plural
+    jinja_environment.filters["words"] = words
+    return jinja_environment

@@ -24,20 +24,20 @@ class Predictions:
     reasons: tuple[str, ...]
 
 
-def predictions(found: Verification) -> Predictions:
+def predictions(verification: Verification) -> Predictions:
     """Return the section of a run's verification."""
-    titles = ["As predicted", f"After a recalibration of the link: {found.recalibration}"]
-    last = found.rounds[-1]
+    titles = ["As predicted", f"After a recalibration of the link: {verification.recalibration}"]
+    last = verification.rounds[-1]
     return Predictions(
-        str(found.verdict),
-        tuple(_table(one, title) for one, title in zip(found.rounds, titles, strict=False)),
+        str(verification.verdict),
+        tuple(_table(checked_round, title) for checked_round, title in zip(verification.rounds, titles, strict=False)),
         tuple(_facts(last)),
         last.reasons,
     )
 
 
-def _table(one: Round, title: str) -> Grid:
-    times_s = [time for row in one.rows for time in (row.predicted.step_time_s, row.measured.centre)]
+def _table(checked_round: Round, title: str) -> Grid:
+    times_s = [time for row in checked_round.rows for time in (row.predicted.step_time_s, row.measured.centre)]
     unit = unit_for(times_s, TIME_UNITS)
     columns = [
         f"predicted, {unit.name}",
@@ -47,7 +47,7 @@ def _table(one: Round, title: str) -> Grid:
         "error",
         "verdict",
     ]
-    return Grid(title, columns, [grid.GridRow(row.name, _values(row, unit.size)) for row in one.rows])
+    return Grid(title, columns, [grid.GridRow(row.name, _values(row, unit.size)) for row in checked_round.rows])
 
 
 def _values(row: SettingCheck, unit: float) -> list[str]:
@@ -67,8 +67,8 @@ def _facts(last: Round) -> Iterator[str]:
         yield f"error: mean {percentage(last.mean_error)}, largest {percentage(last.largest_error)}"
     if last.correlation is not None:
         yield f"rank correlation: {last.correlation:.2f} over {_listed(last.ranked)}"
-    others = "and is" if last.chosen == last.best else f"{last.best} is"
-    yield f"regret: {percentage(last.regret)}; {last.chosen} was predicted to have the lowest time, {others} lowest"
+    best_text = "and is" if last.chosen == last.best else f"{last.best} is"
+    yield f"regret: {percentage(last.regret)}; {last.chosen} was predicted to have the lowest time, {best_text} lowest"
 
 
 def _listed(names: Sequence[str]) -> str:

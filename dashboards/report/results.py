@@ -69,8 +69,8 @@ def findings(works: Sequence[WorkView]) -> tuple[list[RatioPlot], Axis | None]:
     ratios = [ratio.estimate for work in works for ratio in work.row.ratios]
     ends = [end for ratio in ratios for end in (ratio.low, ratio.centre, ratio.high) if end]
     timed = all(view.is_step for work in works for view in work.cells)
-    what = "time per step relative to the lowest" if timed else "cost relative to the best: a time, or similar"
-    axis = axes.logarithmic([1.0, *ends], f"{what}, x (logarithmic)", RATIO) if ends else None
+    quantity_text = "time per step relative to the lowest" if timed else "cost relative to the best: a time, or similar"
+    axis = axes.logarithmic([1.0, *ends], f"{quantity_text}, x (logarithmic)", RATIO) if ends else None
     return [_finding(index, work, axis) for index, work in enumerate(works)], axis
 
 
@@ -163,16 +163,16 @@ def _lines(work: WorkView, columns: Sequence[str], memory: Unit) -> list[FigureR
         FigureRow("processes", "", [_endings_value(view) for view in views]),
     ]
     compared = {"smallest difference"} if len(row.cells) > 1 else set()
-    always = {step, *compared, "processes", *(one.label for one in STATISTICS if one.always)}
+    always = {step, *compared, "processes", *(statistic.label for statistic in STATISTICS if statistic.always)}
     return [line for line in lines if line.name in always or line.measured]
 
 
 def _task_lines(views: Sequence[CellView | None]) -> list[FigureRow]:
     """Return the lines of an external command: its primary metric, its other metrics, its memory."""
     primary = next(view.cell.figure for view in views if view)
-    found = [{metric.name: metric for metric in view.metrics} if view else {} for view in views]
-    names = dict.fromkeys(name for metrics in found for name in metrics if name != primary.name)
-    units = {metric.name: metric.unit for metrics in found for metric in metrics.values()}
+    metrics_by_view = [{metric.name: metric for metric in view.metrics} if view else {} for view in views]
+    names = dict.fromkeys(name for metrics in metrics_by_view for name in metrics if name != primary.name)
+    units = {metric.name: metric.unit for metrics in metrics_by_view for metric in metrics.values()}
     peaks = [view.cell.peak_host_memory_bytes if view else None for view in views]
     return [
         FigureRow(
@@ -185,7 +185,10 @@ def _task_lines(views: Sequence[CellView | None]) -> list[FigureRow]:
         FigureRow("relative to the best", "x", [_ratio_value(view) for view in views]),
         *(
             FigureRow(
-                name, units[name] or NOTHING, [_metric_value(metrics.get(name)) for metrics in found], explained=False
+                name,
+                units[name] or NOTHING,
+                [_metric_value(metrics.get(name)) for metrics in metrics_by_view],
+                explained=False,
             )
             for name in names
         ),
@@ -244,11 +247,11 @@ def _same_work_value(work: WorkView, view: CellView | None) -> Value:
     """Return the deviation of a backend's parity process from the others', a dash if it was not checked."""
     if view is None or not view.compared:
         return NOT_MEASURED
-    found = work.same_work_on(view.backend)
-    if found.status is WorkStatus.NOT_CHECKED:
+    same_work = work.same_work_on(view.backend)
+    if same_work.status is WorkStatus.NOT_CHECKED:
         return Value(NOTHING, hint="not checked")
-    status = "" if found.status is WorkStatus.AGREES else f", {found.status}"
-    return Value(f"{found.value or NOTHING}{status}", hint=f"{found.figure}: {'; '.join(found.remarks)}")
+    status = "" if same_work.status is WorkStatus.AGREES else f", {same_work.status}"
+    return Value(f"{same_work.value or NOTHING}{status}", hint=f"{same_work.figure}: {'; '.join(same_work.remarks)}")
 
 
 def _difference_value(view: CellView | None) -> Value:

@@ -37,83 +37,83 @@ class Heading:
     measured: str
 
 
-def render_svg(found: Roofline) -> str:
+def render_svg(roofline: Roofline) -> str:
     """Return the first picture as an SVG document. Raises `ValueError` if there is nothing to draw."""
-    shown = scenes(found)
+    shown = scenes(roofline)
     if not shown:
         raise ValueError("no roof to draw: no peak was measured; measure with: runner roofline --measure")
     return document(replace(draw(shown[0]), title=shown[0].title, role="roofline"), stylesheet("roofline")) + "\n"
 
 
-def render_page(found: Roofline, heading: Heading) -> str:
+def render_page(roofline: Roofline, heading: Heading) -> str:
     """Return the page: the pictures, then the figures they were drawn from."""
     return rendered(
         "roofline.html",
         stylesheet("roofline"),
         heading=f"roofline, {heading.title}",
         about=heading,
-        pictures=[drawn(scene) for scene in scenes(found)],
-        cells=cell_table(found.shares),
-        own=own_table(found.own),
-        memory=memory_table(found.slopes),
-        notes=found.notes,
+        pictures=[drawn(scene) for scene in scenes(roofline)],
+        cells=cell_table(roofline.shares),
+        own=own_table(roofline.own),
+        memory=memory_table(roofline.slopes),
+        notes=roofline.notes,
     )
 
 
 def cell_table(shares: Sequence[PeakShare]) -> TextTable:
     """Return a row per cell."""
     columns: Columns[PeakShare] = {
-        "work": lambda one: one.title,
-        "backend": lambda one: one.backend,
-        "FLOPs a step": lambda one: integer(one.flops_per_step),
-        "reached": lambda one: rate(one.achieved_flop_per_s),
-        "peak": lambda one: rate(one.peak_flop_per_s) + (f" ({one.peak_of})" if one.peak_of else ""),
+        "work": lambda share: share.title,
+        "backend": lambda share: share.backend,
+        "FLOPs a step": lambda share: integer(share.flops_per_step),
+        "reached": lambda share: rate(share.achieved_flop_per_s),
+        "peak": lambda share: rate(share.peak_flop_per_s) + (f" ({share.peak_of})" if share.peak_of else ""),
         "share of peak": _share_of_peak,
-        "of own product": lambda one: percentage(one.share_of_own_gemm),
+        "of own product": lambda share: percentage(share.share_of_own_gemm),
         "FLOPs per byte, at most": _intensity,
-        "MFU": lambda one: percentage(one.mfu),
-        "remark": lambda one: one.note or "",
+        "MFU": lambda share: percentage(share.mfu),
+        "remark": lambda share: share.note or "",
     }
     return _table(columns, shares, words=2)
 
 
-def own_table(own: Sequence[Product]) -> TextTable:
+def own_table(products: Sequence[Product]) -> TextTable:
     """Return a row per backend, precision and number of CPUs: its own matrix product against the best."""
     columns: Columns[Product] = {
-        "device": lambda one: one.place.device,
-        "precision": lambda one: one.place.precision,
-        "backend": lambda one: one.backend,
-        "CPUs": lambda one: integer(one.place.threads),
-        "best": lambda one: rate(one.best_flop_per_s),
-        "median": lambda one: rate(one.median_flop_per_s),
-        "calls": lambda one: integer(one.calls),
-        "of the best backend’s": lambda one: percentage(one.share_of_best),
+        "device": lambda product: product.place.device,
+        "precision": lambda product: product.place.precision,
+        "backend": lambda product: product.backend,
+        "CPUs": lambda product: integer(product.place.threads),
+        "best": lambda product: rate(product.best_flop_per_s),
+        "median": lambda product: rate(product.median_flop_per_s),
+        "calls": lambda product: integer(product.calls),
+        "of the best backend’s": lambda product: percentage(product.share_of_best),
     }
-    return _table(columns, own, words=3)
+    return _table(columns, products, words=3)
 
 
 def memory_table(slopes: Sequence[Slope]) -> TextTable:
     """Return a row per device and number of CPUs."""
     columns: Columns[Slope] = {
-        "device": lambda one: one.device,
-        "timed with": lambda one: one.by,
-        "CPUs": lambda one: integer(one.threads),
-        "triad, best": lambda one: bandwidth(one.best_byte_per_s),
-        "triad, median": lambda one: bandwidth(one.median_byte_per_s),
-        "calls": lambda one: integer(one.calls),
-        "copy, best": lambda one: bandwidth(one.copy_byte_per_s),
-        "arrays of": lambda one: bytes_text(one.array_bytes),
+        "device": lambda slope: slope.device,
+        "timed with": lambda slope: slope.by,
+        "CPUs": lambda slope: integer(slope.threads),
+        "triad, best": lambda slope: bandwidth(slope.best_byte_per_s),
+        "triad, median": lambda slope: bandwidth(slope.median_byte_per_s),
+        "calls": lambda slope: integer(slope.calls),
+        "copy, best": lambda slope: bandwidth(slope.copy_byte_per_s),
+        "arrays of": lambda slope: bytes_text(slope.array_bytes),
     }
     return _table(columns, slopes, words=2)
 
 
-def _table(columns: Columns[T], found: Sequence[T], words: int) -> TextTable:
-    return TextTable(list(columns), [[text(one) for text in columns.values()] for one in found], words)
+def _table(columns: Columns[T], rows: Sequence[T], words: int) -> TextTable:
+    return TextTable(list(columns), [[text(row) for text in columns.values()] for row in rows], words)
 
 
-def _share_of_peak(one: PeakShare) -> str:
-    return percentage(one.share_of_peak, one.low, one.high)
+def _share_of_peak(share: PeakShare) -> str:
+    return percentage(share.share_of_peak, share.low, share.high)
 
 
-def _intensity(one: PeakShare) -> str:
-    return NOTHING if one.intensity_flop_per_byte is None else f"{one.intensity_flop_per_byte:,.1f}"
+def _intensity(share: PeakShare) -> str:
+    return NOTHING if share.intensity_flop_per_byte is None else f"{share.intensity_flop_per_byte:,.1f}"

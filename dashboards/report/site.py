@@ -65,8 +65,8 @@ def index(
 ) -> str:
     """Return the page of all questions; `runs` have a page, `empty` explains a warehouse without runs."""
     counts = dashboard.run_counts(warehouse)
-    asked = [one for one in questions().values() if one.name != "trend"] if counts.runs else []
-    shown = dashboard.panels_of(warehouse, asked, DashboardFilter())
+    asked_questions = [question for question in questions().values() if question.name != "trend"] if counts.runs else []
+    shown = dashboard.panels_of(warehouse, asked_questions, DashboardFilter())
     frame = Frame(
         "All runs",
         "Each cell shows its newest run and links to its results over time.",

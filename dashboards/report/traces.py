@@ -45,15 +45,15 @@ def _sheet(title: str, backend: str, trace: ShownTrace) -> TraceSheet:
 
 def grids(table: TraceSummary) -> list[Grid]:
     """Return the tables of a trace that have rows."""
-    every = [*(_parts(found) for found in part_tables(table, MOST_ROWS)), _gaps(table.gaps)]
-    return [grid for grid in every if grid.rows]
+    all_grids = [*(_parts(part_table) for part_table in part_tables(table, MOST_ROWS)), _gaps(table.gaps)]
+    return [grid for grid in all_grids if grid.rows]
 
 
 def summary(table: TraceSummary) -> str:
     """Return the steps of a trace, how busy its device was, and what is left out."""
     steps = plural(table.steps, "step") if table.steps else "no step marked"
     workers = f", {plural(table.workers, 'worker')}" if table.workers > 1 else ""
-    each = f", {seconds(table.step_time_s)} each with the profiler on" if table.steps else ""
+    step_text = f", {seconds(table.step_time_s)} each with the profiler on" if table.steps else ""
     gaps = f"{plural(table.gap_count, 'gap')}, {seconds(table.gap_time_s)} in all"
     device = "" if table.device == "cpu" else f" on the {table.device.upper()}"
     overlap = table.overlap_share
@@ -61,7 +61,7 @@ def summary(table: TraceSummary) -> str:
     busy = f"an operation ran {percentage(table.busy_share)} of the time{device}"
     warnings = "".join(f"; the profiler reports: {text}" for text in table.warnings)
     caveats = "".join(f"; caveat: {text}" for text in table.notes)
-    return f"{steps}{workers}{each}; {busy}{overlapped}; {gaps}{warnings}{caveats}"
+    return f"{steps}{workers}{step_text}; {busy}{overlapped}; {gaps}{warnings}{caveats}"
 
 
 def _parts(table: PartTable) -> Grid:

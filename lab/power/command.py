@@ -137,26 +137,26 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
     for condition in sorted(path for path in folder.iterdir() if path.is_dir()):
         for run in Results(condition).runs():
             about = run.about()
-            for one in run.load()[0]:
-                if one.status in MEASURED and one.times.step_time_s:
+            for stored_record in run.load()[0]:
+                if stored_record.status in MEASURED and stored_record.times.step_time_s:
                     yield {
                         "condition": condition.name.partition(".")[0],
                         "session": about["session"],
                         "arm": {"new": "same"}.get(about["arm"], about["arm"]),
                         "fault": about["arms"][about["arm"]]["fault"],
-                        "backend": one.settings.backend,
-                        "cell_id": one.cell_id,
-                        "block": one.repeat,
-                        "attempt": one.attempt,
-                        "started_at": one.started_at,
-                        "wall_time_s": one.harness.wall_time_s,
-                        "import_time_s": one.times.import_time_s,
-                        "step_time_s": one.times.step_time_s,
-                        "first_epoch_time_s": one.times.first_epoch_time_s,
-                        "epoch_times_s": one.times.epoch_times_s,
-                        "disturbed": one.surroundings.disturbed,
-                        "other_cpu_share": one.surroundings.other_cpu_share,
-                        "steal_share": one.surroundings.steal_share,
+                        "backend": stored_record.settings.backend,
+                        "cell_id": stored_record.cell_id,
+                        "block": stored_record.repeat,
+                        "attempt": stored_record.attempt,
+                        "started_at": stored_record.started_at,
+                        "wall_time_s": stored_record.harness.wall_time_s,
+                        "import_time_s": stored_record.times.import_time_s,
+                        "step_time_s": stored_record.times.step_time_s,
+                        "first_epoch_time_s": stored_record.times.first_epoch_time_s,
+                        "epoch_times_s": stored_record.times.epoch_times_s,
+                        "disturbed": stored_record.surroundings.disturbed,
+                        "other_cpu_share": stored_record.surroundings.other_cpu_share,
+                        "steal_share": stored_record.surroundings.steal_share,
                     }
 
 
@@ -168,14 +168,14 @@ def keep(folder: Path) -> None:
     for row in rows(folder):
         by_condition.setdefault(row["condition"], []).append(row)
     RECORDINGS.mkdir(exist_ok=True)
-    for condition, found in by_condition.items():
+    for condition, condition_rows in by_condition.items():
         path = RECORDINGS / f"{condition}.parquet"
         with tempfile.NamedTemporaryFile("w", suffix=".ndjson") as lines:
-            lines.writelines(json.dumps(row) + "\n" for row in found)
+            lines.writelines(json.dumps(row) + "\n" for row in condition_rows)
             lines.flush()
             read = f"read_json('{lines.name}', columns = {COLUMNS})"
             duckdb.sql(f"COPY (FROM {read}) TO '{path}' (FORMAT parquet, COMPRESSION zstd)")
-        print(f"{path.relative_to(ROOT)}: {len(found)} processes, {path.stat().st_size / 1e3:.0f} kB")
+        print(f"{path.relative_to(ROOT)}: {len(condition_rows)} processes, {path.stat().st_size / 1e3:.0f} kB")
 
 
 def stored(condition: str) -> list[dict[str, Any]]:
@@ -212,19 +212,19 @@ def recorded_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
     from keras_matrix.analysis.stats.blocks import of_logs
 
     yield from head("recording", "blocks", "a block of two", "scatter of the ratio", "same / base", "slower / base")
-    for condition, found in recorded.items():
-        for one in found:
-            logs = one.logs(draws.SAME)
-            ratios = [of_logs(one.logs(arm).tolist()) for arm in (draws.SAME, draws.SLOWER)]
+    for condition, recordings in recorded.items():
+        for recording in recordings:
+            logs = recording.logs(draws.SAME)
+            ratios = [of_logs(recording.logs(arm).tolist()) for arm in (draws.SAME, draws.SLOWER)]
             shown = " | ".join(map(_ratio, ratios))
-            cost = f"{one.block_cost_s(draws.SAME):.1f} s | {percentage(logs.std(ddof=1))} | {shown}"
-            yield f"| {condition}, {one.backend} | {len(logs)} | {cost} |"
+            cost = f"{recording.block_cost_s(draws.SAME):.1f} s | {percentage(logs.std(ddof=1))} | {shown}"
+            yield f"| {condition}, {recording.backend} | {len(logs)} | {cost} |"
 
 
-def _ratio(found: Any) -> str:
-    if found is None or found.low is None:
+def _ratio(ratio: Any) -> str:
+    if ratio is None or ratio.low is None:
         return "-"
-    return f"{found.centre:.3f} [{found.low:.3f} {found.high:.3f}]"
+    return f"{ratio.centre:.3f} [{ratio.low:.3f} {ratio.high:.3f}]"
 
 
 def power_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
@@ -233,25 +233,25 @@ def power_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
     generator = np.random.default_rng(SEED)
     columns = ["none" if not slowdown else percentage(slowdown) for slowdown in SLOWDOWNS]
     yield from head("found slower, of 100", "budget", "blocks", *columns, "as planted")
-    for condition, found in recorded.items():
-        for one in found:
-            count = draws.affordable(one, draws.SAME, BUDGETS_S[condition])
+    for condition, recordings in recorded.items():
+        for recording in recordings:
+            count = draws.affordable(recording, draws.SAME, BUDGETS_S[condition])
             for name, finds, inner in (("interval", draws.by_interval, draws.INNER), ("gate", draws.by_gate, 50)):
                 shares, drawn = [], draws.Draws(generator, inner)
                 for slowdown in SLOWDOWNS:
-                    logs = one.logs(draws.SAME)
+                    logs = recording.logs(draws.SAME)
                     if slowdown:
                         shares.append(_share(draws.power(logs, count, finds, drawn, slowdown)))
                     else:
                         alarms = draws.false_alarms(logs, count, finds, generator)
                         shares.append("-" if alarms is None else f"{100 * alarms:.1f}")
-                shares.append(_share(draws.power(one.logs(draws.SLOWER), count, finds, drawn)))
+                shares.append(_share(draws.power(recording.logs(draws.SLOWER), count, finds, drawn)))
                 budget = f"{BUDGETS_S[condition]:.0f} s | {count}"
-                yield f"| {condition}, {one.backend}, {name} | {budget} | {' | '.join(shares)} |"
+                yield f"| {condition}, {recording.backend}, {name} | {budget} | {' | '.join(shares)} |"
 
 
-def _share(found: Any) -> str:
-    return "-" if found is None else f"{100 * found.share:.0f} [{100 * found.low:.0f} {100 * found.high:.0f}]"
+def _share(share: Any) -> str:
+    return "-" if share is None else f"{100 * share.share:.0f} [{100 * share.low:.0f} {100 * share.high:.0f}]"
 
 
 def rival_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
@@ -259,14 +259,16 @@ def rival_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
 
     generator = np.random.default_rng(SEED)
     yield from head("smallest slowdown found", "budget", "ours", "one process and one mean an arm", "share")
-    for condition, found in recorded.items():
-        for one in found:
+    for condition, recordings in recorded.items():
+        for recording in recordings:
             budget_s = BUDGETS_S[condition]
-            ours = draws.ours(one.logs(draws.SAME), draws.affordable(one, draws.SAME, budget_s), generator)
-            theirs = draws.one_process_each(one, budget_s, generator)
-            share = f"{ours / theirs:.2f}" if ours and theirs else "-"
-            shown = [percentage(value) if value is not None else "-" for value in (ours, theirs)]
-            yield f"| {condition}, {one.backend} | {budget_s:.0f} s | {shown[0]} | {shown[1]} | {share} |"
+            our_figure = draws.ours(
+                recording.logs(draws.SAME), draws.affordable(recording, draws.SAME, budget_s), generator
+            )
+            their_figure = draws.one_process_each(recording, budget_s, generator)
+            share = f"{our_figure / their_figure:.2f}" if our_figure and their_figure else "-"
+            shown = [percentage(value) if value is not None else "-" for value in (our_figure, their_figure)]
+            yield f"| {condition}, {recording.backend} | {budget_s:.0f} s | {shown[0]} | {shown[1]} | {share} |"
 
 
 def alarm_table() -> Iterator[str]:
@@ -280,11 +282,11 @@ def alarm_table() -> Iterator[str]:
     for condition in ("quiet", "loaded", "selftest"):
         rows_of = stored(condition)
         for session in sorted({(row["session"], row["cell_id"]) for row in rows_of}):
-            own = [row for row in rows_of if (row["session"], row["cell_id"]) == session]
-            for one in draws.recordings(own):
-                logs = one.logs(draws.SAME).tolist()
-                cut = [logs[at : at + MIN_BLOCKS] for at in range(0, len(logs) - MIN_BLOCKS + 1, MIN_BLOCKS)]
-                for name in (f"{condition}, {one.backend}", "all"):
+            session_rows = [row for row in rows_of if (row["session"], row["cell_id"]) == session]
+            for recording in draws.recordings(session_rows):
+                logs = recording.logs(draws.SAME).tolist()
+                cut = [logs[start : start + MIN_BLOCKS] for start in range(0, len(logs) - MIN_BLOCKS + 1, MIN_BLOCKS)]
+                for name in (f"{condition}, {recording.backend}", "all"):
                     counted.setdefault(name, []).extend(of_logs(piece).excludes(1.0) for piece in cut)  # type: ignore[union-attr]
                     sessions.setdefault(name, set()).add(session[0])
     for name in sorted(counted, key=lambda name: (name == "all", name)):
@@ -319,8 +321,8 @@ def main() -> None:
         lines = list(tables())
         print("\n".join(lines))
         if args.write:
-            before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-            DOCUMENT.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{rest.partition(END)[2]}")
+            before, _, remainder = DOCUMENT.read_text().partition(BEGIN)
+            DOCUMENT.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{remainder.partition(END)[2]}")
 
 
 if __name__ == "__main__":

@@ -89,8 +89,8 @@ def by_interval(logs: Array) -> npt.NDArray[np.bool_]:
     """Return whether `runner compare` calls it slower: the 95 % interval is above 1."""
     count = logs.shape[1]
     half = t_quantile(count - 1, CONFIDENCE) * logs.std(axis=1, ddof=1) / math.sqrt(count)
-    found: npt.NDArray[np.bool_] = logs.mean(axis=1) > half
-    return found
+    is_slower: npt.NDArray[np.bool_] = logs.mean(axis=1) > half
+    return is_slower
 
 
 def by_gate(logs: Array) -> npt.NDArray[np.bool_]:
@@ -118,8 +118,8 @@ def power(
     if min(count, len(logs)) < MIN_BLOCKS:
         return None
 
-    def share(own: Array, rows: int) -> float:
-        drawn = stretches(own, rows, count, draws.generator)
+    def share(arm_logs: Array, rows: int) -> float:
+        drawn = stretches(arm_logs, rows, count, draws.generator)
         if slowdown is not None:
             drawn = tossed(drawn, draws.generator) + math.log1p(slowdown)
         return float(finds(drawn).mean())
@@ -175,13 +175,13 @@ def one_process_each(recording: Recording, budget_s: float, generator: np.random
     speed between the halves of the budget, and the distance of one process from its neighbours of the same blocks,
     less the scatter of its epochs, which a long process averages out. None for a recording shorter than the budget.
     """
-    levels, own, at_s = _levels(recording)
+    levels, deviations, at_s = _levels(recording)
     begins = np.flatnonzero(at_s + budget_s <= at_s[-1])
     if not len(begins):
         return None
     differences = np.array([_level_change(levels, at_s, at_s[begin], budget_s) for begin in begins])
     drawn = generator.choice(differences, OUTER * 10) * np.where(generator.random(OUTER * 10) < 0.5, 1.0, -1.0)
-    errors = drawn + generator.choice(own, OUTER * 10) - generator.choice(own, OUTER * 10)
+    errors = drawn + generator.choice(deviations, OUTER * 10) - generator.choice(deviations, OUTER * 10)
     return smallest_found(errors, float(np.quantile(np.abs(errors), 1 - LEVEL)))
 
 
@@ -191,15 +191,19 @@ def _levels(recording: Recording) -> tuple[Array, Array, Array]:
     logs = np.log([[process.step_time_s for process in block] for block in equal])
     levels = logs.mean(axis=1)
     # The distance of each of two values from their mean is 1/sqrt(2) of its distance from the truth.
-    own = ((logs - levels[:, np.newaxis]) * math.sqrt(2)).ravel()
+    deviations = ((logs - levels[:, np.newaxis]) * math.sqrt(2)).ravel()
     costs = np.array([_cost_s(list(block.values())) for block in recording.blocks])
-    return levels, own * _beyond_epochs(equal, own), np.concatenate([[0.0], np.cumsum(costs)])[: len(levels)]
+    return (
+        levels,
+        deviations * _beyond_epochs(equal, deviations),
+        np.concatenate([[0.0], np.cumsum(costs)])[: len(levels)],
+    )
 
 
-def _beyond_epochs(blocks: Sequence[Sequence[Process]], own: Array) -> float:
+def _beyond_epochs(blocks: Sequence[Sequence[Process]], deviations: Array) -> float:
     """Return the share of the processes' scatter (as a standard deviation) that their epochs do not explain."""
     within = np.mean([np.var(np.log(p.epoch_times_s), ddof=1) / len(p.epoch_times_s) for b in blocks for p in b])
-    return math.sqrt(max(0.0, 1 - float(within) / float(np.var(own)))) if np.var(own) else 0.0
+    return math.sqrt(max(0.0, 1 - float(within) / float(np.var(deviations)))) if np.var(deviations) else 0.0
 
 
 def _level_change(levels: Array, at_s: Array, begin_s: float, budget_s: float) -> float:
@@ -217,12 +221,12 @@ def recordings(rows: Sequence[Mapping[str, Any]]) -> list[Recording]:
 
     Of attempts at one repeat the last counts, at the cost of all.
     """
-    found: dict[tuple[str, str], dict[tuple[str, int], dict[str, Process]]] = {}
+    blocks_by_key: dict[tuple[str, str], dict[tuple[str, int], dict[str, Process]]] = {}
     for row in sorted(rows, key=lambda row: (row["session"], row["block"], row["attempt"])):
-        blocks = found.setdefault((row["backend"], row["condition"]), {})
+        blocks = blocks_by_key.setdefault((row["backend"], row["condition"]), {})
         block = blocks.setdefault((row["session"], row["block"]), {})
         cost_s = row["wall_time_s"] + (block[row["arm"]].cost_s if row["arm"] in block else 0.0)
         block[row["arm"]] = Process(
             row["step_time_s"], tuple(row["epoch_times_s"]), cost_s, row["import_time_s"] or 0.0
         )
-    return [Recording(*key, tuple(blocks.values())) for key, blocks in sorted(found.items())]
+    return [Recording(*key, tuple(blocks.values())) for key, blocks in sorted(blocks_by_key.items())]

@@ -41,8 +41,8 @@ def normal_coverage(looks: Looks, scatters: Array, runs: int, seed: int) -> Arra
     Stopping depends on the scatter only, which for normal blocks is independent of the mean; so each run gives its
     probability of covering instead of yes or no, and the estimate has little error.
     """
-    made = np.random.default_rng(seed).standard_normal((runs, looks.blocks[-1]))
-    shares: Array = _normal(_seen(made, looks.blocks).scatter, looks, scatters)
+    logs = np.random.default_rng(seed).standard_normal((runs, looks.blocks[-1]))
+    shares: Array = _normal(_seen(logs, looks.blocks).scatter, looks, scatters)
     return shares
 
 
@@ -56,7 +56,7 @@ def calibrate(blocks: tuple[int, ...], runs: int = 40_000, seed: int = 1) -> tup
 
     generator = np.random.default_rng(seed)
     normal = _seen(generator.standard_normal((runs, blocks[-1])), blocks).scatter
-    others = [
+    other_paths = [
         _seen(scenario.draw(generator, (runs, blocks[-1]), noise), blocks)
         for scenario in SCENARIOS[1:]
         for noise in NOISES
@@ -64,15 +64,15 @@ def calibrate(blocks: tuple[int, ...], runs: int = 40_000, seed: int = 1) -> tup
 
     def worst(logits: Array) -> float:
         looks = _looks(blocks, logits)
-        covered = [*_normal(normal, looks, SCATTERS), *(_held(paths, looks) for paths in others)]
+        covered = [*_normal(normal, looks, SCATTERS), *(_held(paths, looks) for paths in other_paths)]
         return max(abs(float(share) - CONFIDENCE) for share in covered)
 
     logits = _logits([CONFIDENCE, *[0.98] * (len(blocks) - 2), CONFIDENCE])
     for _ in range(2):  # a second simplex, about what the first one found: the first shrinks too soon
         options = {"xatol": 2e-3, "fatol": 2e-5, "maxiter": 300}
-        found = minimize(worst, logits, method="Nelder-Mead", options=options)
-        logits = found.x
-    return _looks(blocks, logits), float(found.fun)
+        minimum = minimize(worst, logits, method="Nelder-Mead", options=options)
+        logits = minimum.x
+    return _looks(blocks, logits), float(minimum.fun)
 
 
 def _logits(confidences: Sequence[float]) -> Array:
@@ -86,13 +86,13 @@ def _looks(blocks: tuple[int, ...], logits: Array) -> Looks:
 
 
 def _seen(logs: Array, blocks: tuple[int, ...]) -> Paths:
-    scatter = np.stack([logs[:, :at].std(axis=1, ddof=1) for at in blocks], axis=1)
-    return Paths(scatter, np.stack([np.abs(logs[:, :at].mean(axis=1)) for at in blocks], axis=1))
+    scatter = np.stack([logs[:, :count].std(axis=1, ddof=1) for count in blocks], axis=1)
+    return Paths(scatter, np.stack([np.abs(logs[:, :count].mean(axis=1)) for count in blocks], axis=1))
 
 
 def _factors(looks: Looks) -> Array:
     return np.array(
-        [t_quantile(at - 1, c) / math.sqrt(at) for at, c in zip(looks.blocks, looks.confidences, strict=True)]
+        [t_quantile(count - 1, c) / math.sqrt(count) for count, c in zip(looks.blocks, looks.confidences, strict=True)]
     )
 
 
@@ -106,8 +106,8 @@ def _stops(halves: Array) -> tuple[Array, Array]:
 def _normal(scatter: Array, looks: Looks, scatters: Array) -> Array:
     halves = scatter * _factors(looks)
     shares = []
-    for one in scatters:
-        run, look = _stops(halves * one)
+    for true_scatter in scatters:
+        run, look = _stops(halves * true_scatter)
         reach = halves[run, look] * np.sqrt(np.asarray(looks.blocks))[look]
         shares.append(np.mean(2 * ndtr(reach) - 1))
     return np.array(shares)
@@ -115,5 +115,5 @@ def _normal(scatter: Array, looks: Looks, scatters: Array) -> Array:
 
 def _held(paths: Paths, looks: Looks) -> float:
     halves = paths.scatter * _factors(looks)
-    at = _stops(halves)
-    return float(np.mean(paths.distance[at] <= halves[at]))
+    stops = _stops(halves)
+    return float(np.mean(paths.distance[stops] <= halves[stops]))

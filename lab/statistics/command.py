@@ -38,29 +38,33 @@ Found = dict[tuple[str, str, float], Any]
 
 def jobs(runs: int, seed: int) -> dict[tuple[str, str, float], Job]:
     """Return every simulation: its kind, its scenario, its noise, and its seed."""
-    found: dict[tuple[str, str, float], Job] = {}
+    by_key: dict[tuple[str, str, float], Job] = {}
     for place, (scenario, level) in enumerate((s, n) for s in (*noise.SCENARIOS, noise.LIMIT) for n in NOISES):
-        own = seed + place
-        found["coverage", scenario.name, level] = partial(simulation.coverage, scenario, level, runs, own)
+        job_seed = seed + place
+        by_key["coverage", scenario.name, level] = partial(simulation.coverage, scenario, level, runs, job_seed)
         if scenario is not noise.LIMIT:
-            found["alarms", scenario.name, level] = partial(simulation.false_alarms, scenario, level, runs, own)
-            found["names", scenario.name, level] = partial(simulation.false_names, scenario, level, runs // 10, own)
-            found["decided", scenario.name, level] = partial(simulation.until_decided, scenario, level, runs // 10, own)
+            by_key["alarms", scenario.name, level] = partial(simulation.false_alarms, scenario, level, runs, job_seed)
+            by_key["names", scenario.name, level] = partial(
+                simulation.false_names, scenario, level, runs // 10, job_seed
+            )
+            by_key["decided", scenario.name, level] = partial(
+                simulation.until_decided, scenario, level, runs // 10, job_seed
+            )
         for most in BUDGETS:
-            job = partial(simulation.coverage, scenario, level, runs, own, most)
-            found[f"budget {most}", scenario.name, level] = job
+            job = partial(simulation.coverage, scenario, level, runs, job_seed, most)
+            by_key[f"budget {most}", scenario.name, level] = job
     for place, (scenario, level) in enumerate((s, n) for s in (*noise.SCENARIOS, noise.LIMIT) for n in EARLY_NOISES):
         for kind, slowdown in (("early", 1.0), ("early slow", SLOWDOWN)):
             early = partial(simulation.early_calls, scenario, level, runs // 10, seed + place, slowdown)
-            found[kind, scenario.name, level] = early
+            by_key[kind, scenario.name, level] = early
     for level in NOISES:
         for drift in (designs.ramp, designs.step):
             job = partial(designs.order_errors, drift, level, repeats=10, runs=runs, seed=seed)
-            found["order", drift.__name__, level] = job
+            by_key["order", drift.__name__, level] = job
         for machine in (designs.Machine(level, drift, budget_s) for drift in (0.2, 0.0) for budget_s in (120.0, 300.0)):
             job = partial(designs.smallest_detectable, machine, runs=runs, seed=seed)
-            found["detectable", f"{machine.budget_s:.0f} s | {percentage(machine.drift)}", level] = job
-    return found
+            by_key["detectable", f"{machine.budget_s:.0f} s | {percentage(machine.drift)}", level] = job
+    return by_key
 
 
 def call(job: Job) -> Any:
@@ -68,18 +72,18 @@ def call(job: Job) -> Any:
     return job()
 
 
-def tables(found: Found, runs: int, seed: int, taken_s: float) -> Iterator[str]:
+def tables(figures_by_key: Found, runs: int, seed: int, taken_s: float) -> Iterator[str]:
     """Yield the lines of the document."""
     made_by = f"`lab/run statistics --runs {runs} --seed {seed}`"
     yield f"{datetime.now(UTC):%Y-%m-%d}, {made_by}, {taken_s:.0f} s of CPU time. Noise"
     yield "is the standard deviation of one process's log time. Target: a half-width of 3 %; budget: 40 blocks."
-    yield from coverage_table(found)
-    yield from budget_table(found)
-    yield from decided_table(found)
-    yield from early_table(found)
-    yield from names_table(found)
-    yield from order_table(found)
-    yield from detectable_table(found)
+    yield from coverage_table(figures_by_key)
+    yield from budget_table(figures_by_key)
+    yield from decided_table(figures_by_key)
+    yield from early_table(figures_by_key)
+    yield from names_table(figures_by_key)
+    yield from order_table(figures_by_key)
+    yield from detectable_table(figures_by_key)
     yield from looks_lines(runs)
 
 
@@ -90,14 +94,14 @@ def head(*names: str) -> Iterator[str]:
     yield "|" + "---|" * len(names)
 
 
-def coverage_table(found: Found) -> Iterator[str]:
+def coverage_table(figures_by_key: Found) -> Iterator[str]:
     """Yield coverage at the stopping time and the gate's false alarms."""
     yield from head(
         "scenario", "noise", "covers, %", "blocks", "stopped at 5, %", "false alarms, % of runs", "by Student's t"
     )
-    for (kind, name, level), figure in found.items():
+    for (kind, name, level), figure in figures_by_key.items():
         if kind == "coverage":
-            alarms = found.get(("alarms", name, level))
+            alarms = figures_by_key.get(("alarms", name, level))
             shares = "- | -" if alarms is None else f"{alarms.share * 100:.2f} | {alarms.by_student * 100:.2f}"
             yield (
                 f"| {name} | {percentage(level)} | {figure.share * 100:.2f} ± {figure.error * 100:.2f} | "
@@ -105,24 +109,24 @@ def coverage_table(found: Found) -> Iterator[str]:
             )
 
 
-def budget_table(found: Found) -> Iterator[str]:
+def budget_table(figures_by_key: Found) -> Iterator[str]:
     """Yield coverage if the budget ends at an earlier look: the range over the levels of noise."""
     yield from head("covers, %, with a budget of", *(f"{most} blocks" for most in BUDGETS))
     for scenario in (*noise.SCENARIOS, noise.LIMIT):
-        shares = [[found[f"budget {most}", scenario.name, n].share * 100 for n in NOISES] for most in BUDGETS]
+        shares = [[figures_by_key[f"budget {most}", scenario.name, n].share * 100 for n in NOISES] for most in BUDGETS]
         yield f"| {scenario.name} | " + " | ".join(f"{min(s):.1f}-{max(s):.1f}" for s in shares) + " |"
 
 
-def decided_table(found: Found) -> Iterator[str]:
+def decided_table(figures_by_key: Found) -> Iterator[str]:
     """Yield the results of a gate that continues until decided: ranges over the levels of noise."""
     yield from head("looking until decided, at the threshold", "passed as no worse, %", "runs with an alarm, %")
     for scenario in noise.SCENARIOS:
-        figures = [found["decided", scenario.name, level] for level in NOISES]
-        shares = ([one.passed * 100 for one in figures], [one.alarmed * 100 for one in figures])
+        figures = [figures_by_key["decided", scenario.name, level] for level in NOISES]
+        shares = ([figure.passed * 100 for figure in figures], [figure.alarmed * 100 for figure in figures])
         yield f"| {scenario.name} | " + " | ".join(f"{min(s):.2f}-{max(s):.2f}" for s in shares) + " |"
 
 
-def early_table(found: Found) -> Iterator[str]:
+def early_table(figures_by_key: Found) -> Iterator[str]:
     """Yield how often a gate calls comparisons regressed early: ranges over the levels of noise."""
     yield from head(
         "called early",
@@ -131,48 +135,48 @@ def early_table(found: Found) -> Iterator[str]:
         f"{SLOWDOWN:.0f} times beyond it, by noise of {', '.join(map(percentage, EARLY_NOISES))}: at 5 blocks, %",
     )
     for scenario in (*noise.SCENARIOS, noise.LIMIT):
-        figures = [found["early", scenario.name, level] for level in EARLY_NOISES]
-        shares = ([one.of_runs * 100 for one in figures], [one.of_single * 100 for one in figures])
-        slow = (f"{found['early slow', scenario.name, level].at_first * 100:.0f}" for level in EARLY_NOISES)
+        figures = [figures_by_key["early", scenario.name, level] for level in EARLY_NOISES]
+        shares = ([figure.of_runs * 100 for figure in figures], [figure.of_single * 100 for figure in figures])
+        slow = (f"{figures_by_key['early slow', scenario.name, level].at_first * 100:.0f}" for level in EARLY_NOISES)
         ranges = " | ".join(f"{min(s):.2f}-{max(s):.2f}" for s in shares)
         yield f"| {scenario.name} | {ranges} | {', '.join(slow)} |"
 
 
-def names_table(found: Found) -> Iterator[str]:
+def names_table(figures_by_key: Found) -> Iterator[str]:
     """Yield how often a table of equal backends names a fastest, at each level of noise."""
     yield from head(
         f"tables of {simulation.NAMED_ROWS} equal rows that name a fastest, %",
         *(f"noise {percentage(n)}" for n in NOISES),
     )
     for scenario in noise.SCENARIOS:
-        shares = [found["names", scenario.name, level].share * 100 for level in NOISES]
+        shares = [figures_by_key["names", scenario.name, level].share * 100 for level in NOISES]
         yield f"| {scenario.name} | " + " | ".join(f"{share:.1f}" for share in shares) + " |"
 
 
-def order_table(found: Found) -> Iterator[str]:
+def order_table(figures_by_key: Found) -> Iterator[str]:
     """Yield the effect of interleaving."""
     yield from head("drift of 20 %, 20 processes", "noise", "error in turn, %", "in order, %", "falls by")
-    for (kind, name, level), figure in found.items():
+    for (kind, name, level), figure in figures_by_key.items():
         if kind == "order":
             errors = f"{figure.in_turn * 100:.2f} | {figure.one_after_other * 100:.2f}"
             yield f"| {name} | {percentage(level)} | {errors} | {figure.gain:.1f}x |"
 
 
-def detectable_table(found: Found) -> Iterator[str]:
+def detectable_table(figures_by_key: Found) -> Iterator[str]:
     """Yield the smallest detectable differences of two methods."""
     yield from head(
         "budget", "drift", "noise", "blocks", "smallest difference, ours, %", "keras-benchmarks', %", "share"
     )
-    for (kind, name, level), figure in found.items():
+    for (kind, name, level), figure in figures_by_key.items():
         if kind == "detectable":
-            both = f"{figure.ours * 100:.1f} | {figure.theirs * 100:.1f}"
-            yield f"| {name} | {percentage(level)} | {figure.blocks} | {both} | {figure.share:.2f} |"
+            both_text = f"{figure.ours * 100:.1f} | {figure.theirs * 100:.1f}"
+            yield f"| {name} | {percentage(level)} | {figure.blocks} | {both_text} | {figure.share:.2f} |"
 
 
 def looks_lines(runs: int) -> Iterator[str]:
     """Yield the coverage of the looks over all sizes of normal noise."""
     scatters = calibration.SCATTERS
-    ours = calibration.normal_coverage(LOOKS, scatters, runs, seed=2)
+    our_coverage = calibration.normal_coverage(LOOKS, scatters, runs, seed=2)
     plain = calibration.normal_coverage(calibration.plain(LOOKS.blocks), scatters, runs, seed=2)
     yield ""
     yield (
@@ -180,8 +184,8 @@ def looks_lines(runs: int) -> Iterator[str]:
         f"{percentage(scatters[-1])}:"
     )
     yield (
-        f"coverage at the stop {ours.min() * 100:.2f}-{ours.max() * 100:.2f} %; with plain 95 % intervals at each look "
-        f"{plain.min() * 100:.2f}-{plain.max() * 100:.2f} %."
+        f"coverage at the stop {our_coverage.min() * 100:.2f}-{our_coverage.max() * 100:.2f} %; with plain 95 % "
+        f"intervals at each look {plain.min() * 100:.2f}-{plain.max() * 100:.2f} %."
     )
 
 
@@ -206,13 +210,13 @@ def main() -> None:
         return
     planned = jobs(args.runs, args.seed)
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        found = dict(zip(planned, pool.map(call, planned.values()), strict=True))
+        figures_by_key = dict(zip(planned, pool.map(call, planned.values()), strict=True))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    text = "\n".join(tables(found, args.runs, args.seed, used.ru_utime + used.ru_stime))
+    text = "\n".join(tables(figures_by_key, args.runs, args.seed, used.ru_utime + used.ru_stime))
     print(text)
     if args.write:
-        before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-        DOCUMENT.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
+        before, _, remainder = DOCUMENT.read_text().partition(BEGIN)
+        DOCUMENT.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{remainder.partition(END)[2]}")
 
 
 if __name__ == "__main__":

@@ -99,25 +99,25 @@ def smallest_detectable(machine: Machine, runs: int, seed: int) -> Detectable:
     blocks = int(machine.budget_s // (2 * (START_S + KEPT_S)))
     logs = _our_blocks(generator, machine, runs, blocks)
     half = t_quantile(blocks - 1, CONFIDENCE) * logs.std(axis=1, ddof=1) / math.sqrt(blocks)
-    theirs = _their_figure(generator, machine, runs)
-    limit = np.full(runs, np.quantile(np.abs(theirs), 1 - LEVEL))
-    return Detectable(_detected(logs.mean(axis=1), half), _detected(theirs, limit), blocks)
+    their_figures = _their_figure(generator, machine, runs)
+    limit = np.full(runs, np.quantile(np.abs(their_figures), 1 - LEVEL))
+    return Detectable(_detected(logs.mean(axis=1), half), _detected(their_figures, limit), blocks)
 
 
 def _our_blocks(generator: np.random.Generator, machine: Machine, runs: int, blocks: int) -> Array:
     slowness = ramp(generator, runs, 2 * blocks, machine.drift)
-    own = math.hypot(machine.noise, EPOCH_NOISE / math.sqrt(KEPT_S / EPOCH_S))
-    figures = slowness + generator.standard_normal(slowness.shape) * own
+    figure_noise = math.hypot(machine.noise, EPOCH_NOISE / math.sqrt(KEPT_S / EPOCH_S))
+    figures = slowness + generator.standard_normal(slowness.shape) * figure_noise
     signs = np.where(generator.random((runs, blocks)) < 0.5, 1.0, -1.0)
     differences: Array = signs * (figures[:, ::2] - figures[:, 1::2])
     return differences
 
 
 def _their_figure(generator: np.random.Generator, machine: Machine, runs: int) -> Array:
-    own = math.hypot(machine.noise, EPOCH_NOISE / math.sqrt((machine.budget_s / 2 - START_S) / EPOCH_S))
+    figure_noise = math.hypot(machine.noise, EPOCH_NOISE / math.sqrt((machine.budget_s / 2 - START_S) / EPOCH_S))
     # The means of two halves of a straight line differ by half of it.
     halves = ramp(generator, runs, 2, machine.drift)[:, 1] / 2
-    difference: Array = halves + generator.standard_normal(runs) * math.sqrt(2) * own
+    difference: Array = halves + generator.standard_normal(runs) * math.sqrt(2) * figure_noise
     return difference
 
 

@@ -100,30 +100,30 @@ def stopped(logs: Array, target: float = PRECISION_TARGET, looks: Looks = LOOKS)
     most = min(logs.shape[1], looks.blocks[-1])
     runs = len(logs)
     centre, half, count = np.empty(runs), np.empty(runs), np.zeros(runs, dtype=int)
-    for at in [*(at for at in looks.blocks if at < most), most]:
+    for blocks in [*(blocks for blocks in looks.blocks if blocks < most), most]:
         open_ = np.flatnonzero(count == 0)
-        drawn = logs[open_, :at]
-        error = drawn.std(axis=1, ddof=1) / math.sqrt(at)
-        width = t_quantile(at - 1, looks.confidence(at)) * error
-        ends = (width <= math.log1p(target)) & (at in looks.blocks)
-        if at == most:
-            width = np.where(ends, width, t_quantile(at - 1, looks.confidences[-1]) * error)
+        drawn = logs[open_, :blocks]
+        error = drawn.std(axis=1, ddof=1) / math.sqrt(blocks)
+        width = t_quantile(blocks - 1, looks.confidence(blocks)) * error
+        ends = (width <= math.log1p(target)) & (blocks in looks.blocks)
+        if blocks == most:
+            width = np.where(ends, width, t_quantile(blocks - 1, looks.confidences[-1]) * error)
             ends = np.ones(len(open_), dtype=bool)
         rows = open_[ends]
-        centre[rows], half[rows], count[rows] = drawn.mean(axis=1)[ends], width[ends], at
+        centre[rows], half[rows], count[rows] = drawn.mean(axis=1)[ends], width[ends], blocks
     return Stopped(centre, half, count)
 
 
 def coverage(scenario: Scenario, noise: float, runs: int, seed: int, most_blocks: int = LOOKS.blocks[-1]) -> Coverage:
     """Return how often the interval at the stopping time covers the true ratio, 1; the budget is `most_blocks`."""
     generator = np.random.default_rng(seed)
-    found = stopped(scenario.draw(generator, (runs, most_blocks), noise))
-    share = float(np.mean(np.abs(found.centre) <= found.half))
+    stops = stopped(scenario.draw(generator, (runs, most_blocks), noise))
+    share = float(np.mean(np.abs(stops.centre) <= stops.half))
     return Coverage(
         share,
         math.sqrt(share * (1 - share) / runs),
-        float(found.count.mean()),
-        float(np.mean(found.count == LOOKS.blocks[0])),
+        float(stops.count.mean()),
+        float(np.mean(stops.count == LOOKS.blocks[0])),
     )
 
 
@@ -170,11 +170,11 @@ def early_calls(
 def false_names(scenario: Scenario, noise: float, tables: int, seed: int) -> FalseNames:
     """Return how often a table of equal backends names a fastest, each comparison stopped by its own rule."""
     generator = np.random.default_rng(seed)
-    found = stopped(scenario.draw(generator, (tables * NAMED_ROWS, LOOKS.blocks[-1]), noise))
-    widths = {at: t_quantile(at - 1, LOOKS.confidence(at)) for at in LOOKS.blocks}
-    error = found.half / np.array([widths[int(count)] for count in found.count])
-    by_chance = LOOKS.p_factor * 2 * stdtr(found.count - 1, -np.abs(found.centre) / error)
-    p_values = np.where(np.abs(found.centre) > found.half, np.minimum(by_chance, 1.0), 1.0)
+    stops = stopped(scenario.draw(generator, (tables * NAMED_ROWS, LOOKS.blocks[-1]), noise))
+    widths = {blocks: t_quantile(blocks - 1, LOOKS.confidence(blocks)) for blocks in LOOKS.blocks}
+    error = stops.half / np.array([widths[int(count)] for count in stops.count])
+    by_chance = LOOKS.p_factor * 2 * stdtr(stops.count - 1, -np.abs(stops.centre) / error)
+    p_values = np.where(np.abs(stops.centre) > stops.half, np.minimum(by_chance, 1.0), 1.0)
     named = sum(min(adjusted_p_values(row.tolist())) <= LEVEL for row in p_values.reshape(tables, NAMED_ROWS))
     return FalseNames(named / tables, tables)
 
@@ -186,20 +186,20 @@ def _decide_all(
 
     A regressed comparison would stop; here it continues, which can only add alarms.
     """
-    found: dict[int, float] = {}
+    smallest: dict[int, float] = {}
     centre = math.log1p(rule.threshold)
     names, logs = np.arange(rows), np.empty((rows, 0))
-    for at, confidence in zip(rule.looks.blocks, rule.looks.confidences, strict=True):
-        more = scenario.draw(generator, (len(names), at - logs.shape[1]), noise) + centre
-        logs = np.hstack([logs, more])
+    for blocks, confidence in zip(rule.looks.blocks, rule.looks.confidences, strict=True):
+        drawn = scenario.draw(generator, (len(names), blocks - logs.shape[1]), noise) + centre
+        logs = np.hstack([logs, drawn])
         mean = logs.mean(axis=1)
-        half = t_quantile(at - 1, confidence) / math.sqrt(at) * logs.std(axis=1, ddof=1)
+        half = t_quantile(blocks - 1, confidence) / math.sqrt(blocks) * logs.std(axis=1, ddof=1)
         beyond = np.flatnonzero(mean - half > centre)
-        if share := spending(at, rule):
-            _add(found, names[beyond], _rank_chances(logs[beyond] - centre) / share, rule.level)
+        if share := spending(blocks, rule):
+            _add(smallest, names[beyond], _rank_chances(logs[beyond] - centre) / share, rule.level)
         on = mean + half > centre
         names, logs = names[on], logs[on]
-    return rows - len(names), found
+    return rows - len(names), smallest
 
 
 def _early_p_values(
@@ -210,22 +210,22 @@ def _early_p_values(
     `rows` are the number of comparisons and their slowdown beyond the threshold. Called ones continue, which can only
     add calls.
     """
-    found: dict[int, float] = {}
+    smallest: dict[int, float] = {}
     first = 0
     centre = math.log1p(rule.threshold)
     names, logs = np.arange(rows[0]), np.empty((rows[0], 0))
-    for at, confidence in zip(rule.looks.blocks, rule.looks.confidences, strict=True):
-        more = scenario.draw(generator, (len(names), at - logs.shape[1]), noise) + centre + math.log(rows[1])
-        logs = np.hstack([logs, more])
-        mean, scatter = logs.mean(axis=1), logs.std(axis=1, ddof=1) / math.sqrt(at)
-        half = t_quantile(at - 1, confidence) * scatter
+    for blocks, confidence in zip(rule.looks.blocks, rule.looks.confidences, strict=True):
+        drawn = scenario.draw(generator, (len(names), blocks - logs.shape[1]), noise) + centre + math.log(rows[1])
+        logs = np.hstack([logs, drawn])
+        mean, scatter = logs.mean(axis=1), logs.std(axis=1, ddof=1) / math.sqrt(blocks)
+        half = t_quantile(blocks - 1, confidence) * scatter
         beyond = np.flatnonzero(mean - half > centre + math.log(SLOW_PROCESS))
-        p_values = stdtr(at - 1, (centre - mean[beyond]) / scatter[beyond]) / early_spending(at, rule)
-        _add(found, names[beyond], p_values, rule.early_level)
-        first = len(found) if at == rule.looks.blocks[0] else first
+        p_values = stdtr(blocks - 1, (centre - mean[beyond]) / scatter[beyond]) / early_spending(blocks, rule)
+        _add(smallest, names[beyond], p_values, rule.early_level)
+        first = len(smallest) if blocks == rule.looks.blocks[0] else first
         on = mean + half > centre
         names, logs = names[on], logs[on]
-    return found, first
+    return smallest, first
 
 
 def _smallest_p_values(
@@ -239,23 +239,23 @@ def _smallest_p_values(
     students: dict[int, float] = {}
     centre, target = math.log1p(rule.threshold), math.log1p(PRECISION_TARGET)
     names, logs = np.arange(rows), np.empty((rows, 0))
-    for at, confidence in zip(rule.looks.blocks, rule.looks.confidences, strict=True):
-        logs = np.hstack([logs, scenario.draw(generator, (len(names), at - logs.shape[1]), noise)])
-        mean, scatter = logs.mean(axis=1), logs.std(axis=1, ddof=1) / math.sqrt(at)
-        half = t_quantile(at - 1, confidence) * scatter
-        ends = np.full(len(names), at == rule.looks.blocks[-1]) | (half <= target)
+    for blocks, confidence in zip(rule.looks.blocks, rule.looks.confidences, strict=True):
+        logs = np.hstack([logs, scenario.draw(generator, (len(names), blocks - logs.shape[1]), noise)])
+        mean, scatter = logs.mean(axis=1), logs.std(axis=1, ddof=1) / math.sqrt(blocks)
+        half = t_quantile(blocks - 1, confidence) * scatter
+        ends = np.full(len(names), blocks == rule.looks.blocks[-1]) | (half <= target)
         beyond = np.flatnonzero(ends & (mean - half > centre))
-        _add(students, names[beyond], stdtr(at - 1, (centre - mean[beyond]) / scatter[beyond]), rule.level)
-        if share := spending(at, rule):
+        _add(students, names[beyond], stdtr(blocks - 1, (centre - mean[beyond]) / scatter[beyond]), rule.level)
+        if share := spending(blocks, rule):
             _add(ranks, names[beyond], _rank_chances(logs[beyond] - centre) / share, rule.level)
         names, logs = names[~ends], logs[~ends]
     return ranks, students
 
 
-def _add(found: dict[int, float], names: Array, p_values: Array, level: float) -> None:
+def _add(smallest: dict[int, float], names: Array, p_values: Array, level: float) -> None:
     for index in np.flatnonzero(p_values <= level):
         name = int(names[index])
-        found[name] = min(float(p_values[index]), found.get(name, 1.0))
+        smallest[name] = min(float(p_values[index]), smallest.get(name, 1.0))
 
 
 def _rank_chances(distances: Array) -> Array:
@@ -272,5 +272,7 @@ def _alarms(p_values: dict[int, float], runs: int, level: float) -> int:
     for name, p in p_values.items():
         by_run.setdefault(name // COMPARISONS, []).append(p)
     return sum(
-        1 for found in by_run.values() if min(adjusted_p_values([*found, *[1.0] * (COMPARISONS - len(found))])) <= level
+        1
+        for run_p_values in by_run.values()
+        if min(adjusted_p_values([*run_p_values, *[1.0] * (COMPARISONS - len(run_p_values))])) <= level
     )

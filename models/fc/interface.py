@@ -103,24 +103,24 @@ class Worker(ABC):
 
     def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Return this worker's loss and, for weights that all workers hold, the gradient of the sum of all losses."""
-        own, gradients = self.gradient(loss, weights)
-        return own, [self.all_reduce(gradient) for gradient in gradients]
+        loss_value, gradients = self.gradient(loss, weights)
+        return loss_value, [self.all_reduce(gradient) for gradient in gradients]
 
     def accumulated_gradient(self, losses: Sequence[Loss], weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Return this worker's loss and gradient of the sum of the losses, computed one after the other."""
-        found = [self.gradient(loss, weights) for loss in losses]
-        total, gradients = found[0]
-        for loss, more in found[1:]:
+        parts = [self.gradient(loss, weights) for loss in losses]
+        total, gradients = parts[0]
+        for loss, part_gradients in parts[1:]:
             total = total + loss
-            gradients = [ops.add(a, b) for a, b in zip(gradients, more, strict=True)]
+            gradients = [ops.add(a, b) for a, b in zip(gradients, part_gradients, strict=True)]
         return total, gradients
 
     def summed_accumulated_gradient(
         self, losses: Sequence[Loss], weights: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         """Like `accumulated_gradient`, with the gradients summed over the workers along with the last loss."""
-        own, gradients = self.accumulated_gradient(losses, weights)
-        return own, [self.all_reduce(gradient) for gradient in gradients]
+        loss, gradients = self.accumulated_gradient(losses, weights)
+        return loss, [self.all_reduce(gradient) for gradient in gradients]
 
     # Layers under the parameters of a what-if (`records.fc.rules.WHAT_IF` says which backends implement them).
 
@@ -145,19 +145,19 @@ class Worker(ABC):
 
         If a step is traced, nothing runs yet, and the backend finds the dependencies. Other backends override this.
         """
-        made = communicate()
-        return lambda: made
+        communicated = communicate()
+        return lambda: communicated
 
     def count(self, collective: str, x: Tensor, times: int = 1) -> None:
         """Count a collective on an array, or on as many pieces as `times` says."""
         whole, size = self._whole or self, bytes_of(x) * times
-        found = whole.traffic
+        traffic = whole.traffic
         if self._whole is None:
-            counted = {collective: getattr(found, collective) + size}
+            counted = {collective: getattr(traffic, collective) + size}
         else:
             sent = Traffic(**{collective: size}).sent_bytes(self.size)
-            counted = {"group_sent_bytes": found.group_sent_bytes + whole.size // self.size * sent}
-        whole.traffic = replace(found, calls=found.calls + 1, **counted)
+            counted = {"group_sent_bytes": traffic.group_sent_bytes + whole.size // self.size * sent}
+        whole.traffic = replace(traffic, calls=traffic.calls + 1, **counted)
 
     @abstractmethod
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -190,9 +190,9 @@ class Stage(ABC):
 
     def send(self, x: Tensor, to: int) -> None:
         """Send an array to a worker, without waiting until it is received."""
-        found = self.traffic
-        counted = {"handed_bytes": found.handed_bytes + bytes_of(x), "hand_overs": found.hand_overs + 1}
-        self.traffic = replace(found, **counted)
+        traffic = self.traffic
+        counted = {"handed_bytes": traffic.handed_bytes + bytes_of(x), "hand_overs": traffic.hand_overs + 1}
+        self.traffic = replace(traffic, **counted)
         self._send(x, to)
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:

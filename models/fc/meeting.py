@@ -75,8 +75,8 @@ class Meeting:
 def located(place: WorkerPlacement, order: WorkerSpec, rank: int) -> WorkerPlacement:
     """Return the placement of a worker of this process, with its process, its network and its machine."""
     machine = order.rendezvous.sites[rank // order.workers_here].host_id if order.rendezvous else None
-    own = own_network() if order.namespaces else None
-    return replace(place, process=os.getpid(), network=own, machine=machine)
+    local_network = own_network() if order.namespaces else None
+    return replace(place, process=os.getpid(), network=local_network, machine=machine)
 
 
 def _named(host: str) -> str | None:

@@ -114,12 +114,12 @@ def jax_collectives_s(planes: Sequence[Plane], names: Container[str]) -> float:
     for plane, line in _lines(planes):
         events = line.events()
         ops, words = events.words("hlo_op")
-        named = np.isin(ops, [at for at, word in enumerate(words) if word in names])
+        named = np.isin(ops, [index for index, word in enumerate(words) if word in names])
         kinds = _kinds(plane, names.__contains__)
-        its = named | (ops == UNTOLD) & np.isin(events.kinds, kinds) | _kernels(plane, events)
-        ordinals, known = events.numbers("device_ordinal")
-        columns = (ordinals, known, events.start_ns, events.end_ns)
-        for ordinal, is_known, start_ns, end_ns in zip(*(column[its].tolist() for column in columns), strict=True):
+        mask = named | (ops == UNTOLD) & np.isin(events.kinds, kinds) | _kernels(plane, events)
+        ordinals, has_ordinal = events.numbers("device_ordinal")
+        columns = (ordinals, has_ordinal, events.start_ns, events.end_ns)
+        for ordinal, is_known, start_ns, end_ns in zip(*(column[mask].tolist() for column in columns), strict=True):
             device = str(ordinal) if is_known and not _is_accelerator(plane) else plane.name
             spans.setdefault(device, []).append((start_ns, end_ns))
     return sum(map(covered, spans.values())) / 1e9 / max(1, len(spans))
@@ -152,8 +152,8 @@ def _is_accelerator(plane: Plane) -> bool:
     return plane.name.startswith(ACCELERATORS)
 
 
-def _kinds(plane: Plane, wanted: Callable[[str], object]) -> list[int]:
-    return [kind for kind, name in plane.event_names.items() if wanted(name)]
+def _kinds(plane: Plane, is_wanted: Callable[[str], object]) -> list[int]:
+    return [kind for kind, name in plane.event_names.items() if is_wanted(name)]
 
 
 def _kernels(plane: Plane, events: Events) -> NDArray[np.bool_]:
@@ -170,8 +170,8 @@ def _waiting_by_operation(events: Events) -> Places:
 
 def _waiting_by_name(plane: Plane, events: Events) -> Places:
     """Return for each event of the host how many workers wait for it, by its name."""
-    kinds, which = np.unique(events.kinds, return_inverse=True)
-    return np.array([*_waiting(plane.event_names.get(kind, "") for kind in kinds.tolist()), 0], np.int64)[which]
+    kinds, inverse = np.unique(events.kinds, return_inverse=True)
+    return np.array([*_waiting(plane.event_names.get(kind, "") for kind in kinds.tolist()), 0], np.int64)[inverse]
 
 
 def _waiting(names: Iterable[str]) -> list[int]:
@@ -197,18 +197,21 @@ def traffic_of(text: str, workers: int) -> Traffic:
         for match in _matches(WRAPPER, text)
         if match["phase"] == "start" and (called := CALLS.search(match[0]))
     )
-    found = Traffic()
-    for one in _collectives(text):
-        if one.phase != "-done":
-            for _ in range(times.get(one.within, 1)):
-                found = _with(found, one, workers)
-    return found
+    traffic = Traffic()
+    for instruction in _collectives(text):
+        if instruction.phase != "-done":
+            for _ in range(times.get(instruction.within, 1)):
+                traffic = _with(traffic, instruction, workers)
+    return traffic
 
 
 def collectives(text: str) -> set[str]:
     """Return the names of a program's collective instructions, as a profiler reports them."""
-    found = list(_collectives(text))
-    names, within = {one.name for one in found}, {one.within for one in found}
+    instructions = list(_collectives(text))
+    names, within = (
+        {instruction.name for instruction in instructions},
+        {instruction.within for instruction in instructions},
+    )
     for match in _matches(WRAPPER, text):
         called = CALLS.search(match["rest"])
         if (called and called[1] in within) or match["operand"] in names:
@@ -229,33 +232,35 @@ def _collectives(text: str) -> Iterator[CollectiveInstruction]:
             yield CollectiveInstruction(**match.groupdict(""), within=within)
 
 
-def _with(found: Traffic, one: CollectiveInstruction, workers: int) -> Traffic:
+def _with(traffic: Traffic, instruction: CollectiveInstruction, workers: int) -> Traffic:
     """Return the traffic with one collective more."""
-    size = _bytes(_result(one))
-    if one.kind == "collective-permute":
-        pairs = _pairs(one.rest)
-        return replace(found, handed_bytes=found.handed_bytes + pairs * size, hand_overs=found.hand_overs + pairs)
-    if one.kind not in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all"):
-        raise ValueError(f"a program with {one.kind}{one.phase} cannot be counted")
-    if _group_size(one.rest) != workers:
-        raise ValueError(f"a program with {one.kind} among other than all {workers} workers cannot be counted")
-    if one.kind == "all-to-all":
+    size = _bytes(_result(instruction))
+    if instruction.kind == "collective-permute":
+        pairs = _pairs(instruction.rest)
+        return replace(traffic, handed_bytes=traffic.handed_bytes + pairs * size, hand_overs=traffic.hand_overs + pairs)
+    if instruction.kind not in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all"):
+        raise ValueError(f"a program with {instruction.kind}{instruction.phase} cannot be counted")
+    if _group_size(instruction.rest) != workers:
+        raise ValueError(f"a program with {instruction.kind} among other than all {workers} workers cannot be counted")
+    if instruction.kind == "all-to-all":
         # Each of n workers retains its own n-th part: together they send n (n - 1) / n of the size of one array.
-        return replace(found, calls=found.calls + 1, group_sent_bytes=found.group_sent_bytes + (workers - 1) * size)
-    field = f"{one.kind.replace('-', '_')}_bytes"
-    size *= workers if one.kind == "reduce-scatter" else 1
-    if PROMOTED.search(one.rest):
+        return replace(
+            traffic, calls=traffic.calls + 1, group_sent_bytes=traffic.group_sent_bytes + (workers - 1) * size
+        )
+    field = f"{instruction.kind.replace('-', '_')}_bytes"
+    size *= workers if instruction.kind == "reduce-scatter" else 1
+    if PROMOTED.search(instruction.rest):
         size //= 2  # as elsewhere, the requested type counts
-    return replace(found, calls=found.calls + 1, **{field: getattr(found, field) + size})
+    return replace(traffic, calls=traffic.calls + 1, **{field: getattr(traffic, field) + size})
 
 
-def _result(one: CollectiveInstruction) -> str:
+def _result(instruction: CollectiveInstruction) -> str:
     """Return the shape of what a collective gives, the same in its synchronous and its asynchronous form."""
-    if one.phase != "-start" or one.kind == "all-reduce":
-        return one.shape
-    parts = _parts(one.shape)
+    if instruction.phase != "-start" or instruction.kind == "all-reduce":
+        return instruction.shape
+    parts = _parts(instruction.shape)
     if len(parts) < 2:
-        raise ValueError(f"{one.kind}-start: must have the shape (operands, results), got {one.shape}")
+        raise ValueError(f"{instruction.kind}-start: must have the shape (operands, results), got {instruction.shape}")
     return parts[1]
 
 
@@ -271,8 +276,8 @@ def _parts(shape: str) -> list[str]:
     return parts
 
 
-def _pairs(rest: str) -> int:
-    match = PAIRS.search(rest)
+def _pairs(attributes: str) -> int:
+    match = PAIRS.search(attributes)
     return match[1].count("{") if match else 0
 
 
@@ -286,8 +291,8 @@ def _bytes(shape: str) -> int:
     return size
 
 
-def _group_size(rest: str) -> int | None:
-    match = GROUPS.search(rest)
+def _group_size(attributes: str) -> int | None:
+    match = GROUPS.search(attributes)
     if match is None:
         return None
     if match[3]:

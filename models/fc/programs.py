@@ -73,7 +73,11 @@ def _product_gradients(weight: Tensor, x: Tensor, d: Tensor, first: bool) -> tup
 
 
 def _backward(
-    weights: Sequence[Tensor], inputs: list[Tensor], d: Tensor, first: bool, each: Each = lambda number, own: own
+    weights: Sequence[Tensor],
+    inputs: list[Tensor],
+    d: Tensor,
+    first: bool,
+    each: Each = lambda number, gradient: gradient,
 ) -> tuple[list[Any], Tensor]:
     """Return the results of `each` for the layers' gradients, and the gradient of their input, unless first.
 
@@ -82,12 +86,14 @@ def _backward(
     gradients = []
     for number in reversed(range(len(weights))):
         with scope("backward", number):
-            own, d = _product_gradients(weights[number], inputs.pop(), d, first=first and number == 0)
-        gradients.append(each(number, own))
+            gradient, d = _product_gradients(weights[number], inputs.pop(), d, first=first and number == 0)
+        gradients.append(each(number, gradient))
     return gradients[::-1], d
 
 
-def _by_hand(weights: Sequence[Tensor], batch: Batch, each: Each = lambda number, own: own) -> tuple[Tensor, list[Any]]:
+def _by_hand(
+    weights: Sequence[Tensor], batch: Batch, each: Each = lambda number, gradient: gradient
+) -> tuple[Tensor, list[Any]]:
     x, labels = batch
     inputs, output = _forward(weights, x)
     gradients, _ = _backward(weights, inputs, 2 * (output - labels), True, each)
@@ -120,8 +126,10 @@ def fc_data(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch
         else:
             loss, gradients = worker.summed_gradient(losses[0], weights)
     else:
-        loss, own = worker.accumulated_gradient(losses, weights) if several else worker.gradient(losses[0], weights)
-        gradients = [worker.all_reduce(gradient) for gradient in worker.after_all(own)]
+        loss, local_gradients = (
+            worker.accumulated_gradient(losses, weights) if several else worker.gradient(losses[0], weights)
+        )
+        gradients = [worker.all_reduce(gradient) for gradient in worker.after_all(local_gradients)]
     return loss, _reduced(problem, gradients)
 
 
@@ -151,10 +159,14 @@ def fc_data_manual(worker: Worker, problem: FcProblem, weights: Sequence[Tensor]
         return worker.all_gather(worker.reduce_scatter(gradient, 1), 1)
 
     if problem.overlap == "on":
-        loss, begun = _by_hand(weights, batch, lambda number, own: worker.meanwhile(partial(summed, number, own)))
+        loss, begun = _by_hand(
+            weights, batch, lambda number, gradient: worker.meanwhile(partial(summed, number, gradient))
+        )
         return loss, _reduced(problem, [finish() for finish in begun])
     loss, gradients = _by_hand(weights, batch)
-    return loss, _reduced(problem, [summed(number, own) for number, own in enumerate(worker.after_all(gradients))])
+    return loss, _reduced(
+        problem, [summed(number, gradient) for number, gradient in enumerate(worker.after_all(gradients))]
+    )
 
 
 def _reduced(problem: FcProblem, gradients: list[Tensor]) -> list[Tensor]:
@@ -317,8 +329,8 @@ def fc_zero(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch
     gradients = []
     for number in reversed(range(len(weights))):
         with scope("backward", number):
-            whole = worker.all_gather(weights[number], 0) if number else None
-            gradient, d = _product_gradients(whole, inputs.pop(), d, first=number == 0)
+            gathered = worker.all_gather(weights[number], 0) if number else None
+            gradient, d = _product_gradients(gathered, inputs.pop(), d, first=number == 0)
         gradients.append(worker.reduce_scatter(gradient, 0))
     return _loss(x, labels), _reduced(problem, gradients[::-1])
 
@@ -334,8 +346,8 @@ def fc_phy(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch:
     x, labels = (ops.split(part, blocks, axis=0) if blocks > 1 else [part] for part in batch)
 
     def loss(weights: Sequence[Tensor]) -> Tensor:
-        own = [weights[k * depth : (k + 1) * depth] for k in range(blocks)]
-        return sum(_of_batch((x[k], labels[k]))(own[k]) for k in range(blocks))
+        block_weights = [weights[k * depth : (k + 1) * depth] for k in range(blocks)]
+        return sum(_of_batch((x[k], labels[k]))(block_weights[k]) for k in range(blocks))
 
     total, gradients = worker.gradient(loss, weights)
     for number in range(depth):
@@ -393,10 +405,10 @@ def micro_batches(problem: FcProblem, batch: tuple[Tensor, Tensor]) -> list[tupl
 def _segment(worker: Worker, problem: FcProblem, segment: Sequence[range], x: Tensor, *weights: Tensor) -> Tensor:
     fused, first = rules.blocks(problem.fuse), segment[0].start
     for unit in segment:
-        own = weights[unit.start - first : unit.stop - first]
+        unit_weights = weights[unit.start - first : unit.stop - first]
         run: Callable[..., Any] = partial(_products, problem, unit)
         with scope("forward", unit.start):
-            x = (worker.compiled_block(unit, run) if unit in fused else run)(x, *own)
+            x = (worker.compiled_block(unit, run) if unit in fused else run)(x, *unit_weights)
             if problem.forward_sleep_ms or problem.backward_sleep_ms:
                 x = worker.slept(x, problem.forward_sleep_ms * MS, problem.backward_sleep_ms * MS)
     return x

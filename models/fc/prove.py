@@ -57,24 +57,26 @@ def found(backend: str, problem: FcProblem, order: ProofOrder) -> tuple[Trained,
         worker_group.close()
 
 
-def error(found: Sequence[Sequence[Array]], wanted: Sequence[Sequence[Array]]) -> float | None:
+def error(actual: Sequence[Sequence[Array]], expected: Sequence[Sequence[Array]]) -> float | None:
     """Return the worst max |difference| / max |wanted| of any array; None without arrays."""
     errors = [
         float(np.max(np.abs(a.astype(np.float64) - b)) / np.max(np.abs(b)))
-        for own, reference in zip(found, wanted, strict=True)
-        for a, b in zip(own, reference, strict=True)
+        for rank_arrays, reference in zip(actual, expected, strict=True)
+        for a, b in zip(rank_arrays, reference, strict=True)
     ]
     return max(errors, default=None)
 
 
-def update_error(problem: FcProblem, order: ProofOrder, found: Trained, wanted: Trained) -> float:
+def update_error(problem: FcProblem, order: ProofOrder, actual: Trained, expected: Trained) -> float:
     """Return the worst max |difference| / max |update| of any weight, where an update is the change by all steps.
 
     An update is a millionth of a weight, and each step rounds to the weight's last digit: this rounding is excluded.
     """
     errors = []
-    for own, reference, start in zip(found.weights, wanted.weights, train(problem, order.seed, 0).weights, strict=True):
-        for a, b, first in zip(own, reference, start, strict=True):
+    for rank_weights, reference, start in zip(
+        actual.weights, expected.weights, train(problem, order.seed, 0).weights, strict=True
+    ):
+        for a, b, first in zip(rank_weights, reference, start, strict=True):
             last_digit = np.spacing(np.maximum(np.abs(b), np.abs(first)).astype(dtype(problem)))
             beyond = np.maximum(np.abs(a.astype(np.float64) - b) - order.steps * last_digit / 2, 0)
             errors.append(float(np.max(beyond) / np.max(np.abs(b - first))))
@@ -106,13 +108,13 @@ def _compute_in_full_float32(backend: str) -> None:
 
 def _proof(backend: str, problem: FcProblem, order: ProofOrder) -> Proof:
     trained, parallel = found(backend, problem, order)
-    wanted = train(problem, order.seed, order.steps)
+    expected = train(problem, order.seed, order.steps)
     return Proof(
         problem=problem,
-        gradient_error=error(trained.gradients, wanted.gradients),
-        weight_error=error(trained.weights, wanted.weights),
-        update_error=update_error(problem, order, trained, wanted) if MODES[problem.mode].trains else None,
-        loss_error=abs(trained.loss - wanted.loss) / abs(wanted.loss),
+        gradient_error=error(trained.gradients, expected.gradients),
+        weight_error=error(trained.weights, expected.weights),
+        update_error=update_error(problem, order, trained, expected) if MODES[problem.mode].trains else None,
+        loss_error=abs(trained.loss - expected.loss) / abs(expected.loss),
         parallel=parallel,
         layout_problem=layout_problem(problem, parallel),
     )
@@ -120,11 +122,11 @@ def _proof(backend: str, problem: FcProblem, order: ProofOrder) -> Proof:
 
 def _models(problem: FcProblem, worker_group: WorkerGroup) -> Trained:
     states = worker_group.states()
-    weights = whole(problem, [one.weights for one in states])
+    weights = whole(problem, [state.weights for state in states])
     gradients: list[list[Array]] = [[] for _ in weights]
     if MODES[problem.mode].trains:
-        gradients = whole(problem, [one.gradients for one in states])
-    return Trained(sum(one.loss for one in states), gradients, weights)
+        gradients = whole(problem, [state.gradients for state in states])
+    return Trained(sum(state.loss for state in states), gradients, weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +145,15 @@ def train(problem: FcProblem, seed: int, steps: int) -> Trained:
     parts = list(zip(np.split(batch, problem.copies), np.split(labels, problem.copies), strict=True))
     losses, gradients = [0.0], [list[Array]()]
     for _ in range(steps):
-        found = [backward(model, *part) for model, part in zip(models, parts, strict=True)]
-        losses, gradients = [loss for loss, _ in found], [gradient for _, gradient in found]
+        outcomes = [backward(model, *part) for model, part in zip(models, parts, strict=True)]
+        losses, gradients = [loss for loss, _ in outcomes], [gradient for _, gradient in outcomes]
         if not MODES[problem.mode].trains:
             gradients = [[] for _ in models]
             continue
         gradients = _exchanged(problem, gradients)
         models = [
-            [weight - LEARNING_RATE * gradient for weight, gradient in zip(model, own, strict=True)]
-            for model, own in zip(models, gradients, strict=True)
+            [weight - LEARNING_RATE * gradient for weight, gradient in zip(model, model_gradients, strict=True)]
+            for model, model_gradients in zip(models, gradients, strict=True)
         ]
     return Trained(sum(losses), gradients, models)
 
@@ -175,19 +177,19 @@ def _exchanged(problem: FcProblem, gradients: list[list[Array]]) -> list[list[Ar
     if problem.kind is Parallelism.PHYSICS:
         return _shared(problem, gradients)
     if problem.reduce == "mean":
-        return [[gradient / problem.data_size for gradient in own] for own in gradients]
+        return [[gradient / problem.data_size for gradient in rank_gradients] for rank_gradients in gradients]
     return gradients
 
 
 def _shared(problem: FcProblem, gradients: list[list[Array]]) -> list[list[Array]]:
     """The rule of fc_phy: the first int(rows x shared_ratio) rows of each gradient are averaged, the rest is local."""
-    found = [[gradient.copy() for gradient in own] for own in gradients]
+    shared_gradients = [[gradient.copy() for gradient in rank_gradients] for rank_gradients in gradients]
     for layer in range(problem.level + 1):
         rows = int(len(gradients[0][layer]) * problem.shared_ratio)
-        mean = np.mean([own[layer][:rows] for own in gradients], axis=0)
-        for own in found:
-            own[layer][:rows] = mean
-    return found
+        mean = np.mean([rank_gradients[layer][:rows] for rank_gradients in gradients], axis=0)
+        for rank_gradients in shared_gradients:
+            rank_gradients[layer][:rows] = mean
+    return shared_gradients
 
 
 def main() -> None:

@@ -90,10 +90,10 @@ class Ranks(WorkerGroup):
         self._step_s = 0.0
         meeting = str(Path(self._folder) / "meeting") if order.rendezvous is None else None
         for rank in range(order.workers_here):
-            ours, theirs = multiprocessing.Pipe()
-            self._pipes.append(ours)
+            parent_end, child_end = multiprocessing.Pipe()
+            self._pipes.append(parent_end)
             start = WorkerStart(order, rank, meeting, timeout_s, copied, backend)
-            self._processes.append(started_worker(start, theirs, list(self._pipes)))
+            self._processes.append(started_worker(start, child_end, list(self._pipes)))
         try:  # after the processes here, which would have these connections, too
             self._pipes += connections(order, timeout_s)
         except NotMet as error:
@@ -203,7 +203,7 @@ class Ranks(WorkerGroup):
             self._messages[rank] = answer
             if len(self._messages) == self._size:
                 for pipe in self._pipes:
-                    pipe.send([self._messages[one] for one in range(self._size)])
+                    pipe.send([self._messages[each_rank] for each_rank in range(self._size)])
         else:
             self._refuse_dead(NEWS_OF_DEATH_S)
             apart = len(self._processes) < self._size and answer.startswith(NotMet.__name__)
@@ -245,14 +245,16 @@ def connections(order: WorkerSpec, timeout_s: float) -> list[Connection]:
 def _connected(site: Site, key: bytes, until_s: float) -> Connection:
     while True:
         try:
-            found = _tuned(socket.create_connection((site.address, site.port), HANDSHAKE_S))
-            answer_challenge(found, key)
-            deliver_challenge(found, key)
-            return _without_limit(found)
+            connection = _tuned(socket.create_connection((site.address, site.port), HANDSHAKE_S))
+            answer_challenge(connection, key)
+            deliver_challenge(connection, key)
+            return _without_limit(connection)
         except NO_WORKER as error:  # it does not listen yet
             if time.monotonic() > until_s:
-                where = f"{site.name} ({site.address}:{site.port})"
-                raise NotMet(f"the workers of {where} cannot be reached: {error or type(error).__name__}") from error
+                site_text = f"{site.name} ({site.address}:{site.port})"
+                raise NotMet(
+                    f"the workers of {site_text} cannot be reached: {error or type(error).__name__}"
+                ) from error
             time.sleep(RETRY_S)
 
 
@@ -274,29 +276,29 @@ def serve(start: WorkerStart) -> None:
 def accepted(server: socket.socket, key: bytes) -> Connection:
     """Return the next connection of a process that has the key; others are closed."""
     while True:
-        found = _tuned(server.accept()[0])
+        connection = _tuned(server.accept()[0])
         with contextlib.suppress(*NO_WORKER):
-            deliver_challenge(found, key)
-            answer_challenge(found, key)
-            return _without_limit(found)
-        found.close()
+            deliver_challenge(connection, key)
+            answer_challenge(connection, key)
+            return _without_limit(connection)
+        connection.close()
 
 
-def _tuned(own: socket.socket) -> Connection:
+def _tuned(peer_socket: socket.socket) -> Connection:
     """Return a socket as a connection with limits: of each answer, and of the time without any acknowledgement."""
-    own.settimeout(None)
-    own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", HANDSHAKE_S, 0))
-    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, UNREACHABLE_S // 3)
-    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, UNREACHABLE_S // 6)
-    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREACHABLE_S * 1000)
-    return Connection(own.detach())
+    peer_socket.settimeout(None)
+    peer_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", HANDSHAKE_S, 0))
+    peer_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    peer_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    peer_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, UNREACHABLE_S // 3)
+    peer_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, UNREACHABLE_S // 6)
+    peer_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREACHABLE_S * 1000)
+    return Connection(peer_socket.detach())
 
 
-def _without_limit(found: Connection) -> Connection:
+def _without_limit(connection: Connection) -> Connection:
     """Return the connection, on which an answer may take as long as a step does."""
-    with socket.socket(fileno=found.fileno()) as own:
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
-        own.detach()
-    return found
+    with socket.socket(fileno=connection.fileno()) as peer_socket:
+        peer_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
+        peer_socket.detach()
+    return connection

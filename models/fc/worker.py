@@ -59,11 +59,11 @@ def _live(start: WorkerStart, requests: Connection, not_mine: list[Connection]) 
     for pipe in not_mine:
         pipe.close()
     try:
-        own = None
+        worker = None
         while True:
             method, arguments = requests.recv()
-            own = own or _arrive(start, requests)
-            requests.send((ANSWER, _answer(start, own, method, arguments)))
+            worker = worker or _arrive(start, requests)
+            requests.send((ANSWER, _answer(start, worker, method, arguments)))
     except (EOFError, ConnectionResetError, BrokenPipeError):
         pass
     except Exception as error:  # noqa: BLE001 - the process boundary: it is raised again by the requesting process
@@ -108,11 +108,11 @@ def _configure(order: WorkerSpec) -> None:
         keep_float64()
 
 
-def _answer(start: WorkerStart, own: Any, method: str, arguments: tuple[Any, ...]) -> Any:
+def _answer(start: WorkerStart, worker: Any, method: str, arguments: tuple[Any, ...]) -> Any:
     """Return the answer of the worker; from another machine the files of a trace, by name."""
     if not (method == "traced" and start.far):
-        return getattr(own, method)(*arguments)
+        return getattr(worker, method)(*arguments)
     (request,) = arguments
     with tempfile.TemporaryDirectory() as folder:
-        own.traced(replace(request, folder=folder))
+        worker.traced(replace(request, folder=folder))
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}

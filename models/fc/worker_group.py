@@ -33,22 +33,24 @@ class NoDevice(Exception):
     """The backend finds no device of the requested kind; the message says what to check."""
 
 
-def require_devices(backend: str, device: str, found: int, workers: int, key: str = "workers") -> None:
+def require_devices(backend: str, device: str, available: int, workers: int, key: str = "workers") -> None:
     """Check that there is an accelerator for each worker, or for each of `devices` (the `key` of the setting).
 
     Raises `NoDevice` if there is none, or `NoSuchDevices`.
     """
-    if found == 0:
+    if available == 0:
         raise NoDevice(
             f"device: {device} was requested, but {backend} finds no such device; check the device, and install the "
             f"build of {backend} for it"
         )
-    if found < workers:
-        more = "name more in CUDA_VISIBLE_DEVICES, or " if device == "gpu" else ""
-        fewer = "set device: cpu to use more workers than devices" if key == "workers" else f"lower {key} to {found}"
+    if available < workers:
+        more_advice = "name more in CUDA_VISIBLE_DEVICES, or " if device == "gpu" else ""
+        fewer = (
+            "set device: cpu to use more workers than devices" if key == "workers" else f"lower {key} to {available}"
+        )
         raise NoSuchDevices(
-            f"{key}: must be at most the number of {device.upper()}s that {backend} finds in this cell ({found}), "
-            f"got {workers}; {more}{fewer}"
+            f"{key}: must be at most the number of {device.upper()}s that {backend} finds in this cell ({available}), "
+            f"got {workers}; {more_advice}{fewer}"
         )
 
 
@@ -176,8 +178,8 @@ def weights_of(problem: FcProblem, seed: int, rank: int) -> list[Array]:
     """Return a worker's weights; all blocks of fc_phy start from the same."""
     pieces, held = problem.weight_pieces, problem.layers_of(rank)
     drawn = (weight for number, weight in enumerate(draw_weights(problem, seed)) if number in held)
-    own = [np.ascontiguousarray(piece(weight, 0, pieces, rank % pieces)) for weight in drawn]
-    return own * (problem.phy_blocks if problem.kind is Parallelism.PHYSICS else 1)
+    rank_weights = [np.ascontiguousarray(piece(weight, 0, pieces, rank % pieces)) for weight in drawn]
+    return rank_weights * (problem.phy_blocks if problem.kind is Parallelism.PHYSICS else 1)
 
 
 def batch_of(problem: FcProblem, seed: int, rank: int) -> tuple[Array, Array]:
@@ -186,8 +188,8 @@ def batch_of(problem: FcProblem, seed: int, rank: int) -> tuple[Array, Array]:
     if problem.kind is Parallelism.PIPELINE:
         return batch[: len(batch) * (rank == 0)], labels[: len(labels) * (rank == problem.workers - 1)]
     row, column = divmod(rank, problem.model_size)
-    own = piece(piece(batch, 0, problem.data_size, row), 1, problem.model_size, column)
-    return np.ascontiguousarray(own), piece(labels, 0, problem.data_size * problem.model_size, rank)
+    rank_batch = piece(piece(batch, 0, problem.data_size, row), 1, problem.model_size, column)
+    return np.ascontiguousarray(rank_batch), piece(labels, 0, problem.data_size * problem.model_size, rank)
 
 
 def groups(problem: FcProblem, along_model: bool) -> list[list[int]]:
@@ -205,12 +207,12 @@ def whole(problem: FcProblem, pieces: Sequence[Sequence[Array]]) -> list[list[Ar
     """
     depth = problem.level + 1
     if problem.kind is Parallelism.PHYSICS:
-        return [list(own[k : k + depth]) for own in pieces for k in range(0, len(own), depth)]
+        return [list(rank_pieces[k : k + depth]) for rank_pieces in pieces for k in range(0, len(rank_pieces), depth)]
     if problem.kind is Parallelism.PIPELINE:
-        return [[array for own in pieces for array in own]]
+        return [[array for rank_pieces in pieces for array in rank_pieces]]
     different = problem.weight_pieces
-    for rank, own in enumerate(pieces):
-        if not all(np.array_equal(a, b) for a, b in zip(pieces[rank % different], own, strict=True)):
+    for rank, rank_pieces in enumerate(pieces):
+        if not all(np.array_equal(a, b) for a, b in zip(pieces[rank % different], rank_pieces, strict=True)):
             first = f"worker {rank % different} in {problem.mode}"
             raise ValueError(f"worker {rank} of {problem.workers} has other values than {first}")
     return [[np.concatenate(parts, axis=0) for parts in zip(*pieces[:different], strict=True)]]

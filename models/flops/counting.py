@@ -95,26 +95,26 @@ def recording(model: Any) -> Iterator[dict[int, int]]:
 
     The backward pass needs these inputs again to compute the weights' gradients.
     """
-    seen: dict[int, int] = {}
+    elements: dict[int, int] = {}
     watched = list(leaves(model))
     for layer in watched:
         # On the instance, bypassing Keras's attribute tracking: class and weights remain unchanged.
-        layer.__dict__["call"] = _noting(layer, seen)
+        layer.__dict__["call"] = _noting(layer, elements)
     try:
-        yield seen
+        yield elements
     finally:
         for layer in watched:
             del layer.__dict__["call"]
 
 
-def _noting(layer: Any, seen: dict[int, int]) -> Any:
+def _noting(layer: Any, elements: dict[int, int]) -> Any:
     plain = layer.call
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        taken = keras.tree.flatten(args[0] if args else next(iter(kwargs.values())))
-        seen[id(layer)] = _elements(taken)
+        inputs = keras.tree.flatten(args[0] if args else next(iter(kwargs.values())))
+        elements[id(layer)] = _elements(inputs)
         if isinstance(layer, keras.layers.RNN):
-            seen[id(layer)] += int(taken[0].shape[1]) * int(layer.units)
+            elements[id(layer)] += int(inputs[0].shape[1]) * int(layer.units)
         return plain(*args, **kwargs)
 
     return call
@@ -148,15 +148,15 @@ def layers_flops(model: Any) -> list[LayerFlops] | None:
     """
     if not hasattr(model, "operations"):
         return None
-    found: list[LayerFlops] = []
+    layer_flops: list[LayerFlops] = []
     for layer in model.layers:
         if not layer.weights:
             continue
         flops = NOTHING if isinstance(layer, FREE) else _flops(layer)
         if flops is None:
             return None
-        found.append(flops)
-    return found
+        layer_flops.append(flops)
+    return layer_flops
 
 
 def forward_flops(layers_: list[LayerFlops]) -> int:
@@ -172,37 +172,37 @@ def train_flops(layers_: list[LayerFlops]) -> int:
 def _flops(layer: Any) -> LayerFlops | None:
     if len(layer._inbound_nodes) != 1 or not isinstance(layer.input, keras.KerasTensor):
         return None
-    taken, made = tuple(layer.input.shape[1:]), tuple(layer.output.shape[1:])
+    input_shape, output_shape = tuple(layer.input.shape[1:]), tuple(layer.output.shape[1:])
     for kind, formula in FORMULAS:
         if type(layer) is kind:
-            return formula(layer, taken, made)
+            return formula(layer, input_shape, output_shape)
     return None
 
 
-def _dense(layer: Any, taken: Shape, made: Shape) -> LayerFlops:
-    flops = 2 * taken[-1] * math.prod(made)
+def _dense(layer: Any, input_shape: Shape, output_shape: Shape) -> LayerFlops:
+    flops = 2 * input_shape[-1] * math.prod(output_shape)
     return LayerFlops(flops, flops)
 
 
-def _convolution(layer: Any, taken: Shape, made: Shape) -> LayerFlops:
-    flops = 2 * math.prod(layer.kernel_size) * taken[-1] // layer.groups * math.prod(made)
+def _convolution(layer: Any, input_shape: Shape, output_shape: Shape) -> LayerFlops:
+    flops = 2 * math.prod(layer.kernel_size) * input_shape[-1] // layer.groups * math.prod(output_shape)
     return LayerFlops(flops, flops)
 
 
-def _depthwise(layer: Any, taken: Shape, made: Shape) -> LayerFlops:
-    flops = 2 * math.prod(layer.kernel_size) * math.prod(made)
+def _depthwise(layer: Any, input_shape: Shape, output_shape: Shape) -> LayerFlops:
+    flops = 2 * math.prod(layer.kernel_size) * math.prod(output_shape)
     return LayerFlops(flops, flops)
 
 
-def _separable(layer: Any, taken: Shape, made: Shape) -> LayerFlops:
-    middle = 2 * math.prod(made[:-1]) * taken[-1] * layer.depth_multiplier
+def _separable(layer: Any, input_shape: Shape, output_shape: Shape) -> LayerFlops:
+    middle = 2 * math.prod(output_shape[:-1]) * input_shape[-1] * layer.depth_multiplier
     depthwise = middle * math.prod(layer.kernel_size)
-    return LayerFlops(depthwise + middle * made[-1], depthwise)
+    return LayerFlops(depthwise + middle * output_shape[-1], depthwise)
 
 
-def _recurrent(layer: Any, taken: Shape, made: Shape) -> LayerFlops:
+def _recurrent(layer: Any, input_shape: Shape, output_shape: Shape) -> LayerFlops:
     """The input's gradient covers the features at every step, and the state before the first."""
-    steps, features = taken
+    steps, features = input_shape
     per_feature = 2 * GATES[type(layer).__name__] * layer.units
     forward = steps * per_feature * (features + layer.units)
     return LayerFlops(forward, per_feature * (steps * features + layer.units))

@@ -50,8 +50,8 @@ def _forward(model: Any, x: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def _analysis(function: Callable[..., Any], *arguments: Any) -> dict[str, float]:
-    found = jax.jit(function).lower(*arguments).compile().cost_analysis()
-    return dict(found[0] if isinstance(found, (list, tuple)) else found or {})
+    analysis = jax.jit(function).lower(*arguments).compile().cost_analysis()
+    return dict(analysis[0] if isinstance(analysis, (list, tuple)) else analysis or {})
 
 
 def _flops(jaxpr: Any) -> int:
@@ -79,8 +79,8 @@ def _inner(equation: Any) -> Iterator[Any]:
 
 def _product(equation: Any) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
-    left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
-    return int(2 * math.prod(out) * math.prod(left[axis] for axis in contracted))
+    left_shape, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    return int(2 * math.prod(out) * math.prod(left_shape[axis] for axis in contracted))
 
 
 def _convolution(equation: Any) -> int:
@@ -89,9 +89,9 @@ def _convolution(equation: Any) -> int:
     Which of them it is, the sizes say: a transposed convolution makes more outputs than it takes inputs.
     """
     inputs, kernel = (variable.aval.shape for variable in equation.invars)
-    made, taken, *_ = equation.params["dimension_numbers"].rhs_spec
-    by_outputs = math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) // kernel[made]
-    by_inputs = math.prod(inputs) * math.prod(kernel) // (kernel[taken] * equation.params["feature_group_count"])
+    output_axis, input_axis, *_ = equation.params["dimension_numbers"].rhs_spec
+    by_outputs = math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) // kernel[output_axis]
+    by_inputs = math.prod(inputs) * math.prod(kernel) // (kernel[input_axis] * equation.params["feature_group_count"])
     return int(2 * min(by_outputs, by_inputs))
 
 

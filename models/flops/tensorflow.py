@@ -62,8 +62,8 @@ def _profiled(function: Callable[..., Any], *inputs: Any) -> float | None:
     options = tf.compat.v1.profiler.ProfileOptionBuilder(
         tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
     ).with_empty_output()
-    found = tf.compat.v1.profiler.profile(graph, options=options.build())
-    return float(found.total_float_ops) if found is not None else None
+    profile = tf.compat.v1.profiler.profile(graph, options=options.build())
+    return float(profile.total_float_ops) if profile is not None else None
 
 
 def _text(name: str | bytes) -> str:
@@ -107,7 +107,7 @@ def _einsum(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
 
 def _recurrent(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
     """Count `CudnnRNN`, V2 or V3, whose inputs are the sequences, the first states h and c, and all parameters."""
-    sequences, state_h, state_c, parameters = (each.shape for each in inputs[:4])
+    sequences, state_h, state_c, parameters = (tensor.shape for tensor in inputs[:4])
     batch = sequences[1 if attributes.get("time_major", True) else 0]
     cells = math.prod(map(int, state_h)) // (int(batch) * int(state_h[-1]))
     mode = _text(attributes["rnn_mode"])

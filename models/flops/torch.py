@@ -34,7 +34,7 @@ def without_gradients(model: Any) -> Iterator[None]:
 
     Under `no_grad` alone the counter's hooks fail for a layer that returns a view of its weights (GPT-2's positions).
     """
-    marked = [one.value for one in model.variables if one.value.requires_grad]
+    marked = [variable.value for variable in model.variables if variable.value.requires_grad]
     for weight in marked:
         weight.requires_grad_(False)
     try:

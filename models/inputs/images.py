@@ -104,10 +104,10 @@ def resized(pixels: Any, images: Images) -> Any:
 
 
 def _weights(source: int, target: int) -> Any:
-    at = np.clip((np.arange(target) + 0.5) * source / target - 0.5, 0, source - 1)
-    low = np.floor(at).astype(int)
+    positions = np.clip((np.arange(target) + 0.5) * source / target - 0.5, 0, source - 1)
+    low = np.floor(positions).astype(int)
     high = np.minimum(low + 1, source - 1)
-    share = (at - low).astype(np.float32)
+    share = (positions - low).astype(np.float32)
     weights = np.zeros((target, source), np.float32)
     np.add.at(weights, (np.arange(target), low), 1 - share)
     np.add.at(weights, (np.arange(target), high), share)

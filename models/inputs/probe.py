@@ -60,9 +60,9 @@ def probe(asked: dict[str, Any]) -> InputProbe:
     folders = tuple(asked.get("folders", ()))
     request = Request(asked["params"], "", asked.get("dataset_dir"), batch_size=asked["batch_size"], folders=folders)
     path = found_path(request, "dataset_path")
-    everything = open_source(path)
-    few = everything if len(everything) <= SAMPLES else open_source(path, SAMPLES)
-    storage = limits(everything.files())  # first: reading samples fills the page cache
+    source = open_source(path)
+    few = source if len(source) <= SAMPLES else open_source(path, SAMPLES)
+    storage = limits(source.files())  # first: reading samples fills the page cache
     data = _readable(few, request.integer("image_size"))
     if not data:
         raise InputDataError(f"{path}: none of {len(few)} samples can be decoded")
@@ -80,7 +80,7 @@ def probe(asked: dict[str, Any]) -> InputProbe:
 
 def _readable(source: Source, size: int) -> list[bytes]:
     """Return the encoded samples that can be decoded; others are left out, and training reports them."""
-    decode, found = Decode(chosen_decoder("auto"), size), []
+    decode, readable = Decode(chosen_decoder("auto"), size), []
     pixels = np.empty((size, size, 3), np.uint8)
     for index in range(len(source)):
         try:
@@ -88,22 +88,22 @@ def _readable(source: Source, size: int) -> list[bytes]:
             decode.into(pixels, data)
         except (InputDataError, BadImage):
             continue
-        found.append(data)
-    return found
+        readable.append(data)
+    return readable
 
 
 def _decoders(data: Sequence[bytes], size: int) -> dict[str, DecoderCost]:
     """Return the cost of each installed decoder over the samples that it does not refuse."""
-    found = {}
+    costs = {}
     for name in DECODERS:
         try:
             chosen_decoder(name)
         except DecoderUnavailable:
             continue
         decodes = [Decode(name, size, scaled=scaled) for scaled in (False, True)]
-        if own := [one for one in data if all(_accepts(decode, one) for decode in decodes)]:
-            found[name] = DecoderCost(*(_decode_s(decode, own) for decode in decodes))
-    return found
+        if accepted := [image for image in data if all(_accepts(decode, image) for decode in decodes)]:
+            costs[name] = DecoderCost(*(_decode_s(decode, accepted) for decode in decodes))
+    return costs
 
 
 def _accepts(decode: Decode, data: bytes) -> bool:
@@ -118,8 +118,8 @@ def _decode_s(decode: Decode, data: Sequence[bytes]) -> float:
     pixels = np.empty((decode.image_size, decode.image_size, 3), np.uint8)
 
     def decode_all() -> None:
-        for one in data:
-            decode.into(pixels, one)
+        for image in data:
+            decode.into(pixels, image)
 
     return _least_cpu_s(decode_all) / len(data)
 
@@ -210,9 +210,9 @@ def _places(files: Sequence[Path]) -> list[Place]:
     """Return places to read, in random order: the begin of a small file, and of every 4 MiB of a large one."""
     drawn = random.Random(SEED).sample(list(files), min(len(files), MOST_PLACES))
     sizes = [(path, _size(path)) for path in drawn]
-    found = [(path, at) for path, size in sizes for at in range(0, size, LARGE_BYTES)]
-    random.Random(SEED).shuffle(found)
-    return found[:MOST_PLACES]
+    places = [(path, offset) for path, size in sizes for offset in range(0, size, LARGE_BYTES)]
+    random.Random(SEED).shuffle(places)
+    return places[:MOST_PLACES]
 
 
 def _size(path: Path) -> int:
@@ -231,22 +231,22 @@ def _trial(places: Sequence[Place], readers: int, length: int, limit_s: float) -
     stored_before, begun_s = _delivered(), time.perf_counter()
     shares = [list(islice(places, number, None, readers)) for number in range(readers)]
     with ThreadPoolExecutor(readers) as pool:
-        done = list(pool.map(_reading(begun_s, length, limit_s), shares))
+        totals = list(pool.map(_reading(begun_s, length, limit_s), shares))
     taken_s = time.perf_counter() - begun_s
-    reads, read_bytes = (sum(column) for column in zip(*done, strict=True))
+    reads, read_bytes = (sum(column) for column in zip(*totals, strict=True))
     if not reads or _delivered() - stored_before < LEAST_DELIVERED * read_bytes:
         return None
     return reads, read_bytes, taken_s
 
 
 def _reading(begun_s: float, length: int, limit_s: float) -> Callable[[list[Place]], tuple[int, int]]:
-    def read(own: list[Place]) -> tuple[int, int]:
+    def read(share: list[Place]) -> tuple[int, int]:
         reads = total = 0
-        for path, at in own:
+        for path, offset in share:
             if time.perf_counter() - begun_s > limit_s:
                 break
             try:
-                total += _read(path, at, length)
+                total += _read(path, offset, length)
                 reads += 1
             except OSError:
                 continue
@@ -255,12 +255,12 @@ def _reading(begun_s: float, length: int, limit_s: float) -> Callable[[list[Plac
     return read
 
 
-def _read(path: Path, at: int, length: int) -> int:
+def _read(path: Path, offset: int, length: int) -> int:
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if length <= SMALL_BYTES:
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead
-        return len(os.pread(handle, length, at))
+        return len(os.pread(handle, length, offset))
     finally:
         os.close(handle)
 

@@ -72,7 +72,7 @@ class UserSource:
         """Return the first full batches as numpy arrays; fewer if a pass has fewer."""
         if batches == 1:
             return [self.first]
-        full = (one for one in map(_on_host, self._one_pass()) if len(_arrays(one)[0]) == self.batch_size)
+        full = (batch for batch in map(_on_host, self._one_pass()) if len(_arrays(batch)[0]) == self.batch_size)
         return list(itertools.islice(full, batches))
 
     def _one_pass(self) -> Iterator[Any]:
@@ -121,8 +121,8 @@ def _checked_options(name: str, options: Mapping[str, Any]) -> tuple[list[Path],
     """Return the files and the depth among the options that a workload returns with its source."""
     if unknown := [str(key) for key in options if key not in OPTIONS]:
         raise ValueError(f"{name}: the options of a source are {', '.join(OPTIONS)}. Received: {', '.join(unknown)}")
-    files = [Path(one).absolute() for one in options.get("files", ())]
-    if missing := next((one for one in files if not one.is_file()), None):
+    files = [Path(file).absolute() for file in options.get("files", ())]
+    if missing := next((file for file in files if not file.is_file()), None):
         raise ValueError(f"{name}: files: must exist. Received: {missing}")
     depth = options.get("depth")
     if depth is not None and (type(depth) is not int or depth < 0):
@@ -147,8 +147,8 @@ def _worker_kind(source: Any) -> str | None:
 
 
 def _number(source: Any, *names: str) -> int | None:
-    found = (getattr(source, name, None) for name in names)
-    return next((one for one in found if type(one) is int), None)
+    numbers = (getattr(source, name, None) for name in names)
+    return next((number for number in numbers if type(number) is int), None)
 
 
 def _count(source: Any) -> int | None:
@@ -162,9 +162,9 @@ def _count(source: Any) -> int | None:
     return _length(source)
 
 
-def _length(thing: Any) -> int | None:
+def _length(sized: Any) -> int | None:
     try:
-        return len(thing)
+        return len(sized)
     except TypeError:
         return None
 

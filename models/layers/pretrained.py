@@ -128,8 +128,8 @@ class ChannelScaling(keras.layers.Layer):  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
         """Return what the layer is made from."""
-        own = {"scale": self._scaling.scale, "shift": self._scaling.shift, "reverses": self._scaling.reverses}
-        return {**super().get_config(), **own}
+        config = {"scale": self._scaling.scale, "shift": self._scaling.shift, "reverses": self._scaling.reverses}
+        return {**super().get_config(), **config}
 
 
 def load_published(network: Any, base: Base, image_size: int, dataset_dir: str | None) -> None:
@@ -150,10 +150,10 @@ def _downloaded(name: str, url: str, dataset_dir: str | None) -> Path:
             return Path(keras.utils.get_file(name, url, cache_subdir="models"))
     except Exception as problem:  # Keras raises a bare Exception when a download fails
         reason = " ".join(str(problem).split()) or type(problem).__name__
-        where = f"{dataset_dir} (--datasets)" if dataset_dir else "a folder, and name that with --datasets"
+        place_text = f"{dataset_dir} (--datasets)" if dataset_dir else "a folder, and name that with --datasets"
         raise WeightsUnavailable(
             f"base_model: imagenet needs the file {name}, which cannot be downloaded: {reason}. Get {url} where there "
-            f"is a network and put it in {where}; or use base_model: none"
+            f"is a network and put it in {place_text}; or use base_model: none"
         ) from problem
     finally:
         socket.setdefaulttimeout(before)

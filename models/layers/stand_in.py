@@ -27,13 +27,13 @@ class TimedWait(keras.layers.Layer):  # type: ignore[misc]
 
     def __init__(self, step_time_s: float, **options: Any) -> None:
         super().__init__(**options)
-        own = native()
-        if own is None:
+        native_module = native()
+        if native_module is None:
             raise UnsupportedWorkload(f"base: timed_wait has no wait for the backend {keras.backend.backend()}")
         self.step_time_s = step_time_s
-        self._wait = own.timed_wait
+        self._wait = native_module.timed_wait
         # Keras then compiles the step without XLA on a backend whose wait XLA cannot compile.
-        self.supports_jit = own.WAITS_IN_COMPILED_STEP
+        self.supports_jit = native_module.WAITS_IN_COMPILED_STEP
 
     def call(self, inputs: Any) -> Any:
         """Return the mean colours after the wait."""

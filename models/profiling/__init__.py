@@ -82,7 +82,7 @@ def recorded(profiler: Profiler, path: Path) -> Iterator[None]:
 
 def record_epochs(profiler: Profiler, order: TraceOrder, step: Callable[[], None]) -> None:
     """Run the epochs up to the last requested one, and record the requested ones with a mark per step."""
-    taken = 0
+    steps_taken = 0
     for epoch in range(1, max(order.epochs) + 1):
         if epoch not in order.epochs:
             for _ in range(order.steps):
@@ -90,8 +90,8 @@ def record_epochs(profiler: Profiler, order: TraceOrder, step: Callable[[], None
             continue
         with recorded(profiler, path_of(profiler, order, epoch)):
             for _ in range(order.steps):
-                taken += 1
-                with profiler.step(taken):
+                steps_taken += 1
+                with profiler.step(steps_taken):
                     step()
 
 
@@ -139,9 +139,9 @@ class XPlaneProfiler:
         """Stop recording and move the file to `path`. Raises `TraceError` unless there is exactly one file."""
         try:
             self._end()
-            found = list(Path(self._folder).rglob(f"*{XPLANE}"))
-            if len(found) != 1:
-                raise TraceError(f"the profiler left {len(found)} files that end in {XPLANE}, not one")
-            shutil.move(found[0], path)
+            files = list(Path(self._folder).rglob(f"*{XPLANE}"))
+            if len(files) != 1:
+                raise TraceError(f"the profiler left {len(files)} files that end in {XPLANE}, not one")
+            shutil.move(files[0], path)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -36,8 +36,8 @@ class Profiler(XPlaneProfiler):
     def scope(self, name: str) -> AbstractContextManager[Any]:
         # A scope with a final slash is absolute. Keras's own scopes get numbers if they repeat: its second conv2d may
         # have the same name as another layer.
-        around, own = tf.get_current_name_scope(), scope_of(name)
-        named: AbstractContextManager[Any] = tf.name_scope(f"{around}/{own}/" if around else f"{own}/")
+        around, scope_name = tf.get_current_name_scope(), scope_of(name)
+        named: AbstractContextManager[Any] = tf.name_scope(f"{around}/{scope_name}/" if around else f"{scope_name}/")
         return named
 
     def note_loss(self, loss: Any) -> None:
@@ -47,4 +47,6 @@ class Profiler(XPlaneProfiler):
         if self._graph is None:
             return None
         # As traced, before TensorFlow's own optimiser of graphs; the backward pass and the update are in the same one.
-        return ProgramSummary("TensorFlow graph", 1, counted(one.type for one in self._graph.get_operations()))
+        return ProgramSummary(
+            "TensorFlow graph", 1, counted(operation.type for operation in self._graph.get_operations())
+        )

@@ -64,10 +64,10 @@ class Profiler:
             recording.export_chrome_trace(str(path))
             return
         with tempfile.TemporaryDirectory(prefix="profiler-") as folder:
-            first, rest = Path(folder) / f"first{self.ending}", Path(folder) / f"rest{self.ending}"
+            first, last = Path(folder) / f"first{self.ending}", Path(folder) / f"rest{self.ending}"
             self._first.export_chrome_trace(str(first))
-            recording.export_chrome_trace(str(rest))
-            join(first, rest, path)
+            recording.export_chrome_trace(str(last))
+            join(first, last, path)
 
     def mark(self, name: str) -> AbstractContextManager[Any]:
         mark: AbstractContextManager[Any] = profiler.record_function(name)
@@ -110,12 +110,14 @@ class Profiler:
 
 def _nodes(root: Any) -> Iterator[str]:
     """Yield the kind of each node of an autograd graph."""
-    waiting, seen = [root], {root}
+    waiting, visited = [root], {root}
     while waiting:
         node = waiting.pop()
         yield type(node).__name__
-        following = {one for one, _ in node.next_functions if one is not None} - seen
-        seen |= following
+        following = {
+            following_node for following_node, _ in node.next_functions if following_node is not None
+        } - visited
+        visited |= following
         waiting += following
 
 
@@ -126,23 +128,23 @@ class OperatorCall(NamedTuple):
     name: str
 
 
-def join(first: Path, rest: Path, path: Path) -> None:
-    """Write all events of both files to `path`; those of `rest` get the shapes of the equal operators of `first`.
+def join(first: Path, last: Path, path: Path) -> None:
+    """Write all events of both files to `path`; those of `last` get the shapes of the equal operators of `first`.
 
-    A step of `rest` in which an operator's number of calls differs has no shapes of this operator. Raises `TraceError`.
+    A step of `last` in which an operator's number of calls differs has no shapes of this operator. Raises `TraceError`.
     """
     events, base_ns = _read_all(first)
-    later = _Later.read(rest)
-    found = dict(later.shaped(_shapes(events)))
+    later = _Later.read(last)
+    shapes = dict(later.shaped(_shapes(events)))
     shift_us = (base_ns - later.base_ns) / 1000
     offset = 1 + max((number for event in events for number in _ids(event)), default=0)
     with path.open("w", encoding="utf-8") as file:
         file.write("{" + "".join(f"{json.dumps(name)}: {json.dumps(value)},\n" for name, value in later.members))
         file.write(f"{json.dumps(kineto.EVENTS)}: [\n")
-        written = (json.dumps(event) for event in _joined(events, shift_us, rest, found, offset))
+        written = (json.dumps(event) for event in _joined(events, shift_us, last, shapes, offset))
         file.write(next(written, ""))
-        for one in written:
-            file.write(f",\n{one}")
+        for line in written:
+            file.write(f",\n{line}")
         file.write("\n]}\n")
 
 
@@ -158,11 +160,11 @@ def _read_all(path: Path) -> tuple[list[Event], int]:
 
 
 def _joined(
-    events: Iterable[Event], shift_us: float, rest: Path, shapes: dict[int, dict[str, Any]], offset: int
+    events: Iterable[Event], shift_us: float, last: Path, shapes: dict[int, dict[str, Any]], offset: int
 ) -> Iterator[Event]:
     for event in events:
         yield event | {"ts": round(event["ts"] + shift_us, 3)} if "ts" in event and shift_us else event
-    for number, event in enumerate(_events(rest)):
+    for number, event in enumerate(_events(last)):
         _renumber(event, offset)
         if number in shapes:
             event["args"] = event.get("args", {}) | shapes[number]
@@ -203,12 +205,12 @@ def _shapes(events: Sequence[Event]) -> dict[OperatorCall, list[dict[str, Any]]]
     begin_us, end_us = (steps[0]["ts"], steps[0]["ts"] + steps[0]["dur"]) if steps else (0, 0)
     inside = [event for event in events if event.get("ph") == "X" and begin_us <= event["ts"] < end_us]
     pools = _pools(OperatorCall(event["tid"], event["name"]) for event in inside)
-    found: dict[OperatorCall, list[dict[str, Any]]] = {}
-    for event in sorted(inside, key=lambda one: float(one["ts"])):
+    shapes: dict[OperatorCall, list[dict[str, Any]]] = {}
+    for event in sorted(inside, key=lambda event: float(event["ts"])):
         args = event.get("args") or {}
         call = _call(event["tid"], event["name"], pools)
-        found.setdefault(call, []).append({name: args[name] for name in SHAPES if name in args})
-    return found
+        shapes.setdefault(call, []).append({name: args[name] for name in SHAPES if name in args})
+    return shapes
 
 
 def _call(thread: Any, name: str, pools: set[Any]) -> OperatorCall:
@@ -226,33 +228,37 @@ class _Later:
 
     @classmethod
     def read(cls, path: Path) -> _Later:
-        found = cls()
+        later = cls()
         names: dict[str, str] = {}
         number = -1
         for member, value in kineto.members(path):
             if member != kineto.EVENTS:
-                found.members.append((member, value))
-                found.base_ns = int(value) if member == BASE else found.base_ns
+                later.members.append((member, value))
+                later.base_ns = int(value) if member == BASE else later.base_ns
                 continue
             number += 1
             if value.get("ph") != "X":
                 continue
             if _step(value):
-                found.steps.append((value["ts"], value["ts"] + value["dur"]))
+                later.steps.append((value["ts"], value["ts"] + value["dur"]))
             name = names.setdefault(value["name"], value["name"])
-            found.seen.append((number, value["ts"], OperatorCall(value["tid"], name)))
-        found.steps.sort()
-        return found
+            later.seen.append((number, value["ts"], OperatorCall(value["tid"], name)))
+        later.steps.sort()
+        return later
 
     def shaped(self, shapes: Mapping[OperatorCall, Sequence[dict[str, Any]]]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the number of each event with known shapes, and these."""
         pools = _pools(call for _, _, call in self.seen)
-        found: dict[tuple[int, OperatorCall], list[tuple[float, int]]] = {}
+        calls: dict[tuple[int, OperatorCall], list[tuple[float, int]]] = {}
         for number, at_us, (thread, name) in self.seen:
-            step = bisect_right(self.steps, at_us, key=lambda one: one[0]) - 1
+            step = bisect_right(self.steps, at_us, key=lambda step_entry: step_entry[0]) - 1
             if step >= 0 and at_us < self.steps[step][1]:
-                found.setdefault((step, _call(thread, name, pools)), []).append((at_us, number))
-        for (_, call), seen in found.items():
-            known = shapes.get(call, ())
-            if len(known) == len(seen):
-                yield from ((number, one) for (_, number), one in zip(sorted(seen), known, strict=True) if one)
+                calls.setdefault((step, _call(thread, name, pools)), []).append((at_us, number))
+        for (_, call), occurrences in calls.items():
+            known_shapes = shapes.get(call, ())
+            if len(known_shapes) == len(occurrences):
+                yield from (
+                    (number, shape)
+                    for (_, number), shape in zip(sorted(occurrences), known_shapes, strict=True)
+                    if shape
+                )

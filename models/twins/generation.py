@@ -52,7 +52,7 @@ class Weights(NamedTuple):
 def weights_of(model: Any) -> Weights:
     """Return the weights of a KerasHub `GPT2CausalLM` as arrays on the host."""
     backbone = model.backbone
-    take = (np.array(ops.convert_to_numpy(one)) for one in backbone.weights)
+    take = (np.array(ops.convert_to_numpy(weight)) for weight in backbone.weights)
     tokens, positions = next(take), next(take)
     blocks = tuple(_block(take, backbone.hidden_dim) for _ in range(backbone.num_layers))
     return Weights(tokens, positions, blocks, Affine(next(take), next(take)))
@@ -65,7 +65,7 @@ def _block(take: Iterator[Any], width: int) -> BlockWeights:
         return Affine(next(take).reshape(rows, -1), next(take).reshape(-1))
 
     parts = [matrix(width) for _ in range(3)]
-    projection = Affine(*(np.concatenate(one, axis=-1) for one in zip(*parts, strict=True)))
+    projection = Affine(*(np.concatenate(pieces, axis=-1) for pieces in zip(*parts, strict=True)))
     joined, attention_norm, hidden = matrix(width), Affine(next(take), next(take)), matrix(width)
     out = matrix(hidden.bias.size)
     return BlockWeights(attention_norm, projection, joined, Affine(next(take), next(take)), hidden, out)

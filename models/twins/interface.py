@@ -79,9 +79,9 @@ Optimizer = RMSprop | AdamW
 
 def optimizer_of(model: Any) -> Optimizer:
     """Return the options of the model's Keras optimizer. Raises ValueError for one that has no native form here."""
-    own = model.optimizer
-    options = own.get_config()
-    kind = type(own).__name__
+    optimizer = model.optimizer
+    options = optimizer.get_config()
+    kind = type(optimizer).__name__
     if kind == "RMSprop" and not options["momentum"] and not options["centered"]:
         rate = options["learning_rate"]
         decay = 0.0

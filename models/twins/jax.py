@@ -82,7 +82,7 @@ class _Steps:
         compute, extra = loss
         apply, slots = update
         # Copies: the step takes the memory of its state.
-        params = [jnp.array(one.value) for one in model.trainable_variables]
+        params = [jnp.array(variable.value) for variable in model.trainable_variables]
         self._state = {"params": params, "extra": extra, "slots": slots, "loss": jnp.zeros(())}
 
         def train_step(state: Any, batch: Batch) -> Any:
@@ -120,7 +120,7 @@ def _keras_loss(model: Any) -> tuple[Loss, Any]:
         outputs, extra = model.stateless_call(params, extra, x, training=True)
         return model.compute_loss(x, y, outputs, training=True), extra
 
-    return loss, [jnp.array(one.value) for one in model.non_trainable_variables]
+    return loss, [jnp.array(variable.value) for variable in model.non_trainable_variables]
 
 
 def _keras_update(model: Any) -> tuple[Update, Any]:
@@ -130,7 +130,7 @@ def _keras_update(model: Any) -> tuple[Update, Any]:
         params, slots = model.optimizer.stateless_apply(slots, gradients, params)
         return params, slots
 
-    return update, [jnp.array(one.value) for one in model.optimizer.variables]
+    return update, [jnp.array(variable.value) for variable in model.optimizer.variables]
 
 
 def _own_loss(model: Any, workload: str, seed: int) -> tuple[Loss, Any]:
@@ -139,8 +139,8 @@ def _own_loss(model: Any, workload: str, seed: int) -> tuple[Loss, Any]:
     drops = any(drop_rates(model))
 
     def loss(params: Any, key: Any, x: Any, y: Any) -> tuple[Any, Any]:
-        key, own = jax.random.split(key) if drops else (key, key)
-        likely = jax.nn.log_softmax(network(params, x, own))
+        key, dropout_key = jax.random.split(key) if drops else (key, key)
+        likely = jax.nn.log_softmax(network(params, x, dropout_key))
         if y.ndim < likely.ndim:
             return -jnp.mean(jnp.take_along_axis(likely, y[..., None], axis=-1)), key
         return -jnp.mean(jnp.sum(y * likely, axis=-1)), key
@@ -153,7 +153,7 @@ def _own_update(model: Any) -> tuple[Update, Any]:
     options = optimizer_of(model)
 
     def zeros() -> list[Any]:
-        return [jnp.zeros_like(one.value) for one in model.trainable_variables]
+        return [jnp.zeros_like(variable.value) for variable in model.trainable_variables]
 
     step = jnp.zeros((), jnp.int32)
     if isinstance(options, RMSprop):
@@ -174,13 +174,13 @@ def _rmsprop(options: RMSprop) -> Update:
 
 
 def _adamw(options: AdamW) -> Update:
-    one, two = options.beta_1, options.beta_2
+    beta_1, two = options.beta_1, options.beta_2
 
     def update(gradients: Sequence[Any], slots: Any, params: Sequence[Any]) -> tuple[Any, Any]:
         step = slots["step"] + 1
-        means = [one * m + (1 - one) * g for m, g in zip(slots["means"], gradients, strict=True)]
+        means = [beta_1 * m + (1 - beta_1) * g for m, g in zip(slots["means"], gradients, strict=True)]
         squares = [two * v + (1 - two) * g**2 for v, g in zip(slots["squares"], gradients, strict=True)]
-        corrected, scale = 1 - one**step, 1 - two**step
+        corrected, scale = 1 - beta_1**step, 1 - two**step
         moved = [
             p - options.rate * (m / corrected / (jnp.sqrt(v / scale) + options.epsilon) + options.weight_decay * p)
             for p, m, v in zip(params, means, squares, strict=True)
@@ -197,8 +197,8 @@ def dense_network(model: Any) -> Network:
     def logits(params: Sequence[Any], x: Any, key: Any) -> Any:
         pairs = list(zip(params[::2], params[1::2], strict=True))
         keys = jax.random.split(key, len(rates))
-        for (kernel, bias), rate, own in zip(pairs[:-1], rates, keys, strict=True):
-            x = _dropout(jax.nn.relu(x @ kernel + bias), rate, own)
+        for (kernel, bias), rate, dropout_key in zip(pairs[:-1], rates, keys, strict=True):
+            x = _dropout(jax.nn.relu(x @ kernel + bias), rate, dropout_key)
         kernel, bias = pairs[-1]
         return x @ kernel + bias
 
@@ -212,13 +212,13 @@ def convolutional_network(model: Any) -> Network:
     def logits(params: Sequence[Any], x: Any, key: Any) -> Any:
         pairs = list(zip(params[::2], params[1::2], strict=True))
         keys = jax.random.split(key, len(rates))
-        for at, padding in enumerate(("SAME", "VALID", "SAME", "VALID")):
-            kernel, bias = pairs[at]
+        for index, padding in enumerate(("SAME", "VALID", "SAME", "VALID")):
+            kernel, bias = pairs[index]
             x = lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
             x = jax.nn.relu(x + bias)
-            if at % 2:
+            if index % 2:
                 x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-                x = _dropout(x, rates[at // 2], keys[at // 2])
+                x = _dropout(x, rates[index // 2], keys[index // 2])
         (kernel, bias), (last_kernel, last_bias) = pairs[4:]
         x = jax.nn.relu(x.reshape(len(x), -1) @ kernel + bias)
         return _dropout(x, rates[2], keys[2]) @ last_kernel + last_bias
@@ -252,8 +252,8 @@ def decoder_network(model: Any) -> Network:
 
     def attended(take: Iterator[Any], x: Any) -> Any:
         projected = [jnp.einsum("btd,dhk->bthk", x, next(take)) + next(take) for _ in range(3)]
-        found = jax.nn.dot_product_attention(*projected, is_causal=True)
-        return jnp.einsum("bthk,hkd->btd", found, next(take)) + next(take)
+        attention = jax.nn.dot_product_attention(*projected, is_causal=True)
+        return jnp.einsum("bthk,hkd->btd", attention, next(take)) + next(take)
 
     def logits(params: Sequence[Any], tokens: Any, key: Any) -> Any:
         take = iter(params)
@@ -318,17 +318,17 @@ def _next_token(weights: Weights, caches: Caches, tokens: Any, span: tuple[Any, 
     `span` is the position of the first of them, and up to where they attend: the prompt, or the full cache.
     """
     begin, end = span
-    at = begin + jnp.arange(tokens.shape[1])
-    seen = jnp.arange(end) <= at[:, None]
-    x, filled = weights.tokens[tokens] + weights.positions[at], []
+    positions = begin + jnp.arange(tokens.shape[1])
+    visible = jnp.arange(end) <= positions[:, None]
+    x, filled = weights.tokens[tokens] + weights.positions[positions], []
     for block, cache in zip(weights.blocks, caches, strict=True):
         projected = _product(_layer_normalised(x, block.attention_norm), block.projection)
         query, key, value = jnp.moveaxis(projected.reshape(*x.shape[:2], 3, *cache[0].shape[2:]), 2, 0)
         keys = lax.dynamic_update_slice(cache[0], key, (0, begin, 0, 0))
         values = lax.dynamic_update_slice(cache[1], value, (0, begin, 0, 0))
         filled.append((keys, values))
-        found = jax.nn.dot_product_attention(query, keys[:, :end], values[:, :end], mask=seen[None, None])
-        x = x + _product(found.reshape(x.shape), block.joined)
+        attention = jax.nn.dot_product_attention(query, keys[:, :end], values[:, :end], mask=visible[None, None])
+        x = x + _product(attention.reshape(x.shape), block.joined)
         x = x + _product(jax.nn.gelu(_product(_layer_normalised(x, block.feed_norm), block.hidden)), block.out)
     logits = _layer_normalised(x[:, -1], weights.norm) @ weights.tokens.T
     return jnp.argmax(logits, axis=-1).astype(tokens.dtype), filled

@@ -35,10 +35,10 @@ Caches = Sequence[tuple[Any, Any]]
 
 def rungs(model: Any, workload: str, compiled: Compiled, seed: int) -> dict[str, Callable[[], Rung]]:
     """Return what makes each rung for a Keras model of the workload."""
-    weights = [one.value for one in model.trainable_variables]
+    weights = [variable.value for variable in model.trainable_variables]
 
     def own_variables() -> list[Any]:
-        return [tf.Variable(one) for one in weights]
+        return [tf.Variable(weight) for weight in weights]
 
     def native() -> Rung:
         variables = own_variables()
@@ -62,7 +62,7 @@ class _KerasOptimizer:
 
     def __init__(self, model: Any) -> None:
         self._optimizer, self._weights = model.optimizer, model.trainable_variables
-        self.variables = [one.value for one in self._weights]
+        self.variables = [weight.value for weight in self._weights]
         self.count = model.optimizer.iterations.value
 
     def apply(self, gradients: Sequence[Any]) -> None:
@@ -85,7 +85,7 @@ class _OwnOptimizer:
     def apply(self, gradients: Sequence[Any]) -> None:
         """Update the variables; gradients of rows of a table become those of the table."""
         self.count.assign_add(1)
-        self._update([tf.convert_to_tensor(one) for one in gradients])
+        self._update([tf.convert_to_tensor(gradient) for gradient in gradients])
 
 
 class _Steps:
@@ -99,9 +99,9 @@ class _Steps:
 
         def train_step(x: Any, y: Any) -> None:
             with tf.GradientTape() as tape:
-                found = loss(x, y)
-            optimizer.apply(tape.gradient(found, optimizer.variables))
-            total.assign_add(found)
+                batch_loss = loss(x, y)
+            optimizer.apply(tape.gradient(batch_loss, optimizer.variables))
+            total.assign_add(batch_loss)
 
         self._train = train_step if compiled.eager else tf.function(train_step, jit_compile=compiled.jit)
 
@@ -142,7 +142,7 @@ def _own_loss(workload: str, model: Any, variables: Sequence[Any]) -> Callable[[
 
 
 def _zeros(variables: Sequence[Any]) -> list[Any]:
-    return [tf.Variable(tf.zeros_like(one)) for one in variables]
+    return [tf.Variable(tf.zeros_like(variable)) for variable in variables]
 
 
 def _rmsprop(options: RMSprop, variables: Sequence[Any], count: Any) -> Update:
@@ -158,14 +158,14 @@ def _rmsprop(options: RMSprop, variables: Sequence[Any], count: Any) -> Update:
 
 
 def _adamw(options: AdamW, variables: Sequence[Any], count: Any) -> Update:
-    one, two = options.beta_1, options.beta_2
+    beta_1, two = options.beta_1, options.beta_2
     means, squares = _zeros(variables), _zeros(variables)
 
     def update(gradients: Sequence[Any]) -> None:
         step = tf.cast(count, tf.float32)
-        rate = options.rate * tf.sqrt(1 - two**step) / (1 - one**step)  # epsilon as in TensorFlow's own Adam
+        rate = options.rate * tf.sqrt(1 - two**step) / (1 - beta_1**step)  # epsilon as in TensorFlow's own Adam
         for variable, g, mean, square in zip(variables, gradients, means, squares, strict=True):
-            mean.assign(one * mean + (1 - one) * g)
+            mean.assign(beta_1 * mean + (1 - beta_1) * g)
             square.assign(two * square + (1 - two) * g**2)
             variable.assign_sub(options.rate * options.weight_decay * variable)
             variable.assign_sub(rate * mean / (tf.sqrt(square) + options.epsilon))
@@ -192,10 +192,10 @@ def convolutional_network(model: Any) -> Network:
 
     def logits(weights: Sequence[Any], x: Any) -> Any:
         *convolutions, (kernel, bias), (last_kernel, last_bias) = zip(weights[::2], weights[1::2], strict=True)
-        for at, (own_kernel, own_bias) in enumerate(convolutions):
-            x = tf.nn.relu(tf.nn.conv2d(x, own_kernel, 1, "VALID" if at % 2 else "SAME") + own_bias)
-            if at % 2:
-                x = _dropout(tf.nn.max_pool2d(x, 2, 2, "VALID"), rates[at // 2])
+        for index, (own_kernel, own_bias) in enumerate(convolutions):
+            x = tf.nn.relu(tf.nn.conv2d(x, own_kernel, 1, "VALID" if index % 2 else "SAME") + own_bias)
+            if index % 2:
+                x = _dropout(tf.nn.max_pool2d(x, 2, 2, "VALID"), rates[index // 2])
         x = tf.reshape(x, (x.shape[0], -1))
         return _dropout(tf.nn.relu(x @ kernel + bias), rates[2]) @ last_kernel + last_bias
 
@@ -233,8 +233,8 @@ def decoder_network(model: Any) -> Network:
         scores = tf.einsum("bthk,bshk->bhts", query, key) / query.shape[-1] ** 0.5
         causal = tf.linalg.band_part(tf.ones((x.shape[1], x.shape[1]), tf.bool), -1, 0)
         shares = tf.nn.softmax(tf.where(causal, scores, scores.dtype.min))
-        found = tf.einsum("bhts,bshk->bthk", shares, value)
-        return tf.einsum("bthk,hkd->btd", found, next(take)) + next(take)
+        attention = tf.einsum("bhts,bshk->bthk", shares, value)
+        return tf.einsum("bthk,hkd->btd", attention, next(take)) + next(take)
 
     def logits(weights: Sequence[Any], tokens: Any) -> Any:
         take = iter(weights)
@@ -306,18 +306,18 @@ def _next_token(weights: Weights, caches: Caches, tokens: Any, span: tuple[Any, 
     `span` is the position of the first of them, and up to where they attend: the prompt, or the full cache.
     """
     begin, end = span
-    at = begin + tf.range(tokens.shape[0])
-    seen = tf.range(end) <= at[:, None]
-    x, filled = tf.gather(weights.tokens, tokens) + tf.gather(weights.positions, at)[:, None], []
+    positions = begin + tf.range(tokens.shape[0])
+    visible = tf.range(end) <= positions[:, None]
+    x, filled = tf.gather(weights.tokens, tokens) + tf.gather(weights.positions, positions)[:, None], []
     for block, cache in zip(weights.blocks, caches, strict=True):
         projected = _affine(_layer_normalised(x, block.attention_norm), block.projection)
         query, key, value = tf.unstack(tf.reshape(projected, (*x.shape[:2], 3, *cache[0].shape[2:])), axis=2)
         keys, values = _written(cache[0], key, begin), _written(cache[1], value, begin)
         filled.append((keys, values))
         scores = tf.einsum("tbhk,sbhk->bhts", query, keys[:end]) / query.shape[-1] ** 0.5
-        shares = tf.nn.softmax(tf.where(seen, scores, scores.dtype.min))
-        found = tf.einsum("bhts,sbhk->tbhk", shares, values[:end])
-        x = x + _affine(tf.reshape(found, x.shape), block.joined)
+        shares = tf.nn.softmax(tf.where(visible, scores, scores.dtype.min))
+        attention = tf.einsum("bhts,sbhk->tbhk", shares, values[:end])
+        x = x + _affine(tf.reshape(attention, x.shape), block.joined)
         hidden = tf.nn.gelu(_affine(_layer_normalised(x, block.feed_norm), block.hidden), approximate=True)
         x = x + _affine(hidden, block.out)
     logits = tf.matmul(_layer_normalised(x[-1], weights.norm), weights.tokens, transpose_b=True)

@@ -47,9 +47,9 @@ class _KerasLoop(KerasLoop):
         self.model.train_function([batch])
 
     def end_epoch(self) -> dict[str, float]:
-        found = super().end_epoch()
+        logs = super().end_epoch()
         self.model.eval()
-        return found
+        return logs
 
 
 class _Steps:
@@ -79,28 +79,28 @@ class _Steps:
 class _KerasLayers(_Steps):
     """Keras's layers and loss in a step without metrics, with its own optimizer or one of PyTorch."""
 
-    def __init__(self, model: Any, compiled: Compiled, own: Any) -> None:
+    def __init__(self, model: Any, compiled: Compiled, own_network: Any) -> None:
         super().__init__(model)
-        self._own = own
+        self._own = own_network
         weights = model.trainable_weights
 
         def loss_of(x: Any, y: Any) -> Any:
             return model.compute_loss(x, y, model(x, training=True), training=True)
 
-        forward = torch.compile(loss_of) if compiled.jit and own is not None else loss_of
+        forward = torch.compile(loss_of) if compiled.jit and own_network is not None else loss_of
 
         def train_step(x: Any, y: Any) -> Any:
             model.zero_grad()
             loss = forward(x, y)
             loss.backward()
-            if own is None:
+            if own_network is None:
                 with torch.no_grad():
-                    model.optimizer.apply([one.value.grad for one in weights], weights)
+                    model.optimizer.apply([weight.value.grad for weight in weights], weights)
             else:
-                own.step()
+                own_network.step()
             return loss.detach()
 
-        self._train = torch.compile(train_step) if compiled.jit and own is None else train_step
+        self._train = torch.compile(train_step) if compiled.jit and own_network is None else train_step
 
     def begin_epoch(self) -> None:
         super().begin_epoch()
@@ -155,13 +155,13 @@ class TorchRMSprop(torch.optim.Optimizer):  # type: ignore[misc]
         super().__init__(parameters, {})
         self.options, self.count = options, 0
         self._parameters = list(parameters)
-        self._squares = [torch.zeros_like(one) for one in parameters]
+        self._squares = [torch.zeros_like(parameter) for parameter in parameters]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Any = None) -> None:
         """Update the parameters."""
         options = self.options
-        gradients: Any = [one.grad for one in self._parameters]
+        gradients: Any = [parameter.grad for parameter in self._parameters]
         rate = options.rate / (1 + options.decay * self.count)
         torch._foreach_mul_(self._squares, options.rho)
         torch._foreach_addcmul_(self._squares, gradients, gradients, 1 - options.rho)
@@ -192,7 +192,7 @@ def _updates_of(optimizer: Any) -> int:
 
 
 def _weights(model: Any) -> list[Any]:
-    return [one.value for one in model.trainable_weights]
+    return [weight.value for weight in model.trainable_weights]
 
 
 class DenseNetwork(nn.Module):  # type: ignore[misc]
@@ -200,7 +200,7 @@ class DenseNetwork(nn.Module):  # type: ignore[misc]
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        sizes = [tuple(one.shape) for one in model.trainable_variables[::2]]
+        sizes = [tuple(variable.shape) for variable in model.trainable_variables[::2]]
         hidden = [
             nn.Sequential(nn.Linear(*size), nn.ReLU(), nn.Dropout(rate))
             for size, rate in zip(sizes[:-1], drop_rates(model), strict=True)
@@ -217,7 +217,7 @@ class ConvolutionalNetwork(nn.Module):  # type: ignore[misc]
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        kernels = [tuple(one.shape) for one in model.trainable_variables[::2]]
+        kernels = [tuple(variable.shape) for variable in model.trainable_variables[::2]]
         first, second, last = drop_rates(model)
         a, b, c, d = (
             nn.Conv2d(size[2], size[3], 3, padding=padding)
@@ -310,17 +310,17 @@ NETWORKS: dict[str, Callable[[Any], nn.Module]] = {
 def pairs(network: nn.Module, model: Any) -> list[tuple[nn.Parameter, Any, bool]]:
     """Return each trained parameter with the Keras weight it corresponds to, and whether Keras has its transpose."""
     tables = [network.embedding.weight, network.positions] if isinstance(network, Decoder) else []
-    trained = [one for one in _in_order(network) if one.requires_grad]
+    trained = [parameter for parameter in _in_order(network) if parameter.requires_grad]
     return [
-        (one, weight, one.ndim > 1 and not any(one is table for table in tables))
-        for one, weight in zip(trained, model.trainable_variables, strict=True)
+        (parameter, weight, parameter.ndim > 1 and not any(parameter is table for table in tables))
+        for parameter, weight in zip(trained, model.trainable_variables, strict=True)
     ]
 
 
 def _in_order(network: nn.Module) -> list[nn.Parameter]:
     """Return the parameters in the order of their use: a module lists its own before those of its parts."""
-    found = list(network.parameters())
-    return [found[1], found[0], *found[2:]] if isinstance(network, Decoder) else found
+    parameters = list(network.parameters())
+    return [parameters[1], parameters[0], *parameters[2:]] if isinstance(network, Decoder) else parameters
 
 
 def from_keras(value: Any, shape: tuple[int, ...], transposed: bool) -> Any:
@@ -355,8 +355,8 @@ def continuing(model: Any, prompt_length: int, compiled: Compiled) -> Continue:
             sequence[:, position + 1] = decoder(sequence[:, position : position + 1], caches, position)
         return sequence.cpu().numpy()
 
-    made: Continue = generate
-    return made
+    continuation: Continue = generate
+    return continuation
 
 
 class CachedBlock(nn.Module):  # type: ignore[misc]
@@ -377,8 +377,8 @@ class CachedBlock(nn.Module):  # type: ignore[misc]
         cache[0, :, :, begin:end], cache[1, :, :, begin:end] = key, value
         keys, values = cache[:, :, :, :end]
         # After the prompt a step has one query, which sees all that is filled.
-        found = functional.scaled_dot_product_attention(query, keys, values, is_causal=begin == 0)
-        x = x + self.joined(found.transpose(1, 2).flatten(2))
+        attention = functional.scaled_dot_product_attention(query, keys, values, is_causal=begin == 0)
+        x = x + self.joined(attention.transpose(1, 2).flatten(2))
         return x + self.out(functional.gelu(self.hidden(self.feed_norm(x)), approximate="tanh"))
 
 
@@ -390,7 +390,9 @@ class CachedDecoder(nn.Module):  # type: ignore[misc]
         (tokens, width), (length, _) = weights.tokens.shape, weights.positions.shape
         self.heads = heads
         self.tokens, self.positions = nn.Embedding(tokens, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(CachedBlock(width, heads, one.hidden.bias.size) for one in weights.blocks)
+        self.blocks = nn.ModuleList(
+            CachedBlock(width, heads, block_weights.hidden.bias.size) for block_weights in weights.blocks
+        )
         self.norm = nn.LayerNorm(width, eps=EPSILON)
         self._fill(weights)
 
@@ -411,9 +413,9 @@ class CachedDecoder(nn.Module):  # type: ignore[misc]
         self.tokens.weight.copy_(torch.from_numpy(weights.tokens))
         self.positions.weight.copy_(torch.from_numpy(weights.positions))
         _copy(weights.norm, self.norm)
-        for block, own in zip(weights.blocks, self.blocks, strict=True):
+        for block, own_block in zip(weights.blocks, self.blocks, strict=True):
             for name in generation.BlockWeights._fields:
-                _copy(getattr(block, name), getattr(own, name))
+                _copy(getattr(block, name), getattr(own_block, name))
 
 
 def _copy(affine: Affine, module: Any) -> None:

@@ -92,13 +92,13 @@ class Traffic:
         return (workers - 1) * arrays + self.group_sent_bytes + self.handed_bytes
 
 
-def together(found: Sequence[Traffic]) -> Traffic:
+def together(traffics: Sequence[Traffic]) -> Traffic:
     """Return the counts of all workers. Raises `RuntimeError` if they took part in different collectives."""
-    alike = {replace(own, handed_bytes=0, hand_overs=0) for own in found}
+    alike = {replace(traffic, handed_bytes=0, hand_overs=0) for traffic in traffics}
     if len(alike) != 1:
-        raise RuntimeError(f"the workers took part in different collectives: {found}")
-    handed = sum(own.handed_bytes for own in found)
-    return replace(alike.pop(), handed_bytes=handed, hand_overs=sum(own.hand_overs for own in found))
+        raise RuntimeError(f"the workers took part in different collectives: {traffics}")
+    handed = sum(traffic.handed_bytes for traffic in traffics)
+    return replace(alike.pop(), handed_bytes=handed, hand_overs=sum(traffic.hand_overs for traffic in traffics))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +117,17 @@ class TimedCollective:
 
 def sizes_bytes(total: int) -> list[tuple[int, int]]:
     """Return the sizes to measure up to that of all gradients, and how often each is called."""
-    found = []
+    sizes = []
     size = SMALLEST_BYTES
     while size < total:
-        found.append(size)
+        sizes.append(size)
         size *= FACTOR
-    return [(size, next(calls for most, calls in CALLS if size <= most)) for size in [*found, total]]
+    return [(size, next(calls for most, calls in CALLS if size <= most)) for size in [*sizes, total]]
 
 
-def write(folder: Path, found: Sequence[TimedCollective]) -> None:
+def write(folder: Path, collectives: Sequence[TimedCollective]) -> None:
     """Write the file of a trace."""
-    (folder / NAME).write_text(dumps(list(found)), encoding="utf-8")
+    (folder / NAME).write_text(dumps(list(collectives)), encoding="utf-8")
 
 
 def read(folder: Path) -> list[TimedCollective]:

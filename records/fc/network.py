@@ -47,15 +47,15 @@ def bits_per_s(text: str) -> float | None:
     return float(match[1]) * UNITS[match[2]] if match else None
 
 
-def network_problem(found: Network | None, rate: str, workers: int) -> str | None:
+def network_problem(network: Network | None, rate: str, workers: int) -> str | None:
     """Return why these namespaces do not suffice for this rate and number of workers, None if they do."""
     advice = f"start the runner in: ci/netns {workers} --rate {rate} -- runner ..."
-    if found is None:
+    if network is None:
         return f"network: no namespaces with links of {rate} exist; {advice}"
-    if normal_rate(found.rate) != normal_rate(rate):
-        return f"network: the links have a rate of {found.rate}, not {rate}; {advice}"
-    if len(found.namespaces) < workers:
-        return f"network: {len(found.namespaces)} namespaces exist for {workers} workers; {advice}"
+    if normal_rate(network.rate) != normal_rate(rate):
+        return f"network: the links have a rate of {network.rate}, not {rate}; {advice}"
+    if len(network.namespaces) < workers:
+        return f"network: {len(network.namespaces)} namespaces exist for {workers} workers; {advice}"
     return None
 
 

@@ -86,10 +86,10 @@ class StoredProofs:
 
 def save(results: Path, modes: Sequence[ProvedMode]) -> Path:
     """Store proofs, replacing older ones of the same modes. Raises OSError."""
-    known = {one.key: one for one in (*load(results)[0], *modes)}
+    proved = {mode.key: mode for mode in (*load(results)[0], *modes)}
     path = results / PATH
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.replace(path, dumps(StoredProofs(PROOF_VERSION, [known[key] for key in sorted(known)])))
+    files.replace(path, dumps(StoredProofs(PROOF_VERSION, [proved[key] for key in sorted(proved)])))
     return path
 
 
@@ -97,11 +97,11 @@ def load(results: Path) -> tuple[list[ProvedMode], list[str]]:
     """Return the stored proofs, and a line if the file is invalid. Changes no file."""
     path = results / PATH
     try:
-        found = decode(StoredProofs, files.read_json(path, below=results), "proof")
+        stored = decode(StoredProofs, files.read_json(path, below=results), "proof")
     except FileNotFoundError:
         return [], []
     except (OSError, CodecError) as error:
         return [], [f"{path}: not a proof of the FC modes: {error}"]
-    if found.version != PROOF_VERSION:
-        return [], [f"{path}: not a proof of the FC modes: version must be {PROOF_VERSION}, got {found.version}"]
-    return found.modes, []
+    if stored.version != PROOF_VERSION:
+        return [], [f"{path}: not a proof of the FC modes: version must be {PROOF_VERSION}, got {stored.version}"]
+    return stored.modes, []

@@ -138,8 +138,8 @@ def _with_task(settings: Settings, problem: FcProblem) -> Settings:
     A single worker is on one machine.
     """
     settings = replace(settings, nodes=1) if problem.workers == 1 and settings.nodes > 1 else settings
-    found = asdict(problem)
-    changed = {name: found[name] for name in found if found[name] != settings.params.get(name, DEFAULTS[name])}
+    values = asdict(problem)
+    changed = {name: values[name] for name in values if values[name] != settings.params.get(name, DEFAULTS[name])}
     params = {name: value for name, value in changed.items() if name not in ("batch_size", "precision")}
     stored = stored_params({**settings.params, **params})
     return settings if stored == settings.params else replace(settings, params=stored)
@@ -155,44 +155,44 @@ def stored_params(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def problems_of(problem: FcProblem) -> list[str]:
     """Return why an FC problem is invalid, a line per parameter; empty if it is valid."""
-    found = []
+    problems = []
     mode, n = MODES[problem.mode], problem.workers
     if mode.kind is Parallelism.SINGLE and n != 1:
-        found.append(f"workers: must be 1 for {problem.mode}, got {n}")
+        problems.append(f"workers: must be 1 for {problem.mode}, got {n}")
     if mode.native and problem.precision not in PRECISIONS:
-        found.append(f"precision: must be {', '.join(PRECISIONS)} for {problem.mode}, got {problem.precision}")
+        problems.append(f"precision: must be {', '.join(PRECISIONS)} for {problem.mode}, got {problem.precision}")
     if mode.kind in CUT_BATCH and problem.batch_size % n:
-        found.append(f"workers: must divide batch_size ({problem.batch_size}), got {n}")
+        problems.append(f"workers: must divide batch_size ({problem.batch_size}), got {n}")
     if problem.mode in CUT_WEIGHTS and problem.weight_size % n:
-        found.append(f"workers: must divide weight_size ({problem.weight_size}) for {problem.mode}, got {n}")
+        problems.append(f"workers: must divide weight_size ({problem.weight_size}) for {problem.mode}, got {n}")
     if not 0 <= problem.shared_ratio <= 1:
-        found.append(f"shared_ratio: must be from 0 to 1, got {problem.shared_ratio}")
+        problems.append(f"shared_ratio: must be from 0 to 1, got {problem.shared_ratio}")
     if problem.network != LOCAL and normal_rate(problem.network) is None:
-        found.append(f"network: must be {LOCAL} or a rate such as 200mbit, got {problem.network}")
-    more = (parameter_problems, _hybrid_problems, _pipeline_problems, _accumulation_problems, _group_problems)
-    return [*found, *(text for one in more for text in one(problem))]
+        problems.append(f"network: must be {LOCAL} or a rate such as 200mbit, got {problem.network}")
+    checks = (parameter_problems, _hybrid_problems, _pipeline_problems, _accumulation_problems, _group_problems)
+    return [*problems, *(text for check in checks for text in check(problem))]
 
 
 def parameter_problems(problem: FcProblem) -> list[str]:
     """Return a line for each parameter that is not at its default although the mode or partition does not have it."""
-    given = asdict(problem)
-    found = [
-        f"{name}: must be {_shown(DEFAULTS[name])} for {problem.mode}, got {_shown(given[name])}; only {_list(modes)} "
+    values = asdict(problem)
+    problems = [
+        f"{name}: must be {_shown(DEFAULTS[name])} for {problem.mode}, got {_shown(values[name])}; only {_list(modes)} "
         f"{'has' if len(modes) == 1 else 'have'} this parameter"
         for name, modes in PARAMETERS.items()
-        if given[name] != DEFAULTS[name] and problem.mode not in modes
+        if values[name] != DEFAULTS[name] and problem.mode not in modes
     ]
     if has(problem.mode, "partition") and problem.partition in DIVIDERS:
-        found += [
-            f"{name}: must be {_shown(DEFAULTS[name])} with partition {problem.partition}, got {_shown(given[name])}"
+        problems += [
+            f"{name}: must be {_shown(DEFAULTS[name])} with partition {problem.partition}, got {_shown(values[name])}"
             for name in WHAT_IF
-            if given[name] != DEFAULTS[name]
+            if values[name] != DEFAULTS[name]
         ]
         if problem.mode not in DIVIDERS[problem.partition][1]:
-            found.append(f"partition: must be program for {problem.mode}, got {problem.partition}")
+            problems.append(f"partition: must be program for {problem.mode}, got {problem.partition}")
         if has(problem.mode, "overlap") and problem.overlap != DEFAULTS["overlap"]:
-            found.append(f"overlap: must be on with partition {problem.partition}, got {problem.overlap}")
-    return found
+            problems.append(f"overlap: must be on with partition {problem.partition}, got {problem.overlap}")
+    return problems
 
 
 def _shown(value: object) -> str:
@@ -209,13 +209,13 @@ def _list(modes: tuple[str, ...]) -> str:
 def backend_problems(problem: FcProblem, backend: str) -> list[str]:
     """Return why a problem that is valid elsewhere is invalid on a backend."""
     divider = DIVIDERS.get(problem.partition, (backend,))[0]
-    found = [] if divider == backend else [f"partition: must be program on {backend}, got {problem.partition}"]
-    given = asdict(problem)
-    return found + [
-        f"{name}: must be {_shown(DEFAULTS[name])} on {backend}, got {_shown(given[name])}; "
+    problems = [] if divider == backend else [f"partition: must be program on {backend}, got {problem.partition}"]
+    values = asdict(problem)
+    return problems + [
+        f"{name}: must be {_shown(DEFAULTS[name])} on {backend}, got {_shown(values[name])}; "
         + (f"implemented on {', '.join(able)}" if able else "not implemented")
         for name, able in WHAT_IF.items()
-        if given[name] != DEFAULTS[name] and backend not in able
+        if values[name] != DEFAULTS[name] and backend not in able
     ]
 
 
@@ -230,36 +230,36 @@ def _hybrid_problems(problem: FcProblem) -> list[str]:
 
 
 def _pipeline_problems(problem: FcProblem) -> list[str]:
-    found = []
+    problems = []
     if problem.kind is Parallelism.PIPELINE and problem.workers > problem.level:
-        found.append(f"workers: must be at most level ({problem.level}) for {problem.mode}, got {problem.workers}")
+        problems.append(f"workers: must be at most level ({problem.level}) for {problem.mode}, got {problem.workers}")
     if problem.kind is Parallelism.PIPELINE and problem.batch_size % problem.micro_batches:
-        found.append(f"micro_batches: must divide batch_size ({problem.batch_size}), got {problem.micro_batches}")
-    return found
+        problems.append(f"micro_batches: must divide batch_size ({problem.batch_size}), got {problem.micro_batches}")
+    return problems
 
 
 def _accumulation_problems(problem: FcProblem) -> list[str]:
     parts = problem.workers * problem.gradient_accumulation
     if problem.gradient_accumulation == 1 or problem.batch_size % parts == 0:
         return []
-    what = f"times workers ({problem.workers}) must divide batch_size ({problem.batch_size})"
-    return [f"gradient_accumulation: {what}, got {problem.gradient_accumulation}"]
+    condition = f"times workers ({problem.workers}) must divide batch_size ({problem.batch_size})"
+    return [f"gradient_accumulation: {condition}, got {problem.gradient_accumulation}"]
 
 
 def _group_problems(problem: FcProblem) -> list[str]:
     """Return what is wrong with groups of gradients and of layers."""
-    found = [*_bucket_problems(problem), *_grouping_problems(problem)]
+    problems = [*_bucket_problems(problem), *_grouping_problems(problem)]
     for name, text in (("amp", problem.amp), ("fuse", problem.fuse)):
         try:
             if any(block.stop > problem.level + 1 for block in blocks(text)):
-                found.append(f"{name}: must be layers from 0 to {problem.level}, got {text}")
+                problems.append(f"{name}: must be layers from 0 to {problem.level}, got {text}")
         except ValueError as error:
-            found.append(f"{name}: {error}")
+            problems.append(f"{name}: {error}")
     if problem.fuse and (problem.forward_sleep_ms or problem.backward_sleep_ms):
-        found.append(f'fuse: must be "" with layers that sleep, got {problem.fuse}')
+        problems.append(f'fuse: must be "" with layers that sleep, got {problem.fuse}')
     if problem.amp and problem.precision != "float32":
-        found.append(f'amp: must be "" with precision {problem.precision}, got {problem.amp}')
-    return found
+        problems.append(f'amp: must be "" with precision {problem.precision}, got {problem.amp}')
+    return problems
 
 
 def _bucket_problems(problem: FcProblem) -> list[str]:
@@ -273,15 +273,15 @@ def _bucket_problems(problem: FcProblem) -> list[str]:
 
 
 def _grouping_problems(problem: FcProblem) -> list[str]:
-    given = asdict(problem)
-    names = [name for name in GROUPING if given[name] != DEFAULTS[name]]
-    found = [
-        f"{name}: must be {_shown(DEFAULTS[name])} with {names[0]}, got {_shown(given[name])}" for name in names[1:]
+    values = asdict(problem)
+    names = [name for name in GROUPING if values[name] != DEFAULTS[name]]
+    problems = [
+        f"{name}: must be {_shown(DEFAULTS[name])} with {names[0]}, got {_shown(values[name])}" for name in names[1:]
     ]
     if names and problem.overlap == "off":
         default = _shown(DEFAULTS[names[0]])
-        found.append(f"{names[0]}: must be {default} with overlap off, which sums each gradient alone")
-    return found
+        problems.append(f"{names[0]}: must be {default} with overlap off, which sums each gradient alone")
+    return problems
 
 
 def settings_problems(settings: Settings) -> list[str]:
@@ -305,45 +305,51 @@ def settings_problems(settings: Settings) -> list[str]:
 
 
 def _network_problems(settings: Settings, problem: FcProblem) -> list[str]:
-    own, mode, network = TABLE[settings.backend], problem.mode, problem.network
+    backend, mode, network = TABLE[settings.backend], problem.mode, problem.network
     if network == LOCAL:
         if settings.nodes > 1:
             return []
         why = "workers in one process do not pack gradients; set network, such as 200mbit"
         return [f"bytes_per_pack: must be 0 with network {LOCAL}; {why}"] if problem.bytes_per_pack else []
-    if settings.device not in own.network_devices:
-        where = f"{own.name} on {settings.device}"
-        able = ", ".join(f"{one.name} on {device}" for one in TABLE.values() for device in one.network_devices)
+    if settings.device not in backend.network_devices:
+        where = f"{backend.name} on {settings.device}"
+        able = ", ".join(
+            f"{able_backend.name} on {device}"
+            for able_backend in TABLE.values()
+            for device in able_backend.network_devices
+        )
         return [f"network: must be {LOCAL} for {where}, got {network}; available for {able}"]
-    if own.network_modes and mode not in own.network_modes:
-        able = f"available for {_list(own.network_modes)}"
-        return [f"network: must be {LOCAL} for {mode} on {own.name}, got {network}; {able}"]
-    if problem.partition in DIVIDERS and not own.fc_in_processes:
-        return [f"partition: must be program on {own.name} with network {network}, got {problem.partition}"]
+    if backend.network_modes and mode not in backend.network_modes:
+        able = f"available for {_list(backend.network_modes)}"
+        return [f"network: must be {LOCAL} for {mode} on {backend.name}, got {network}; {able}"]
+    if problem.partition in DIVIDERS and not backend.fc_in_processes:
+        return [f"partition: must be program on {backend.name} with network {network}, got {problem.partition}"]
     return []
 
 
 def _nodes_problems(settings: Settings, problem: FcProblem) -> list[str]:
     """Return why workers cannot be divided among several machines."""
-    own, nodes = TABLE[settings.backend], settings.nodes
+    backend, nodes = TABLE[settings.backend], settings.nodes
     if nodes == 1:
         return []
-    found = []
+    problems = []
     if problem.workers % nodes:
-        found.append(f"nodes: must divide workers ({problem.workers}), got {nodes}")
+        problems.append(f"nodes: must divide workers ({problem.workers}), got {nodes}")
     if problem.network != LOCAL:
-        found.append(f"network: must be {LOCAL} with nodes {nodes}, whose network is used, got {problem.network}")
-    devices = (*own.network_devices, *(["gpu"] if own.fc_in_processes else []))
+        problems.append(f"network: must be {LOCAL} with nodes {nodes}, whose network is used, got {problem.network}")
+    devices = (*backend.network_devices, *(["gpu"] if backend.fc_in_processes else []))
     if settings.device not in devices:
-        found.append(
-            f"nodes: must be 1 for {own.name} on {settings.device}, got {nodes}; available on {_list(devices)}"
+        problems.append(
+            f"nodes: must be 1 for {backend.name} on {settings.device}, got {nodes}; available on {_list(devices)}"
         )
-    modes = own.network_modes or COMMUNICATING
+    modes = backend.network_modes or COMMUNICATING
     if problem.mode not in modes:
-        found.append(f"nodes: must be 1 for {problem.mode} on {own.name}, got {nodes}; available for {_list(modes)}")
-    if problem.partition in DIVIDERS and not own.fc_in_processes:
-        found.append(f"partition: must be program on {own.name} with nodes {nodes}, got {problem.partition}")
-    return found
+        problems.append(
+            f"nodes: must be 1 for {problem.mode} on {backend.name}, got {nodes}; available for {_list(modes)}"
+        )
+    if problem.partition in DIVIDERS and not backend.fc_in_processes:
+        problems.append(f"partition: must be program on {backend.name} with nodes {nodes}, got {problem.partition}")
+    return problems
 
 
 def undivided(settings: Settings) -> str | None:
@@ -387,14 +393,14 @@ def blocks(text: str) -> tuple[range, ...]:
         return ()
     if not _RANGES.fullmatch(text):
         raise ValueError(f"must be layers such as 0-3,6, got {text}")
-    found = []
+    ranges = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        found.append(range(int(first), int(last or first) + 1))
-    ends = [0, *(block.stop for block in found)]
-    if any(block.start < end or not block for block, end in zip(found, ends, strict=False)):
+        ranges.append(range(int(first), int(last or first) + 1))
+    ends = [0, *(block.stop for block in ranges)]
+    if any(block.start < end or not block for block, end in zip(ranges, ends, strict=False)):
         raise ValueError(f"must be in ascending order, each layer at most once, got {text}")
-    return tuple(found)
+    return tuple(ranges)
 
 
 def layers(text: str) -> frozenset[int]:
@@ -410,10 +416,10 @@ def segments(count: int, fused: str, *, recompute: bool) -> list[list[range]]:
     """
     starting = {block.start: block for block in blocks(fused)}
     units: list[range] = []
-    while (at := units[-1].stop if units else 0) < count:
-        units.append(starting.get(at, range(at, at + 1)))
+    while (next_layer := units[-1].stop if units else 0) < count:
+        units.append(starting.get(next_layer, range(next_layer, next_layer + 1)))
     size = math.ceil(math.sqrt(len(units))) if recompute else len(units)
-    return [units[at : at + size] for at in range(0, len(units), size)]
+    return [units[start : start + size] for start in range(0, len(units), size)]
 
 
 def capacities_bytes(cap_mb: float) -> list[int]:
@@ -426,16 +432,16 @@ def capacities_bytes(cap_mb: float) -> list[int]:
 
 def buckets_by_capacity(sizes_bytes: Iterable[int], capacities: Sequence[int]) -> list[list[int]]:
     """Return the positions of the gradients of each bucket, given their sizes in the order of the backward pass."""
-    found: list[list[int]] = []
+    buckets: list[list[int]] = []
     open_bytes = 0
-    for at, size in enumerate(sizes_bytes):
+    for index, size in enumerate(sizes_bytes):
         if not open_bytes:
-            found.append([])
-        found[-1].append(at)
+            buckets.append([])
+        buckets[-1].append(index)
         open_bytes += size
-        if open_bytes >= capacities[min(len(found), len(capacities)) - 1]:
+        if open_bytes >= capacities[min(len(buckets), len(capacities)) - 1]:
             open_bytes = 0
-    return found
+    return buckets
 
 
 def buckets_by_count(counts: Sequence[int]) -> list[list[int]]:
@@ -445,4 +451,4 @@ def buckets_by_count(counts: Sequence[int]) -> list[list[int]]:
 
 def capacities_of(counts: Sequence[int], sizes_bytes: Sequence[int]) -> list[int]:
     """Return the capacities that make buckets with these numbers of gradients: the size of each."""
-    return [sum(sizes_bytes[at] for at in bucket) for bucket in buckets_by_count(counts)]
+    return [sum(sizes_bytes[index] for index in bucket) for bucket in buckets_by_count(counts)]

@@ -79,7 +79,11 @@ MODES = {
 # Modes whose gradients may be summed while others are still being computed.
 OVERLAPPING = ("fc_data", "fc_data_manual")
 # Other ways than the program itself to insert the collectives: the backend's array partitioning, and its modes.
-DIVIDERS = {own.name: (one.name, own.modes) for one in TABLE.values() if (own := one.partition) is not None}
+DIVIDERS = {
+    divider.name: (backend.name, divider.modes)
+    for backend in TABLE.values()
+    if (divider := backend.partition) is not None
+}
 PARTITIONS = ("program", *DIVIDERS)
 # Modes of which the original has two variants, `gpu_aggr` 0 and 1: its weights on the CPU or on the first GPU.
 CENTRAL = ("fc_data", "fc_data_slice", "fc_data_ff")
@@ -181,8 +185,8 @@ class FcProblem:
         """
         if self.kind is not Parallelism.PIPELINE:
             return range(self.level + 1)
-        each, more = divmod(self.level, self.workers)
-        first, after = (each * k + min(k, more) for k in (rank, rank + 1))
+        share, remainder = divmod(self.level, self.workers)
+        first, after = (share * k + min(k, remainder) for k in (rank, rank + 1))
         return range(first, after + (rank == self.workers - 1))
 
     @property
@@ -319,25 +323,25 @@ def expected_shapes(problem: FcProblem, rank: int) -> tuple[list[list[int]], lis
     return weights * blocks, [rows, size // problem.model_size], [rows // problem.model_size, 1]
 
 
-def layout_problem(problem: FcProblem, found: Parallel) -> str | None:
+def layout_problem(problem: FcProblem, parallel: Parallel) -> str | None:
     """Return how a cell's layout and counts differ from those of its problem; None if they are equal."""
-    shown = [place.worker for place in found.places]
+    shown = [place.worker for place in parallel.places]
     if len(shown) != problem.workers:
         return f"it has {len(shown)} workers, not {problem.workers}"
     if shown != list(range(problem.workers)):
         return f"it has the workers {', '.join(map(str, shown))}, not 0 to {problem.workers - 1}"
-    if len({(place.device, place.process, place.machine) for place in found.places}) != problem.workers:
-        return f"its {problem.workers} workers share a device: {', '.join(place.device for place in found.places)}"
-    networks = {place.network for place in found.places}
+    if len({(place.device, place.process, place.machine) for place in parallel.places}) != problem.workers:
+        return f"its {problem.workers} workers share a device: {', '.join(place.device for place in parallel.places)}"
+    networks = {place.network for place in parallel.places}
     if problem.network != LOCAL and problem.workers > 1 and (None in networks or len(networks) != problem.workers):
         return f"its {problem.workers} workers share a network"
-    for place in found.places:
+    for place in parallel.places:
         weights, batch, labels = expected_shapes(problem, place.worker)
         for name, expected in (("weights", weights), ("batch", batch), ("labels", labels)):
             if (actual := getattr(place, name)) != expected:
                 return f"worker {place.worker} has {name} of shape {actual}, not {expected}"
-    if found.counted_bytes_per_step != found.formula_bytes_per_step:
-        counted = f"{found.counted_bytes_per_step}, not {found.formula_bytes_per_step}"
+    if parallel.counted_bytes_per_step != parallel.formula_bytes_per_step:
+        counted = f"{parallel.counted_bytes_per_step}, not {parallel.formula_bytes_per_step}"
         return f"its workers communicated {counted} bytes per step"
     return None
 
@@ -359,9 +363,9 @@ def parallel_of(
     )
 
 
-def wire_bytes_of(found: Iterable[Parallel | None]) -> int | None:
+def wire_bytes_of(parallels: Iterable[Parallel | None]) -> int | None:
     """Return the bytes on the wire of a cell's repeats, which are equal; None if they are not recorded."""
-    return next((one.wire_bytes_per_step for one in found if one is not None), None)
+    return next((parallel.wire_bytes_per_step for parallel in parallels if parallel is not None), None)
 
 
 def wire_bytes_per_step(problem: FcProblem, places: Sequence[WorkerPlacement], traffic: Traffic) -> int | None:

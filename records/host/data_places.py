@@ -8,6 +8,6 @@ from pathlib import Path
 
 def places(name: str, dataset_dir: str | None, user_folders: Sequence[str]) -> list[Path]:
     """Return where a data set or file is looked for, in order: folder of data sets, the user's folders, as it is."""
-    given = Path(name).expanduser()
-    folders = [] if given.is_absolute() else [one for one in (dataset_dir, *user_folders) if one]
-    return list(dict.fromkeys([*(Path(folder) / given for folder in folders), given]))
+    path = Path(name).expanduser()
+    folders = [] if path.is_absolute() else [folder for folder in (dataset_dir, *user_folders) if folder]
+    return list(dict.fromkeys([*(Path(folder) / path for folder in folders), path]))

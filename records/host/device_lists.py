@@ -30,14 +30,14 @@ def parse_cpus(text: str) -> list[int] | None:
         return []
     if not _LIST.fullmatch(text):
         return None
-    found: list[int] = []
+    cpus: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
         if high < low or high >= MOST_CPUS:
             return None
-        found += range(low, high + 1)
-    return found if len(found) <= MOST_CPUS else None
+        cpus += range(low, high + 1)
+    return cpus if len(cpus) <= MOST_CPUS else None
 
 
 def cpu_text(cpus: Iterable[int]) -> str:
@@ -84,31 +84,31 @@ def gpu_entries(value: object) -> list[object]:
 
 def gpu_fault(value: object) -> str | None:
     """Return the entry that makes a list invalid, as `got ...` in a message, or None."""
-    found = gpu_entries(value)
-    if not found:
+    entries = gpu_entries(value)
+    if not entries:
         return "an empty list"
-    texts = [_entry(one) for one in found]
-    for one, text in zip(found, texts, strict=True):
+    texts = [_entry(entry) for entry in entries]
+    for entry, text in zip(entries, texts, strict=True):
         if text is None:
-            return repr(one)[:60] if not isinstance(one, bool) else str(one).lower()
+            return repr(entry)[:60] if not isinstance(entry, bool) else str(entry).lower()
     return next((f"{text} twice" for text in texts if texts.count(text) > 1), None) or (
-        f"{len(found)} entries" if len(found) > MOST_ENTRIES else None
+        f"{len(entries)} entries" if len(entries) > MOST_ENTRIES else None
     )
 
 
 def gpu_text(value: object) -> str:
     """Return the canonical text of a valid list."""
-    return ",".join(str(_entry(one)) for one in gpu_entries(value))
+    return ",".join(str(_entry(entry)) for entry in gpu_entries(value))
 
 
-def is_model(wanted: str, name: str) -> bool:
+def is_model(model: str, name: str) -> bool:
     """Return whether a GPU's product name contains a model as a separate word: `H100`, not `100`."""
-    return re.search(rf"(?<![a-z0-9]){re.escape(wanted.lower())}(?![a-z0-9])", name.lower()) is not None
+    return re.search(rf"(?<![a-z0-9]){re.escape(model.lower())}(?![a-z0-9])", name.lower()) is not None
 
 
 def counted_gpus(models: Sequence[str]) -> str:
     """Return models with their numbers: `2 x NVIDIA A100`."""
-    return ", ".join(f"{models.count(one)} x {one}" for one in dict.fromkeys(models)) or "none"
+    return ", ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models)) or "none"
 
 
 def _entry(value: object) -> str | None:

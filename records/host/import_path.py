@@ -15,12 +15,16 @@ def ignore_other_modules() -> None:
     another Python, would otherwise replace the runner's and be executed outside of a cell.
     """
     # As Python stores them: without `..`, but with links, so neither Path.absolute() nor Path.resolve().
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    others = {os.path.abspath(one) for one in given if one}  # noqa: PTH100
-    own = Path(__file__).absolute().parents[3]  # with this project, which may be run from its own folder
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    other_folders = {os.path.abspath(folder) for folder in folders if folder}  # noqa: PTH100
+    root = Path(__file__).absolute().parents[3]  # with this project, which may be run from its own folder
     # `python -m` puts the working folder first. Behind the packages it would still replace namespace packages.
-    sys.path[:] = [one for one in sys.path if one in others or not _is_working_folder(one) or Path(one) == own]
-    sys.path.sort(key=lambda folder: folder in others)
+    sys.path[:] = [
+        folder
+        for folder in sys.path
+        if folder in other_folders or not _is_working_folder(folder) or Path(folder) == root
+    ]
+    sys.path.sort(key=lambda folder: folder in other_folders)
 
 
 def search_path(roots: Sequence[str], path: Sequence[str]) -> list[str]:

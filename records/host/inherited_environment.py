@@ -60,4 +60,4 @@ def has_user(text: str) -> bool:
 
 def without_user(text: str) -> str:
     """Return a text whose addresses name no user."""
-    return USER.sub(lambda found: found["scheme"] or "", text)
+    return USER.sub(lambda match: match["scheme"] or "", text)

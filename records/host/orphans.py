@@ -24,11 +24,11 @@ def end_with_parent(*, enabled: bool = True) -> None:
 
 def children() -> list[int]:
     """Return the children of this process."""
-    found: list[int] = []
+    pids: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # a thread that has just ended
-            found += map(int, (task / "children").read_text(encoding="ascii").split())
-    return found
+            pids += map(int, (task / "children").read_text(encoding="ascii").split())
+    return pids
 
 
 def end_children() -> int:

@@ -53,13 +53,13 @@ class ProcTree:
         text = self.text(path)
         if isinstance(text, Unread):
             return text
-        found = integer(text)
-        return Unread(f"{path} contains {text[:20]!r}, not a number") if found is None else found
+        number = integer(text)
+        return Unread(f"{path} contains {text[:20]!r}, not a number") if number is None else number
 
     def names(self, folder: str, pattern: str) -> list[str]:
         """Return the names in a folder that match a pattern, sorted; empty if it cannot be read."""
         try:
-            return sorted(found.name for found in self.at(folder).glob(pattern))
+            return sorted(file.name for file in self.at(folder).glob(pattern))
         except OSError:
             return []
 
@@ -94,8 +94,8 @@ def _unread(path: str, error: OSError) -> Unread:
 
 def _content(descriptor: int) -> bytes:
     parts: list[bytes] = []
-    left = LIMIT_BYTES
-    while left > 0 and (part := os.read(descriptor, left)):
+    left_bytes = LIMIT_BYTES
+    while left_bytes > 0 and (part := os.read(descriptor, left_bytes)):
         parts.append(part)
-        left -= len(part)
+        left_bytes -= len(part)
     return b"".join(parts)

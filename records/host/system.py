@@ -36,8 +36,8 @@ def container_engine(tree: ProcTree = HERE) -> str | None:
         if tree.at(path).exists():
             return engine
     groups = tree.text("/proc/self/cgroup")
-    found = [] if isinstance(groups, Unread) else [name for word, name in CONTAINER_GROUPS.items() if word in groups]
-    return found[0] if found else None
+    engines = [] if isinstance(groups, Unread) else [name for word, name in CONTAINER_GROUPS.items() if word in groups]
+    return engines[0] if engines else None
 
 
 def total_memory_bytes(tree: ProcTree = HERE) -> int | None:
@@ -53,8 +53,8 @@ def usable_memory_bytes(tree: ProcTree = HERE) -> int | None:
 def free_memory_bytes(tree: ProcTree = HERE) -> int | None:
     """Return the memory that can be allocated without swapping, of the machine or of its control group if lower."""
     limit, used = memory_limit_bytes(tree), memory_used_bytes(tree)
-    left = max(0, limit - used) if isinstance(limit, int) and isinstance(used, int) else None
-    return _least(stated_bytes(tree, MEMORY, "MemAvailable"), left)
+    left_in_group = max(0, limit - used) if isinstance(limit, int) and isinstance(used, int) else None
+    return _least(stated_bytes(tree, MEMORY, "MemAvailable"), left_in_group)
 
 
 def _least(*sizes: int | Unread | None) -> int | None:
@@ -71,8 +71,8 @@ class ControlGroup:
 
     def folders(self) -> Iterator[str]:
         """Yield the group's own folder, then those above it up to the mount."""
-        here = PurePosixPath(self.path.lstrip("/"))
-        for part in (here, *here.parents):
+        path = PurePosixPath(self.path.lstrip("/"))
+        for part in (path, *path.parents):
             yield str(PurePosixPath(self.mount) / part)
 
 
@@ -90,60 +90,62 @@ def group(tree: ProcTree, controller: str, process: str = "self") -> ControlGrou
         return Unread(f"/proc/{process}/cgroup names no group for {controller}")
     for kind, mount, root, options in _mounts(mounts):
         if kind == ("cgroup" if version == 1 else "cgroup2") and (version == 2 or controller in options):
-            found = ControlGroup(version, mount, _below(path, root))
-            here = next(found.folders())
-            return found if tree.at(here).is_dir() else Unread(f"{here} does not exist")
+            control_group = ControlGroup(version, mount, _below(path, root))
+            folder = next(control_group.folders())
+            return control_group if tree.at(folder).is_dir() else Unread(f"{folder} does not exist")
     return Unread(f"no cgroup file system for {controller} is mounted")
 
 
 def quota_cpus(tree: ProcTree) -> float | Unread | None:
     """Return how many CPUs' worth of time the tightest quota allows; None for no quota."""
-    found = group(tree, "cpu")
-    if isinstance(found, Unread):
-        return found
-    return _tightest(found, lambda folder: _quota(tree, found.version, folder))
+    control_group = group(tree, "cpu")
+    if isinstance(control_group, Unread):
+        return control_group
+    return _tightest(control_group, lambda folder: _quota(tree, control_group.version, folder))
 
 
 def memory_limit_bytes(tree: ProcTree) -> int | Unread | None:
     """Return the tightest memory limit; None for no limit."""
-    found = group(tree, "memory")
-    if isinstance(found, Unread):
-        return found
-    name = "memory.max" if found.version == 2 else "memory.limit_in_bytes"
-    limit = _tightest(found, lambda folder: _limit(tree, f"{folder}/{name}"))
+    control_group = group(tree, "memory")
+    if isinstance(control_group, Unread):
+        return control_group
+    name = "memory.max" if control_group.version == 2 else "memory.limit_in_bytes"
+    limit = _tightest(control_group, lambda folder: _limit(tree, f"{folder}/{name}"))
     return int(limit) if isinstance(limit, float) else limit
 
 
 def memory_used_bytes(tree: ProcTree) -> int | Unread:
     """Return the group's memory usage, without the page cache that the kernel would reclaim first."""
-    found = group(tree, "memory")
-    if isinstance(found, Unread):
-        return found
-    folder = next(found.folders())
-    used = tree.number(f"{folder}/{'memory.current' if found.version == 2 else 'memory.usage_in_bytes'}")
+    control_group = group(tree, "memory")
+    if isinstance(control_group, Unread):
+        return control_group
+    folder = next(control_group.folders())
+    used = tree.number(f"{folder}/{'memory.current' if control_group.version == 2 else 'memory.usage_in_bytes'}")
     stat = tree.text(f"{folder}/memory.stat")
     if isinstance(used, Unread) or isinstance(stat, Unread):
         return used
-    wanted = "inactive_file" if found.version == 2 else "total_inactive_file"
+    field_name = "inactive_file" if control_group.version == 2 else "total_inactive_file"
     lines = (line.partition(" ") for line in stat.splitlines())
-    cache = [integer(value) for name, _, value in lines if name == wanted]
+    cache = [integer(value) for name, _, value in lines if name == field_name]
     return max(0, used - (cache[0] or 0)) if cache else used
 
 
 def quota_folder(tree: ProcTree) -> str | None:
     """Return the folder whose `cpu.stat` counts how long the quota throttled this process's group."""
-    found = group(tree, "cpu")
-    return None if isinstance(found, Unread) else next(found.folders())
+    control_group = group(tree, "cpu")
+    return None if isinstance(control_group, Unread) else next(control_group.folders())
 
 
-def _tightest(found: ControlGroup, read: Callable[[str], float | Unread | None]) -> float | Unread | None:
+def _tightest(control_group: ControlGroup, read: Callable[[str], float | Unread | None]) -> float | Unread | None:
     """Return the smallest limit of the group and those above it.
 
     In version 2 a missing file means no limit: the root has no such file, nor does a group without the controller. In
     version 1 every group has it. An existing file that cannot be read makes the limit unknown.
     """
-    values = [read(folder) for folder in found.folders()]
-    unread = [limit for limit in values if isinstance(limit, Unread) and not (limit.absent and found.version == 2)]
+    values = [read(folder) for folder in control_group.folders()]
+    unread = [
+        limit for limit in values if isinstance(limit, Unread) and not (limit.absent and control_group.version == 2)
+    ]
     limits = [limit for limit in values if isinstance(limit, float)]
     return unread[0] if unread else min(limits, default=None)
 
@@ -191,9 +193,9 @@ def _memberships(text: str) -> Iterator[tuple[str, str]]:
 def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
     """Yield (type, mount point, root within the file system, options of the file system) for each line of mountinfo."""
     for line in text.splitlines():
-        before, found, after = line.partition(" - ")
+        before, separator, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
-        if found and len(fields) >= 5 and len(kind) >= 3:
+        if separator and len(fields) >= 5 and len(kind) >= 3:
             yield kind[0], fields[4], fields[3], kind[2].split(",")
 
 
@@ -208,4 +210,4 @@ def _below(path: str, root: str) -> str:
 
 def says_out_of_memory(text: str) -> bool:
     """Return whether an error's message reports that the device is out of memory."""
-    return any(one in text for one in OUT_OF_MEMORY_TEXTS)
+    return any(phrase in text for phrase in OUT_OF_MEMORY_TEXTS)

@@ -45,29 +45,33 @@ class Influences:
 
 def load(results: Iterable[Path]) -> tuple[Influence, ...]:
     """Return the measurements in these results folders; files that cannot be read are left out."""
-    return tuple(one for folder in results for one in load_with_problems(folder)[0])
+    return tuple(influence for folder in results for influence in load_with_problems(folder)[0])
 
 
 def load_with_problems(results: Path) -> tuple[tuple[Influence, ...], list[str]]:
     """Return the measurements in a results folder, and a line for each file that cannot be read."""
-    found: list[Influence] = []
+    influences: list[Influence] = []
     problems = []
     for path in sorted((results / FOLDER).glob("*.json")):
         try:
-            found += decode(Influences, read_json(path, below=results), "influences").measured
+            influences += decode(Influences, read_json(path, below=results), "influences").measured
         except (OSError, CodecError) as error:
             problems.append(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}")
-    return tuple(found), problems
+    return tuple(influences), problems
 
 
 def keep(results: Path, measured: Sequence[Influence]) -> None:
     """Store measurements, each in place of an older one of its cell. Raises `StoreFailure`."""
-    for host_id in dict.fromkeys(one.host_id for one in measured):
+    for host_id in dict.fromkeys(influence.host_id for influence in measured):
         # A node of a cluster reports its own.
         name = host_id if CELL_ID.fullmatch(host_id) else file_name("host", host_id)
         path = results / FOLDER / f"{name}.json"
-        known = {(one.cell_id, one.devices): one for one in (*_read(path), *measured) if one.host_id == host_id}
-        put(path, dumps(Influences([*known.values()])))
+        by_cell = {
+            (influence.cell_id, influence.devices): influence
+            for influence in (*_read(path), *measured)
+            if influence.host_id == host_id
+        }
+        put(path, dumps(Influences([*by_cell.values()])))
 
 
 def _read(path: Path) -> list[Influence]:

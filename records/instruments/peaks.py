@@ -26,7 +26,10 @@ from keras_matrix.records.store_failure import StoreFailure
 
 PEAKS_VERSION = 1
 # Libraries whose kernels are timed. Keras is not among them: matrix products bypass it.
-LIBRARIES = (*dict.fromkeys(name for one in TABLE.values() for name in (one.name, one.cpu_package)), "numpy")
+LIBRARIES = (
+    *dict.fromkeys(name for backend in TABLE.values() for name in (backend.name, backend.cpu_package)),
+    "numpy",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +169,11 @@ def path_of(results: Path, name: str) -> Path:
 def stored(results: Path, about: Mapping[str, Any]) -> StoredPeaks | None:
     """Return the peaks of the machine and versions in a `run.json`, or None. Raises `StoreFailure`."""
     name = fingerprint_of(about)
-    own = read(results, name) if name else None
-    if own is None:
+    peaks = read(results, name) if name else None
+    if peaks is None:
         return None
-    of_gpu = any(gemm.device != "cpu" for gemm in own.gemms)  # other images measure the same GPU
-    return StoredPeaks(own, tuple(read_others(results, own.fingerprint)) if of_gpu else ())
+    of_gpu = any(gemm.device != "cpu" for gemm in peaks.gemms)  # other images measure the same GPU
+    return StoredPeaks(peaks, tuple(read_others(results, peaks.fingerprint)) if of_gpu else ())
 
 
 def read(results: Path, name: str) -> Peaks | None:
@@ -186,23 +189,23 @@ def read(results: Path, name: str) -> Peaks | None:
 
 def read_others(results: Path, name: str) -> list[Peaks]:
     """Return the peaks of other fingerprints; files that cannot be read are omitted."""
-    found = []
+    other_peaks = []
     for path in sorted((results / "peaks").glob("*.json")):
         with contextlib.suppress(OSError, CodecError):
             if path != path_of(results, name):
-                found.append(in_file(path))
-    return found
+                other_peaks.append(in_file(path))
+    return other_peaks
 
 
 def in_file(path: Path) -> Peaks:
     """Return the peaks in a file. Raises OSError, and `CodecError` also for another version or without a rate."""
-    found = decode(Peaks, read_json(path.absolute(), below=path.absolute().parent.parent), "peaks")
-    if found.version != PEAKS_VERSION:
-        raise CodecError(f"version must be {PEAKS_VERSION}, got {found.version}")
-    for timed in (*(one.flop_per_s for one in found.gemms), *(one.byte_per_s for one in found.streams)):
+    peaks = decode(Peaks, read_json(path.absolute(), below=path.absolute().parent.parent), "peaks")
+    if peaks.version != PEAKS_VERSION:
+        raise CodecError(f"version must be {PEAKS_VERSION}, got {peaks.version}")
+    for timed in (*(gemm.flop_per_s for gemm in peaks.gemms), *(stream.byte_per_s for stream in peaks.streams)):
         if min(timed.rates, default=0.0) <= 0:
             raise CodecError(f"rates must be positive numbers, at least one, got {timed.rates[:3]}")
-    return found
+    return peaks
 
 
 def keep(results: Path, peaks: Peaks) -> Path:

@@ -65,11 +65,11 @@ def remove(run: Run) -> None:
 
 def load(run: Run) -> Progress | None:
     """Return the progress of a session; None if it is not being measured, or the file is damaged."""
-    found = run.load_object(FILE)
-    if found is None:
+    document = run.load_object(FILE)
+    if document is None:
         return None
     try:
-        return decode(Progress, found, FILE)
+        return decode(Progress, document, FILE)
     except CodecError:
         return None
 
@@ -98,11 +98,11 @@ def keep_placements(run: Run, placements: Placements) -> None:
 
 def load_placements(run: Run) -> Placements:
     """Return the placements of a run; none if they are missing or damaged."""
-    found = run.load_object(PLACEMENTS_FILE)
-    if found is None:
+    document = run.load_object(PLACEMENTS_FILE)
+    if document is None:
         return Placements()
     try:
-        return decode(Placements, found, PLACEMENTS_FILE)
+        return decode(Placements, document, PLACEMENTS_FILE)
     except CodecError as error:
         run.note_unread(run.folder / PLACEMENTS_FILE, error)
         return Placements()

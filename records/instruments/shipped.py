@@ -35,7 +35,7 @@ def proofs(results: Iterable[Path]) -> tuple[ProvedMode, ...]:
 
 def replica_proofs(results: Iterable[Path]) -> tuple[ReplicaProof, ...]:
     """Return the proofs of several devices in these folders and the shipped ones; invalid files are left out."""
-    return (*(one for folder in results for one in replicas.load_proofs(folder)[0]), *_shipped()[2])
+    return (*(replica_proof for folder in results for replica_proof in replicas.load_proofs(folder)[0]), *_shipped()[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class Checks:
 
 def checks(results: Path) -> Checks:
     """Return the checks of one results folder, each file read once."""
-    found, modes, several = parity.load(results), proof.load(results), replicas.load_proofs(results)
+    parities, modes, several = parity.load(results), proof.load(results), replicas.load_proofs(results)
     influences, problems = influence.load_with_problems(results)
     return Checks(
-        (*found[0], *_shipped()[0]),
+        (*parities[0], *_shipped()[0]),
         (*modes[0], *_shipped()[1]),
         (*several[0], *_shipped()[2]),
         influences,
-        (*found[1], *modes[1], *several[1], *problems),
+        (*parities[1], *modes[1], *several[1], *problems),
     )
 
 

@@ -34,7 +34,7 @@ def arm_settings(*, cold: bool, users: bool = False) -> list[dict[str, Scalar]]:
     values += [(PIPELINE, COLD, False)] if cold else []
     values += [(PIPELINE, coldest, True)]
     values += [(PIPELINE, WARM, True)] if cold and users else []
-    return [dict(zip(KEYS, own, strict=True)) for own in values]
+    return [dict(zip(KEYS, arm_values, strict=True)) for arm_values in values]
 
 
 def base_of(settings: Settings) -> Settings:
@@ -45,18 +45,18 @@ def base_of(settings: Settings) -> Settings:
 
 def decided_by_matrix(set_by_matrix: str) -> str:
     """Return which options of a user's workload the matrix decides in an arm: in addition, those of `KEYS`."""
-    own = {*set_by_matrix.split(","), *KEYS}
-    return ",".join(option for option in OWN_OPTIONS if option in own)
+    options = {*set_by_matrix.split(","), *KEYS}
+    return ",".join(option for option in OWN_OPTIONS if option in options)
 
 
 def arms_of(base: Settings, *, cold: bool) -> list[Settings]:
     """Return the settings of every cell of an analysis."""
     users = ":" in base.workload
-    return [_with(base, own) for own in arm_settings(cold=cold, users=users)]
+    return [_with(base, changes) for changes in arm_settings(cold=cold, users=users)]
 
 
-def _with(base: Settings, own: dict[str, Scalar]) -> Settings:
-    feed, page_cache, timed = str(own["feed"]), str(own["page_cache"]), own["input_timers"] is True
+def _with(base: Settings, changes: dict[str, Scalar]) -> Settings:
+    feed, page_cache, timed = str(changes["feed"]), str(changes["page_cache"]), changes["input_timers"] is True
     return replace(base, feed=feed, page_cache=page_cache, input_timers=timed)
 
 

@@ -116,7 +116,11 @@ class UsageSeries:
     @property
     def complete(self) -> bool:
         """Whether each measured quantity has a value or None per time, and each epoch a begin and an end."""
-        columns = [getattr(self, one.name) for one in fields(self) if one.name not in ("times_s", "epochs_s")]
+        columns = [
+            getattr(self, series_field.name)
+            for series_field in fields(self)
+            if series_field.name not in ("times_s", "epochs_s")
+        ]
         lengths = {len(column) for column in columns} - {0}
         return lengths <= {len(self.times_s)} and all(len(ends) == 2 for ends in self.epochs_s)
 

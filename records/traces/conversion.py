@@ -130,8 +130,8 @@ def _part(path: Path, names: Names) -> ConvertedFile:
 
 def _sentences(texts: Iterable[str]) -> list[str]:
     """Return warnings or notes, each text once and in a line."""
-    found = dict.fromkeys(" ".join(text.split())[:WARNING_CHARACTERS] for text in texts)
-    return [text for text in found if text][:MOST_WARNINGS]
+    sentences = dict.fromkeys(" ".join(text.split())[:WARNING_CHARACTERS] for text in texts)
+    return [text for text in sentences if text][:MOST_WARNINGS]
 
 
 def _read(path: Path, worker: int, names: Names) -> ConvertedFile:

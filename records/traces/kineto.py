@@ -75,20 +75,20 @@ class _Reading:
     def next(self) -> str:
         """Return the next non-blank character without passing it. Raises `ValueError` at the end."""
         while True:
-            found = _BLANK.match(self._text, self._at)
-            self._at = found.end() if found else self._at
+            blank = _BLANK.match(self._text, self._at)
+            self._at = blank.end() if blank else self._at
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._more():
                 raise ValueError("unexpected end of file")
 
-    def skip(self, wanted: str) -> str:
-        """Pass the next character, which must be one of `wanted`, and return it."""
-        found = self.next()
-        if found not in wanted:
-            raise ValueError(f"expected one of {wanted!r}, got {found!r}")
+    def skip(self, expected: str) -> str:
+        """Pass the next character, which must be one of `expected`, and return it."""
+        character = self.next()
+        if character not in expected:
+            raise ValueError(f"expected one of {expected!r}, got {character!r}")
         self._at += 1
-        return found
+        return character
 
     def value(self) -> Any:
         """Return the next complete value."""
@@ -115,12 +115,12 @@ class _Reading:
         if end < 0:
             return []
         try:
-            found: list[Any] = _DECODER.decode(f"[{self._text[self._at : end + 1]}]")
+            values: list[Any] = _DECODER.decode(f"[{self._text[self._at : end + 1]}]")
         except ValueError:
             self._together = False
             return []
         self._at = end + 2
-        return found
+        return values
 
     def _more(self) -> bool:
         piece = self._file.read(CHUNK_CHARACTERS)

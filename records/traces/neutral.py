@@ -275,7 +275,7 @@ def _write(file: IO[str], head: Head, spans: Iterable[Span], flows: Iterable[Flo
         file.write(text.span(span))
     for number, flow in enumerate(flows):
         file.write(text.flow(number, flow))
-    for track in sorted(text.tracks, key=lambda one: (one.worker, text.tracks[one])):
+    for track in sorted(text.tracks, key=lambda track: (track.worker, text.tracks[track])):
         tid = text.tracks[track]
         _metadata(file, track.worker, tid, "thread_name", {"name": track.name})
         _metadata(file, track.worker, tid, "thread_sort_index", {"sort_index": tid})
@@ -318,8 +318,8 @@ class _Text:
         kind, name, op, phase, layer = key
         values = {"op": op, "phase": phase, "layer": layer}
         args = {name: value for name, value in values.items() if value is not None}
-        found = {"name": name, "cat": phase or kind, "args": args}
-        self._tails[key] = tail = json.dumps(found, separators=(",", ":"))[1:-2]
+        members = {"name": name, "cat": phase or kind, "args": args}
+        self._tails[key] = tail = json.dumps(members, separators=(",", ":"))[1:-2]
         return tail
 
     def _of(self, track: Track) -> str:
@@ -342,13 +342,13 @@ def _span(event: dict[str, Any]) -> Span:
     return Span(track, name, op, begin_ns, duration_ns, Phase(phase) if phase else None, layer, *numbers)
 
 
-def _read(path: Path, made: Callable[[dict[str, Any]], T], *beginnings: str) -> Iterator[T]:
-    """Yield `made` of each event whose line has one of these beginnings. Raises `TraceError`."""
+def _read(path: Path, make: Callable[[dict[str, Any]], T], *beginnings: str) -> Iterator[T]:
+    """Yield `make` of each event whose line has one of these beginnings. Raises `TraceError`."""
     try:
         with _opened(path) as file:
             for line in iter(partial(file.readline, MOST_LINE_CHARACTERS), ""):
                 if line.startswith(beginnings):
-                    yield made(json.loads(line.rstrip().removesuffix(",")))
+                    yield make(json.loads(line.rstrip().removesuffix(",")))
     except _UNREADABLE as error:
         raise _damaged(path, error) from error
 
@@ -383,7 +383,7 @@ def is_unfinished(steps: Sequence[Sequence[str]]) -> bool:
     if len(steps) < 2:
         return False
     last, before = list(steps[-1]), list(steps[-2])
-    if len(last) >= len(before) or any(last == list(other) for other in steps[:-1]):
+    if len(last) >= len(before) or any(last == list(other_step) for other_step in steps[:-1]):
         return False
     # The operation in which the profiler stopped may be divided in another way.
     return last[:-1] == before[: len(last) - 1] or len(last) < FEW * len(before)

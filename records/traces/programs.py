@@ -59,9 +59,9 @@ class GraphFacts:
 def counted(kinds: Iterable[str]) -> dict[str, int]:
     """Return the counts of the most frequent kinds, and of the others together."""
     counts = Counter(kinds)
-    found = dict(counts.most_common(MOST_KINDS))
-    rest = counts.total() - sum(found.values())
-    return found | ({OTHERS: rest} if rest else {})
+    common = dict(counts.most_common(MOST_KINDS))
+    remainder = counts.total() - sum(common.values())
+    return common | ({OTHERS: remainder} if remainder else {})
 
 
 def of_xla(programs: Mapping[str, bytes]) -> ProgramSummary | None:
@@ -74,10 +74,15 @@ def of_xla(programs: Mapping[str, bytes]) -> ProgramSummary | None:
             program = hlo_program.read(memoryview(data))
         except (LookupError, ValueError):
             continue
-        own = list(_run(program))
-        kinds += [one.opcode for one in own]
-        fused += [one.opcode for outer in own if outer.opcode == "fusion" for one in _inside(program, outer)]
-        written += sum(one.shape.bytes for one in own)
+        operations = list(_run(program))
+        kinds += [operation.opcode for operation in operations]
+        fused += [
+            operation.opcode
+            for outer in operations
+            if outer.opcode == "fusion"
+            for operation in _inside(program, outer)
+        ]
+        written += sum(operation.shape.bytes for operation in operations)
         read += 1
     return ProgramSummary("XLA", read, counted(kinds), counted(fused), written) if read else None
 
@@ -102,23 +107,23 @@ def _stored(path: Path, kind: type[T]) -> T | None:
 
 def _run(program: HloProgram) -> Iterable[HloOperation]:
     """Yield the operations of a program that run by themselves, those of loops once."""
-    waiting, seen = [program.entry], set()
+    waiting, entered = [program.entry], set()
     while waiting:
         name = waiting.pop()
-        if name in seen:
+        if name in entered:
             continue
-        seen.add(name)
-        for one in program.computations.get(name, ()):
-            if one.opcode in _ENTERED:
-                waiting += one.called
-            elif one.opcode not in _NO_WORK:
-                yield one
+        entered.add(name)
+        for operation in program.computations.get(name, ()):
+            if operation.opcode in _ENTERED:
+                waiting += operation.called
+            elif operation.opcode not in _NO_WORK:
+                yield operation
 
 
 def _inside(program: HloProgram, fusion: HloOperation) -> Iterable[HloOperation]:
     for name in fusion.called:
-        for one in program.computations.get(name, ()):
-            if one.opcode == "fusion":
-                yield from _inside(program, one)
-            elif one.opcode not in _NO_WORK:
-                yield one
+        for operation in program.computations.get(name, ()):
+            if operation.opcode == "fusion":
+                yield from _inside(program, operation)
+            elif operation.opcode not in _NO_WORK:
+                yield operation

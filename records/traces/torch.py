@@ -111,44 +111,44 @@ class TorchRecording:
     @property
     def device(self) -> str:
         """Return gpu if any event ran on one, otherwise cpu."""
-        return "gpu" if any(seen.category in DEVICE for events in self.threads.values() for seen in events) else "cpu"
+        return "gpu" if any(event.category in DEVICE for events in self.threads.values() for event in events) else "cpu"
 
 
 def read(path: Path) -> TorchRecording:
     """Read a file. Raises `TraceError`."""
-    found = TorchRecording()
+    recording = TorchRecording()
     names: dict[str, str] = {}
     for member, value in kineto.members(path):
         try:
             if member == kineto.EVENTS:
-                _take(found, value, names)
+                _take(recording, value, names)
             elif member == "baseTimeNanoseconds":
-                found.base_ns = int(value)
+                recording.base_ns = int(value)
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
             raise TraceError(f"{path}: {member} has an invalid value: {error!r}; record it again") from error
-    return found
+    return recording
 
 
-def _take(found: TorchRecording, event: dict[str, Any], names: dict[str, str]) -> None:
+def _take(recording: TorchRecording, event: dict[str, Any], names: dict[str, str]) -> None:
     """Add an event, if it is of a known kind."""
     phase = event.get("ph")
     if phase == "X":
         if (category := category_of(event)) in KEPT:
-            _keep(found, {**event, "cat": category}, names)
+            _keep(recording, {**event, "cat": category}, names)
         else:
-            found.others[str(category)] += 1
+            recording.others[str(category)] += 1
     elif phase in ("s", "f") and event.get("cat") in FLOWS:
-        ends = found.flows.setdefault((event["cat"], event["id"]), [None, None])
+        ends = recording.flows.setdefault((event["cat"], event["id"]), [None, None])
         ends[phase == "f"] = ((event["pid"], event["tid"]), round(event["ts"] * 1000))
 
 
-def _keep(found: TorchRecording, event: dict[str, Any], names: dict[str, str]) -> None:
+def _keep(recording: TorchRecording, event: dict[str, Any], names: dict[str, str]) -> None:
     args = event.get("args") or {}
     # One string object per distinct name.
     name = names.setdefault(event["name"], event["name"])
     start_ns = round(event["ts"] * 1000)
     if name.startswith(CLOCK):
-        found.clocks.append((start_ns, int(name.removeprefix(CLOCK))))
+        recording.clocks.append((start_ns, int(name.removeprefix(CLOCK))))
         return
     # The end is rounded, not the duration, so that nested events do not cross. By a device's clock, an event may end
     # before it began.
@@ -156,8 +156,8 @@ def _keep(found: TorchRecording, event: dict[str, Any], names: dict[str, str]) -
     sequence, correlation = args.get("Sequence number", _NO_NUMBER), args.get("correlation", _NO_NUMBER)
     external, category = args.get("External id", _NO_NUMBER), names.setdefault(event["cat"], event["cat"])
     of_device = (_whole(args.get("stream")), _whole(args.get("bytes"))) if category in DEVICE else ()
-    seen = KinetoEvent(start_ns, duration_ns, name, category, sequence, correlation, external, *of_device)
-    found.threads.setdefault((event["pid"], event["tid"]), []).append(seen)
+    kineto_event = KinetoEvent(start_ns, duration_ns, name, category, sequence, correlation, external, *of_device)
+    recording.threads.setdefault((event["pid"], event["tid"]), []).append(kineto_event)
 
 
 def _whole(value: Any) -> int | None:
@@ -184,28 +184,28 @@ class Making:
     def track(self, place: Place, kind: TrackKind) -> Track:
         """Return the track of a kind for a thread or stream; creates it if necessary."""
         if (place, kind) not in self.tracks:
-            lane = sum(other is kind for _, other in self.tracks)
+            lane = sum(other_kind is kind for _, other_kind in self.tracks)
             self.tracks[place, kind] = Track(self.worker, kind, lane)
         return self.tracks[place, kind]
 
-    def stream(self, place: Place, kind: TrackKind, seen: KinetoEvent) -> Track:
+    def stream(self, place: Place, kind: TrackKind, event: KinetoEvent) -> Track:
         """Return the track of an event of a stream: a further one if it overlaps with the previous event.
 
         Kernels of a CUDA graph, and those of programmatic dependent launch, overlap.
         """
         also = 0
-        while self.reached.get((place, kind, also), seen.start_ns) > seen.start_ns:
+        while self.reached.get((place, kind, also), event.start_ns) > event.start_ns:
             also += 1
-        self.reached[place, kind, also] = seen.start_ns + seen.duration_ns
+        self.reached[place, kind, also] = event.start_ns + event.duration_ns
         track = self.track((*place, also) if also else place, kind)
         if self.streams.setdefault(place, track) != track:
-            self.elsewhere[place, seen.start_ns] = track
+            self.elsewhere[place, event.start_ns] = track
         return track
 
     def step_at(self, at_ns: int) -> int | None:
         """Return the marked step at a time, None outside of all."""
-        at = bisect_right(self.steps, at_ns, key=lambda step: step[0]) - 1
-        return self.steps[at][2] if at >= 0 and at_ns < self.steps[at][1] else None
+        index = bisect_right(self.steps, at_ns, key=lambda step: step[0]) - 1
+        return self.steps[index][2] if index >= 0 and at_ns < self.steps[index][1] else None
 
     def step_until(self, at_ns: int) -> int | None:
         """Return the marked step of a time, to which the time between it and the step before also belongs."""
@@ -225,86 +225,90 @@ def spans(recording: TorchRecording, worker: int) -> tuple[list[Span], list[Flow
     if making.gpu:
         making.steps = sorted(_steps(recording))
     making.gone_back = {
-        seen.sequence
+        event.sequence
         for events in recording.threads.values()
-        for seen in events
-        if seen.sequence != _NO_NUMBER and seen.name.startswith(BACKWARD)
+        for event in events
+        if event.sequence != _NO_NUMBER and event.name.startswith(BACKWARD)
     }
-    found: list[Span] = []
-    for place in sorted(recording.threads, key=lambda one: _order(recording.threads[one])):
+    all_spans: list[Span] = []
+    for place in sorted(recording.threads, key=lambda thread: _order(recording.threads[thread])):
         events = recording.threads[place]
         # In the order of nesting: the event that begins first, or the longest of several, is the outer one.
-        events.sort(key=lambda seen: (seen.start_ns, -seen.duration_ns))
-        found += _on_device(making, place, events) if events[0].category in DEVICE else _on_host(making, place, events)
-    return found, list(_flows(recording, making))
+        events.sort(key=lambda event: (event.start_ns, -event.duration_ns))
+        all_spans += (
+            _on_device(making, place, events) if events[0].category in DEVICE else _on_host(making, place, events)
+        )
+    return all_spans, list(_flows(recording, making))
 
 
 def _order(events: list[KinetoEvent]) -> tuple[bool, bool, int]:
     """Sort streams after threads, and threads with only backward passes after those with their layers."""
     on_device = events[0].category in DEVICE
-    only_back = not any(seen.name.startswith(MARK) for seen in events) and any(
-        seen.name.startswith(BACKWARD) for seen in events
+    only_back = not any(event.name.startswith(MARK) for event in events) and any(
+        event.name.startswith(BACKWARD) for event in events
     )
-    return on_device, only_back, min(seen.start_ns for seen in events)
+    return on_device, only_back, min(event.start_ns for event in events)
 
 
 def _on_host(making: Making, place: Place, events: list[KinetoEvent]) -> Iterator[Span]:
     stack = [OUTSIDE]
-    follows = making.steps if not any(_step_of(seen) for seen in events) else []
-    for seen in events:
-        while stack[-1].end_ns <= seen.start_ns and len(stack) > 1:
+    follows = making.steps if not any(_step_of(event) for event in events) else []
+    for event in events:
+        while stack[-1].end_ns <= event.start_ns and len(stack) > 1:
             stack.pop()
         if follows and len(stack) == 1:
-            stack[0] = OUTSIDE._replace(step=making.step_at(seen.start_ns))
+            stack[0] = OUTSIDE._replace(step=making.step_at(event.start_ns))
         # The clocks of two sources, such as a runtime's call and its operator, may differ slightly.
-        end_ns = min(seen.start_ns + seen.duration_ns, stack[-1].end_ns)
-        around = within(making, seen, stack[-1], end_ns)
+        end_ns = min(event.start_ns + event.duration_ns, stack[-1].end_ns)
+        around = within(making, event, stack[-1], end_ns)
         stack.append(around)
-        if seen.correlation != _NO_NUMBER:
-            making.launched[seen.correlation] = around
-            making.launched_ns[seen.correlation] = seen.start_ns
-        if making.gpu and seen.external != _NO_NUMBER and seen.category in OPERATORS:
-            making.operators[seen.external] = around
-        if kind := _kind(making, seen):
+        if event.correlation != _NO_NUMBER:
+            making.launched[event.correlation] = around
+            making.launched_ns[event.correlation] = event.start_ns
+        if making.gpu and event.external != _NO_NUMBER and event.category in OPERATORS:
+            making.operators[event.external] = around
+        if kind := _kind(making, event):
             track = making.track(place, kind)
-            name, layer = _shown(seen.name), around.layer
-            yield Span(track, name, name, seen.start_ns, end_ns - seen.start_ns, around.phase, layer, around.step)
+            name, layer = _shown(event.name), around.layer
+            yield Span(track, name, name, event.start_ns, end_ns - event.start_ns, around.phase, layer, around.step)
 
 
-def within(making: Making, seen: NamedEvent, outer: Context, end_ns: int) -> Context:
+def within(making: Making, event: NamedEvent, outer: Context, end_ns: int) -> Context:
     """Return the context within an event."""
-    if seen.category in ANNOTATIONS:
-        return _annotated(seen.name, outer, end_ns)
-    if seen.category not in OPERATORS:
+    if event.category in ANNOTATIONS:
+        return _annotated(event.name, outer, end_ns)
+    if event.category not in OPERATORS:
         return outer._replace(end_ns=end_ns)
     phase, layer = outer.phase, outer.layer
-    if seen.name.startswith(BACKWARD):
-        phase, layer = Phase.BACKWARD, making.layers.get(seen.sequence, outer.layer)
-    elif seen.name.startswith(COLLECTIVES):
+    if event.name.startswith(BACKWARD):
+        phase, layer = Phase.BACKWARD, making.layers.get(event.sequence, outer.layer)
+    elif event.name.startswith(COLLECTIVES):
         phase = Phase.COMMUNICATION
-    elif seen.sequence != _NO_NUMBER and phase is not Phase.BACKWARD:
+    elif event.sequence != _NO_NUMBER and phase is not Phase.BACKWARD:
         # The last operator that begins with a number is the one with that number in the backward pass.
-        making.layers[seen.sequence] = layer
-        if phase is None and seen.sequence in making.gone_back:
+        making.layers[event.sequence] = layer
+        if phase is None and event.sequence in making.gone_back:
             phase = Phase.FORWARD
-    return Context(end_ns, phase, layer, outer.step, seen.name)
+    return Context(end_ns, phase, layer, outer.step, event.name)
 
 
 def _leave_out_unfinished(recording: TorchRecording) -> str | None:
     """Remove the mark of a last step in which the profiler stopped; return what to say about it, None without one."""
-    launched = {seen.correlation for events in recording.threads.values() for seen in events if seen.category in DEVICE}
+    launched = {
+        event.correlation for events in recording.threads.values() for event in events if event.category in DEVICE
+    }
     for events in recording.threads.values():
-        marks = sorted((seen for seen in events if _step_of(seen) is not None), key=lambda seen: seen.start_ns)
+        marks = sorted((event for event in events if _step_of(event) is not None), key=lambda event: event.start_ns)
         operations: list[list[str]] = [[] for _ in marks]
         missing = [0] * len(marks)
-        for seen in sorted(events, key=lambda seen: seen.start_ns) if len(marks) > 1 else ():
-            at = bisect_right(marks, seen.start_ns, key=lambda mark: mark.start_ns) - 1
-            if at < 0 or seen.start_ns >= marks[at].start_ns + marks[at].duration_ns:
+        for event in sorted(events, key=lambda event: event.start_ns) if len(marks) > 1 else ():
+            index = bisect_right(marks, event.start_ns, key=lambda mark: mark.start_ns) - 1
+            if index < 0 or event.start_ns >= marks[index].start_ns + marks[index].duration_ns:
                 continue
-            if seen.category in OPERATORS:
-                operations[at].append(seen.name)
-            elif launched and "LaunchKernel" in seen.name:
-                missing[at] += seen.correlation not in launched
+            if event.category in OPERATORS:
+                operations[index].append(event.name)
+            elif launched and "LaunchKernel" in event.name:
+                missing[index] += event.correlation not in launched
         if is_unfinished(operations) or (missing and missing[-1] and not any(missing[:-1])):
             last = marks[-1]
             events.remove(last)
@@ -317,7 +321,7 @@ def _notes(recording: TorchRecording) -> Iterator[str]:
     """Yield sentences about what the file does not say, or what this program does not read."""
     if text := unread(recording.others, has_device=recording.device != "cpu"):
         yield text
-    names = {seen.name for events in recording.threads.values() for seen in events}
+    names = {event.name for events in recording.threads.values() for event in events}
     libraries = {name.partition(":")[0] for name in names if name.startswith(LAUNCHED)}
     if libraries and recording.device == "cpu":
         yield (
@@ -329,14 +333,14 @@ def _notes(recording: TorchRecording) -> Iterator[str]:
 def _steps(recording: TorchRecording) -> Iterator[Step]:
     """Yield the marked steps of all threads."""
     for events in recording.threads.values():
-        for seen in events:
-            if (number := _step_of(seen)) is not None:
-                yield seen.start_ns, seen.start_ns + seen.duration_ns, number
+        for event in events:
+            if (number := _step_of(event)) is not None:
+                yield event.start_ns, event.start_ns + event.duration_ns, number
 
 
-def _step_of(seen: KinetoEvent) -> int | None:
+def _step_of(event: KinetoEvent) -> int | None:
     """Return the number of the step that an event marks, None for other events; PyTorch's own count from 0."""
-    return step_in(seen.name) if seen.category in ANNOTATIONS else None
+    return step_in(event.name) if event.category in ANNOTATIONS else None
 
 
 def step_in(name: str) -> int | None:
@@ -354,9 +358,11 @@ def _annotated(name: str, outer: Context, end_ns: int) -> Context:
     if name.startswith(PHASE):
         return inner._replace(phase=Phase(name.removeprefix(PHASE)))
     if name.startswith(LAYER):
-        own = name.removeprefix(LAYER)
+        layer_name = name.removeprefix(LAYER)
         # A layer that is called again in the backward pass, to recompute its output, still belongs to that pass.
-        return inner._replace(phase=inner.phase or Phase.FORWARD, layer=f"{inner.layer}/{own}" if inner.layer else own)
+        return inner._replace(
+            phase=inner.phase or Phase.FORWARD, layer=f"{inner.layer}/{layer_name}" if inner.layer else layer_name
+        )
     if name.startswith(OPTIMIZER):
         return inner._replace(phase=Phase.UPDATE)
     if name.startswith(COLLECTIVES):
@@ -364,18 +370,18 @@ def _annotated(name: str, outer: Context, end_ns: int) -> Context:
     return inner
 
 
-def _kind(making: Making, seen: KinetoEvent) -> TrackKind | None:
+def _kind(making: Making, event: KinetoEvent) -> TrackKind | None:
     """Return the kind of track that shows an event of a thread."""
-    if seen.category in OPERATORS:
+    if event.category in OPERATORS:
         return TrackKind.HOST if making.gpu else TrackKind.COMPUTE
-    if seen.category in RUNTIME:
+    if event.category in RUNTIME:
         return TrackKind.HOST
-    if seen.name.startswith((STEP, PROFILER_STEP)):
+    if event.name.startswith((STEP, PROFILER_STEP)):
         return TrackKind.STEPS
-    if seen.name.startswith(f"{PHASE}{Phase.INPUT}"):
+    if event.name.startswith(f"{PHASE}{Phase.INPUT}"):
         return TrackKind.INPUT
-    if seen.name.startswith(COLLECTIVES):
-        return TrackKind.HOST if making.gpu or seen.name.startswith(LAUNCHED) else TrackKind.COMMUNICATION
+    if event.name.startswith(COLLECTIVES):
+        return TrackKind.HOST if making.gpu or event.name.startswith(LAUNCHED) else TrackKind.COMMUNICATION
     return TrackKind.LAYERS
 
 
@@ -389,22 +395,22 @@ def _shown(name: str) -> str:
 
 def _on_device(making: Making, place: Place, events: list[KinetoEvent]) -> Iterator[Span]:
     """Return a stream's spans."""
-    for seen in events:
-        around = making.launched.get(seen.correlation) or making.operators.get(seen.external, OUTSIDE)
-        kind, operator, phase = TrackKind.COMPUTE, around.operator or seen.name, around.phase
-        if is_collective(seen.name):
-            kind, operator, phase = TrackKind.COMMUNICATION, seen.name, Phase.COMMUNICATION
-        elif copy := copy_of(seen.name):
+    for event in events:
+        around = making.launched.get(event.correlation) or making.operators.get(event.external, OUTSIDE)
+        kind, operator, phase = TrackKind.COMPUTE, around.operator or event.name, around.phase
+        if is_collective(event.name):
+            kind, operator, phase = TrackKind.COMMUNICATION, event.name, Phase.COMMUNICATION
+        elif copy := copy_of(event.name):
             kind, operator = TrackKind.COPY, copy
         if making.steps and around.step is None and making.launched:
-            launched_ns = making.launched_ns.get(seen.correlation)
+            launched_ns = making.launched_ns.get(event.correlation)
             step = None if launched_ns is None else making.step_until(launched_ns)
             around = around._replace(step=step)
             kind = TrackKind.OUTSIDE if step is None else kind
-        track = making.stream(place, kind, seen)
+        track = making.stream(place, kind, event)
         yield Span(
-            *(track, seen.name, operator, seen.start_ns, seen.duration_ns, phase, around.layer, around.step),
-            *(seen.stream, seen.size_bytes, _whole(seen.correlation)),
+            *(track, event.name, operator, event.start_ns, event.duration_ns, phase, around.layer, around.step),
+            *(event.stream, event.size_bytes, _whole(event.correlation)),
         )
 
 

@@ -85,10 +85,12 @@ def measure(matrix: str | Path | Mapping[str, Any], options: RunOptions, seams: 
     try:
         values = made_from_values() if isinstance(matrix, Mapping) else nullcontext()
         with as_runner_errors(), values:
-            done = measured_matrix(_request(matrix, options, seams), display)
+            finished_run = measured_matrix(_request(matrix, options, seams), display)
     except Interrupted as stopped:  # a loop that goes on after a `RunnerError` must not go on after Ctrl-C
         raise KeyboardInterrupt(str(stopped)) from stopped
-    return of_stored(StoredRun(done.run.folder.resolve()), done.found)  # also found from another working folder
+    return of_stored(
+        StoredRun(finished_run.run.folder.resolve()), finished_run.found
+    )  # also found from another working folder
 
 
 def _request(matrix: str | Path | Mapping[str, Any], options: RunOptions, seams: Seams) -> RunRequest:
@@ -96,13 +98,13 @@ def _request(matrix: str | Path | Mapping[str, Any], options: RunOptions, seams:
     budget_s = options.get("budget_s")
     if budget_s is not None and (problem := FILE_RULES["budget"].problem(budget_s)):
         raise UsageError(f"--budget: {problem}")
-    given = _executor_options(_mapping("executor_options", options.get("executor_options", {})))
+    executor_options = _executor_options(_mapping("executor_options", options.get("executor_options", {})))
     return RunRequest(
         command=("keras_matrix.run",),
         choice=_choice(matrix, _overrides(options)),
         results=as_path("run: results", options.get("results", DEFAULT_RESULTS)),
-        executors=_executors(options.get("executor", registry.DEFAULT), given, seams),
-        memory_bytes=given.get("memory"),
+        executors=_executors(options.get("executor", registry.DEFAULT), executor_options, seams),
+        memory_bytes=executor_options.get("memory"),
         budget_s=budget_s,
         new=options.get("new", False),
         seams=seams,
@@ -119,24 +121,27 @@ def _overrides(options: RunOptions) -> Overrides:
     return Overrides(backends, filters, settings, options.get("repeats"))
 
 
-def _executors(name: str, given: Mapping[str, Any], seams: Seams) -> registry.Executors:
+def _executors(name: str, executor_options: Mapping[str, Any], seams: Seams) -> registry.Executors:
     _check_names("--executor", [name], registry.ENTRIES)
-    return registry.chosen(name, given.get("start"), given, seams.engine)
+    return registry.chosen(name, executor_options.get("start"), executor_options, seams.engine)
 
 
-def _executor_options(given: Mapping[str, str | int]) -> dict[str, Any]:
+def _executor_options(executor_options: Mapping[str, str | int]) -> dict[str, Any]:
     """Return the options of executors, sizes in bytes as the command line reads them. Raises `UsageError`."""
     options = {option.name: option for entry in registry.ENTRIES.values() for option in entry.options}
-    _check_names("executor_options", given, ("start", *options))
+    _check_names("executor_options", executor_options, ("start", *options))
     sizes = {name: option.flag for name, option in options.items() if option.is_size}
-    return {name: size_bytes(sizes[name], str(value)) if name in sizes else value for name, value in given.items()}
+    return {
+        name: size_bytes(sizes[name], str(value)) if name in sizes else value
+        for name, value in executor_options.items()
+    }
 
 
-def _check_names(what: str, names: Iterable[str], known: Collection[str]) -> None:
+def _check_names(option: str, names: Iterable[str], allowed: Collection[str]) -> None:
     """Refuse a name that is not known. Raises `UsageError`."""
     for name in names:
-        if name not in known:
-            raise UsageError(f"{what}: must be one of {', '.join(known)}, got {name!r}{near(str(name), known)}")
+        if name not in allowed:
+            raise UsageError(f"{option}: must be one of {', '.join(allowed)}, got {name!r}{near(str(name), allowed)}")
 
 
 def _several(name: str, values: Sequence[str]) -> tuple[str, ...]:
@@ -180,20 +185,20 @@ def load(path: str | Path = "results", *more: str | Path) -> Run:
     Raises `UsageError` if a path has no run or the runs do not fit, `StoreError` if its files cannot be read.
     """
     with as_runner_errors():
-        found = [_stored(as_path("load", one)) for one in (path, *more)]
-        return _merged(found) if more else of_stored(found[0])
+        runs = [_stored(as_path("load", location)) for location in (path, *more)]
+        return _merged(runs) if more else of_stored(runs[0])
 
 
-def of_stored(run: StoredRun, found: Findings | None = None) -> Run:
+def of_stored(run: StoredRun, run_findings: Findings | None = None) -> Run:
     """Return a stored run; with its findings, if they were computed already."""
 
     def read() -> Findings:
         with as_runner_errors():
-            return found or read_table(run)
+            return run_findings or read_table(run)
 
-    def pending(found: Findings) -> int:
+    def pending(run_findings: Findings) -> int:
         with as_runner_errors():
-            return pending_of(found.about, found.records)
+            return pending_of(run_findings.about, run_findings.records)
 
     def write(page: Path | None) -> Path:
         with as_runner_errors():
@@ -241,4 +246,4 @@ def _merged(runs: list[StoredRun]) -> Run:
         return table.page
 
     folders = tuple(names[name].folder for name in merged.merge.run_ids)
-    return Run(RunSource(folders, lambda: merged.found, lambda found: merging.pending_of_all(merged), write))
+    return Run(RunSource(folders, lambda: merged.found, lambda run_findings: merging.pending_of_all(merged), write))

@@ -31,13 +31,13 @@ LIBRARIES = ("pandas", "polars")
 PLAIN = "dict"
 
 
-def as_path(what: str, value: object) -> Path:
+def as_path(call: str, value: object) -> Path:
     """Return a path that was given as a text or a path. Raises `UsageError` for anything else."""
     if isinstance(value, str | os.PathLike):
         return Path(value).expanduser()
-    several = isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(one, str) for one in value)
-    advice = f"; give them one by one: {what}({', '.join(map(repr, value))})" if several and what == "load" else ""  # type: ignore[call-overload]
-    raise UsageError(f"{what}: must be a path, got {value!r:.60} ({type(value).__name__}){advice}")
+    several = isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(part, str) for part in value)
+    advice = f"; give them one by one: {call}({', '.join(map(repr, value))})" if several and call == "load" else ""  # type: ignore[call-overload]
+    raise UsageError(f"{call}: must be a path, got {value!r:.60} ({type(value).__name__}){advice}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Run:
     @cached_property
     def unread(self) -> dict[str, str]:
         """Why a file cannot be used, by its path in the results folder. No figure is computed from these files."""
-        return {one.file: one.reason for one in self._found.run_context.unread}
+        return {unread_file.file: unread_file.reason for unread_file in self._found.run_context.unread}
 
     def to_frame(self, library: str | None = None) -> Any:
         """Return the cells as a table with a row for each cell.
@@ -123,8 +123,11 @@ class Run:
         counts += [f"{self.pending} pending"] * bool(self.pending)
         lines = [f"<Run {' + '.join(self.run_ids)}: {len(self.cells)} cells; processes: {', '.join(counts) or 'none'}>"]
         lines += [self.answer.text] * (len(self.comparisons) > 1)
-        for one in self.comparisons[:SHOWN]:
-            lines += [f"{one.name}: {one.verdict} [{one.same_work}]", *(f"  caveat: {text}" for text in one.caveats)]
+        for comparison in self.comparisons[:SHOWN]:
+            lines += [
+                f"{comparison.name}: {comparison.verdict} [{comparison.same_work}]",
+                *(f"  caveat: {text}" for text in comparison.caveats),
+            ]
         if len(self.comparisons) > SHOWN:
             lines.append(f"and {len(self.comparisons) - SHOWN} more: .comparisons")
         lines += [f"not read: {file}: {reason}" for file, reason in self.unread.items()]
@@ -145,14 +148,16 @@ def frame(cells: Sequence[Cell], library: str | None) -> Any:
     if library is None:
         library = next((name for name in LIBRARIES if find_spec(name)), PLAIN)
     if library not in (*LIBRARIES, PLAIN):
-        known = (*LIBRARIES, PLAIN)
-        raise UsageError(f"to_frame: must be one of {', '.join(known)}, got {library!r}{near(str(library), known)}")
-    found = columns(cells)
+        libraries = (*LIBRARIES, PLAIN)
+        raise UsageError(
+            f"to_frame: must be one of {', '.join(libraries)}, got {library!r}{near(str(library), libraries)}"
+        )
+    column_values = columns(cells)
     if library == PLAIN:
-        return found
+        return column_values
     try:
-        made = import_module(library).DataFrame(found)
+        data_frame = import_module(library).DataFrame(column_values)
     except ImportError as error:
         advice = f"install it with: pip install {library}"
         raise UsageError(f"to_frame: {library} cannot be imported ({error}); {advice}") from error
-    return made
+    return data_frame

@@ -65,8 +65,8 @@ def held_batches(pipeline: InputPipeline, steps: int) -> list[Batch]:
     first = pipeline.in_memory(1)
     size_bytes = _size_bytes(first)
     count = max(LEAST_HELD, min(pipeline.batches_per_pass or steps, HELD_BYTES // max(1, size_bytes)))
-    wanted = min(count, steps)
-    return [*first] if wanted == 1 else [*pipeline.in_memory(wanted)]
+    batch_count = min(count, steps)
+    return [*first] if batch_count == 1 else [*pipeline.in_memory(batch_count)]
 
 
 def _size_bytes(part: Any) -> int:

@@ -127,8 +127,8 @@ def _report(job: Job, error: Exception) -> None:
 def report_of(error: Exception, job: Job) -> tuple[str, str]:
     """Return the name of an error and its message; of unreadable data, however it is wrapped, its own line first."""
     text = message_of(error, job)
-    if found := _DATA_ERROR_LINE.search(text):
-        return DATA_ERROR, f"{found[1].rstrip()}\n{text}"
+    if match := _DATA_ERROR_LINE.search(text):
+        return DATA_ERROR, f"{match[1].rstrip()}\n{text}"
     kind = type(error)
     return f"{kind.__module__}.{kind.__qualname__}", text
 
@@ -145,8 +145,8 @@ def message_of(error: Exception, job: Job) -> str:
         text = error.msg or type(error).__name__
     if isinstance(error, FileNotFoundError) and _is_relative(error):
         text += f"; a cell runs in a folder of its own: use Path(__file__).parent / {error.filename!r}"
-    line, newline, rest = text.partition("\n")
-    return f"{line[:LINE_LIMIT]} ({place}){newline}{rest}"
+    line, newline, remainder = text.partition("\n")
+    return f"{line[:LINE_LIMIT]} ({place}){newline}{remainder}"
 
 
 def _is_relative(error: FileNotFoundError) -> bool:
@@ -160,16 +160,16 @@ def _place(error: Exception, job: Job) -> str | None:
     places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename is not None:
         places.append((error.filename, error.lineno))
-    own = _workload_files(job)
-    found = [f"{_host_path(path, job)}:{line}" for path, line in places if _is_users(path, job, own)]
-    return found[-1] if found else None
+    workload_files = _workload_files(job)
+    user_places = [f"{_host_path(path, job)}:{line}" for path, line in places if _is_users(path, job, workload_files)]
+    return user_places[-1] if user_places else None
 
 
-def _is_users(path: str, job: Job, own: tuple[str, ...]) -> bool:
+def _is_users(path: str, job: Job, workload_files: tuple[str, ...]) -> bool:
     if path.startswith((f"{keras_matrix.__path__[0]}/", f"{job.folder}/")):
         return False
     in_roots = any(path.startswith(f"{root}/") for root in job.import_roots)
-    return path.startswith(own) or (in_roots and not any(folder in path for folder in INSTALLED))
+    return path.startswith(workload_files) or (in_roots and not any(folder in path for folder in INSTALLED))
 
 
 def _workload_files(job: Job) -> tuple[str, ...]:

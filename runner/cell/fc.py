@@ -170,11 +170,11 @@ def namespaces_for(problem: spec.FcProblem, named: str) -> tuple[str, ...]:
     """Return the network namespaces of a problem's workers, from those in `named`. Raises `Unsupported`."""
     if problem.network == spec.LOCAL or problem.workers == 1:
         return ()
-    found = network.parse(named)
-    if fault := network.network_problem(found, problem.network, problem.workers):
+    parsed_network = network.parse(named)
+    if fault := network.network_problem(parsed_network, problem.network, problem.workers):
         raise Unsupported(fault)
-    assert found is not None
-    return found.namespaces[: problem.workers]
+    assert parsed_network is not None
+    return parsed_network.namespaces[: problem.workers]
 
 
 def _communication(worker_group: WorkerGroup, times: Times, steps: int) -> tuple[Communication | None, str | None]:

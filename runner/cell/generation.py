@@ -53,7 +53,7 @@ def generation(job: Job, built: Built, adapter: BackendAdapter, batch: Batch) ->
     prompt, longest = lengths(job.settings)
     shape = building.shape_of_model(job.settings.workload, built.model)
     weights = stored_bytes(built.model.backbone.weights)
-    found = Generation(
+    figures = Generation(
         prompt_length=prompt,
         max_length=longest,
         weight_bytes=weights,
@@ -62,12 +62,12 @@ def generation(job: Job, built: Built, adapter: BackendAdapter, batch: Batch) ->
         last_level_cache_bytes=_caches(job),
     )
     if job.settings.implementation != KERAS:  # the loop is over the Keras model: its figures are those of another cell
-        return found
+        return figures
     try:
-        return _with_own_loop(found, job, built, (adapter, batch))
+        return _with_own_loop(figures, job, built, (adapter, batch))
     except Exception as error:  # noqa: BLE001 - of a backend or of KerasHub: these figures alone are missing
         print(f"our own loop was not timed: {type(error).__name__}: {error}", file=sys.stderr)
-        return replace(found, problem=in_a_line(error)[:200])
+        return replace(figures, problem=in_a_line(error)[:200])
 
 
 def _without_prompts(job: Job, model: Any) -> Generation:
@@ -80,25 +80,25 @@ def _caches(job: Job) -> int | None:
     return cache_bytes() if job.settings.device == "cpu" else None
 
 
-def _with_own_loop(found: Generation, job: Job, built: Built, on: tuple[BackendAdapter, Batch]) -> Generation:
+def _with_own_loop(figures: Generation, job: Job, built: Built, on: tuple[BackendAdapter, Batch]) -> Generation:
     adapter, batch = on
     tokens = np.asarray(batch[0]["token_ids"])
-    own = OwnLoop(adapter, built.model, lengths(job.settings)[0]).timed(tokens)
-    theirs = generated(built.model, batch[0])["token_ids"]
+    own_times = OwnLoop(adapter, built.model, lengths(job.settings)[0]).timed(tokens)
+    keras_tokens = generated(built.model, batch[0])["token_ids"]
     if job.repeat == OTHER_MODELS_REPEAT:
-        found = replace(
-            found,
+        figures = replace(
+            figures,
             overhead_time_s=_overhead(job, built, adapter, tokens).quantile(50),
             unquantised_time_s=_unquantised(job, built, adapter, tokens),
         )
     return replace(
-        found,
-        own_prefill_time_s=median(own.prefills_s),
-        own_time_to_first_token_s=median(own.first_tokens_s),
-        own_token_time_p50_s=own.quantile(50),
-        own_token_time_p99_s=own.quantile(99),
-        own_token_time_mean_s=fmean(map(fmean, own.steps_s)),
-        own_tokens_agree=bool(np.array_equal(own.tokens, theirs)),
+        figures,
+        own_prefill_time_s=median(own_times.prefills_s),
+        own_time_to_first_token_s=median(own_times.first_tokens_s),
+        own_token_time_p50_s=own_times.quantile(50),
+        own_token_time_p99_s=own_times.quantile(99),
+        own_token_time_mean_s=fmean(map(fmean, own_times.steps_s)),
+        own_tokens_agree=bool(np.array_equal(own_times.tokens, keras_tokens)),
     )
 
 
@@ -151,14 +151,20 @@ class OwnLoop:
 
     def timed(self, tokens: NDArray[np.int32]) -> OwnTimes:
         """Continue a batch of prompts, padded to `max_length`; the first pass, which compiles, is left out."""
-        positions = [ops.convert_to_tensor(at, "int32") for at in range(self._prompt_length, tokens.shape[1])]
+        positions = [
+            ops.convert_to_tensor(position, "int32") for position in range(self._prompt_length, tokens.shape[1])
+        ]
         self._one_pass(tokens, positions)
         begun_s = monotonic()
         self._one_pass(tokens, positions)
         passes = min(MOST_PASSES, max(LEAST_PASSES, math.ceil(ENOUGH_S / max(monotonic() - begun_s, 1e-6))))
         settle()
-        found = [self._one_pass(tokens, positions) for _ in range(passes)]
-        return OwnTimes([one[0] for one in found], [one[1] for one in found], found[-1][2])
+        timed_passes = [self._one_pass(tokens, positions) for _ in range(passes)]
+        return OwnTimes(
+            [timed_pass[0] for timed_pass in timed_passes],
+            [timed_pass[1] for timed_pass in timed_passes],
+            timed_passes[-1][2],
+        )
 
     def _one_pass(
         self, tokens: NDArray[np.int32], positions: list[Any]
@@ -169,10 +175,10 @@ class OwnLoop:
         self._adapter.wait(cache)
         prefill_s = monotonic() - begun_s
         out = tokens.copy()
-        for at, position in enumerate(positions, start=self._prompt_length):
+        for index, position in enumerate(positions, start=self._prompt_length):
             begun_s = monotonic()
             cache, sequence, token = self._step(cache, sequence, position)
-            out[:, at] = ops.convert_to_numpy(token)
+            out[:, index] = ops.convert_to_numpy(token)
             times_s.append(monotonic() - begun_s)
         return prefill_s, times_s, out
 
@@ -217,10 +223,10 @@ def check_generates(built: Built, settings: Settings, adapter: BackendAdapter) -
             f"precision: KerasHub's generate() {reason}, on {settings.backend} in {settings.precision}; set another "
             "precision, or exclude the backend"
         )
-    asked = settings.jit if settings.jit != "auto" else True if settings.league == "matched" else None
-    if asked is not None and adapter.generates_compiled(built.model) != (asked and not settings.eager):
-        does = "always compiles" if not asked else "does not compile"
+    requested_jit = settings.jit if settings.jit != "auto" else True if settings.league == "matched" else None
+    if requested_jit is not None and adapter.generates_compiled(built.model) != (requested_jit and not settings.eager):
+        does = "always compiles" if not requested_jit else "does not compile"
         raise Unsupported(
-            f"jit: KerasHub {does} generate() on {settings.backend}, got {str(asked).lower()}; set jit: auto and "
-            "league: as_shipped, or exclude the backend"
+            f"jit: KerasHub {does} generate() on {settings.backend}, got {str(requested_jit).lower()}; set jit: auto "
+            "and league: as_shipped, or exclude the backend"
         )

@@ -84,14 +84,16 @@ class StepTraining(Training):
 
     def deviation(self) -> float | None:
         batches = make_batches(self._built, self._job.settings, CHECKED_STEPS)
-        return largest_deviation(self.model, self._start, self._make, [self._adapter.resident(one) for one in batches])
+        return largest_deviation(
+            self.model, self._start, self._make, [self._adapter.resident(batch) for batch in batches]
+        )
 
     def _make(self) -> Rung:
         settings, model = self._job.settings, self.model
         compiled = Compiled(bool(model.jit_compile) and not model.run_eagerly, bool(model.run_eagerly))
         makers = twins.load(settings.backend).rungs(model, settings.workload, compiled, settings.seed)
-        made: Rung = makers[settings.implementation]()
-        return made
+        rung: Rung = makers[settings.implementation]()
+        return rung
 
     def _undivided(self, batches: Sequence[Batch]) -> Feeder:
         placed = [self._adapter.resident(batch) for batch in batches]
@@ -153,7 +155,7 @@ class StartValues:
         """Build the model's optimizer, and copy all values to the host."""
         model.optimizer.build(model.trainable_variables)
         variables = [*model.variables, *model.optimizer.variables]
-        return StartValues(variables, [np.array(keras.ops.convert_to_numpy(one)) for one in variables])
+        return StartValues(variables, [np.array(keras.ops.convert_to_numpy(variable)) for variable in variables])
 
     def restore(self) -> None:
         """Set the variables to these values."""
@@ -179,28 +181,28 @@ def largest_deviation(model: Any, start: StartValues, make: Callable[[], Rung], 
     return compared_losses(_losses(make(), batches), expected)
 
 
-def compared_losses(found: Sequence[float], expected: Sequence[float]) -> float:
+def compared_losses(actual: Sequence[float], expected: Sequence[float]) -> float:
     """Return the largest relative deviation of these losses. Raises `WorkMismatch` for one beyond its limit. Pure."""
     deviations = []
-    for step, (own, keras_loss) in enumerate(zip(found, expected, strict=True), start=1):
-        deviation = abs(own - keras_loss) / max(abs(own), abs(keras_loss), 1e-30)
+    for step, (own_loss, keras_loss) in enumerate(zip(actual, expected, strict=True), start=1):
+        deviation = abs(own_loss - keras_loss) / max(abs(own_loss), abs(keras_loss), 1e-30)
         limit = FIRST_LOSS_LIMIT if step == 1 else LOSSES_LIMIT
         if not (math.isfinite(deviation) and deviation <= limit):
             raise WorkMismatch(
                 f"implementation: it trains differently from Keras: from the same weights, with dropout off, the loss "
-                f"of step {step} is {own:.7g} and Keras's {keras_loss:.7g}, further apart than {limit:g} of it"
+                f"of step {step} is {own_loss:.7g} and Keras's {keras_loss:.7g}, further apart than {limit:g} of it"
             )
         deviations.append(deviation)
     return max(deviations)
 
 
 def _losses(rung: Rung, batches: Sequence[Batch]) -> list[float]:
-    found = []
+    losses = []
     for batch in batches:
         rung.begin_epoch()
         rung.step(batch)
-        found.append(rung.end_epoch()["loss"])
-    return found
+        losses.append(rung.end_epoch()["loss"])
+    return losses
 
 
 def lower_rate(model: Any) -> None:
@@ -235,9 +237,9 @@ class NativeGenerating(Generating):
         """Return how far its tokens' logits are from Keras's largest. Raises `WorkMismatch` for other tokens."""
         settings = self._job.settings
         [batch] = self._placed(make_batches(self._built, settings, 1))
-        found, expected = self._call(batch[0]), generated(self.model, batch[0])["token_ids"]
+        actual, expected = self._call(batch[0]), generated(self.model, batch[0])["token_ids"]
         limit = TIE_OF_TF32 if self._adapter.tf32() else TIE
-        return compared_tokens(found, expected, lengths(settings)[0], self._logits, limit)
+        return compared_tokens(actual, expected, lengths(settings)[0], self._logits, limit)
 
     def _call(self, inputs: Any) -> Any:
         return self._continue(inputs["token_ids"])
@@ -250,7 +252,7 @@ class NativeGenerating(Generating):
 
 
 def compared_tokens(
-    found: Tokens,
+    actual: Tokens,
     expected: Tokens,
     prompt_length: int,
     logits_of: Callable[[Tokens], NDArray[np.float32]],
@@ -261,19 +263,19 @@ def compared_tokens(
     Rows that differ are judged by the logits that Keras has after each of their tokens, those of `logits_of`. Raises
     `WorkMismatch` for a token whose logit is further from the largest than the limit, and for another prompt.
     """
-    if found.shape != expected.shape or not np.array_equal(found[:, :prompt_length], expected[:, :prompt_length]):
+    if actual.shape != expected.shape or not np.array_equal(actual[:, :prompt_length], expected[:, :prompt_length]):
         raise WorkMismatch("implementation: it changes the prompts that it continues, or their number or length")
     largest = 0.0
-    for row in np.flatnonzero((found != expected).any(axis=1)):
-        logits, own = logits_of(found[row])[prompt_length - 1 : -1], found[row, prompt_length:]
-        best, at = logits.argmax(axis=1), np.arange(len(own))
-        shares = (logits[at, best] - logits[at, own]) / np.abs(logits).max(axis=1)
+    for row in np.flatnonzero((actual != expected).any(axis=1)):
+        logits, own_tokens = logits_of(actual[row])[prompt_length - 1 : -1], actual[row, prompt_length:]
+        best, indices = logits.argmax(axis=1), np.arange(len(own_tokens))
+        shares = (logits[indices, best] - logits[indices, own_tokens]) / np.abs(logits).max(axis=1)
         if (wrong := np.flatnonzero(~(shares <= limit))).size:
             first = int(wrong[0])
             raise WorkMismatch(
                 f"implementation: it generates other tokens than Keras: from the same weights and prompts, token "
-                f"{prompt_length + first + 1} of sequence {row + 1} is {own[first]}, but Keras's {best[first]}, whose "
-                f"logit is larger by {shares[first]:.3g} of the largest, more than {limit:g}"
+                f"{prompt_length + first + 1} of sequence {row + 1} is {own_tokens[first]}, but Keras's {best[first]}, "
+                f"whose logit is larger by {shares[first]:.3g} of the largest, more than {limit:g}"
             )
         largest = max(largest, float(shares.max()))
     return largest

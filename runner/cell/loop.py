@@ -97,13 +97,13 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
         steps is then prepared while they are computed, as later ones are.
         """
         model = self.model
-        step, left = model.train_function, self._stretch.lead_in // model.steps_per_execution
+        step, steps_left = model.train_function, self._stretch.lead_in // model.steps_per_execution
 
         def counted(*arguments: Any) -> Any:
-            nonlocal left
+            nonlocal steps_left
             outputs = step(*arguments)
-            left -= 1
-            if not left:
+            steps_left -= 1
+            if not steps_left:
                 model.train_function = step
                 self._start_with(outputs)
             return outputs

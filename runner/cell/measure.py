@@ -103,7 +103,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     device = prove(adapter, settings)
     options = process_options(adapter)
     begun_s = monotonic()
-    built, own = _built(job, adapter)
+    built, overridden = _built(job, adapter)
     applied_settings, own_options = applied(built, settings)
     job = job_as_resolved(job, applied_settings)
     adapter.check(job.settings)
@@ -137,7 +137,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
         learning=learning,
         memory=used,
         versions=found_versions(adapter),
-        work=counted(work, adapter, own, first[0]),
+        work=counted(work, adapter, overridden, first[0]),
         input=input_use(built.pipeline, job, work),
         data_notes=list(built.pipeline.notes) if built.pipeline else [],
         replicas=replicas,
@@ -155,11 +155,11 @@ def _built(job: Job, adapter: BackendAdapter) -> tuple[Built, list[str]]:
         built = load_workload(job, memory.free_bytes(job.settings, adapter))
     check_backend(job.settings.backend)
     leave_copies(pid)
-    own = own_methods(built.model, job.settings.phase)
-    check_trains(built.model, job.settings.phase, own)
+    overridden = own_methods(built.model, job.settings.phase)
+    check_trains(built.model, job.settings.phase, overridden)
     check_remat(built.model, job.settings)
-    check_workload(job.settings, group, own)
-    return planted(built, job), own
+    check_workload(job.settings, group, overridden)
+    return planted(built, job), overridden
 
 
 def _used_memory(allocated: Allocated) -> Memory:
@@ -186,10 +186,10 @@ def _work_of(settings: Settings) -> type[Training | Predicting]:
     return PipedTraining if settings.feed == PIPELINE else Training
 
 
-def counted(work: Training | Predicting, adapter: BackendAdapter, own: list[str], batch: Batch) -> WorkDone:
+def counted(work: Training | Predicting, adapter: BackendAdapter, overridden: list[str], batch: Batch) -> WorkDone:
     """Return the work that the process did, with the current weights and the model's platforms."""
     work.finish()
-    return work.ledger.work_done(work.model, own, platforms_of(adapter, work.model, adapter.resident(batch)[0]))
+    return work.ledger.work_done(work.model, overridden, platforms_of(adapter, work.model, adapter.resident(batch)[0]))
 
 
 def saved(job: Job, built: Built, result: CellResult) -> CellResult:
@@ -210,10 +210,10 @@ def saved(job: Job, built: Built, result: CellResult) -> CellResult:
 
 
 def with_further_steps(
-    job: Job, group: DeviceGroup, work: Training | Predicting, done: tuple[CellResult, Batch]
+    job: Job, group: DeviceGroup, work: Training | Predicting, result_and_batch: tuple[CellResult, Batch]
 ) -> CellResult:
     """Return the result with what needs further steps: they come after everything timed, and may spoil the model."""
-    result, batch = done
+    result, batch = result_and_batch
     result = tried_at_high_rate(work, result)
     result = with_received_samples(job, work, result, batch)
     result = with_communication(job, group, work, result)
@@ -233,13 +233,17 @@ def with_received_samples(job: Job, work: Training | Predicting, result: CellRes
 
     The figures are published before: that step is not compiled, and may need more memory and time.
     """
-    done = result.work
-    if done is None or job.settings.phase != FIT or (done.samples_per_step and not done.own_methods):
+    counted_work = result.work
+    if (
+        counted_work is None
+        or job.settings.phase != FIT
+        or (counted_work.samples_per_step and not counted_work.own_methods)
+    ):
         return result
     if (result.times.step_time_s or 0.0) > LONGEST_STEP_S:
         return result
     write_result(job, replace(result, samples_unseen=SEEING))
-    return replace(result, work=replace(done, received_samples=work.received_samples(batch)))
+    return replace(result, work=replace(counted_work, received_samples=work.received_samples(batch)))
 
 
 def with_communication(job: Job, group: DeviceGroup, work: Training | Predicting, result: CellResult) -> CellResult:
@@ -275,9 +279,9 @@ def with_deviation(work: Training | Predicting, result: CellResult) -> CellResul
     return replace(result, resolved=replace(result.resolved, implementation_deviation=deviation))
 
 
-def check_trains(model: Any, phase: str, own: list[str]) -> None:
+def check_trains(model: Any, phase: str, overridden: list[str]) -> None:
     """Raise ValueError for a model that cannot be trained as Keras trains it."""
-    if phase == "fit" and model.optimizer is None and not own:
+    if phase == "fit" and model.optimizer is None and not overridden:
         raise ValueError(
             "optimizer: the model is compiled without one, so that fit cannot train it; compile it with an optimizer, "
             "or set phase: predict"
@@ -393,8 +397,8 @@ def _with_tf32(resolved: Resolved, settings: Settings, adapter: BackendAdapter, 
     """Return the record's part with the results of the TF32 probes on a GPU; unchanged if no probe had a result."""
     if settings.device != "gpu":
         return resolved
-    found: dict[str, Any] = tf32_of(adapter, jit)
-    return resolved if all(value is None for value in found.values()) else replace(resolved, **found)
+    answers: dict[str, Any] = tf32_of(adapter, jit)
+    return resolved if all(value is None for value in answers.values()) else replace(resolved, **answers)
 
 
 def resolved_of(settings: Settings, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
@@ -429,7 +433,7 @@ def found_versions(adapter: BackendAdapter) -> dict[str, str]:
 
     They are what the modules state: a nightly wheel has another distribution, a checkout none.
     """
-    found = {"python": platform.python_version(), **adapter.versions()}
-    found |= {"keras": keras.__version__, "numpy": np.__version__}
+    versions = {"python": platform.python_version(), **adapter.versions()}
+    versions |= {"keras": keras.__version__, "numpy": np.__version__}
     hub = getattr(sys.modules.get("keras_hub"), "__version__", None)
-    return found if hub is None else {**found, KERAS_HUB: hub}
+    return versions if hub is None else {**versions, KERAS_HUB: hub}

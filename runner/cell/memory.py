@@ -37,5 +37,5 @@ def free_bytes(settings: Settings, adapter: BackendAdapter) -> int | None:
 
 
 def _status(name: str) -> int | None:
-    found = stated_bytes(ProcTree(), "/proc/self/status", name)
-    return found if isinstance(found, int) else None
+    stated = stated_bytes(ProcTree(), "/proc/self/status", name)
+    return stated if isinstance(stated, int) else None

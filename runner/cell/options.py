@@ -67,22 +67,22 @@ def applied(built: Built, settings: Settings) -> tuple[Settings, list[str]]:
     model = built.model
     for name in MADE_BY_KERAS:
         setattr(model, name, None)
-    own: list[str] = []
+    own_options: list[str] = []
     if settings.leaves("steps_per_execution"):
-        own += [f"steps_per_execution={model.steps_per_execution}"] if model.steps_per_execution != 1 else []
+        own_options += [f"steps_per_execution={model.steps_per_execution}"] if model.steps_per_execution != 1 else []
     else:
         model.steps_per_execution = settings.steps_per_execution
     if settings.leaves("eager"):
-        own += ["run_eagerly=True"] if model.run_eagerly else []
+        own_options += ["run_eagerly=True"] if model.run_eagerly else []
     elif model.run_eagerly != settings.eager:
         model.run_eagerly = settings.eager
         model._jit_compile = None  # Keras resolves it again: run_eagerly had disabled it
-    own += _compile(model, settings)
+    own_options += _compile(model, settings)
     _accumulate(model, settings)
     resolved = replace(settings, steps_per_execution=int(model.steps_per_execution), eager=bool(model.run_eagerly))
     if settings.leaves("samples") and built.available_samples is not None:
         resolved = replace(resolved, samples=built.available_samples)
-    return _with_input(resolved, built.pipeline), own
+    return _with_input(resolved, built.pipeline), own_options
 
 
 def _with_input(settings: Settings, pipeline: InputPipeline | None) -> Settings:
@@ -129,16 +129,16 @@ def _accumulate(model: Any, settings: Settings) -> None:
 
     Raises ValueError for an optimizer whose variables exist: those that accumulate are made with them.
     """
-    wanted = settings.gradient_accumulation_steps
-    if wanted == 1 or accumulated_steps(model) == wanted:
+    accumulation_steps = settings.gradient_accumulation_steps
+    if accumulation_steps == 1 or accumulated_steps(model) == accumulation_steps:
         return
     optimizer = inner_optimizer(model.optimizer)
     if getattr(optimizer, "built", True):
         raise ValueError(
             "gradient_accumulation_steps: the workload's optimizer is built already, and Keras adds no accumulators "
-            f"then; do not train in build(), or give the optimizer gradient_accumulation_steps={wanted}"
+            f"then; do not train in build(), or give the optimizer gradient_accumulation_steps={accumulation_steps}"
         )
-    optimizer.gradient_accumulation_steps = wanted
+    optimizer.gradient_accumulation_steps = accumulation_steps
 
 
 def job_as_resolved(job: Job, settings: Settings) -> Job:
@@ -157,7 +157,7 @@ def job_as_resolved(job: Job, settings: Settings) -> Job:
 def process_options(adapter: BackendAdapter) -> dict[str, str]:
     """Return the options of Keras and of the backend that hold for the entire process, as text."""
     config = keras.config
-    found = {
+    options = {
         "floatx": config.floatx(),
         "dtype_policy": config.dtype_policy().name,
         "epsilon": config.epsilon(),
@@ -166,7 +166,7 @@ def process_options(adapter: BackendAdapter) -> dict[str, str]:
         "keras.utils.set_random_seed": _seed(),
         **adapter.process_options(),
     }
-    return {name: str(value) for name, value in found.items()}
+    return {name: str(value) for name, value in options.items()}
 
 
 def changed_options(before: Mapping[str, str], after: Mapping[str, str], seed: int) -> list[str]:
@@ -195,8 +195,8 @@ def layer_policies(model: Any) -> list[str]:
     A map of policies, as quantised models of KerasHub have, is a policy without a name.
     """
     layers = model._flatten_layers(include_self=True)
-    own = (layer for layer in layers if layer._trainable_variables or layer._non_trainable_variables)
-    return sorted({layer.dtype_policy.name or type(layer.dtype_policy).__name__ for layer in own})
+    with_variables = (layer for layer in layers if layer._trainable_variables or layer._non_trainable_variables)
+    return sorted({layer.dtype_policy.name or type(layer.dtype_policy).__name__ for layer in with_variables})
 
 
 def weight_dtypes(model: Any) -> list[str]:
@@ -212,7 +212,7 @@ def stored_dtype(variable: Any) -> str:
 
 def stored_bytes(variables: Iterable[Any]) -> int:
     """Return the size of variables as they are stored."""
-    return sum(int(np.prod(one.shape)) * np.dtype(stored_dtype(one)).itemsize for one in variables)
+    return sum(int(np.prod(variable.shape)) * np.dtype(stored_dtype(variable)).itemsize for variable in variables)
 
 
 def itemsize_of(dtype: str) -> int:

@@ -100,11 +100,11 @@ def load_weights(model: Any, path: Path) -> str:
     with np.load(path) as stored:
         arrays = [stored[name] for name in sorted(stored.files)]
     shapes = [array.shape for array in arrays]
-    wanted = [tuple(weight.shape) for weight in model.weights]
-    if shapes != wanted:
-        unlike = [(i, pair) for i, pair in enumerate(zip(shapes, wanted, strict=False)) if pair[0] != pair[1]]
-        where = f"; the first that differs is number {unlike[0][0]}: {unlike[0][1]}" if unlike else ""
-        raise ValueError(f"parity: the model has {len(wanted)} weights, the file {len(shapes)}{where}")
+    model_shapes = [tuple(weight.shape) for weight in model.weights]
+    if shapes != model_shapes:
+        unlike = [(i, pair) for i, pair in enumerate(zip(shapes, model_shapes, strict=False)) if pair[0] != pair[1]]
+        difference_text = f"; the first that differs is number {unlike[0][0]}: {unlike[0][1]}" if unlike else ""
+        raise ValueError(f"parity: the model has {len(model_shapes)} weights, the file {len(shapes)}{difference_text}")
     model.set_weights(arrays)
     return content_hash(_bytes(arrays))
 
@@ -200,7 +200,7 @@ def _fit(job: Job, built: Built, adapter: BackendAdapter, sha256: str) -> Parity
     model, group = built.model, adapter.group
     batches = make_batches(built, job.settings, steps_of_pass(job.settings))
     group.prepare(model)
-    feeder = group.feeder(batches, lambda own: lambda needed: counted_feed(own, adapter.lookahead))
+    feeder = group.feeder(batches, lambda own_batches: lambda needed: counted_feed(own_batches, adapter.lookahead))
     states: list[list[Array]] = []
 
     def note(epoch: int) -> None:
@@ -212,7 +212,7 @@ def _fit(job: Job, built: Built, adapter: BackendAdapter, sha256: str) -> Parity
     note(2 if len(states) == 1 else 0)
     arrays = {f"update.{i}": after - before for i, (before, after) in enumerate(zip(*states, strict=True))}
     np.savez(Path(job.folder) / ARRAYS_NAME, **arrays)
-    losses = [one.get("loss") for one in log.logs]
+    losses = [epoch_logs.get("loss") for epoch_logs in log.logs]
     replicas = group.replicas(model, batches[0])
     return replace(ParityOutput(job.nonce, sha256, _weights(model, states[0]), losses), replicas=replicas)
 
@@ -356,11 +356,11 @@ def _watch_float32(note: Note, correct: bool) -> None:
             note(Operation.FLOAT32_LAYERS)
         return cast(x, dtype)
 
-    def noting_create(layer: Any, *rest: Any, dtype: Any = None, **named: Any) -> None:
+    def noting_create(layer: Any, *arguments: Any, dtype: Any = None, **named: Any) -> None:
         if dtype is not None and keras.dtype_policies.get(dtype).name == "float32" and _asked_by_keras_hub():
             note(Operation.FLOAT32_LAYERS)
             dtype = "float64" if correct else dtype
-        create(layer, *rest, dtype=dtype, **named)
+        create(layer, *arguments, dtype=dtype, **named)
 
     keras.ops.cast, keras.layers.Layer.__init__ = noting_cast, noting_create
 
@@ -383,10 +383,10 @@ def _in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def exact(*args: Any, **named: Any) -> Any:
-        given = signature.bind(*args, **named)
-        if _name(given.arguments.get("dtype")) == "float32" and _asked_by_keras_hub():
-            given.arguments["dtype"] = "float64"
-        return function(*given.args, **given.kwargs)
+        bound = signature.bind(*args, **named)
+        if _name(bound.arguments.get("dtype")) == "float32" and _asked_by_keras_hub():
+            bound.arguments["dtype"] = "float64"
+        return function(*bound.args, **bound.kwargs)
 
     return exact
 
@@ -422,8 +422,8 @@ def _keep_python_floats() -> None:
     def exact_cast(x: Any, dtype: Any, name: str | None = None) -> Any:
         return cast(tf.constant(x, tf.float64) if isinstance(x, float) else x, dtype, name)
 
-    def exact_convert(value: Any, dtype: Any = None, *rest: Any, **named: Any) -> Any:
-        return convert(value, tf.float64 if dtype is None and isinstance(value, float) else dtype, *rest, **named)
+    def exact_convert(value: Any, dtype: Any = None, *arguments: Any, **named: Any) -> Any:
+        return convert(value, tf.float64 if dtype is None and isinstance(value, float) else dtype, *arguments, **named)
 
     tf.cast, tf.convert_to_tensor = exact_cast, exact_convert
 

@@ -117,12 +117,12 @@ def _send(connection: socket.socket, message: dict[str, Any]) -> None:
         leave(0)
 
 
-def _connected(where: str) -> socket.socket:
+def _connected(address: str) -> socket.socket:
     """Return the connection to the runner: an inherited descriptor, or in a container the path of a socket."""
-    if where.isdecimal():
-        return socket.socket(fileno=int(where))
+    if address.isdecimal():
+        return socket.socket(fileno=int(address))
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.connect(where)
+    connection.connect(address)
     return connection
 
 

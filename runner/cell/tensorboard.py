@@ -46,9 +46,9 @@ def write(job: Job, describe: Callable[[], str] | None, run: Callable[[int], Non
 def _written(job: Job, problems: Sequence[str], part: str, write_it: Callable[[], None]) -> list[str]:
     """Write one part; return its problem. Problems are stored before and after, in case the process ends."""
     _store(job, [*problems, f"{part}: {ENDED}"])
-    found = _tried(part, write_it)
-    _store(job, [*problems, *found])
-    return found
+    new_problems = _tried(part, write_it)
+    _store(job, [*problems, *new_problems])
+    return new_problems
 
 
 def _store(job: Job, problems: Sequence[str]) -> None:

@@ -61,12 +61,12 @@ def own_methods(model: Any, phase: str) -> list[str]:
 
     Of `generate` none: only workloads of the catalog can, and Keras has no such method.
     """
-    found = []
+    overridden = []
     for name in _PHASE_METHODS.get(phase, ()):
         replaced = name in vars(model) and name not in MADE_BY_KERAS
         if replaced or getattr(type(model), name, None) is not _KERAS_METHODS[name]:
-            found.append(name)
-    return found
+            overridden.append(name)
+    return overridden
 
 
 @dataclass(slots=True)
@@ -157,8 +157,10 @@ class WeightChecksums:
     def of(model: Any) -> WeightChecksums:
         """Return the current checksums; one variable at a time is copied to the host."""
         inner = inner_optimizer(model.optimizer)
-        own = [one for one in getattr(inner, "variables", ()) if one is not update_counter(inner)]
-        return WeightChecksums(_checksums(model.trainable_variables), _checksums(own))
+        optimizer_variables = [
+            variable for variable in getattr(inner, "variables", ()) if variable is not update_counter(inner)
+        ]
+        return WeightChecksums(_checksums(model.trainable_variables), _checksums(optimizer_variables))
 
     def changed_since(self, before: WeightChecksums) -> int:
         """Return how many trainable weights differ."""
@@ -180,9 +182,9 @@ class Ledger:
         """Return whether the epochs changed neither a weight nor the optimizer's own variables."""
         return self.before is not None and self.before == self.after
 
-    def work_done(self, model: Any, own: list[str], platforms: tuple[Iterable[str], Iterable[str]]) -> WorkDone:
-        """Return the work; `own` are the model's own methods, `platforms` those of its weights and its output."""
-        measured = next((one for one in self.stretches if one.name == "epochs"), None)
+    def work_done(self, model: Any, overrides: list[str], platforms: tuple[Iterable[str], Iterable[str]]) -> WorkDone:
+        """Return the work; `overrides` are the model's own methods, `platforms` those of its weights and its output."""
+        measured = next((stretch for stretch in self.stretches if stretch.name == "epochs"), None)
         changed = state = None
         if self.before is not None and self.after is not None:
             changed = self.after.changed_since(self.before)
@@ -198,7 +200,7 @@ class Ledger:
             optimizer_state_changed=state,
             changed_at_high_rate=self.changed_at_high_rate,
             optimizer_replaced=self.optimizer_replaced,
-            own_methods=own,
+            own_methods=overrides,
             weight_platforms=sorted(platforms[0]),
             output_platforms=sorted(platforms[1]),
         )
@@ -253,15 +255,15 @@ def _skipped(optimizer: Any, counts: tuple[int, int], scales: tuple[float | None
 
 
 def _per_step(stretch: WorkStretch | None, counts: Sequence[int | None]) -> float | None:
-    known = [count for count in counts if count is not None]
-    if stretch is None or not known or len(known) < len(counts):
+    known_counts = [count for count in counts if count is not None]
+    if stretch is None or not known_counts or len(known_counts) < len(counts):
         return None
-    return sum(known) / (len(known) * stretch.steps)
+    return sum(known_counts) / (len(known_counts) * stretch.steps)
 
 
 def _with_skipped(stretch: WorkStretch) -> list[int | None]:
     pairs = zip(stretch.updates, stretch.skipped_updates, strict=True)
-    return [None if made is None else made + skipped for made, skipped in pairs]
+    return [None if updates is None else updates + skipped for updates, skipped in pairs]
 
 
 def _integer(variable: Any) -> int | None:
@@ -269,7 +271,7 @@ def _integer(variable: Any) -> int | None:
 
 
 def _checksums(variables: Iterable[Any]) -> list[int]:
-    arrays: Iterable[Any] = (np.ascontiguousarray(_to_numpy(one)) for one in variables)
+    arrays: Iterable[Any] = (np.ascontiguousarray(_to_numpy(variable)) for variable in variables)
     return [zlib.crc32(array.reshape(-1).view(np.uint8)) for array in arrays]
 
 
@@ -290,12 +292,12 @@ def work_done(job: Job, built: Built, batch: Batch) -> dict[str, Any]:
 def _optimizer(optimizer: Any) -> dict[str, Any]:
     from keras_matrix.models.flops.counting import slots
 
-    found = slots(optimizer)
+    optimizer_slots = slots(optimizer)
     return {
         "optimizer": type(optimizer).__name__,
         "learning_rate": _first_rate(optimizer),
-        "optimizer_slots": len(found),
-        "optimizer_slot_bytes": stored_bytes(found),
+        "optimizer_slots": len(optimizer_slots),
+        "optimizer_slot_bytes": stored_bytes(optimizer_slots),
     }
 
 
@@ -338,10 +340,10 @@ class Received:
         shapes = [self._shape_of(array) for array in arrays]
         if None in shapes:
             self._unknown = True
-        known = [shape for shape in shapes if shape]
+        known_shapes = [shape for shape in shapes if shape]
         key = id(layer)
-        self._rows[key] = self._rows.get(key, 0) + max((shape[0] for shape in known), default=0)
-        self._elements[key] = self._elements.get(key, 0) + sum(map(math.prod, known))
+        self._rows[key] = self._rows.get(key, 0) + max((shape[0] for shape in known_shapes), default=0)
+        self._elements[key] = self._elements.get(key, 0) + sum(map(math.prod, known_shapes))
 
     def samples(self, batch_size: int, elements: int) -> int | None:
         """Return how many samples of a batch, whose inputs have so many numbers, a layer received; None if unknown."""

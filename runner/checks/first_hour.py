@@ -111,12 +111,14 @@ def _found(check: Callable[[Hour], StepResult], hour: Hour) -> StepResult:
 
 def _repeated(check: Callable[[Hour], StepResult], hour: Hour) -> StepResult:
     """Return the first result that is as expected; without one the last, after `MOST_MEASUREMENTS`."""
-    found = check(hour)
+    step_result = check(hour)
     count = 1
-    while found.outcome is StepOutcome.FAILED and count < MOST_MEASUREMENTS:
+    while step_result.outcome is StepOutcome.FAILED and count < MOST_MEASUREMENTS:
         hour.forget()
-        found, count = check(hour), count + 1
-    return found if count == 1 else replace(found, summary=f"{found.summary} (measured {count} times)")
+        step_result, count = check(hour), count + 1
+    return (
+        step_result if count == 1 else replace(step_result, summary=f"{step_result.summary} (measured {count} times)")
+    )
 
 
 def small_cell(hour: Hour) -> StepResult:
@@ -169,13 +171,13 @@ def resident_feed(hour: Hour) -> StepResult:
 
 def share_in_steps(spans: Iterable[neutral.Span]) -> float:
     """Return the share of a device's operations that are assigned to a step; 0 without operations."""
-    steps = [one.step is not None for one in spans if one.track.kind is neutral.TrackKind.COMPUTE]
+    steps = [span.step is not None for span in spans if span.track.kind is neutral.TrackKind.COMPUTE]
     return sum(steps) / len(steps) if steps else 0.0
 
 
 def copies_to_device(spans: Iterable[neutral.Span]) -> Iterator[tuple[str, int | None]]:
     """Yield name and bytes of each copy from the host to a device within a step."""
-    return ((one.name, one.size_bytes) for one in spans if one.op == neutral.TO_DEVICE and one.step is not None)
+    return ((span.name, span.size_bytes) for span in spans if span.op == neutral.TO_DEVICE and span.step is not None)
 
 
 def precision(hour: Hour) -> StepResult:
@@ -190,8 +192,8 @@ def known_allocation(hour: Hour) -> StepResult:
     """Measure a small model with and without ballast."""
     size = hour.of(BALLAST_MIB)
     entry = {"workload": f"{WORKLOADS}:ballast", "params": {"megabytes": [1, 1 + size]}, "steps_per_epoch": 20}
-    found = hour.target.measure(entry)
-    small, large = sorted(found.records, key=lambda record: int(record.settings.params["megabytes"]))
+    measured = hour.target.measure(entry)
+    small, large = sorted(measured.records, key=lambda record: int(record.settings.params["megabytes"]))
     before, after = _peak_bytes(small, hour.device), _peak_bytes(large, hour.device)
     grown = None if before is None or after is None else after - before
     return allocated(size << 20, grown, _driver_bytes(large))
@@ -201,9 +203,9 @@ def peaks(hour: Hour) -> StepResult:
     """Measure the peaks of this backend on this device, and look up the device's data sheet."""
     settings = probe_settings(hour.target.backend, hour.device)
     answer = hour.probe.ask("keras_matrix.runner.cell.peaks", order_for(settings, Effort()), settings, PROBE_LIMIT_S)
-    found = decode(PeakAnswer, answer, "answer")
-    model = found.device.model if found.device else None
-    return against_datasheet(found.gemms, found.streams, datasheet(model))
+    peak_answer = decode(PeakAnswer, answer, "answer")
+    model = peak_answer.device.model if peak_answer.device else None
+    return against_datasheet(peak_answer.gemms, peak_answer.streams, datasheet(model))
 
 
 def locked_clocks(hour: Hour) -> StepResult:
@@ -229,7 +231,7 @@ def pinned_autotuning(hour: Hour) -> StepResult:
     entry = {"workload": "cifar10_cnn", "autotune": "pinned", "jit": True, "repeats": 2, "steps_per_epoch": 20}
     records = hour.target.measure(entry).records
     if any(record.times.first_step_time_s is None for record in records):
-        return StepResult(StepOutcome.FAILED, "; ".join(f"{one.status}: {one.reason}" for one in records))
+        return StepResult(StepOutcome.FAILED, "; ".join(f"{record.status}: {record.reason}" for record in records))
     first, second = (records[number].times.first_step_time_s or 0.0 for number in (0, 1))
     text = f"first steps took {first:.1f} s and {second:.1f} s"
     return StepResult(
@@ -288,11 +290,11 @@ def _answered(hour: Hour) -> ProbeAnswer:
 
 def _traced(hour: Hour) -> tuple[Record, Any]:
     products = _measured_products(hour)
-    found = list(stored_traces(products.run, products.records))
-    if not found:
-        problems = [one.trace.problem for one in products.records if one.trace and one.trace.problem]
+    traces = list(stored_traces(products.run, products.records))
+    if not traces:
+        problems = [record.trace.problem for record in products.records if record.trace and record.trace.problem]
         raise NotMeasured("; ".join(problems) or "no trace was recorded")
-    return found[0]
+    return traces[0]
 
 
 def _epoch_time_s(record: Record) -> float:
@@ -356,16 +358,16 @@ def doubled(short_s: float, long_s: float) -> StepResult:
     return StepResult(within(ratio, TWICE), text, figures={"short_s": short_s, "long_s": long_s})
 
 
-def synchronised(found: ProbeAnswer, device: str) -> StepResult:
+def synchronised(probe_answer: ProbeAnswer, device: str) -> StepResult:
     """Judge whether a barrier waits: calls return before the work is done, and reading afterwards takes no time."""
-    figures = {"called_s": found.called_s, "waited_s": found.waited_s, "read_s": found.read_s}
+    figures = {"called_s": probe_answer.called_s, "waited_s": probe_answer.waited_s, "read_s": probe_answer.read_s}
     text = (
-        f"the calls returned after {found.called_s:.4f} s, the barrier after {found.waited_s:.4f} s; "
-        f"reading the result took {found.read_s:.4f} s more"
+        f"the calls returned after {probe_answer.called_s:.4f} s, the barrier after {probe_answer.waited_s:.4f} s; "
+        f"reading the result took {probe_answer.read_s:.4f} s more"
     )
-    if found.read_s > READ_SHARE * found.waited_s:
+    if probe_answer.read_s > READ_SHARE * probe_answer.waited_s:
         return StepResult(StepOutcome.FAILED, f"{text}: the barrier did not wait for the device", figures=figures)
-    if found.called_s <= ASYNCHRONOUS * found.waited_s:
+    if probe_answer.called_s <= ASYNCHRONOUS * probe_answer.waited_s:
         return StepResult(StepOutcome.OK, text, figures=figures)
     if device == "cpu":
         return StepResult(StepOutcome.NOT_RUN, f"{text}: on this CPU the calls do the work themselves", figures=figures)
@@ -424,8 +426,8 @@ def allocated(wanted_bytes: int, grown_bytes: int | None, pools_bytes: Mapping[s
 
 def against_datasheet(gemms: Iterable[Gemm], streams: Iterable[Stream], sheet: Datasheet | None) -> StepResult:
     """Compare the peaks that a backend reached on its device with those that the device's maker states."""
-    rates = {one.precision: one.flop_per_s.best for one in gemms}
-    memory = max((one.byte_per_s.best for one in streams), default=None)
+    rates = {gemm.precision: gemm.flop_per_s.best for gemm in gemms}
+    memory = max((stream.byte_per_s.best for stream in streams), default=None)
     figures = {"flop_per_s": rates, "byte_per_s": memory}
     if sheet is None:
         measured = [f"{name} {rate / TERA:.3g} TFLOP/s" for name, rate in rates.items()]
@@ -444,29 +446,32 @@ def against_datasheet(gemms: Iterable[Gemm], streams: Iterable[Stream], sheet: D
 
 def clocks_constant(clocks_hz: Sequence[int | None]) -> StepResult:
     """Judge the clocks at the ends of the epochs of a cell with locked clocks."""
-    known = [clock for clock in clocks_hz if clock is not None]
-    if not known:
+    known_clocks_hz = [clock for clock in clocks_hz if clock is not None]
+    if not known_clocks_hz:
         return StepResult(StepOutcome.FAILED, "the driver reports no clock")
-    scatter = (max(known) - min(known)) / max(known)
-    text = f"{min(known) / 1e6:,.0f} to {max(known) / 1e6:,.0f} MHz at {len(known)} ends of epochs"
+    scatter = (max(known_clocks_hz) - min(known_clocks_hz)) / max(known_clocks_hz)
+    text = (
+        f"{min(known_clocks_hz) / 1e6:,.0f} to {max(known_clocks_hz) / 1e6:,.0f} MHz at {len(known_clocks_hz)} ends "
+        "of epochs"
+    )
     outcome = StepOutcome.OK if scatter <= CLOCK_SCATTER else StepOutcome.FAILED
     return StepResult(outcome, text, figures={"clocks_hz": list(clocks_hz)})
 
 
 def energy_agrees(energies_j: Sequence[float | None], times_s: Sequence[float], power_w: float | None) -> StepResult:
     """Compare the counted energy of epochs with the mean of the power sampled in them."""
-    known = [(energy, time) for energy, time in zip(energies_j, times_s, strict=False) if energy is not None]
-    if not known or power_w is None:
+    known_pairs = [(energy, time) for energy, time in zip(energies_j, times_s, strict=False) if energy is not None]
+    if not known_pairs or power_w is None:
         return StepResult(StepOutcome.FAILED, "the driver reports no energy, or no power")
-    counted_w = fmean(energy / time for energy, time in known)
+    counted_w = fmean(energy / time for energy, time in known_pairs)
     ratio = counted_w / power_w
     text = f"{counted_w:.0f} W by the energy counter, {power_w:.0f} W by sampled power: {ratio:.2f}"
     return StepResult(within(ratio, ENERGY), text, figures={"counted_w": counted_w, "sampled_w": power_w})
 
 
-def ended_with(status: str, wanted: str, reason: str | None) -> StepResult:
+def ended_with(status: str, expected: str, reason: str | None) -> StepResult:
     """Compare a status with the one that a check provokes."""
-    outcome = StepOutcome.OK if status == wanted else StepOutcome.FAILED
+    outcome = StepOutcome.OK if status == expected else StepOutcome.FAILED
     return StepResult(outcome, f"{status}: {reason or 'no reason'}", figures={"status": status})
 
 

@@ -53,9 +53,9 @@ class Done:
     exit_code: int = 1
 
 
-def exit_code(done: Sequence[Done]) -> int:
+def exit_code(done_steps: Sequence[Done]) -> int:
     """Return 0 if all steps were as expected; 2 or 3 if an essential command exited so; else 1."""
-    failed = [one for one in done if one.found.outcome is StepOutcome.FAILED]
+    failed = [done_step for done_step in done_steps if done_step.found.outcome is StepOutcome.FAILED]
     return failed[0].exit_code if failed else 0
 
 
@@ -70,8 +70,8 @@ class Report:
     @property
     def title(self) -> str:
         """A sentence with the number of steps that were as expected."""
-        ran = [one for one in self.done if one.found.outcome is not StepOutcome.NOT_RUN]
-        good = sum(one.found.outcome is StepOutcome.OK for one in ran)
+        ran = [done_step for done_step in self.done if done_step.found.outcome is not StepOutcome.NOT_RUN]
+        good = sum(done_step.found.outcome is StepOutcome.OK for done_step in ran)
         text = f"A first hour on {self.subject}: {good} of {len(ran)} steps as expected"
         skipped = len(self.done) - len(ran)
         return f"{text}, {skipped} could not run" if skipped else text
@@ -83,20 +83,28 @@ class Report:
     def parts(self) -> list[str]:
         """Return the paragraphs, headings and tables of the report."""
         parts = [f"# {self.title}", table(("", ""), list(self.about.items())), "## Steps", self._steps()]
-        if details := [f"- {one.name}: {cell(line)}" for one in self.done for line in one.found.details]:
+        if details := [
+            f"- {done_step.name}: {cell(line)}" for done_step in self.done for line in done_step.found.details
+        ]:
             parts += ["## Details", "\n".join(details)]
         return parts
 
     def json(self) -> str:
         """Return the report as a JSON document."""
-        steps = [asdict(one) for one in self.done]
+        steps = [asdict(done_step) for done_step in self.done]
         document = {"version": VERSION, "subject": self.subject, "title": self.title, "about": dict(self.about)}
         return json.dumps({**document, "steps": steps}, indent=1, allow_nan=False) + "\n"
 
     def _steps(self) -> str:
         rows = [
-            (one.name, str(one.found.outcome), f"{one.duration_s:.1f} s", one.expected, one.found.summary)
-            for one in self.done
+            (
+                done_step.name,
+                str(done_step.found.outcome),
+                f"{done_step.duration_s:.1f} s",
+                done_step.expected,
+                done_step.found.summary,
+            )
+            for done_step in self.done
         ]
         return table(("step", "outcome", "time", "expected", "found"), rows)
 
@@ -105,12 +113,14 @@ def read(document: Mapping[str, Any]) -> Report:
     """Return the report from its JSON document. Raises KeyError, TypeError or ValueError for an invalid one."""
     if document["version"] != VERSION:
         raise ValueError(f"version: must be {VERSION}, got {document['version']!r}")
-    done = []
+    done_steps = []
     for step in document["steps"]:
-        found = step["found"]
-        typed = StepResult(**(found | {"outcome": StepOutcome(found["outcome"]), "details": tuple(found["details"])}))
-        done.append(Done(**(step | {"found": typed})))
-    return Report(str(document["subject"]), dict(document["about"]), done)
+        step_result = step["found"]
+        typed = StepResult(
+            **(step_result | {"outcome": StepOutcome(step_result["outcome"]), "details": tuple(step_result["details"])})
+        )
+        done_steps.append(Done(**(step | {"found": typed})))
+    return Report(str(document["subject"]), dict(document["about"]), done_steps)
 
 
 def merged(reports: Mapping[str, Report]) -> Report:
@@ -120,7 +130,7 @@ def merged(reports: Mapping[str, Report]) -> Report:
         for key, value in report.about.items():
             about[key if about.get(key, value) == value else f"{key} ({name})"] = value
     subject = next(iter(reports.values())).subject
-    return Report(subject, about, [one for report in reports.values() for one in report.done])
+    return Report(subject, about, [done_step for report in reports.values() for done_step in report.done])
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -97,14 +97,14 @@ class ParityRequest:
     executor: Executor | None = None
 
 
-def compare_all(request: ParityRequest, done: Callable[[ParityRecord], None]) -> list[ParityRecord]:
-    """Compare the workloads and store each comparison; `done` is called with each."""
+def compare_all(request: ParityRequest, report: Callable[[ParityRecord], None]) -> list[ParityRecord]:
+    """Compare the workloads and store each comparison; `report` is called with each."""
     records = []
     for context, subject in in_slots(request):
         record = compare(context, subject)
         parity.save(request.results, record)
         records.append(record)
-        done(record)
+        report(record)
     return records
 
 
@@ -178,9 +178,9 @@ class _Comparison:
         facts = self._facts()
         pairs = self._corrected(pairs, facts, zero)
         rounding = self._rounding(pairs, zero)
-        own = self._own(pairs, facts)
+        own_deviations = self._own(pairs, facts)
         nudged = self._nudged(pairs, DeviationEvidence(rounding=rounding, facts=facts), zero)
-        evidence = DeviationEvidence(own, rounding, nudged, facts)
+        evidence = DeviationEvidence(own_deviations, rounding, nudged, facts)
         pairs = [explained_pairs(pair, evidence) for pair in pairs]
         pairs = [pair if pair.agrees else self._located(pair, zero) for pair in pairs]
         some = next((output.trace for output in self.outputs.values()), None)
@@ -196,7 +196,7 @@ class _Comparison:
             switched_off=some.switched_off if some else [],
             zero_gradients=_paths(some, zero.gradient),
             zero_updates=_paths(some, zero.update - zero.gradient),
-            own=own,
+            own=own_deviations,
             rounding=rounding,
             nudged=nudged,
             facts=facts,
@@ -244,18 +244,18 @@ class _Comparison:
     def _zeros(self) -> Zeros:
         """Return the figures that are zero except for rounding, in the highest available precision."""
         for precision in ("float64", "float32"):
-            if found := [output for key, output in self.outputs.items() if key.precision == precision]:
-                return Zeros(*(zeros(found, precision, kind) for kind in ("gradient", "update")))
+            if outputs := [output for key, output in self.outputs.items() if key.precision == precision]:
+                return Zeros(*(zeros(outputs, precision, kind) for kind in ("gradient", "update")))
         return NO_ZEROS
 
     def _facts(self) -> dict[str, Facts]:
         """Return the facts of each backend, with the operations that ran at any precision."""
-        found: dict[str, Facts] = {}
+        facts_by_backend: dict[str, Facts] = {}
         for key, output in self.outputs.items():
             if (facts := output.trace.facts) is not None:
-                before = found.get(key.backend, facts).operations
-                found[key.backend] = replace(facts, operations=sorted({*before, *facts.operations}))
-        return found
+                before = facts_by_backend.get(key.backend, facts).operations
+                facts_by_backend[key.backend] = replace(facts, operations=sorted({*before, *facts.operations}))
+        return facts_by_backend
 
     def _pair(self, a: str, b: str, zero: Zeros) -> Pair:
         pair = Pair([a, b], {})
@@ -271,21 +271,28 @@ class _Comparison:
 
     def _corrected(self, pairs: Sequence[Pair], facts: Mapping[str, Facts], zero: Zeros) -> list[Pair]:
         """Repeat the trainings to which known causes may apply, with their operations computed exactly."""
-        wanted = [correctable(pair, facts) for pair in pairs]
-        self.correct = {key: operations for one in wanted for key, operations in one.items()}
+        operations_by_pair = [correctable(pair, facts) for pair in pairs]
+        self.correct = {
+            key: operations for operations_by_key in operations_by_pair for key, operations in operations_by_key.items()
+        }
         self._train([Key(backend, precision, corrected=True) for backend, precision in self.correct])
         return [
-            replace(pair, corrected=self._deviations_when_corrected(pair, {precision for _, precision in one}, zero))
-            for pair, one in zip(pairs, wanted, strict=True)
+            replace(
+                pair,
+                corrected=self._deviations_when_corrected(
+                    pair, {precision for _, precision in operations_by_key}, zero
+                ),
+            )
+            for pair, operations_by_key in zip(pairs, operations_by_pair, strict=True)
         ]
 
     def _deviations_when_corrected(self, pair: Pair, precisions: Iterable[str], zero: Zeros) -> dict[str, Deviation]:
-        found = {}
+        deviations = {}
         for precision in sorted(precisions):
             left, right = (self.outputs.get(self._best(backend, precision)) for backend in pair.backends)
             if left is not None and right is not None:
-                found[precision] = deviation(left, right, precision, zero)
-        return found
+                deviations[precision] = deviation(left, right, precision, zero)
+        return deviations
 
     def _best(self, backend: str, precision: str) -> Key:
         """Return the key of a backend's output with the fewest known causes: the corrected one if there is one."""
@@ -293,49 +300,49 @@ class _Comparison:
 
     def _rounding(self, pairs: Sequence[Pair], zero: Zeros) -> dict[str, Deviation]:
         """Return the deviation of a backend's float32 from its own float64, if a float32 figure exceeds its limit."""
-        wanted = {b for pair in pairs if any(f.precision == "float32" for f in pair.findings) for b in pair.backends}
-        found = {}
+        backends = {b for pair in pairs if any(f.precision == "float32" for f in pair.findings) for b in pair.backends}
+        deviations = {}
         for backend in self.context.backends:
             exact, rounded = (self.outputs.get(Key(backend, precision)) for precision in ("float64", "float32"))
-            if backend in wanted and exact is not None and rounded is not None:
-                found[backend] = deviation(rounded, exact, "float32", zero)
-        return found
+            if backend in backends and exact is not None and rounded is not None:
+                deviations[backend] = deviation(rounded, exact, "float32", zero)
+        return deviations
 
     def _own(self, pairs: Sequence[Pair], facts: Mapping[str, Facts]) -> dict[str, float]:
         """Return the deviation of a backend's float32 losses with more threads, if that may explain a figure."""
-        found: dict[str, float] = {}
+        deviations: dict[str, float] = {}
         if len(os.sched_getaffinity(0)) < OWN_THREADS:
-            return found
+            return deviations
         for backend in BY_COMPILE_TIME:  # either backend of a pair can explain it
-            explained = [explained_pairs(pair, DeviationEvidence(found, facts=facts)) for pair in pairs]
+            explained = [explained_pairs(pair, DeviationEvidence(deviations, facts=facts)) for pair in pairs]
             parted = [pair.backends for pair in explained if any(map(is_unexplained_training, pair.findings))]
             if not any(backend in backends for backends in parted):
                 continue
-            more = Key(backend, "float32", OWN_THREADS)
-            (reply,) = self.context.run(self.subject, [(more, ParityWorker("train", self.weights))])
+            more_key = Key(backend, "float32", OWN_THREADS)
+            (reply,) = self.context.run(self.subject, [(more_key, ParityWorker("train", self.weights))])
             if reply.trace is None:
                 continue
             apart = worst_loss(self.outputs[Key(backend, "float32")].trace.losses, reply.trace.losses)
             if apart is not None:
-                found[backend] = apart
-        return found
+                deviations[backend] = apart
+        return deviations
 
     def _nudged(self, pairs: Sequence[Pair], evidence: DeviationEvidence, zero: Zeros) -> dict[str, Deviation]:
         """Return the deviation of a backend's float32 with nudged weights, if that may explain a figure."""
-        found: dict[str, Deviation] = {}
+        deviations: dict[str, Deviation] = {}
         for backend in BY_COMPILE_TIME:  # either backend of a pair can explain it
-            explained = [explained_pairs(pair, replace(evidence, nudged=found)) for pair in pairs]
+            explained = [explained_pairs(pair, replace(evidence, nudged=deviations)) for pair in pairs]
             concerned = [pair for pair in explained if backend in pair.backends]
             if not any(needs_nudge(pair, evidence.rounding) for pair in concerned):
                 continue
             keys = [Key(backend, "float32", nudge=seed) for seed in NUDGES]
             replies = self.context.run(self.subject, [(key, self._order(key)) for key in keys])
-            own = self.outputs[Key(backend, "float32")]
-            others = [ParityProcess(backend, r.trace, r.arrays()) for r in replies if r.trace is not None]
-            if others:
-                apart = [deviation(own, other, "float32", zero) for other in others]
-                found[backend] = largest(apart)
-        return found
+            own_output = self.outputs[Key(backend, "float32")]
+            nudged = [ParityProcess(backend, r.trace, r.arrays()) for r in replies if r.trace is not None]
+            if nudged:
+                apart = [deviation(own_output, other, "float32", zero) for other in nudged]
+                deviations[backend] = largest(apart)
+        return deviations
 
     def _located(self, pair: Pair, zero: Zeros) -> Pair:
         """Return the pair with the first layer, or else the weight, in which its backends differ."""

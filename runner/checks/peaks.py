@@ -78,31 +78,31 @@ def measure(
     """Measure the peaks; `report` gets a line per process. Raises `InfrastructureError` if there is no figure."""
     seed = secrets.randbits(32)
     orders = list(_orders(probe, subject, effort))
-    found = _Found({f"{name} cpu": why for name in BACKENDS if (why := probe.missing(name))})
+    gathered = _Found({f"{name} cpu": why for name in BACKENDS if (why := probe.missing(name))})
     load_before = os.getloadavg()[0]
-    others = _watched(lambda: _rounds(probe, (orders, seed, effort.rounds), found, report))
-    if subject.gpu and subject.gpu.product and "gpu" in found.devices:
-        found.devices["gpu"] = subject.gpu.product  # from NVML, since backends may not name a MIG device
-    if not found.gemms and not found.streams:
-        reasons = "; ".join(f"{what}: {why}" for what, why in sorted(found.refused.items()))
+    others_share = _watched(lambda: _rounds(probe, (orders, seed, effort.rounds), gathered, report))
+    if subject.gpu and subject.gpu.product and "gpu" in gathered.devices:
+        gathered.devices["gpu"] = subject.gpu.product  # from NVML, since backends may not name a MIG device
+    if not gathered.gemms and not gathered.streams:
+        reasons = "; ".join(f"{measurement}: {why}" for measurement, why in sorted(gathered.refused.items()))
         raise InfrastructureError(f"peaks: no figure could be measured: {reasons}")
     return Peaks(
         version=peaks.PEAKS_VERSION,
         fingerprint=peaks.fingerprint(subject.machine, subject.versions),
         measured_at=subject.now.isoformat(timespec="seconds"),
         machine=subject.machine,
-        versions=subject.versions | found.versions,
+        versions=subject.versions | gathered.versions,
         rounds=effort.rounds,
         order_seed=seed,
-        gemms=list(found.gemms.values()),
-        streams=list(found.streams.values()),
-        refused=found.refused,
-        devices=found.devices,
-        cache_bytes=found.cache_bytes,
-        notes=found.notes,
+        gemms=list(gathered.gemms.values()),
+        streams=list(gathered.streams.values()),
+        refused=gathered.refused,
+        devices=gathered.devices,
+        cache_bytes=gathered.cache_bytes,
+        notes=gathered.notes,
         gpu_uuid=subject.gpu.uuid if subject.gpu else None,
         load_before=load_before,
-        other_cpu_share=others,
+        other_cpu_share=others_share,
     )
 
 
@@ -114,14 +114,16 @@ def _watched(work: Callable[[], None]) -> float | None:
         return other_cpu_share(MeasuredStretch(since(before, sampler.read()), OwnUse(cpu_s=ended_cpu_s() - own_s)))
 
 
-def _rounds(probe: Probe, plan: tuple[list[PeakOrder], int, int], found: _Found, report: Callable[[str], None]) -> None:
+def _rounds(
+    probe: Probe, plan: tuple[list[PeakOrder], int, int], gathered: _Found, report: Callable[[str], None]
+) -> None:
     orders, seed, rounds = plan
     for turn in range(rounds):
         Random(f"{seed}:{turn}").shuffle(orders)
         for number, order in enumerate(orders, start=1):
             name = f"{order.settings.backend} on {order.settings.device}, threads {order.settings.threads}"
             report(f"round {turn + 1} of {rounds}, {number} of {len(orders)}: {name}")
-            _ask(probe, replace(order, seed=seed + turn), found)
+            _ask(probe, replace(order, seed=seed + turn), gathered)
 
 
 def order_for(settings: Settings, effort: Effort) -> PeakOrder:
@@ -141,10 +143,10 @@ def order_for(settings: Settings, effort: Effort) -> PeakOrder:
 
 
 def _orders(probe: Probe, subject: PeaksSubject, effort: Effort) -> Iterable[PeakOrder]:
-    everything = subject.machine.logical_cpus
+    all_cpus = subject.machine.logical_cpus
     backends = [name for name in BACKENDS if not probe.missing(name)]
-    for count in sorted({*subject.threads, 1, everything}):
-        threads: int | str = "all" if count >= everything else count
+    for count in sorted({*subject.threads, 1, all_cpus}):
+        threads: int | str = "all" if count >= all_cpus else count
         for backend in (*backends, HOST):
             yield order_for(probe_settings(backend, "cpu", threads), effort)
     if subject.machine.gpus:
@@ -153,27 +155,27 @@ def _orders(probe: Probe, subject: PeaksSubject, effort: Effort) -> Iterable[Pea
             yield replace(order_for(probe_settings(backend, "gpu"), effort), device_free_bytes=free_bytes)
 
 
-def _ask(probe: Probe, order: PeakOrder, found: _Found) -> None:
-    where = f"{order.settings.backend} {order.settings.device}"
+def _ask(probe: Probe, order: PeakOrder, gathered: _Found) -> None:
+    place = f"{order.settings.backend} {order.settings.device}"
     try:
         answer = decode(PeakAnswer, probe.ask(MODULE, order, order.settings, TIMEOUT_S), "answer")
     except (ProbeFailed, CodecError) as error:
-        found.refused[where] = str(error)
+        gathered.refused[place] = str(error)
         return
-    found.refused.update({f"{where} {what}": why for what, why in answer.refused.items()})
-    found.notes.update({f"{where} {what}": note for what, note in answer.notes.items()})
-    found.versions.update(answer.versions)
-    found.cache_bytes = answer.cache_bytes or found.cache_bytes
+    gathered.refused.update({f"{place} {measurement}": why for measurement, why in answer.refused.items()})
+    gathered.notes.update({f"{place} {measurement}": note for measurement, note in answer.notes.items()})
+    gathered.versions.update(answer.versions)
+    gathered.cache_bytes = answer.cache_bytes or gathered.cache_bytes
     if answer.device is not None and answer.device.model:
-        found.devices[answer.device.platform] = answer.device.model
+        gathered.devices[answer.device.platform] = answer.device.model
     for gemm in answer.gemms:
         key = (gemm.backend, gemm.device, gemm.precision, gemm.threads, gemm.size)
-        before = earlier.flop_per_s if (earlier := found.gemms.get(key)) else None
-        found.gemms[key] = replace(gemm, flop_per_s=_joined(before, gemm.flop_per_s))
+        before = earlier.flop_per_s if (earlier := gathered.gemms.get(key)) else None
+        gathered.gemms[key] = replace(gemm, flop_per_s=_joined(before, gemm.flop_per_s))
     for stream in answer.streams:
         key = (stream.by, stream.device, stream.kernel, stream.threads, stream.array_bytes)
-        before = known.byte_per_s if (known := found.streams.get(key)) else None
-        found.streams[key] = replace(stream, byte_per_s=_joined(before, stream.byte_per_s))
+        before = previous.byte_per_s if (previous := gathered.streams.get(key)) else None
+        gathered.streams[key] = replace(stream, byte_per_s=_joined(before, stream.byte_per_s))
 
 
 def _joined(before: Timed | None, now: Timed) -> Timed:

@@ -66,8 +66,8 @@ class ProofRequest:
 
     def skipped(self) -> list[str]:
         """Return the impossible combinations as lines, except several workers in a mode for one."""
-        found = [(base, problem) for base, problem in self.problems() if base.kind is not Parallelism.SINGLE]
-        return [f"{base.mode} with {base.workers} workers: {problem}" for base, problem in found]
+        refused = [(base, problem) for base, problem in self.problems() if base.kind is not Parallelism.SINGLE]
+        return [f"{base.mode} with {base.workers} workers: {problem}" for base, problem in refused]
 
     def _bases(self, precision: str) -> list[FcProblem]:
         small = SMALL.changed(precision=precision, **self.fixed)
@@ -75,34 +75,34 @@ class ProofRequest:
 
     def _of(self, base: FcProblem) -> list[FcProblem]:
         """Return a task in all its variants without duplicates of the same work."""
-        found: dict[FcProblem, FcProblem] = {}
+        by_normal_form: dict[FcProblem, FcProblem] = {}
         for variant in _variants(base) if not rules.problems_of(base) else []:
             task = base.changed(**{**variant, **self.fixed})
             if not rules.problems_of(task):
-                found.setdefault(rules.normalised(task), task)
-        return list(found.values())
+                by_normal_form.setdefault(rules.normalised(task), task)
+        return list(by_normal_form.values())
 
 
 def _variants(task: FcProblem) -> list[dict[str, Any]]:
     """Return variants of the parameters of a mode, each with one parameter changed."""
-    found: list[dict[str, Any]] = [{}]
+    variants: list[dict[str, Any]] = [{}]
     if task.kind is Parallelism.PHYSICS:
-        found = [{"shared_ratio": ratio} for ratio in RATIOS]
-        return [*found, {"shared_ratio": RATIOS[1], "phy_blocks": 2}]
+        variants = [{"shared_ratio": ratio} for ratio in RATIOS]
+        return [*variants, {"shared_ratio": RATIOS[1], "phy_blocks": 2}]
     if rules.has(task.mode, "reduce"):
-        found.append({"reduce": "mean"})
+        variants.append({"reduce": "mean"})
     if task.kind is Parallelism.HYBRID:
-        found += [{"model_workers": n} for n in range(1, task.workers + 1) if task.workers % n == 0]
+        variants += [{"model_workers": n} for n in range(1, task.workers + 1) if task.workers % n == 0]
     if task.kind is Parallelism.PIPELINE and task.workers > 1:
-        found += [{"micro_batches": 1}, {"micro_batches": task.batch_size}]
+        variants += [{"micro_batches": 1}, {"micro_batches": task.batch_size}]
     if rules.has(task.mode, "partition"):
-        found += [{"partition": name} for name in DIVIDERS]
+        variants += [{"partition": name} for name in DIVIDERS]
     if rules.has(task.mode, "overlap"):
-        found.append({"overlap": "off"})
+        variants.append({"overlap": "off"})
     if rules.has(task.mode, "buckets"):
-        found += [{"bucket_cap_mb": 0.01}, {"buckets": f"1,{task.level}"}]
-        found += [{"gradient_accumulation": 2}, {"recompute": True}]
-    return found
+        variants += [{"bucket_cap_mb": 0.01}, {"buckets": f"1,{task.level}"}]
+        variants += [{"gradient_accumulation": 2}, {"recompute": True}]
+    return variants
 
 
 def prove_modes(
@@ -115,13 +115,13 @@ def prove_modes(
         if why := probe.missing(backend):
             refused[backend] = why
             continue
-        own = [task for task in order.problems if not rules.backend_problems(task, backend)]
-        report(f"proving {len(own)} tasks on {backend}")
+        tasks = [task for task in order.problems if not rules.backend_problems(task, backend)]
+        report(f"proving {len(tasks)} tasks on {backend}")
         try:
-            workers = max((task.workers for task in own), default=1)  # as many devices as the largest task needs
+            workers = max((task.workers for task in tasks), default=1)  # as many devices as the largest task needs
             usual = probe_settings(backend, order.device)
             settings = replace(usual, workload=spec.WORKLOAD, params={"workers": workers})
-            answer = probe.ask(MODULE, replace(order, problems=own), settings, TIMEOUT_S[order.device])
+            answer = probe.ask(MODULE, replace(order, problems=tasks), settings, TIMEOUT_S[order.device])
             answers.append(decode(ProofAnswer, answer, "answer"))
         except (ProbeFailed, CodecError) as error:
             refused[backend] = str(error)
@@ -151,14 +151,14 @@ def matrix_of(backends: Sequence[str], entry: Mapping[str, object], num_batches:
     }
 
 
-def prove_all(request: ParityRequest, devices: int, distribution: str, done: Proved) -> list[ReplicaProof]:
-    """Prove the workloads and store each proof; `done` is called with each."""
+def prove_all(request: ParityRequest, devices: int, distribution: str, report: Proved) -> list[ReplicaProof]:
+    """Prove the workloads and store each proof; `report` is called with each."""
     proofs = []
     for context, subject in in_slots(request):
-        found = prove(context, subject, devices, distribution)
-        replicas.save_proof(request.results, found)
-        proofs.append(found)
-        done(found)
+        proof = prove(context, subject, devices, distribution)
+        replicas.save_proof(request.results, proof)
+        proofs.append(proof)
+        report(proof)
     return proofs
 
 
@@ -185,10 +185,10 @@ class _Proof:
 
     def proof(self) -> ReplicaProof:
         """Run the processes and return the proof."""
-        found: dict[str, BackendProof] = {}
+        by_backend: dict[str, BackendProof] = {}
         for backend in self.context.backends:
-            if (own := self._of_backend(backend)) is not None:
-                found[backend] = own
+            if (backend_proof := self._of_backend(backend)) is not None:
+                by_backend[backend] = backend_proof
         return ReplicaProof(
             version=replicas.PROOF_VERSION,
             workload=self.subject.workload,
@@ -199,7 +199,7 @@ class _Proof:
             devices=self.devices,
             distribution=self.distribution,
             started_at=self.context.started_at,
-            backends=found,
+            backends=by_backend,
             failures=self.failures,
             unsupported=self.unsupported,
             switched_off=self.switched_off,
@@ -222,11 +222,11 @@ class _Proof:
         }
         # Of all precisions: an operation that a backend computes in float32 rounds in float64 training, too.
         left_out = frozenset[int]().union(
-            *(decided_by_rounding(one, nudged, precision) for precision, (one, nudged, _) in by_precision.items())
+            *(decided_by_rounding(single, nudged, precision) for precision, (single, nudged, _) in by_precision.items())
         )
         differences = {
-            precision: device_difference(one, several, precision, left_out)
-            for precision, (one, _, several) in by_precision.items()
+            precision: device_difference(single, several, precision, left_out)
+            for precision, (single, _, several) in by_precision.items()
         }
         trace = next(out.trace for key, out in outputs.items() if key.devices > 1)
         assert trace.replicas is not None, "several devices are proved by their worker"
@@ -270,6 +270,6 @@ class _Proof:
             outputs[key] = ParityProcess(backend, reply.trace, reply.arrays())
         return outputs
 
-    def _note(self, backend: str, what: str, status: Status, reason: str) -> None:
+    def _note(self, backend: str, part: str, status: Status, reason: str) -> None:
         noted = self.unsupported if status is Status.UNSUPPORTED else self.failures
-        noted[backend] = f"{what}: {reason}"
+        noted[backend] = f"{part}: {reason}"

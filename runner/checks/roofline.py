@@ -83,20 +83,20 @@ class Counted:
 def known(results: Path, settings: Iterable[Settings]) -> dict[str, Work]:
     """Return the work of these workloads without counting: stored counts, else the catalog's FLOPs at defaults."""
     settings = list(settings)
-    keys = (work_key(one.workload, one.params) for one in settings)
+    keys = (work_key(cell_settings.workload, cell_settings.params) for cell_settings in settings)
     return with_catalog(works.read_all(results, keys, source_digest()), settings)
 
 
 def with_catalog(stored: Mapping[str, Work], settings: Iterable[Settings]) -> dict[str, Work]:
     """Return the work of these workloads: the `stored` counts, else the catalog's FLOPs at defaults."""
     catalog = catalogs.load()
-    found = {}
+    known_works = {}
     for target in _targets(settings):
         key = work_key(target.workload, target.params)
         work = stored.get(key) or _of_catalog(catalog, target)
         if work is not None:
-            found[key] = work
-    return found
+            known_works[key] = work
+    return known_works
 
 
 def count(
@@ -107,25 +107,25 @@ def count(
     A user's own workload is not built and remains unknown. Raises `StoreFailure` if a count cannot be stored.
     """
     settings = list(settings)
-    found, refused = known(results, settings), dict[str, str]()
-    full = {key for key, work in found.items() if work.kept_elements_per_sample is not None}
-    wanted = [t for t in _targets(settings) if ":" not in t.workload and work_key(t.workload, t.params) not in full]
+    known_works, refused = known(results, settings), dict[str, str]()
+    full = {key for key, work in known_works.items() if work.kept_elements_per_sample is not None}
+    targets = [t for t in _targets(settings) if ":" not in t.workload and work_key(t.workload, t.params) not in full]
     backend = next((name for name in BY_COMPILE_TIME if not probe.missing(name)), None)
-    if not wanted or backend is None:
-        return Counted(found, refused)
-    report(f"counting the work of {len(wanted)} workloads on {backend}")
+    if not targets or backend is None:
+        return Counted(known_works, refused)
+    report(f"counting the work of {len(targets)} workloads on {backend}")
     try:
-        answer = _ask(probe, backend, CountOrder(wanted))
+        answer = _ask(probe, backend, CountOrder(targets))
     except ProbeFailed as error:
-        return Counted(found, {work_key(t.workload, t.params): str(error) for t in wanted})
+        return Counted(known_works, {work_key(t.workload, t.params): str(error) for t in targets})
     source = source_digest()
     for work in answer.works:
         key = work_key(work.workload, work.params)
         # FLOPs of the catalog have priority, so that shares do not depend on the backend that counted.
-        stated = found[key].forward_flops_per_sample if key in found else work.forward_flops_per_sample
-        found[key] = replace(work, forward_flops_per_sample=stated)
-        works.keep(results, key, source, found[key])
-    return Counted(found, answer.refused)
+        stated = known_works[key].forward_flops_per_sample if key in known_works else work.forward_flops_per_sample
+        known_works[key] = replace(work, forward_flops_per_sample=stated)
+        works.keep(results, key, source, known_works[key])
+    return Counted(known_works, answer.refused)
 
 
 def check(

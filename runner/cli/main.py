@@ -97,20 +97,20 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
     """Run the command line and return the exit code."""
     if argv is None:
         ignore_other_modules()
-    given = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     with standard_streams(own_process=argv is None):
-        return _called(given, seams, own_process=argv is None)
+        return _called(arguments, seams, own_process=argv is None)
 
 
-def _called(given: list[str], seams: Seams | None, own_process: bool) -> int:
+def _called(arguments: list[str], seams: Seams | None, own_process: bool) -> int:
     """Run a command; return its exit code, or that of its error, whose message is printed."""
     try:
         with process_interruptible() if own_process else contextlib.nullcontext():
-            args = parse(given)
+            args = parse(arguments)
             from keras_matrix.runner.measure.seams import Seams  # help has ended the program
 
             args.seams = seams or Seams()
-            args.given = given
+            args.given = arguments
             service.pin(args)
             with _own_children() if own_process else contextlib.nullcontext():
                 return int(args.main(args))
@@ -123,9 +123,9 @@ def _called(given: list[str], seams: Seams | None, own_process: bool) -> int:
         return 0
     except OSError as error:
         advice = "free some space and run the same command again; " if error.errno == errno.ENOSPC else ""
-        where = error.filename or "this machine"
+        place = error.filename or "this machine"
         return _complain(
-            f"{where}: {error.strerror or error}; {advice}no published record is lost", exit_codes.INFRASTRUCTURE
+            f"{place}: {error.strerror or error}; {advice}no published record is lost", exit_codes.INFRASTRUCTURE
         )
     except KeyboardInterrupt as stopped:
         return _complain(str(stopped) or "stopped", exit_codes.INTERRUPTED)
@@ -149,29 +149,29 @@ def _own_children() -> Iterator[None]:
             orphans.end_children()
 
 
-def parse(given: Sequence[str]) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the parsed arguments of a command line. Raises `UsageError` for an unknown command."""
-    words = _spelled(_with_command(list(given)))
+    words = _spelled(_with_command(list(arguments)))
     return parser(words[:1]).parse_args(words)
 
 
-def _with_command(given: list[str]) -> list[str]:
+def _with_command(arguments: list[str]) -> list[str]:
     """Insert `run` if no command is named. Help and version belong to the program itself."""
-    if given and (given[0] in COMMANDS or given[0] in ("-h", "--help", "--version")):
-        return given
-    if given and not given[0].startswith("-"):
-        known = ", ".join(sorted(COMMANDS))
-        raise UsageError(f"COMMAND: must be one of {known}, got {given[0]!r}{near(given[0], COMMANDS)}")
-    return ["run", *given]
+    if arguments and (arguments[0] in COMMANDS or arguments[0] in ("-h", "--help", "--version")):
+        return arguments
+    if arguments and not arguments[0].startswith("-"):
+        commands = ", ".join(sorted(COMMANDS))
+        raise UsageError(f"COMMAND: must be one of {commands}, got {arguments[0]!r}{near(arguments[0], COMMANDS)}")
+    return ["run", *arguments]
 
 
-def _spelled(given: list[str]) -> list[str]:
+def _spelled(arguments: list[str]) -> list[str]:
     """Return a command line of `runner fc` in the spelling of its flags; those of the original are accepted, too."""
-    if given[0] != "fc":
-        return given
+    if arguments[0] != "fc":
+        return arguments
     from keras_matrix.runner.cli.measure.fc_flags import spelled
 
-    return ["fc", *spelled(given[1:])]
+    return ["fc", *spelled(arguments[1:])]
 
 
 def _complain(message: str, code: int) -> int:

@@ -55,9 +55,9 @@ class Checkout:
         if not (folder / ".git").is_file():
             remove_tree(folder)
             command = ("worktree", "add", "--force", "--detach", "--quiet", str(folder), commit.sha)
-            made = self._git("-c", f"core.hooksPath={os.devnull}", *command, check=False)
-            if made.returncode:
-                raise failure(made.stderr)(f"git makes no worktree of {commit.label}: {made.stderr.strip()}")
+            completed = self._git("-c", f"core.hooksPath={os.devnull}", *command, check=False)
+            if completed.returncode:
+                raise failure(completed.stderr)(f"git makes no worktree of {commit.label}: {completed.stderr.strip()}")
         return folder
 
     def remove_worktrees(self, cache: Path) -> None:
@@ -69,11 +69,11 @@ class Checkout:
         return cache / f"worktrees-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:16]}"
 
     def _commit(self, flag: str, ref: str) -> str:
-        found = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}", check=False)
-        if found.returncode:
+        completed = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}", check=False)
+        if completed.returncode:
             names = self._git("for-each-ref", "--format=%(refname:short)").stdout.split()
             raise UsageError(f"{flag}: {self.folder} has no branch, tag or commit {ref!r}{near(ref, names)}")
-        return found.stdout.strip()
+        return completed.stdout.strip()
 
     def _git(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return git(self.folder, *arguments, check=check)
@@ -81,17 +81,17 @@ class Checkout:
 
 def git(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run git in a folder and return its output. Raises `CannotRebuild` if it fails and that is not checked."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, env=own, check=False
+        completed = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, env=environment, check=False
         )
     except FileNotFoundError as error:
         raise UsageError("--checkout: needs git, which is not installed") from error
-    if check and done.returncode:
-        raise CannotRebuild(f"git {arguments[0]}: {done.stderr.strip() or done.returncode}")
-    return done
+    if check and completed.returncode:
+        raise CannotRebuild(f"git {arguments[0]}: {completed.stderr.strip() or completed.returncode}")
+    return completed
 
 
 def checkout(folder: Path) -> Checkout:
@@ -99,12 +99,12 @@ def checkout(folder: Path) -> Checkout:
     top = git(folder, "rev-parse", "--show-toplevel", check=False) if folder.is_dir() else None
     if top is None or top.returncode:
         raise UsageError(f"--checkout: must be a folder of a git checkout, got {folder}")
-    found = Checkout(Path(top.stdout.strip()))
-    if git(found.folder, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+    opened = Checkout(Path(top.stdout.strip()))
+    if git(opened.folder, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
         raise UsageError(f"--checkout: {folder} is shallow, so that commits are missing; run: git fetch --unshallow")
-    if changed := git(found.folder, "status", "--porcelain", "--untracked-files=no").stdout.splitlines():
+    if changed := git(opened.folder, "status", "--porcelain", "--untracked-files=no").stdout.splitlines():
         raise UsageError(
             f"--checkout: {folder} has changes that no commit contains, such as {changed[0].strip()}; "
             "commit them or run: git stash"
         )
-    return found
+    return opened

@@ -32,9 +32,9 @@ from keras_matrix.runner.errors import UsageError
 LockOn = Callable[[date], str]
 # Packages that move together, the one that gives the version first.
 SETS = tuple(
-    (*one.packages, *(name for plugin in one.plugins for name in (plugin, plugin.replace("-plugin", "-pjrt"))))
-    for one in TABLE.values()
-    if one.plugins
+    (*backend.packages, *(name for plugin in backend.plugins for name in (plugin, plugin.replace("-plugin", "-pjrt"))))
+    for backend in TABLE.values()
+    if backend.plugins
 )
 # Names of the same package built for other devices: the installed one is meant.
 VARIANTS = (("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tf-nightly", "tf-nightly-cpu"),)
@@ -57,34 +57,34 @@ def uv() -> list[str]:
     """Return the command of uv: that of the extra `bisect`, or one on the path. Raises `UsageError`."""
     if importlib.util.find_spec("uv"):
         return [sys.executable, "-m", "uv"]
-    if found := shutil.which("uv"):
-        return [found]
+    if path := shutil.which("uv"):
+        return [path]
     raise UsageError("--dates: needs uv; install it with: pip install 'keras-matrix[bisect]'")
 
 
 def day(flag: str, text: str, today: date) -> date:
     """Read a date until today. Raises `UsageError`."""
     try:
-        found = date.fromisoformat(text)
+        parsed = date.fromisoformat(text)
     except ValueError as error:
         raise UsageError(f"{flag}: must be a date such as 2026-05-01, got {text!r}") from error
-    if found > today:
+    if parsed > today:
         raise UsageError(f"{flag}: must not be after today, {today}, got {text}")
-    return found
+    return parsed
 
 
-def lock_on(wanted: Sequence[str], python: str) -> LockOn:
+def lock_on(required: Sequence[str], python: str) -> LockOn:
     """Return a function that returns the lock of a day. It raises `CannotRebuild` if there is none."""
 
     def lock(on: date) -> str:
         until = f"{on + timedelta(days=1)}T00:00:00Z"
         options = ["--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:", "--python", python]
         with tempfile.NamedTemporaryFile("w", prefix="overrides-", suffix=".txt") as overrides:
-            if not any(NOT_NEEDED in one for one in wanted):
+            if not any(NOT_NEEDED in requirement for requirement in required):
                 overrides.write(f"{NOT_NEEDED}; sys_platform == 'never'\n")
                 overrides.flush()
             command = [*uv(), "pip", "compile", "-", *options, "--override", overrides.name, "--exclude-newer", until]
-            return run_tool(command, f"uv finds no lock for {on}", "\n".join(wanted) + "\n")
+            return run_tool(command, f"uv finds no lock for {on}", "\n".join(required) + "\n")
 
     return lock
 
@@ -153,10 +153,10 @@ def listed(name: str, pip: Sequence[str], python: str, *, pre: bool) -> Listed:
         output, complete = run_connected(command, problem)
     except NoNetwork as error:
         raise NoNetwork(f"the package index cannot be reached; set PIP_NO_INDEX and PIP_FIND_LINKS: {error}") from error
-    found = re.search(r"^Available versions: (.*)$", output, re.MULTILINE)
-    if found is None:
+    match = re.search(r"^Available versions: (.*)$", output, re.MULTILINE)
+    if match is None:
         raise CannotRebuild(problem)
-    return Listed(sorted(found[1].replace(" ", "").split(","), key=Version), complete)
+    return Listed(sorted(match[1].replace(" ", "").split(","), key=Version), complete)
 
 
 def installed_name(name: str, installed: Mapping[str, str]) -> str:
@@ -164,41 +164,52 @@ def installed_name(name: str, installed: Mapping[str, str]) -> str:
     plain = name.lower().replace("_", "-")
     for variants in VARIANTS:
         if plain == variants[0]:
-            return next((one for one in variants if one in installed), plain)
+            return next((variant for variant in variants if variant in installed), plain)
     return next((names[0] for names in SETS if plain in names), plain)
 
 
-def between(name: str, found: Listed, good: str, bad: str) -> list[str]:
+def between(name: str, listing: Listed, good: str, bad: str) -> list[str]:
     """Return the versions from the good to the bad one. Raises `UsageError` for one that is not there.
 
     Raises `NoNetwork` if it may be in the index, which was not reached.
     """
-    known = {Version(one): one for one in found.versions}
+    text_by_version = {Version(listed_version): listed_version for listed_version in listing.versions}
     try:
-        first, last = (_known(name, known, flag, text) for flag, text in (("--good", good), ("--bad", bad)))
+        first, last = (_known(name, text_by_version, flag, text) for flag, text in (("--good", good), ("--bad", bad)))
     except UsageError as error:
-        if found.complete:
+        if listing.complete:
             raise
         raise NoNetwork(f"{ONLY_FOLDER}: {error}") from error
     if first == last:
         raise UsageError(f"--bad: must be another version than --good, got {bad} for both")
     if first > last:
         raise UsageError(f"--good: must be older than --bad, got {good} and {bad}")
-    return [text for version, text in sorted(known.items()) if first <= version <= last]
+    return [text for version, text in sorted(text_by_version.items()) if first <= version <= last]
 
 
-def _known(name: str, known: Mapping[Version, str], flag: str, text: str) -> Version:
+def _known(name: str, text_by_version: Mapping[Version, str], flag: str, text: str) -> Version:
     try:
         version = Version(text)
     except InvalidVersion as error:
-        raise UsageError(f"{flag}: must be a version of {name}, as in {[*known.values()][-1]}, got {text!r}") from error
-    if version not in known and len(built := [one for one in known if one.public == str(version)]) == 1:
+        raise UsageError(
+            f"{flag}: must be a version of {name}, as in {[*text_by_version.values()][-1]}, got {text!r}"
+        ) from error
+    if (
+        version not in text_by_version
+        and len(built := [known_version for known_version in text_by_version if known_version.public == str(version)])
+        == 1
+    ):
         return built[0]  # 2.13.0 may be there as 2.13.0+cpu, which pip takes for it
-    if version not in known:
-        without = not any(one.is_prerelease for one in known)
+    if version not in text_by_version:
+        without = not any(known_version.is_prerelease for known_version in text_by_version)
         pre = "; a pre-release needs --pre" if version.is_prerelease and without else ""
-        newest = ", ".join([*known.values()][-SHOWN:])
-        nearest = known[max((one for one in known if one < version), default=min(known))]
+        newest = ", ".join([*text_by_version.values()][-SHOWN:])
+        nearest = text_by_version[
+            max(
+                (known_version for known_version in text_by_version if known_version < version),
+                default=min(text_by_version),
+            )
+        ]
         raise UsageError(
             f"{flag}: {name} has no version {text!r} with a wheel for this Python{pre}; the nearest is {nearest}, "
             f"the newest are {newest}"
@@ -211,9 +222,13 @@ def requirements(name: str, version: str, installed: Mapping[str, str], listing:
 
     A member without that version gets its newest older one.
     """
-    wanted = [f"{name}=={version}"]
+    needed = [f"{name}=={version}"]
     for member in next((names[1:] for names in SETS if name == names[0]), ()):
         if member in installed or member == "jaxlib":
-            older = [one for one in listing(member).versions if Version(one) <= Version(version)]
-            wanted += [f"{member}=={older[-1]}"] if older else []
-    return wanted
+            older = [
+                listed_version
+                for listed_version in listing(member).versions
+                if Version(listed_version) <= Version(version)
+            ]
+            needed += [f"{member}=={older[-1]}"] if older else []
+    return needed

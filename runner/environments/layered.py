@@ -58,8 +58,8 @@ def base_of(python: str) -> BaseEnvironment:
 
 def distributions(python: str) -> dict[str, str]:
     """Return the versions of all packages that a Python finds, by name. Raises `CannotRebuild`."""
-    found = json.loads(run_tool([python, "-I", "-c", _DISTRIBUTIONS], f"{python} does not list its packages"))
-    return {name.lower().replace("_", "-"): version for name, version in sorted(found.items()) if name}
+    versions = json.loads(run_tool([python, "-I", "-c", _DISTRIBUTIONS], f"{python} does not list its packages"))
+    return {name.lower().replace("_", "-"): version for name, version in sorted(versions.items()) if name}
 
 
 def layered(layer: Layer, cache: Path, say: Callable[[str], None]) -> Path:
@@ -69,11 +69,13 @@ def layered(layer: Layer, cache: Path, say: Callable[[str], None]) -> Path:
         say(f"making an environment with {', '.join([*layer.requirements, *layer.paths])}: {folder}")
         python = str(folder / "bin" / "python")
         run_tool([layer.base.python, "-m", "venv", "--without-pip", str(folder)], "Python makes no environment")
-        own = run_tool([python, "-I", "-c", _PACKAGES], f"{python} does not say where its packages are").strip()
+        packages_folder = run_tool(
+            [python, "-I", "-c", _PACKAGES], f"{python} does not say where its packages are"
+        ).strip()
         shared = run_tool([layer.base.python, "-I", "-c", _PACKAGES], "the base does not say where its packages are")
         # addsitedir also reads the .pth files of the base, such as those of editable installations.
         lines = [*layer.paths, f"import site; site.addsitedir({shared.strip()!r})"]
-        (Path(own) / "layer.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (Path(packages_folder) / "layer.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
         if layer.requirements:
             command = [*tool, "--python", python, "install", *PIP_OPTIONS]
             install(command, python, layer.requirements, "pip cannot install these versions together")

@@ -114,7 +114,9 @@ def recipe_of(versions: Mapping[str, str]) -> Recipe:
 
 def installable(versions: Mapping[str, str]) -> dict[str, str]:
     """Return the versions that an environment can have: of Python 3.11, without its patch release."""
-    return {name: ".".join(one.split(".")[:2]) if name == "python" else one for name, one in versions.items()}
+    return {
+        name: ".".join(version.split(".")[:2]) if name == "python" else version for name, version in versions.items()
+    }
 
 
 def cache_folder() -> Path:
@@ -139,8 +141,8 @@ def pip(cache: Path, say: Callable[[str], None]) -> list[str]:
     """Return the command of a pip: the runner's own, or one in the cache if its environment has none."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
-    own = Recipe(f"{sys.version_info.major}.{sys.version_info.minor}", {})
-    return [str(environment(own, cache, say) / "bin" / "python"), "-m", "pip"]
+    recipe = Recipe(f"{sys.version_info.major}.{sys.version_info.minor}", {})
+    return [str(environment(recipe, cache, say) / "bin" / "python"), "-m", "pip"]
 
 
 def stored_name(name: str, requirements: Sequence[str], tool: Sequence[str]) -> str:
@@ -177,14 +179,14 @@ def install(pip: Sequence[str], python: str, requirements: Sequence[str], proble
 
     KerasHub comes first and alone, then with the others what it requires, without what is not needed.
     """
-    names = {_name(one) for one in requirements}
-    wanted = [one for one in requirements if _name(one) != KERAS_HUB]
+    names = {_name(requirement) for requirement in requirements}
+    with_dependencies = [requirement for requirement in requirements if _name(requirement) != KERAS_HUB]
     if KERAS_HUB in names:
-        run_tool([*pip, "--no-deps", *sorted({*requirements} - {*wanted})], problem)
+        run_tool([*pip, "--no-deps", *sorted({*requirements} - {*with_dependencies})], problem)
         stated = json.loads(run_tool([python, "-I", "-c", _REQUIRED], f"{python} does not say what KerasHub requires"))
-        wanted += [one for one in stated if _name(one) not in {*names, NOT_NEEDED}]
-    if wanted:
-        run_tool([*pip, *wanted], problem)
+        with_dependencies += [requirement for requirement in stated if _name(requirement) not in {*names, NOT_NEEDED}]
+    if with_dependencies:
+        run_tool([*pip, *with_dependencies], problem)
 
 
 def _name(requirement: str) -> str:
@@ -196,11 +198,11 @@ def _interpreter(version: str) -> str:
     """Return the command of a Python of this version. Raises `CannotRebuild`."""
     if version == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
-    found = shutil.which(f"python{version}")
-    if found is None or not _runs(found):  # a version manager's command may be there without its Python
-        problem = f"there is no python{version} on the path" if found is None else f"{found} does not run"
+    path = shutil.which(f"python{version}")
+    if path is None or not _runs(path):  # a version manager's command may be there without its Python
+        problem = f"there is no python{version} on the path" if path is None else f"{path} does not run"
         raise CannotRebuild(f"Python {version} is not installed here: {problem}; install it, or name another --env")
-    return found
+    return path
 
 
 def _runs(python: str) -> bool:
@@ -230,16 +232,16 @@ def run_tool(command: list[str], problem: str, text: str = "") -> str:
 def run_connected(command: list[str], problem: str, text: str = "") -> tuple[str, bool]:
     """Return the same, and whether the index was reached: pip may succeed with a folder of wheels alone."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, check=False, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, input=text
         )
     except subprocess.TimeoutExpired as error:
         raise NotNow(f"{problem}: not done after {LIMIT_S:.0f} s") from error
-    if done.returncode:
-        output = done.stderr or done.stdout
-        reason = _conflict(done.stdout + done.stderr) or _not_connected(output) or _cause(output)
+    if completed.returncode:
+        output = completed.stderr or completed.stdout
+        reason = _conflict(completed.stdout + completed.stderr) or _not_connected(output) or _cause(output)
         raise failure(output)(f"{problem}: {without_user(reason)}")
-    return done.stdout, _connected(done.stderr)
+    return completed.stdout, _connected(completed.stderr)
 
 
 def failure(output: str) -> type[CannotRebuild]:
@@ -268,15 +270,22 @@ def _cause(output: str) -> str:
     """Return the lines in which pip or uv says why: pip's first error, uv's last cause is the most specific one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    errors = [one for one in errors if not one.startswith(OF_OTHER_PYTHONS)] or errors
+    errors = [line for line in errors if not line.startswith(OF_OTHER_PYTHONS)] or errors
     return "; ".join(errors[:2]) or (lines[-1].removeprefix("cause: ") if lines else "no message")
 
 
 def local_wheels(requirements: Sequence[str], pip: Sequence[str]) -> list[str]:
     """Return the wheels that pip, given by its command, may install from folders: each by its name and its hash."""
-    wanted = [one for text in requirements if (one := _requirement(text)) is not None]
-    folders = _folders(pip) if wanted else []
-    files = sorted({file for folder in folders for file in _wheels(folder) if any(_is_of(file, one) for one in wanted)})
+    parsed = [requirement for text in requirements if (requirement := _requirement(text)) is not None]
+    folders = _folders(pip) if parsed else []
+    files = sorted(
+        {
+            file
+            for folder in folders
+            for file in _wheels(folder)
+            if any(_is_of(file, requirement) for requirement in parsed)
+        }
+    )
     return sorted({f"{file.name} {digest}" for file in files if (digest := _digest(file)) is not None})
 
 
@@ -290,10 +299,10 @@ def _folders(pip: Sequence[str]) -> list[Path]:
     """Return the folders among the values of find-links; none if pip does not state its configuration."""
     command = [*pip, "config", "list", "--disable-pip-version-check"]
     try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=WHEEL_LIMIT_S)
+        completed = subprocess.run(command, check=False, capture_output=True, text=True, timeout=WHEEL_LIMIT_S)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return list(dict.fromkeys(folder for line in done.stdout.splitlines() for folder in _folders_of(line)))
+    return list(dict.fromkeys(folder for line in completed.stdout.splitlines() for folder in _folders_of(line)))
 
 
 def _folders_of(line: str) -> Iterator[Path]:
@@ -310,7 +319,7 @@ def _folders_of(line: str) -> Iterator[Path]:
 
 def _wheels(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError):
-        return [one for one in folder.iterdir() if one.suffix == ".whl"]
+        return [file for file in folder.iterdir() if file.suffix == ".whl"]
     return []
 
 

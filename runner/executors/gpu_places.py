@@ -150,10 +150,10 @@ class GpuPlaces:
             name = f"GPU {'+'.join(gpus)}{f' ({models})' if models else ''}" if gpus else WHOLE
             parts = [place_of_gpus(host, [uuid]) for uuid in uuids]
             choice = GpuChoice(",".join(gpus)) if gpus else None
-            own = _GpusOfMachine(identity, name, choice, parts, uuids, self._shared, self._executor)
-            self._places[identity], self._changed = own, True
+            new_place = _GpusOfMachine(identity, name, choice, parts, uuids, self._shared, self._executor)
+            self._places[identity], self._changed = new_place, True
             self._shared.slots |= {part: threading.Lock() for part in parts if part not in self._shared.slots}
-            single = [part for one in self._places.values() if one.gpus for part in one.parts]
+            single = [part for place in self._places.values() if place.gpus for part in place.parts]
             if host in self._places:
                 self._places[host].parts = list(dict.fromkeys(single))
         return self._places[identity]
@@ -217,12 +217,12 @@ class _Shared:
         One that was started while the session ended is killed: `stop` may not have known it.
         """
         with self._guard:
-            number, here = next(self._numbers), f"{name} on {short(place.identity)}"
-            others = {other: text for other, (where, text, _) in self._alive.items() if where is not place}
+            number, alive_name = next(self._numbers), f"{name} on {short(place.identity)}"
+            others = {other: text for other, (other_place, text, _) in self._alive.items() if other_place is not place}
             self._alongside[number] = dict.fromkeys(others.values())
             for other in others:
-                self._alongside[other][here] = None
-            self._alive[number] = place, here, running
+                self._alongside[other][alive_name] = None
+            self._alive[number] = place, alive_name, running
         if self.stopping:
             running.kill()
         return number
@@ -230,8 +230,14 @@ class _Shared:
     def elsewhere(self, place: _GpusOfMachine) -> list[WaitingCell]:
         """Return the cells at other places. A container is not below the runner, so that its use must be asked for."""
         with self._guard:
-            others = [(name, one) for where, name, one in self._alive.values() if where is not place]
-        return [WaitingCell(name, root, works=True) for name, one in others if (root := one.root()) is not None]
+            running_elsewhere = [
+                (name, running) for other_place, name, running in self._alive.values() if other_place is not place
+            ]
+        return [
+            WaitingCell(name, root, works=True)
+            for name, running in running_elsewhere
+            if (root := running.root()) is not None
+        ]
 
     def end(self, number: int) -> list[str]:
         """Note that a process has ended; return what worked alongside it."""
@@ -291,9 +297,9 @@ class _Placed:
 
     def calibrated(self) -> float | None:
         """Pass it on."""
-        found = self._inner.calibrated()
+        time_s = self._inner.calibrated()
         self._check()
-        return found
+        return time_s
 
     def resume(self, steps: int) -> None:
         """Pass it on."""
@@ -301,9 +307,9 @@ class _Placed:
 
     def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
         """Pass it on."""
-        found = self._inner.turn([*waiting, *self._place.shared.elsewhere(self._place)])
+        continues = self._inner.turn([*waiting, *self._place.shared.elsewhere(self._place)])
         self._check()
-        return found
+        return continues
 
     def root(self) -> int | None:
         """Pass it on."""

@@ -48,10 +48,10 @@ def other_devices(settings: Settings, choice: GpuChoice = ANY_GPU, present: Pres
             NeighbourDevice(settings.cpus, GpuChoice(",".join(gpus))) for gpus in _other_gpus(settings, choice, present)
         ]
     allowed = sorted(os.sched_getaffinity(0))
-    own = pinned(settings.cpus, ProcTree(), allowed) or allowed
-    free, size = [cpu for cpu in allowed if cpu not in own], len(own)
+    own_cpus = pinned(settings.cpus, ProcTree(), allowed) or allowed
+    free, size = [cpu for cpu in allowed if cpu not in own_cpus], len(own_cpus)
     sets = [free[end - size : end] for end in range(size, len(free) + 1, size)]
-    return [NeighbourDevice(device_lists.cpu_text(one), ANY_GPU) for one in sets]
+    return [NeighbourDevice(device_lists.cpu_text(cpu_set), ANY_GPU) for cpu_set in sets]
 
 
 def half_of_cpus() -> str:
@@ -96,7 +96,7 @@ class OthersBusy:
             self._others[-1].await_block()
         jobs = [_companion(job, device, number) for number, device in enumerate(devices)]
         pairs = zip(self._others, jobs, strict=False)
-        return [executor.start(one, PATIENCE * timeout_s) for executor, one in pairs]
+        return [executor.start(other_job, PATIENCE * timeout_s) for executor, other_job in pairs]
 
     def close(self) -> None:
         """Close all executors."""

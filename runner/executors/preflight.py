@@ -56,15 +56,15 @@ class Preflight:
         self, settings: Settings, task: Task | None = None, choice: GpuChoice = ANY_GPU
     ) -> tuple[CellProblem, ...]:
         """Return the problems of one cell, those with a status first. An external command's build is not judged."""
-        found: list[CellProblem] = []
+        problems: list[CellProblem] = []
         if settings.device == "gpu" and self.gpus is not None:
             build = None if task is not None else build_of(settings.backend, self.versions)
             names = gpu_names(settings, self.present, choice) if self.gpus.driver is not None else ()
-            found = [names] if isinstance(names, CellProblem) else gpu_problems(self.gpus, names, build)
-            found += self.everywhere
+            problems = [names] if isinstance(names, CellProblem) else gpu_problems(self.gpus, names, build)
+            problems += self.everywhere
         elif settings.device == "tpu" and self.tpus is not None:
-            found = tpu_problems(self.tpus)
-        return tuple(sorted(found, key=lambda problem: problem.status is None))
+            problems = tpu_problems(self.tpus)
+        return tuple(sorted(problems, key=lambda problem: problem.status is None))
 
     def refused(self, job: Job) -> Outcome | None:
         """Return the outcome of a job that must not start; a command is refused by its executor, which records it."""
@@ -78,7 +78,9 @@ class Preflight:
 
     def warnings(self, job: Job) -> tuple[str, ...]:
         """Return the warnings for a job that is started."""
-        return tuple(str(one) for one in self.problems(job.settings, job.task, job.gpus) if one.status is None)
+        return tuple(
+            str(problem) for problem in self.problems(job.settings, job.task, job.gpus) if problem.status is None
+        )
 
     def lines(self, cells: Iterable[tuple[Settings, Task | None, GpuChoice]]) -> list[str]:
         """Return each problem of these cells once, as a text."""
@@ -92,20 +94,25 @@ def preflight_of(
 
     With `in_containers` each cell gets a container; the builds in its image are not judged.
     """
-    on_device = [one for one in settings if one.device != "cpu"]
+    on_device = [cell_settings for cell_settings in settings if cell_settings.device != "cpu"]
     if not on_device:
         return None
-    has_gpu_cells = any(one.device == "gpu" for one in on_device)
+    has_gpu_cells = any(cell_settings.device == "gpu" for cell_settings in on_device)
     present = present_gpus(library) if has_gpu_cells and has_driver(tree or ProcTree()) else None
     names = [
-        name for one in on_device if not isinstance(found := gpu_names(one, present), CellProblem) for name in found
+        name
+        for cell_settings in on_device
+        if not isinstance(found_names := gpu_names(cell_settings, present), CellProblem)
+        for name in found_names
     ]
     names += _visible(present) if has_gpu_cells else ()  # which of them a cell may use is asked later
     missing_toolkit = in_containers and has_gpu_cells and not any(shutil.which(name) for name in TOOLKIT)
     return Preflight(
         gpus=read_gpus(dict.fromkeys(names), tree, library) if has_gpu_cells else None,
         present=present,
-        tpus=read_tpus(tree) if not in_containers and any(one.device == "tpu" for one in on_device) else None,
+        tpus=read_tpus(tree)
+        if not in_containers and any(cell_settings.device == "tpu" for cell_settings in on_device)
+        else None,
         versions={} if in_containers else installed(),
         everywhere=(NO_TOOLKIT,) if missing_toolkit else (),
     )
@@ -133,4 +140,4 @@ def _visible(present: PresentGpus | Unread | None) -> tuple[str, ...]:
 
 def installed() -> dict[str, str]:
     """Return the versions of the backends' distributions that are installed for this Python."""
-    return installed_versions(name for one in TABLE.values() for name in one.build_packages)
+    return installed_versions(name for backend in TABLE.values() for name in backend.build_packages)

@@ -154,8 +154,8 @@ def size_bytes(flag: str, text: str) -> int:
     return int(number) << SIZE_UNITS.get(unit, 0)
 
 
-def chosen(name: str, start: str | None, given: Mapping[str, Any], service: Any = None) -> Executors:
-    """Return the executors of a command. `given` has the values of all executors' options.
+def chosen(name: str, start: str | None, options: Mapping[str, Any], service: Any = None) -> Executors:
+    """Return the executors of a command. `options` has the values of all executors' options.
 
     Raises `UsageError` for a start or an option that this executor does not have.
     """
@@ -164,8 +164,10 @@ def chosen(name: str, start: str | None, given: Mapping[str, Any], service: Any 
         raise UsageError(f"--start: must be {' or '.join(entry.starts)} with --executor {name}, got {start}")
     for other in ENTRIES.values():
         for option in other.options:
-            if option not in entry.options and given.get(option.name) is not None:
+            if option not in entry.options and options.get(option.name) is not None:
                 raise UsageError(f"{option.flag}: applies only to {other.place}: add --executor {other.name}")
-    own = {option.name: given.get(option.name) for option in entry.options}
-    made = importlib.import_module(entry.module).make(entry, ExecutorRequest(start or entry.starts[0], own, service))
-    return cast(Executors, made)
+    own_options = {option.name: options.get(option.name) for option in entry.options}
+    executors = importlib.import_module(entry.module).make(
+        entry, ExecutorRequest(start or entry.starts[0], own_options, service)
+    )
+    return cast(Executors, executors)

@@ -67,8 +67,8 @@ def detect() -> Machine:
 
 def summary() -> str:
     """Return this machine in a few words, for stored checks that do not depend on its speed."""
-    found = detect()
-    return ", ".join(filter(None, (found.cpu_model, f"{found.logical_cpus} CPUs", found.os)))
+    detected = detect()
+    return ", ".join(filter(None, (detected.cpu_model, f"{detected.logical_cpus} CPUs", detected.os)))
 
 
 def _host_id() -> str:
@@ -82,8 +82,8 @@ def _cpu_model() -> str:
     info = HERE.text("/proc/cpuinfo")
     lines = [] if isinstance(info, Unread) else [line.partition(":") for line in info.splitlines()]
     values = {name.strip(): value.strip() for name, _, value in reversed(lines)}
-    found = (values.get(key) for key in ("model name", "Hardware", "Processor"))
-    return next(filter(None, found), platform.processor() or platform.machine())
+    models = (values.get(key) for key in ("model name", "Hardware", "Processor"))
+    return next(filter(None, models), platform.processor() or platform.machine())
 
 
 def _physical_cores() -> int | None:
@@ -107,14 +107,14 @@ def _gpus() -> tuple[list[str], str | None]:
     if tool is None:
         from keras_matrix.runner.machine.gpus.nvml import PresentGpus, present_gpus
 
-        found = present_gpus()
-        return (list(found.models), found.driver) if isinstance(found, PresentGpus) else ([], None)
+        present = present_gpus()
+        return (list(present.models), present.driver) if isinstance(present, PresentGpus) else ([], None)
     query = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+        completed = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return [], None
-    rows = [line.rsplit(", ", 1) for line in done.stdout.splitlines() if ", " in line]
+    rows = [line.rsplit(", ", 1) for line in completed.stdout.splitlines() if ", " in line]
     return [name for name, _ in rows], rows[0][1] if rows else None
 
 
@@ -135,20 +135,20 @@ def detect_type(
     environment: Mapping[str, str] | None = None, dmi: Path | None = None, address: Address | None = None
 ) -> str | None:
     """Return the machine type; None outside the clouds or without an answer. Raises `UsageError` for a bad variable."""
-    if given := (os.environ if environment is None else environment).get(VARIABLE):
-        if not TYPE.fullmatch(given):
+    if stated := (os.environ if environment is None else environment).get(VARIABLE):
+        if not TYPE.fullmatch(stated):
             raise UsageError(
-                f"{VARIABLE}: must be 1 to 64 letters, digits, dots, underscores and hyphens, got {given[:80]!r}; "
+                f"{VARIABLE}: must be 1 to 64 letters, digits, dots, underscores and hyphens, got {stated[:80]!r}; "
                 "set a type such as n1-standard-8, or leave it empty"
             )
-        return given
+        return stated
     ask_cloud = recognised(DMI if dmi is None else dmi)
     if ask_cloud is None:
         return None
     server = _MetadataServer(address or Address())
     with suppress(OSError, http.client.HTTPException, NoAnswer):
-        found = ask_cloud(server.ask)
-        return found if TYPE.fullmatch(found) else None
+        machine_type = ask_cloud(server.ask)
+        return machine_type if TYPE.fullmatch(machine_type) else None
     return None
 
 
@@ -166,8 +166,8 @@ def recognised(dmi: Path) -> Callable[[Ask], str] | None:
 
 
 def _google(ask: Ask) -> str:
-    found = ask("GET", "/computeMetadata/v1/instance/machine-type", {"Metadata-Flavor": "Google"})
-    return found.rpartition("/")[2]  # projects/NUMBER/machineTypes/TYPE
+    answer = ask("GET", "/computeMetadata/v1/instance/machine-type", {"Metadata-Flavor": "Google"})
+    return answer.rpartition("/")[2]  # projects/NUMBER/machineTypes/TYPE
 
 
 def _amazon(ask: Ask) -> str:

@@ -30,8 +30,12 @@ WITH_VALUE = ("-W", "-X", "-o")
 
 def import_roots(matrix_folder: Path) -> list[Path]:
     """Return the folders of a user's modules: the working folder, the folders `src` there are, the matrix file's."""
-    here = Path.cwd()
-    return [here, *(folder / "src" for folder in (here, matrix_folder) if (folder / "src").is_dir()), matrix_folder]
+    working_folder = Path.cwd()
+    return [
+        working_folder,
+        *(folder / "src" for folder in (working_folder, matrix_folder) if (folder / "src").is_dir()),
+        matrix_folder,
+    ]
 
 
 def missing(cell: Cell, roots: Sequence[Path]) -> str | None:
@@ -51,12 +55,12 @@ def mount_advice(path: Path, written: str) -> str:
     `written` is its path in the matrix; the working folder is the project's. A folder that exists within it has been
     mounted from the project: it is read-only, so that nothing can be mounted into it.
     """
-    here = path.resolve()
+    resolved = path.resolve()
     if Path(written).is_absolute():
-        return f'mount it with -v "{written}:{here}:ro"'
-    if here.parent.is_dir() and Path.cwd() in here.parents[1:]:
-        return f"put it into {os.path.relpath(here.parent)}, which is mounted"
-    return f'mount it with -v "$PWD/{os.path.relpath(here)}:{here}:ro"'
+        return f'mount it with -v "{written}:{resolved}:ro"'
+    if resolved.parent.is_dir() and Path.cwd() in resolved.parents[1:]:
+        return f"put it into {os.path.relpath(resolved.parent)}, which is mounted"
+    return f'mount it with -v "$PWD/{os.path.relpath(resolved)}:{resolved}:ro"'
 
 
 def _of_command(task: Task, matrix_folder: Path) -> str | None:
@@ -88,20 +92,20 @@ def _of_words(words: Sequence[str], folder: Path, path: str) -> str | None:
 
 
 def _no_file(word: str, folder: Path) -> str:
-    where = f"command: this container has no file {word} in {folder.resolve()}"
-    return f"{where}; {mount_advice(folder / word, word)}"
+    problem = f"command: this container has no file {word} in {folder.resolve()}"
+    return f"{problem}; {mount_advice(folder / word, word)}"
 
 
 def _script(words: Sequence[str]) -> str | None:
     """Return the script that an interpreter is started with, None without one."""
-    rest = iter(words[1:])
-    for word in rest:
+    remaining = iter(words[1:])
+    for word in remaining:
         if NO_SCRIPT.fullmatch(word):
             return None
         if not word.startswith("-"):
             return word
         if word in WITH_VALUE:
-            next(rest, None)
+            next(remaining, None)
     return None
 
 
@@ -138,5 +142,5 @@ class DataFolders:
 
     def found(self, name: str) -> Path | None:
         """Return the absolute path of a data set, None if there is none."""
-        there = (place for place in places(name, self.dataset_dir, self.import_roots) if place.exists())
-        return next((place.absolute() for place in there), None)
+        existing = (place for place in places(name, self.dataset_dir, self.import_roots) if place.exists())
+        return next((place.absolute() for place in existing), None)

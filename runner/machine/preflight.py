@@ -70,14 +70,14 @@ def gpu_problems(facts: GpuFacts, names: Iterable[str], build: Build | CpuBuild 
         return [CellProblem("cpu_build", f"{build} is installed for the CPU only; {advice}", Status.DEVICE_MISMATCH)]
     if isinstance(facts.driver, Unread):
         return [_unread_driver(facts.driver)]
-    found = []
+    problems = []
     for name in names:
         gpu = facts.gpus.get(name, Unread("not read", absent=True))
         if isinstance(gpu, Unread):
-            found.append(_unread_gpu(name, gpu))
+            problems.append(_unread_gpu(name, gpu))
         else:
-            found += [*build_problems(facts.driver, gpu, build), *_exclusive(gpu), *_conditions(gpu)]
-    return list(dict.fromkeys(found))
+            problems += [*build_problems(facts.driver, gpu, build), *_exclusive(gpu), *_conditions(gpu)]
+    return list(dict.fromkeys(problems))
 
 
 def tpu_problems(facts: TpuFacts) -> list[CellProblem]:
@@ -110,19 +110,21 @@ def _too_old(driver: Driver, build: Build) -> bool:
 
 
 def _without_machine_code(driver: Driver, gpu: Gpu, capability: Capability, build: Build) -> Iterator[CellProblem]:
-    where = f"{_title(gpu)} has compute capability {text(capability)}"
-    services = [one.service for one in BUILDS if one.has_machine_code(capability)]
+    capability_text = f"{_title(gpu)} has compute capability {text(capability)}"
+    services = [other_build.service for other_build in BUILDS if other_build.has_machine_code(capability)]
     if build.ptx is None or build.ptx > capability:  # a driver compiles PTX of the same or a lower capability
         advice = f"use {' or '.join(services)}" if services else "install a version of the backend that has"
-        message = f"{build} has no code for this GPU: {where}, the build supports {build.supported()}; {advice}"
+        message = (
+            f"{build} has no code for this GPU: {capability_text}, the build supports {build.supported()}; {advice}"
+        )
         yield CellProblem("no_gpu_code", message, Status.UNSUPPORTED)
         return
     cuda = build.ptx_cuda
     if cuda is not None and isinstance(driver.cuda, tuple) and driver.cuda < cuda:
         yield CellProblem(
             "driver_too_old",
-            f"{where}, for which {build} has only PTX of CUDA {text(cuda)}, and driver {driver.version} compiles PTX "
-            f"up to CUDA {text(driver.cuda)}; update the driver to one for CUDA {text(cuda)} or newer",
+            f"{capability_text}, for which {build} has only PTX of CUDA {text(cuda)}, and driver {driver.version} "
+            f"compiles PTX up to CUDA {text(driver.cuda)}; update the driver to one for CUDA {text(cuda)} or newer",
             Status.DEVICE_MISMATCH,
         )
         return
@@ -130,14 +132,14 @@ def _without_machine_code(driver: Driver, gpu: Gpu, capability: Capability, buil
         source = build.reported_failing[1]
         yield CellProblem(
             "gpu_reported_failing",
-            f"{where}: users report that {build.package} fails there with CUDA_ERROR_INVALID_PTX ({source}); if "
-            f"it does, use {' or '.join(services)}",
+            f"{capability_text}: users report that {build.package} fails there with CUDA_ERROR_INVALID_PTX ({source}); "
+            f"if it does, use {' or '.join(services)}",
         )
         return
     yield CellProblem(
         "gpu_ptx",
-        f"{where}, for which {build} has only PTX: the driver compiles it in the first epoch, which takes longer; "
-        "the compiled code is reused only with a permanent CUDA cache",
+        f"{capability_text}, for which {build} has only PTX: the driver compiles it in the first epoch, which takes "
+        "longer; the compiled code is reused only with a permanent CUDA cache",
     )
 
 
@@ -151,10 +153,10 @@ def _exclusive(gpu: Gpu) -> Iterator[CellProblem]:
         message = f"{_title(gpu)} is in compute mode PROHIBITED, in which no process can use it; end it: {advice}"
         yield CellProblem("gpu_exclusive", message, Status.INFRA)
     users = gpu.users if isinstance(gpu.users, tuple) else ()
-    names = [one.name for one in users if one.name]
+    names = [user.name for user in users if user.name]
     is_shared = any(name.startswith(SHARING_SERVICE) for name in names)
     if gpu.compute_mode == EXCLUSIVE_PROCESS and names and not is_shared:
-        listed = ", ".join(process_text(one) for one in users)
+        listed = ", ".join(process_text(user) for user in users)
         message = f"{_title(gpu)} is in compute mode EXCLUSIVE_PROCESS and in use by {listed}; stop it, or {advice}"
         yield CellProblem("gpu_exclusive", message, Status.INFRA)
 
@@ -181,7 +183,7 @@ def _conditions(gpu: Gpu) -> Iterator[CellProblem]:
             "loaded; reset the GPU (nvidia-smi --gpu-reset), and replace it if they return",
         )
     if isinstance(gpu.users, tuple) and gpu.users:
-        listed = ", ".join(process_text(one) for one in gpu.users)
+        listed = ", ".join(process_text(user) for user in gpu.users)
         advice = "stop it, or choose another GPU with CUDA_VISIBLE_DEVICES"
         yield CellProblem("gpu_busy", f"{title} is in use by {listed}; {advice}")
 
@@ -243,15 +245,17 @@ def read_gpus(names: Iterable[str], tree: ProcTree | None = None, library: Any =
     if isinstance(nvml, Unread):
         return GpuFacts(nvml)
     handles = {name: nvml.gpu(name) for name in names}
-    found = {name: one if isinstance(one, Unread) else read_gpu(tree, nvml, one) for name, one in handles.items()}
-    return GpuFacts(driver(nvml), found)
+    gpu_by_name = {
+        name: handle if isinstance(handle, Unread) else read_gpu(tree, nvml, handle) for name, handle in handles.items()
+    }
+    return GpuFacts(driver(nvml), gpu_by_name)
 
 
 def read_tpus(tree: ProcTree | None = None) -> TpuFacts:
     """Return the facts about the TPU of this machine."""
     tree = tree or ProcTree()
-    found = [f"{folder}/{name}" for folder, pattern in TPU_FOLDERS for name in tree.names(folder, pattern)]
-    return TpuFacts(tuple(found), importlib.util.find_spec("libtpu") is not None)
+    device_files = [f"{folder}/{name}" for folder, pattern in TPU_FOLDERS for name in tree.names(folder, pattern)]
+    return TpuFacts(tuple(device_files), importlib.util.find_spec("libtpu") is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +290,7 @@ class Build:
 
     def supported(self) -> str:
         """Return the supported compute capabilities in words."""
-        listed = ", ".join(text(one) for one in self.compiled)
+        listed = ", ".join(text(capability) for capability in self.compiled)
         return listed if self.ptx is None else f"{listed}; PTX from {text(self.ptx)} on"
 
 
@@ -335,14 +339,14 @@ BUILDS = (
 def build_of(backend: str, versions: Mapping[str, str]) -> Build | CpuBuild | None:
     """Return the build of a backend from the installed versions, or None if it is not in the table."""
     row = TABLE[backend]
-    found = {name: versions[name] for name in row.build_packages if name in versions}
+    build_versions = {name: versions[name] for name in row.build_packages if name in versions}
     for build in BUILDS:
         # Without the label of this build's CUDA; another label belongs to another build.
-        if found.get(build.package, "").removesuffix(f"+cu{build.cuda_major}0") == build.version:
+        if build_versions.get(build.package, "").removesuffix(f"+cu{build.cuda_major}0") == build.version:
             return build
-    if set(found) != {row.cpu_package} or not found[row.cpu_package].endswith(row.cpu_version_suffix):
+    if set(build_versions) != {row.cpu_package} or not build_versions[row.cpu_package].endswith(row.cpu_version_suffix):
         return None
-    return CpuBuild(row.cpu_package, found[row.cpu_package], service_name(backend, "gpu"))
+    return CpuBuild(row.cpu_package, build_versions[row.cpu_package], service_name(backend, "gpu"))
 
 
 def text(capability: Capability) -> str:
@@ -352,9 +356,9 @@ def text(capability: Capability) -> str:
 
 def numbers(version: str) -> tuple[int, ...]:
     """Return the numbers of a driver's version ("535.104.05") up to the first part that is not a number."""
-    found = []
+    parts = []
     for part in version.split("."):
         if not (part.isascii() and part.isdigit()):
             break
-        found.append(int(part))
-    return tuple(found)
+        parts.append(int(part))
+    return tuple(parts)

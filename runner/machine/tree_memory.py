@@ -116,14 +116,14 @@ def group_of(pid: int) -> GroupMemory | None:
     """Return the memory of a process's group; None if it cannot be read or is this process's own group."""
     if pid <= 0:  # it had ended before its pid was read
         return None
-    theirs, ours = group(ProcTree(), "memory", str(pid)), group(ProcTree(), "memory")
-    if not isinstance(theirs, ControlGroup) or theirs == ours:
+    process_group, own_group = group(ProcTree(), "memory", str(pid)), group(ProcTree(), "memory")
+    if not isinstance(process_group, ControlGroup) or process_group == own_group:
         return None
-    found = GroupMemory(theirs.version, next(theirs.folders()))
-    if found.anonymous_bytes() is None:
-        found.close()
+    group_memory = GroupMemory(process_group.version, next(process_group.folders()))
+    if group_memory.anonymous_bytes() is None:
+        group_memory.close()
         return None
-    return found
+    return group_memory
 
 
 def _content(descriptor: int | None, limit_bytes: int) -> bytes:
@@ -187,20 +187,20 @@ def end_leftovers(mark: str) -> int:
     """
     ended, empty = 0, 0
     while empty < EMPTY_SCANS:
-        found = _end_marked(mark)
-        ended += found
-        empty = 0 if found else empty + 1
+        just_ended = _end_marked(mark)
+        ended += just_ended
+        empty = 0 if just_ended else empty + 1
     return ended
 
 
 def _end_marked(mark: str) -> int:
-    wanted = os.fsencode(f"{MARK}={mark}")
+    mark_variable = os.fsencode(f"{MARK}={mark}")
     ended = 0
     for name in os.listdir("/proc"):  # noqa: PTH208 - of hundreds of processes each path costs
         if not name.isdigit() or int(name) == os.getpid():
             continue
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb", buffering=0) as file:  # noqa: PTH123
-            if wanted in file.read().split(b"\0"):
+            if mark_variable in file.read().split(b"\0"):
                 os.kill(int(name), signal.SIGKILL)
                 ended += 1
     return ended

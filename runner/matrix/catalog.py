@@ -126,8 +126,8 @@ def user_workload(name: str) -> CatalogWorkload:
 
 def needs_keras_hub(name: str) -> bool:
     """Return whether a workload is a model of KerasHub; False for a user's, of which that is not known."""
-    found = load().workloads.get(name)
-    return found is not None and found.family in FAMILIES_OF_KERAS_HUB
+    workload = load().workloads.get(name)
+    return workload is not None and workload.family in FAMILIES_OF_KERAS_HUB
 
 
 @cache
@@ -152,8 +152,8 @@ def _workload(name: str, item: Mapping[str, Any]) -> CatalogWorkload:
     for word in (name, *item["params"]):
         if not NAME.fullmatch(word):
             raise ValueError(f"{word!r} is not a valid name")
-    if taken := item["params"].keys() & {*DEFAULTS, *ENTRY_KEYS, "backend"}:
-        raise ValueError(f"{name}: parameter {min(taken)!r} must not be named like a setting")
+    if reserved := item["params"].keys() & {*DEFAULTS, *ENTRY_KEYS, "backend"}:
+        raise ValueError(f"{name}: parameter {min(reserved)!r} must not be named like a setting")
     if item.get("feed") not in (None, *FEEDS):
         raise ValueError(f"{name}: feed must be one of {', '.join(FEEDS)}, got {item['feed']!r}")
     values: dict[str, Any] = {key: item[key] for key in REQUIRED} | {key: item.get(key) for key in OPTIONAL}

@@ -88,15 +88,15 @@ def unused_keys(path: Path, name: str | None, filled: Filled) -> list[str]:
 
 def _chosen(path: Path, name: str | None, filled: Filled) -> CfgSection:
     sections = read_sections(path)
-    wanted = filled.policy or name
-    if wanted is None:
+    section_name = filled.policy or name
+    if section_name is None:
         if len(sections) != 1:
             names = ", ".join(sections)
             raise MatrixError([f"{path}: has {len(sections)} tasks; choose one with --task-name: {names}"])
-        wanted = next(iter(sections))
-    if wanted not in sections:
-        raise MatrixError([f"{path}: no section [{wanted}]{near(wanted, sections)}"])
-    return sections[wanted]
+        section_name = next(iter(sections))
+    if section_name not in sections:
+        raise MatrixError([f"{path}: no section [{section_name}]{near(section_name, sections)}"])
+    return sections[section_name]
 
 
 def _unknown(section: CfgSection) -> Iterator[str]:
@@ -106,8 +106,8 @@ def _unknown(section: CfgSection) -> Iterator[str]:
 
 def _misspelt(section: CfgSection, key: str) -> str | None:
     """Return the advice on an unknown key that resembles one that the section lacks, or None."""
-    missing = [known for known in KNOWN if known not in section.raw]
-    begun = next((known for known in missing if known.startswith(key)), None)  # such as command
+    missing = [known_key for known_key in KNOWN if known_key not in section.raw]
+    begun = next((known_key for known_key in missing if known_key.startswith(key)), None)  # such as command
     return f"; did you mean {begun}?" if begun else near(key, missing) or None
 
 
@@ -173,26 +173,26 @@ class _Section:
         )
 
     def command(self, filled: Filled) -> str:
-        found = filled.command or self.value(COMMAND)
-        if found is None and COMMAND in self.section.raw:
+        command_text = filled.command or self.value(COMMAND)
+        if command_text is None and COMMAND in self.section.raw:
             return ""  # refused already
-        if found is None or not found.strip():
+        if command_text is None or not command_text.strip():
             self.refuse(COMMAND, "is missing; give it there, or with --command-to-execute")
             return ""
-        if len(found) > MAX_WORD or "\0" in found:
-            self.refuse(COMMAND, f"must be a text of at most {MAX_WORD} characters, got {len(found)}")
-        return found
+        if len(command_text) > MAX_WORD or "\0" in command_text:
+            self.refuse(COMMAND, f"must be a text of at most {MAX_WORD} characters, got {len(command_text)}")
+        return command_text
 
     def gpus(self) -> int:
-        found = (self.value(GPUS) or "0").strip()
-        if not (found.isascii() and found.isdecimal() and int(found) <= MAX_GPUS):
-            self.refuse(GPUS, f"must be a whole number from 0 to {MAX_GPUS}, got {found!r}")
+        number_text = (self.value(GPUS) or "0").strip()
+        if not (number_text.isascii() and number_text.isdecimal() and int(number_text) <= MAX_GPUS):
+            self.refuse(GPUS, f"must be a whole number from 0 to {MAX_GPUS}, got {number_text!r}")
             return 0
-        return int(found)
+        return int(number_text)
 
     def metrics(self) -> list[MetricSpec]:
         patterns, names, methods = (self.texts(key) for key in LISTS)
-        lengths = {key: len(found) for key, found in zip(LISTS, (patterns, names, methods), strict=True)}
+        lengths = {key: len(texts) for key, texts in zip(LISTS, (patterns, names, methods), strict=True)}
         if self.problems:
             return []
         if len(set(lengths.values())) > 1:
@@ -212,10 +212,10 @@ class _Section:
         for name in names:
             if not NAME.fullmatch(name) or name == UPTIME or names.count(name) > 1:
                 self.refuse(LISTS[1], f"must be different names of at most 64 letters, digits and _.-, got {name!r}")
-        known = [str(one) for one in Compute]
+        allowed = [str(compute) for compute in Compute]
         for method in methods:
-            if method not in known:
-                self.refuse(LISTS[2], f"must be one of {', '.join(known)}, got {method!r}{near(method, known)}")
+            if method not in allowed:
+                self.refuse(LISTS[2], f"must be one of {', '.join(allowed)}, got {method!r}{near(method, allowed)}")
 
     def texts(self, key: str) -> list[str]:
         """Return a list of texts from a Python literal."""
@@ -225,13 +225,13 @@ class _Section:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # such files contain '\\d', which Python reads as intended but warns of
-                found = ast.literal_eval(text)
+                parsed = ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-            found = None
-        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+            parsed = None
+        if not isinstance(parsed, list) or not all(isinstance(item, str) for item in parsed):
             self.refuse(key, f"must be a Python list of texts, got {text[:80]!r}")
             return []
-        return found
+        return parsed
 
     def value(self, key: str) -> str | None:
         """Return a value with its references replaced, or None if it is missing or refused."""
@@ -288,7 +288,7 @@ def read_sections(path: Path) -> dict[str, CfgSection]:
 
 def lines_of(text: str) -> Lines:
     """Return the line of each section and key, by configparser's rules: a deeper indentation continues a value."""
-    found: dict[tuple[str, str], int] = {}
+    line_numbers: dict[tuple[str, str], int] = {}
     section, indent = "", None
     for number, line in enumerate(io.StringIO(text), 1):
         stripped = line.strip()
@@ -297,26 +297,26 @@ def lines_of(text: str) -> Lines:
             continue
         if header := _HEADER.match(stripped):
             section, indent = header[1], None
-            found.setdefault((section, ""), number)
+            line_numbers.setdefault((section, ""), number)
         elif key := _KEY.match(stripped):
-            found.setdefault((section, key[0].strip().lower()), number)
+            line_numbers.setdefault((section, key[0].strip().lower()), number)
             indent = depth
-    return found
+    return line_numbers
 
 
 def _interpolated(raw: Mapping[str, str], key: str, above: tuple[str, ...]) -> str:
     if len(above) > MAX_DEPTH:
         raise ValueError(f"refers to itself, or through more than {MAX_DEPTH} other keys: {' -> '.join(above)}")
 
-    def replacement(found: re.Match[str]) -> str:
-        if found[0] == "%%":
+    def replacement(match: re.Match[str]) -> str:
+        if match[0] == "%%":
             return "%"
-        if found[1] is None:
+        if match[1] is None:
             raise ValueError("has %( without )s; write %%( for the text itself")
-        name = found[1].lower()
+        name = match[1].lower()
         if name not in raw:
-            advice = f"{near(name, raw)}; write %{found[0]} for the text itself"
-            raise ValueError(f"refers to {found[0]}, which the section does not have{advice}")
+            advice = f"{near(name, raw)}; write %{match[0]} for the text itself"
+            raise ValueError(f"refers to {match[0]}, which the section does not have{advice}")
         return _interpolated(raw, name, (*above, key))
 
     return _PERCENT.sub(replacement, raw[key])
@@ -333,8 +333,8 @@ def _text(path: Path) -> str:
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        found = f"byte {error.object[error.start]:#x} at {error.start}"
-        raise MatrixError([f"{path}: must be UTF-8, got {found}"]) from error
+        byte_text = f"byte {error.object[error.start]:#x} at {error.start}"
+        raise MatrixError([f"{path}: must be UTF-8, got {byte_text}"]) from error
 
 
 def _syntax_problem(path: Path, error: configparser.Error, lines: Lines) -> str:
@@ -346,7 +346,9 @@ def _syntax_problem(path: Path, error: configparser.Error, lines: Lines) -> str:
         return f"{path}:{error.lineno}: must begin with the [name] of a task, got {error.line.strip()!r}"
     if isinstance(error, configparser.ParsingError) and error.errors:
         number, line = error.errors[0]
-        before = [(at, section) for (section, key), at in lines.items() if not key and at < number]
+        before = [
+            (line_number, section) for (section, key), line_number in lines.items() if not key and line_number < number
+        ]
         section = max(before)[1] if before else ""
         return f"{path}:{number}: [{section}]: must be key = value, got {line}"
     return f"{path}: must be a .cfg file: {' '.join(str(error).split())}"

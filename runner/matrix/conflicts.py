@@ -58,8 +58,8 @@ def conflicts(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
         yield Conflict("steps_per_execution", "steps_per_epoch", text)
     for key in TRAINING_ONLY:
         usual, phases = SETTINGS[key].default, [phase for phase in axes["phase"] if phase != FIT]
-        if phases and (other := next((value for value in axes[key] if value != usual), None)):
-            text = f"must be {usual} with phase: {phases[0]}, which has no gradients, got {say(other)}"
+        if phases and (unusual := next((value for value in axes[key] if value != usual), None)):
+            text = f"must be {usual} with phase: {phases[0]}, which has no gradients, got {say(unusual)}"
             yield Conflict(key, "phase", text)
     if GENERATE in axes["phase"]:
         yield from _of_generation(axes, workload)
@@ -70,8 +70,8 @@ def conflicts(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
         yield Conflict("gradient_accumulation_steps", "steps_per_epoch", text)
     for key in GPU_ONLY:
         usual, elsewhere = SETTINGS[key].default, [name for name in axes["device"] if name != "gpu"]
-        if elsewhere and (other := next((value for value in axes[key] if value != usual), None)):
-            text = f"must be {usual} on device {elsewhere[0]}, got {say(other)}; write a separate entry for GPU cells"
+        if elsewhere and (unusual := next((value for value in axes[key] if value != usual), None)):
+            text = f"must be {usual} on device {elsewhere[0]}, got {say(unusual)}; write a separate entry for GPU cells"
             yield Conflict(key, "device", text)
     if workload.name == spec.WORKLOAD and LARGEST in axes["batch_size"]:
         yield Conflict("batch_size", "workload", f"must be a whole number for {workload.name}, got {say(LARGEST)}")

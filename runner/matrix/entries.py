@@ -95,26 +95,28 @@ class EntryReader(ValueReader):
         if not isinstance(value, dict):
             self.refuse((), f"must be a mapping with {', '.join(grammar.TOP_KEYS)}, got {say(value)}")
             return []
-        known = self.mapping((), value, grammar.TOP_KEYS)
-        self.version(known)
-        self.read_defaults(known.get("defaults", {}))
-        self.file_values = self.scalars((), known, grammar.FILE_RULES)
+        members = self.mapping((), value, grammar.TOP_KEYS)
+        self.version(members)
+        self.read_defaults(members.get("defaults", {}))
+        self.file_values = self.scalars((), members, grammar.FILE_RULES)
         if "backends" in value:
-            self.backends = self.names(("backends",), known.get("backends", REFUSED)) or BACKENDS
+            self.backends = self.names(("backends",), members.get("backends", REFUSED)) or BACKENDS
         elif "cells" in value or "tasks" not in value:
             self.refuse((), f"backends is missing; write for example backends: [{', '.join(BACKENDS)}]")
-        entries = self.cells(value, known.get("cells", REFUSED))
-        if "tasks" not in known:
+        entries = self.cells(value, members.get("cells", REFUSED))
+        if "tasks" not in members:
             return entries
         from keras_matrix.runner.matrix.task_reader import read_tasks  # only a matrix with external commands needs it
 
-        return [*entries, *read_tasks(self, known["tasks"])]
+        return [*entries, *read_tasks(self, members["tasks"])]
 
-    def version(self, known: dict[str, Any]) -> None:
-        if "version" not in known:
+    def version(self, members: dict[str, Any]) -> None:
+        if "version" not in members:
             self.refuse((), f"version is missing; write version: {grammar.VERSION}")
-        elif (found := known["version"]) is not REFUSED and (type(found) is not int or found != grammar.VERSION):
-            self.refuse(("version",), f"must be {grammar.VERSION}, got {say(found)}")
+        elif (version := members["version"]) is not REFUSED and (
+            type(version) is not int or version != grammar.VERSION
+        ):
+            self.refuse(("version",), f"must be {grammar.VERSION}, got {say(version)}")
 
     def read_defaults(self, value: object) -> None:
         for key, item in self.mapping(("defaults",), value, (*DEFAULTS, instrument_keys.TRACE)).items():
@@ -139,27 +141,29 @@ class EntryReader(ValueReader):
         workload = self.workload(path, value)
         if workload is None:
             return []
-        given = self.given(path, value, workload, extra=("workload", "include", "exclude"))
-        entry = self.filled(path, given, workload)
-        self.check_trace(path, given, entry)
+        own_keys = self.given(path, value, workload, extra=("workload", "include", "exclude"))
+        entry = self.filled(path, own_keys, workload)
+        self.check_trace(path, own_keys, entry)
         entries = [replace(entry, excludes=self.excludes((*path, "exclude"), value.get("exclude", REFUSED), entry))]
         for index, item in self.items((*path, "include"), value.get("include", REFUSED)):
-            where = (*path, "include", index)
-            own = self.given(where, item, workload)
-            entries.append(self.filled(where, given.replaced_by(own), workload))
-            self.check_trace(where, own, entries[-1])
-        return [arm for one in entries for arm in instrument_keys.arms(one)]
+            include_path = (*path, "include", index)
+            include_keys = self.given(include_path, item, workload)
+            entries.append(self.filled(include_path, own_keys.replaced_by(include_keys), workload))
+            self.check_trace(include_path, include_keys, entries[-1])
+        return [arm for filled_entry in entries for arm in instrument_keys.arms(filled_entry)]
 
     def workload(self, path: Path, value: dict[str, Any]) -> CatalogWorkload | None:
         if "workload" not in value:
             self.refuse(path, "workload is missing")
             return None
         name = value["workload"]
-        found = workload_named(name, self.catalog) if isinstance(name, str) else f"must be one name, got {say(name)}"
-        if isinstance(found, CatalogWorkload):
-            return found
+        named_workload = (
+            workload_named(name, self.catalog) if isinstance(name, str) else f"must be one name, got {say(name)}"
+        )
+        if isinstance(named_workload, CatalogWorkload):
+            return named_workload
         if name is not REFUSED:
-            self.refuse((*path, "workload"), found)
+            self.refuse((*path, "workload"), named_workload)
         return None
 
     # One entry or include.
@@ -174,22 +178,22 @@ class EntryReader(ValueReader):
             *DEFAULTS,
             *workload.params,
         )
-        known = self.mapping(path, value, allowed, lambda key: self.advice(key, workload, allowed))
-        params = known.get("params", {})
+        members = self.mapping(path, value, allowed, lambda key: self.advice(key, workload, allowed))
+        params = members.get("params", {})
         if isinstance(params, list):
             self.refuse((*path, "params"), f"must be a mapping, got {say(params)}")
             params = {}
-        axes = self.axes(path, known, SETTINGS)
+        axes = self.axes(path, members, SETTINGS)
         return _OwnKeys(
-            self.names((*path, "backends"), known["backends"], self.backends) if "backends" in known else None,
+            self.names((*path, "backends"), members["backends"], self.backends) if "backends" in members else None,
             axes,
-            self.axes(path, known, workload.params) | self.params(path, params, workload, known),
-            self.scalars(path, known, LIMITS),
-            instrument_keys.read_trace(self, (*path, key), known[key])
-            if (key := instrument_keys.TRACE) in known
+            self.axes(path, members, workload.params) | self.params(path, params, workload, members),
+            self.scalars(path, members, LIMITS),
+            instrument_keys.read_trace(self, (*path, key), members[key])
+            if (key := instrument_keys.TRACE) in members
             else None,
-            instrument_keys.read_stalls(self, (*path, key), known[key], axes)
-            if (key := instrument_keys.STALLS) in known
+            instrument_keys.read_stalls(self, (*path, key), members[key], axes)
+            if (key := instrument_keys.STALLS) in members
             else None,
         )
 
@@ -204,17 +208,17 @@ class EntryReader(ValueReader):
 
     def params(self, path: Path, value: object, workload: CatalogWorkload, entry: dict[str, Any]) -> Axes:
         """Read `params:`, which may contain parameters of the workload too."""
-        where = (*path, "params")
+        params_path = (*path, "params")
         if workload.is_users:
-            known = self.mapping(where, value, None)
-            for name in [name for name in known if not grammar.NAME.fullmatch(name)]:
-                self.refuse((*where, name), "must be a lower-case name of at most 32 letters, digits and _")
-                del known[name]
-            return self.axes(where, known, dict.fromkeys(known, USER_PARAM))
-        known = self.mapping(where, value, workload.params)
-        for name in [name for name in known if name in entry]:
-            self.refuse((*where, name), "must be given once, got it in params too")
-        return self.axes(where, known, workload.params)
+            members = self.mapping(params_path, value, None)
+            for name in [name for name in members if not grammar.NAME.fullmatch(name)]:
+                self.refuse((*params_path, name), "must be a lower-case name of at most 32 letters, digits and _")
+                del members[name]
+            return self.axes(params_path, members, dict.fromkeys(members, USER_PARAM))
+        members = self.mapping(params_path, value, workload.params)
+        for name in [name for name in members if name in entry]:
+            self.refuse((*params_path, name), "must be given once, got it in params too")
+        return self.axes(params_path, members, workload.params)
 
     def excludes(self, path: Path, value: object, entry: Entry) -> tuple[Axes, ...]:
         items = self.items(path, value)
@@ -222,8 +226,8 @@ class EntryReader(ValueReader):
             self.refuse(path, f"must have at most {MAX_EXCLUDES} items (a value may be a list), got {len(items)}")
             return ()
         params = {key: values for name, values in entry.params.items() for key in self.parameter_keys(entry, name)}
-        own: Axes = {**params, **entry.axes, "backend": BACKENDS}
-        checked = (self.exclude((*path, index), item, entry, own) for index, item in items)
+        entry_axes: Axes = {**params, **entry.axes, "backend": BACKENDS}
+        checked = (self.exclude((*path, index), item, entry, entry_axes) for index, item in items)
         return tuple(axes for axes in checked if axes)
 
     @staticmethod
@@ -231,54 +235,62 @@ class EntryReader(ValueReader):
         """Return the keys of a parameter in an exclude: of a user's own workload it may be named like a setting."""
         return [name, f"{PARAMS}{name}"] if entry.workload.is_users else [name]
 
-    def exclude(self, path: Path, value: object, entry: Entry, own: Axes) -> Axes | None:
+    def exclude(self, path: Path, value: object, entry: Entry, entry_axes: Axes) -> Axes | None:
         """Read the points to leave out. Each value must be one of the entry's; otherwise the exclude has no effect."""
-        known = self.mapping(path, value, own)
+        members = self.mapping(path, value, entry_axes)
         if isinstance(value, dict) and not value:
             self.refuse(path, "must name at least one setting, got none")
-        hiding = dict.fromkeys((key for key in SETTINGS if f"{PARAMS}{key}" in own), USER_PARAM)
-        rules = {**dict.fromkeys(own, USER_PARAM), **entry.workload.params, **SETTINGS, **hiding, "backend": _BACKEND}
-        checked = self.axes(path, known, rules)
+        hiding = dict.fromkeys((key for key in SETTINGS if f"{PARAMS}{key}" in entry_axes), USER_PARAM)
+        rules = {
+            **dict.fromkeys(entry_axes, USER_PARAM),
+            **entry.workload.params,
+            **SETTINGS,
+            **hiding,
+            "backend": _BACKEND,
+        }
+        checked = self.axes(path, members, rules)
         for key, values in checked.items():
-            there = {repr(item) for item in own[key]}
-            for item in [item for item in values if repr(item) not in there]:
+            entry_values = {repr(item) for item in entry_axes[key]}
+            for item in [item for item in values if repr(item) not in entry_values]:
                 name = f"; {PARAMS}{key} is the parameter of that name" if key in hiding else ""
-                self.refuse((*path, key), f"must be one of the entry's values {_some(own[key])}, got {say(item)}{name}")
-        return checked if len(checked) == len(known) else None
+                self.refuse(
+                    (*path, key), f"must be one of the entry's values {_some(entry_axes[key])}, got {say(item)}{name}"
+                )
+        return checked if len(checked) == len(members) else None
 
-    def filled(self, path: Path, given: _OwnKeys, workload: CatalogWorkload) -> Entry:
+    def filled(self, path: Path, own_keys: _OwnKeys, workload: CatalogWorkload) -> Entry:
         """Return the entry with defaults: its own keys override the matrix's, the workload's and the grammar's."""
         builtin = {key: rule.default for key, rule in DEFAULTS.items()}
         builtin |= workload.own_defaults
         settled = {key: value for key, value in (builtin | self.defaults).items() if value is not None}
-        axes = {key: given.axes.get(key, (settled[key],)) for key in SETTINGS}
+        axes = {key: own_keys.axes.get(key, (settled[key],)) for key in SETTINGS}
         params = {k: (rule.normal(rule.default),) for k, rule in workload.params.items() if rule.default is not None}
-        for conflict in conflicts(params | given.params | axes, workload):
-            self.refuse_conflict(path, given, conflict)
-        if given.stalls and (problem := instrument_keys.stalls_problem(workload, axes["phase"])):
+        for conflict in conflicts(params | own_keys.params | axes, workload):
+            self.refuse_conflict(path, own_keys, conflict)
+        if own_keys.stalls and (problem := instrument_keys.stalls_problem(workload, axes["phase"])):
             self.refuse(path, problem)
-        limits = {key: settled[key] for key in LIMITS} | given.limits
-        backends = self.backends if given.backends is None else given.backends
+        limits = {key: settled[key] for key in LIMITS} | own_keys.limits
+        backends = self.backends if own_keys.backends is None else own_keys.backends
         return Entry(
-            *(path_text(path), self.line(path), workload, backends, axes, params | given.params, limits),
-            trace=given.trace or self.trace,
-            set_by_matrix=set_by_matrix(workload, {*given.axes, *self.defaults}),
-            sets_device="device" in {*given.axes, *self.defaults},
-            stalls=bool(given.stalls),
+            *(path_text(path), self.line(path), workload, backends, axes, params | own_keys.params, limits),
+            trace=own_keys.trace or self.trace,
+            set_by_matrix=set_by_matrix(workload, {*own_keys.axes, *self.defaults}),
+            sets_device="device" in {*own_keys.axes, *self.defaults},
+            stalls=bool(own_keys.stalls),
         )
 
-    def check_trace(self, path: Path, own: _OwnKeys, entry: Entry) -> None:
+    def check_trace(self, path: Path, own_keys: _OwnKeys, entry: Entry) -> None:
         """Refuse the trace of an entry without a cell to trace; one that it got from elsewhere is not meant for it."""
-        if own.trace and (problem := instrument_keys.trace_problem(entry.axes["implementation"])):
+        if own_keys.trace and (problem := instrument_keys.trace_problem(entry.axes["implementation"])):
             self.refuse((*path, instrument_keys.TRACE), problem)
 
-    def refuse_conflict(self, path: Path, given: _OwnKeys, conflict: Conflict) -> None:
+    def refuse_conflict(self, path: Path, own_keys: _OwnKeys, conflict: Conflict) -> None:
         """Report the conflict where it was written: in the entry, or once in the defaults."""
         pair = (conflict.key, conflict.other)
         shared = [key for key in pair if key in self.defaults]
-        if conflict.key in given.axes | given.params:
+        if conflict.key in own_keys.axes | own_keys.params:
             self.refuse((*path, conflict.key), conflict.text)
-        elif conflict.other in given.axes or conflict.other == "workload" or not shared:
+        elif conflict.other in own_keys.axes or conflict.other == "workload" or not shared:
             self.refuse(path, f"{conflict.key} {conflict.text}")
         elif (problem := self.problem(("defaults", shared[0]), f"{conflict.key} {conflict.text}")) not in self.problems:
             note(self.problems, problem)

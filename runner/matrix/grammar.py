@@ -61,8 +61,8 @@ class ValueRule:
         """Return what is wrong with the value, or None."""
         if self.accepts(value):
             return None
-        got = device_lists.gpu_fault(value) if self.kind == "gpus" else None
-        return f"must be {self.words()}, got {got or say(value)}"
+        fault_text = device_lists.gpu_fault(value) if self.kind == "gpus" else None
+        return f"must be {self.words()}, got {fault_text or say(value)}"
 
     def normal(self, value: Scalar | list[object]) -> Scalar:
         """Return the normal form of an accepted value. Adding 0.0 turns -0.0 into 0.0."""
@@ -74,12 +74,12 @@ class ValueRule:
 
     def words(self) -> str:
         """Return the rule in words: `auto, seed or a whole number from 1 to 1000000`."""
-        wanted = [choice if isinstance(choice, str) else say(choice) for choice in self.choices]
+        alternatives = [choice if isinstance(choice, str) else say(choice) for choice in self.choices]
         if self.kind == "bool":
-            wanted += ["true", "false"]
+            alternatives += ["true", "false"]
         elif self.kind:
-            wanted.append(_NOUNS[self.kind] + self._limits())
-        return " or ".join([", ".join(wanted[:-1]), wanted[-1]] if len(wanted) > 1 else wanted)
+            alternatives.append(_NOUNS[self.kind] + self._limits())
+        return " or ".join([", ".join(alternatives[:-1]), alternatives[-1]] if len(alternatives) > 1 else alternatives)
 
     def json_schema(self) -> dict[str, object]:
         """Return the rule as a JSON Schema of one value."""

@@ -34,16 +34,16 @@ STEP_COUNT = ValueRule("int", 1, MAX_STEPS, default=Trace().steps, meaning="step
 MEANING = "record a trace of the first process, in epochs after the measured ones"
 
 
-def read_stalls(reader: ValueReader, path: Path, value: object, own: Axes) -> bool | None:
-    """Return whether an entry is analysed; `own` are the axes that it sets itself. None if the value is invalid."""
-    wanted = reader.scalar(path, RULE, value)
-    if wanted:
+def read_stalls(reader: ValueReader, path: Path, value: object, axes: Axes) -> bool | None:
+    """Return whether an entry is analysed; `axes` are the axes that it sets itself. None if the value is invalid."""
+    is_wanted = reader.scalar(path, RULE, value)
+    if is_wanted:
         for key in KEYS:
-            if key in own and not (key == "feed" and own[key] == (PIPELINE,)):
+            if key in axes and not (key == "feed" and axes[key] == (PIPELINE,)):
                 reader.refuse(
                     (*path[:-1], key), f"must not be given with {STALLS}: true, which measures several; remove one"
                 )
-    return None if wanted is None else wanted is True
+    return None if is_wanted is None else is_wanted is True
 
 
 def arms(entry: Entry, *, cold: bool = True) -> list[Entry]:
@@ -53,8 +53,8 @@ def arms(entry: Entry, *, cold: bool = True) -> list[Entry]:
     users = entry.workload.is_users
     decided = decided_by_matrix(entry.set_by_matrix) if users else entry.set_by_matrix
     return [
-        replace(entry, axes=entry.axes | {key: (value,) for key, value in own.items()}, set_by_matrix=decided)
-        for own in arm_settings(cold=cold, users=users)
+        replace(entry, axes=entry.axes | {key: (value,) for key, value in arm_values.items()}, set_by_matrix=decided)
+        for arm_values in arm_settings(cold=cold, users=users)
     ]
 
 
@@ -74,42 +74,42 @@ def stalls_problem(workload: CatalogWorkload, phases: Iterable[object]) -> str |
 def request_problem(request: Trace) -> str | None:
     """Return what is wrong with a trace request, or None."""
     for epoch in request.epochs:
-        if found := EPOCH.problem(epoch):
-            return f"{EPOCHS}: {found}{_advice(epoch)}"
+        if value_problem := EPOCH.problem(epoch):
+            return f"{EPOCHS}: {value_problem}{_advice(epoch)}"
     if len(set(request.epochs)) < len(request.epochs):
         return f"{EPOCHS}: must not repeat, got {' '.join(map(str, request.epochs))}"
-    found = STEP_COUNT.problem(request.steps)
-    return f"{STEPS}: {found}" if found else None
+    value_problem = STEP_COUNT.problem(request.steps)
+    return f"{STEPS}: {value_problem}" if value_problem else None
 
 
 def read_trace(reader: ValueReader, path: Path, value: object) -> Trace | None:
     """Return the trace that an entry requests; None, with the problems noted in the reader, if it is invalid."""
     before = len(reader.problems)
-    known = reader.mapping(path, value, (EPOCHS, STEPS))
+    members = reader.mapping(path, value, (EPOCHS, STEPS))
     usual = Trace()
-    epochs = _epochs(reader, (*path, EPOCHS), known[EPOCHS]) if EPOCHS in known else usual.epochs
-    steps: Any = reader.scalar((*path, STEPS), STEP_COUNT, known[STEPS]) if STEPS in known else usual.steps
+    epochs = _epochs(reader, (*path, EPOCHS), members[EPOCHS]) if EPOCHS in members else usual.epochs
+    steps: Any = reader.scalar((*path, STEPS), STEP_COUNT, members[STEPS]) if STEPS in members else usual.steps
     return None if value is REFUSED or len(reader.problems) > before else Trace(epochs, steps)
 
 
 def trace_problem(implementations: Sequence[Scalar]) -> str | None:
     """Return why an entry with these implementations has no cell to trace, None if it has one."""
-    problems = [untraceable(str(one)) for one in implementations]
+    problems = [untraceable(str(implementation)) for implementation in implementations]
     return None if None in problems else problems[0]
 
 
 def _epochs(reader: ValueReader, path: Path, value: object) -> list[int]:
-    found: list[int] = []
+    epochs: list[int] = []
     for index, item in reader.items(path, value):
         if item is REFUSED:
             continue
         if trace_problem := EPOCH.problem(item):
             reader.refuse((*path, index), f"{trace_problem}{_advice(item)}")
-        elif item in found:
+        elif item in epochs:
             reader.refuse((*path, index), f"must not repeat, got {item} twice")
         elif isinstance(item, int):
-            found.append(item)
-    return sorted(found)
+            epochs.append(item)
+    return sorted(epochs)
 
 
 def _advice(epoch: object) -> str:

@@ -77,7 +77,7 @@ def _task() -> Schema:
     words: Schema = {"type": "array", "items": word, "maxItems": MAX_WORDS}
     pattern: Schema = {"type": "string", "description": "regular expression with one group around the number"}
     metric = _mapping({"pattern": pattern, **{key: rule.json_schema() for key, rule in METRIC.items()}})
-    own: Schema = {
+    keys: Schema = {
         "task": {"type": "string", "pattern": f"^{TASK_NAME.pattern}$", "description": "its name"},
         "command": {"anyOf": [words, word], "description": "its words; a single text with shell: true"},
         "params": _users_params(),
@@ -89,7 +89,7 @@ def _task() -> Schema:
         **{key: rule.json_schema() for key, rule in SWITCHES.items()},
         **{key: _one(key) for key in SHARED},
     }
-    return {**_mapping(own), "required": ["task", "command"]}
+    return {**_mapping(keys), "required": ["task", "command"]}
 
 
 def _entry(catalog: Catalog) -> Schema:
@@ -110,12 +110,12 @@ def _branch(name: Schema, workload: CatalogWorkload | None) -> Schema:
     """Return the schema of an entry whose workload has this name: its keys, parameters and data."""
     stem = workload.name if workload else "users"
     direct = {param: _one(f"{stem}.{param}_axis") for param in workload.params} if workload else {}
-    own = direct | ({"data": _one(f"{stem}.data_axis")} if workload else {})
+    own_keys = direct | ({"data": _one(f"{stem}.data_axis")} if workload else {})
     params = {"params": _one(f"{stem}.params")}
-    again = _point("again", own | params, direct)
+    again = _point("again", own_keys | params, direct)
     # A user's own parameter may have any name.
-    left_out = _point("left_out", own, direct) if workload else _one("left_out")
-    properties = {**own, **params, "include": _list(again), "exclude": _list(left_out)}
+    left_out = _point("left_out", own_keys, direct) if workload else _one("left_out")
+    properties = {**own_keys, **params, "include": _list(again), "exclude": _list(left_out)}
     return {
         "if": {"properties": {"workload": name}, "required": ["workload"]},
         "then": {"properties": properties, "propertyNames": _names("entry", direct)},
@@ -125,14 +125,16 @@ def _branch(name: Schema, workload: CatalogWorkload | None) -> Schema:
 def _own_definitions(workload: CatalogWorkload) -> Schema:
     """Return the definitions of one workload; a dot in the name distinguishes them from shared ones."""
     stem = workload.name
-    found = {f"{stem}.{param}": rule.json_schema() for param, rule in workload.params.items()}
-    found |= {f"{stem}.{param}_axis": _axis(_one(f"{stem}.{param}")) for param in workload.params}
-    found[f"{stem}.data_axis"] = _axis({"enum": list(workload.data)})
-    return found | {f"{stem}.params": _mapping({param: _one(f"{stem}.{param}_axis") for param in workload.params})}
+    definitions = {f"{stem}.{param}": rule.json_schema() for param, rule in workload.params.items()}
+    definitions |= {f"{stem}.{param}_axis": _axis(_one(f"{stem}.{param}")) for param in workload.params}
+    definitions[f"{stem}.data_axis"] = _axis({"enum": list(workload.data)})
+    return definitions | {
+        f"{stem}.params": _mapping({param: _one(f"{stem}.{param}_axis") for param in workload.params})
+    }
 
 
-def _point(shared: str, own: Schema, direct: Schema) -> Schema:
-    return {"allOf": [_one(shared)], "properties": own, "propertyNames": _names(shared, direct)}
+def _point(shared: str, own_keys: Schema, direct: Schema) -> Schema:
+    return {"allOf": [_one(shared)], "properties": own_keys, "propertyNames": _names(shared, direct)}
 
 
 def _names(shared: str, direct: Schema) -> Schema:
@@ -157,8 +159,8 @@ def _one(key: str) -> Schema:
     return {"$ref": f"#/definitions/{key}"}
 
 
-def _axis(one: Schema) -> Schema:
-    return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "uniqueItems": True}]}
+def _axis(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "array", "items": schema, "minItems": 1, "uniqueItems": True}]}
 
 
 if __name__ == "__main__":

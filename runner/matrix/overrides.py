@@ -48,54 +48,56 @@ def parse_assignment(text: str) -> tuple[str, Scalar]:
     return key, value
 
 
-def overridden(entries: Sequence[Entry], wanted: Overrides) -> list[Entry]:
+def overridden(entries: Sequence[Entry], overrides: Overrides) -> list[Entry]:
     """Return the entries with the overrides applied. Raises `UsageError` if an override is wrong or nothing matches."""
-    problems = [*_backend_problems(entries, wanted), *_assignment_problems(entries, wanted.assignments)]
-    if wanted.repeats is not None and (problem := LIMITS["repeats"].problem(wanted.repeats)):
+    problems = [*_backend_problems(entries, overrides), *_assignment_problems(entries, overrides.assignments)]
+    if overrides.repeats is not None and (problem := LIMITS["repeats"].problem(overrides.repeats)):
         problems.append(f"--repeats: {problem}")
     if problems:
         raise UsageError("\n".join(problems))
-    changed = [_assigned(entry, wanted) for entry in entries]
-    if wanted.assignments and (problems := _conflict_problems(changed, wanted.assignments)):
+    changed = [_assigned(entry, overrides) for entry in entries]
+    if overrides.assignments and (problems := _conflict_problems(changed, overrides.assignments)):
         raise UsageError("\n".join(problems))
-    if wanted.backends:
-        changed = [replace(e, backends=tuple(b for b in e.backends if b in wanted.backends)) for e in changed]
-    return _filtered([entry for entry in changed if entry.backends], wanted.filters)
+    if overrides.backends:
+        changed = [replace(e, backends=tuple(b for b in e.backends if b in overrides.backends)) for e in changed]
+    return _filtered([entry for entry in changed if entry.backends], overrides.filters)
 
 
-def _backend_problems(entries: Sequence[Entry], wanted: Overrides) -> Iterator[str]:
+def _backend_problems(entries: Sequence[Entry], overrides: Overrides) -> Iterator[str]:
     named = {backend: None for entry in entries for backend in entry.backends}
-    there = sorted(named, key=lambda one: BACKENDS.index(one) if one in BACKENDS else len(BACKENDS))
-    for backend in wanted.backends:
-        if backend not in there:
-            rule = f"must be a backend of the matrix ({', '.join(there)})"
-            yield f"--backend {escaped(backend)}: {rule}, got {say(backend)}{near(backend, there)}"
+    named_backends = sorted(
+        named, key=lambda backend: BACKENDS.index(backend) if backend in BACKENDS else len(BACKENDS)
+    )
+    for backend in overrides.backends:
+        if backend not in named_backends:
+            rule = f"must be a backend of the matrix ({', '.join(named_backends)})"
+            yield f"--backend {escaped(backend)}: {rule}, got {say(backend)}{near(backend, named_backends)}"
 
 
 def _assignment_problems(entries: Sequence[Entry], assignments: Mapping[str, Scalar]) -> Iterator[str]:
-    known = [*DEFAULTS, *_parameters(entries)]
+    known_keys = [*DEFAULTS, *_parameters(entries)]
     for key, value in assignments.items():
         flag = _flag(key, value)
         if key in ("backend", "backends", "workload"):
             yield f"{flag}: use --{'backend' if key != 'workload' else 'filter workload='} to choose a {key}"
-        elif key not in known:
+        elif key not in known_keys:
             rule = "must be a setting or a parameter of a workload of the matrix"
-            yield f"{flag}: {rule}, got {say(key)}{near(key, known)}"
+            yield f"{flag}: {rule}, got {say(key)}{near(key, known_keys)}"
         else:
             takers = [entry for entry in entries if key in DEFAULTS or _parameter(entry, key)]
-            found = {_rule(entry, key).problem(value) for entry in takers}
-            yield from sorted(f"{flag}: {problem}" for problem in found if problem)
+            key_problems = {_rule(entry, key).problem(value) for entry in takers}
+            yield from sorted(f"{flag}: {problem}" for problem in key_problems if problem)
 
 
 def _conflict_problems(entries: Sequence[Entry], assignments: Mapping[str, Scalar]) -> list[str]:
-    found = {
+    texts = {
         f"{_flag(key, assignments[key])}: {entry.where}: {conflict.key} {conflict.text}": None
         for entry in entries
         for conflict in conflicts(entry.params | entry.axes, entry.workload)
         for key in (conflict.key, conflict.other)
         if key in assignments
     }
-    return list(found)
+    return list(texts)
 
 
 def _flag(key: str, value: Scalar) -> str:
@@ -123,12 +125,12 @@ def _rule(entry: Entry, key: str) -> ValueRule:
     return DEFAULTS[key] if name is None else entry.workload.params.get(name, USER_PARAM)
 
 
-def _assigned(entry: Entry, wanted: Overrides) -> Entry:
-    known = [key for key in wanted.assignments if key in DEFAULTS or _parameter(entry, key)]
-    normal = {key: _rule(entry, key).normal(wanted.assignments[key]) for key in known}
+def _assigned(entry: Entry, overrides: Overrides) -> Entry:
+    assigned_keys = [key for key in overrides.assignments if key in DEFAULTS or _parameter(entry, key)]
+    normal = {key: _rule(entry, key).normal(overrides.assignments[key]) for key in assigned_keys}
     params = {name: value for key, value in normal.items() if (name := _parameter(entry, key))}
     values = {key: value for key, value in normal.items() if not _parameter(entry, key)}
-    repeats: dict[str, Scalar] = {} if wanted.repeats is None else {"repeats": wanted.repeats}
+    repeats: dict[str, Scalar] = {} if overrides.repeats is None else {"repeats": overrides.repeats}
     applicable = SETTINGS if entry.task is None else ("cpus", "threads")  # a command decides the others itself
     return replace(
         entry,
@@ -144,9 +146,9 @@ def _filtered(entries: list[Entry], filters: Sequence[str]) -> list[Entry]:
     for text in filters:
         key, pattern = _filter(entries, text)
         if not _matching(entries, key, pattern):
-            there = list(dict.fromkeys(value_text(v) for e in entries for v in _values(e, key)))
-            shown = ", ".join(there[:20]) + (", ..." if len(there) > 20 else "")
-            advice = f"{key} is one of {shown}{near(pattern, there)}{_other_name(entries, key)}"
+            texts = list(dict.fromkeys(value_text(v) for e in entries for v in _values(e, key)))
+            shown = ", ".join(texts[:20]) + (", ..." if len(texts) > 20 else "")
+            advice = f"{key} is one of {shown}{near(pattern, texts)}{_other_name(entries, key)}"
             raise UsageError(f"--filter {escaped(text)}: matches no cell; {advice}")
         selected = _matching(selected, key, pattern)
     if not selected:
@@ -159,10 +161,10 @@ def _filter(entries: Sequence[Entry], text: str) -> tuple[str, str]:
     key, equals, pattern = text.partition("=")
     if not equals:
         return "workload", text if any(sign in text for sign in "*?[") else f"*{text}*"
-    known = ["workload", "backend", *SETTINGS, *_parameters(entries)]
-    if key not in known:
+    known_keys = ["workload", "backend", *SETTINGS, *_parameters(entries)]
+    if key not in known_keys:
         rule = "must begin with a setting or a parameter of a workload of the matrix"
-        raise UsageError(f"--filter {escaped(text)}: {rule}, got {say(key)}{near(key, known)}")
+        raise UsageError(f"--filter {escaped(text)}: {rule}, got {say(key)}{near(key, known_keys)}")
     return key, pattern
 
 
@@ -173,8 +175,8 @@ def _other_name(entries: Sequence[Entry], key: str) -> str:
 
 
 def _matching(entries: Sequence[Entry], key: str, pattern: str) -> list[Entry]:
-    found = [(e, tuple(v for v in _values(e, key) if fnmatchcase(value_text(v), pattern))) for e in entries]
-    return [_narrowed(entry, key, values) for entry, values in found if values]
+    matching = [(e, tuple(v for v in _values(e, key) if fnmatchcase(value_text(v), pattern))) for e in entries]
+    return [_narrowed(entry, key, values) for entry, values in matching if values]
 
 
 def _values(entry: Entry, key: str) -> tuple[Scalar, ...]:

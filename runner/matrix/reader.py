@@ -102,12 +102,12 @@ def text_of(path: Path) -> str:
 
 def parse(path: Path, text: bytes, catalog: Catalog | None = None) -> Matrix:
     """Check the text of a matrix file; `path` need not exist. Raises `MatrixError` as `load` does."""
-    found = catalog or catalogs.load()
-    reading = read(strict_yaml.read(text), found)
+    used_catalog = catalog or catalogs.load()
+    reading = read(strict_yaml.read(text), used_catalog)
     if reading.problems:
         raise MatrixError([_problem(path, problem) for problem in reading.problems])
     budget_s = reading.file_values.get("budget")
-    return Matrix(_name(path), reading.entries, found, None if budget_s is None else float(budget_s))
+    return Matrix(_name(path), reading.entries, used_catalog, None if budget_s is None else float(budget_s))
 
 
 def expand(matrix: Matrix, overrides: Overrides | None = None, limit: int = MAX_CELLS) -> list[Cell]:
@@ -118,9 +118,9 @@ def expand(matrix: Matrix, overrides: Overrides | None = None, limit: int = MAX_
     Raises `UsageError` if an override is wrong or selects nothing, `MatrixError` if the matrix has no cell, duplicates,
     more than `limit` cells, or more than `MAX_REPEATS` repeats (both counted before `exclude` is applied).
     """
-    wanted = overrides or Overrides()
-    narrowed = replace(matrix, entries=tuple(overridden(matrix.entries, wanted)))
-    return expand_entries(narrowed, limit, merged=bool(wanted.assignments))
+    effective = overrides or Overrides()
+    narrowed = replace(matrix, entries=tuple(overridden(matrix.entries, effective)))
+    return expand_entries(narrowed, limit, merged=bool(effective.assignments))
 
 
 def expand_entries(matrix: Matrix, limit: int = MAX_CELLS, *, merged: bool = False) -> list[Cell]:
@@ -188,8 +188,8 @@ def _points(entry: Entry) -> int:
 
 def _bytes(path: Path) -> bytes:
     if not path.is_file():
-        what = "is not a regular file" if path.exists() else f"no such file; {NO_FILE}"
-        raise MatrixError([f"{_name(path)}: {what}"])
+        problem = "is not a regular file" if path.exists() else f"no such file; {NO_FILE}"
+        raise MatrixError([f"{_name(path)}: {problem}"])
     try:
         with path.open("rb") as file:
             return file.read(strict_yaml.MAX_BYTES + 1)
@@ -198,8 +198,8 @@ def _bytes(path: Path) -> bytes:
 
 
 def _problem(path: Path, problem: strict_yaml.LineProblem) -> str:
-    where = f"{escaped(path_text(problem.path))}: " if problem.path else ""
-    return f"{_name(path)}:{problem.line}: {where}{problem.text}"
+    place_text = f"{escaped(path_text(problem.path))}: " if problem.path else ""
+    return f"{_name(path)}:{problem.line}: {place_text}{problem.text}"
 
 
 def _name(path: Path) -> str:
@@ -243,11 +243,15 @@ class _Axis:
 
     def matching(self, exclude: Axes) -> set[int]:
         """Return the indices of the values that match the exclude in this field."""
-        wanted = {key: {repr(_setting(key, v)) for v in allowed} for key, allowed in exclude.items()}
+        excluded_values = {key: {repr(_setting(key, v)) for v in allowed} for key, allowed in exclude.items()}
         if self.name == "params":
-            own = [(key.removeprefix(PARAMS), ok) for key, ok in wanted.items() if key not in (*SETTINGS, "backend")]
-            return {i for i, v in enumerate(self.values) if all(_shown(v, name) in ok for name, ok in own)}
-        allowed = wanted.get(self.name)
+            parameter_values = [
+                (key.removeprefix(PARAMS), ok)
+                for key, ok in excluded_values.items()
+                if key not in (*SETTINGS, "backend")
+            ]
+            return {i for i, v in enumerate(self.values) if all(_shown(v, name) in ok for name, ok in parameter_values)}
+        allowed = excluded_values.get(self.name)
         return {i for i, value in enumerate(self.values) if allowed is None or repr(value) in allowed}
 
 
@@ -309,7 +313,7 @@ def _setting(name: str, value: Scalar) -> Scalar:
 
 def _excludes(entry: Entry, axes: list[_Axis], varying: list[_Axis]) -> list[list[tuple[int, set[int]]]] | None:
     """Return each exclude as tests on the varying axes, or None if one of them excludes every point."""
-    found = []
+    tests_by_exclude = []
     for exclude in entry.excludes:
         hits = {axis.name: axis.matching(exclude) for axis in axes}
         if not all(hits.values()):
@@ -317,8 +321,8 @@ def _excludes(entry: Entry, axes: list[_Axis], varying: list[_Axis]) -> list[lis
         tests = [(i, hits[axis.name]) for i, axis in enumerate(varying) if len(hits[axis.name]) < len(axis.values)]
         if not tests:
             return None
-        found.append(tests)
-    return found
+        tests_by_exclude.append(tests)
+    return tests_by_exclude
 
 
 def _writer(axes: list[_Axis], varying: list[_Axis]) -> Any:

@@ -50,30 +50,32 @@ class Service:
 
     def other(self, backends: Iterable[str], device: str | None = None) -> str:
         """Return the services for these backends, on another device if one is given."""
-        known = [backend for backend in backends if backend in TABLE] or TABLE
-        names = [service_name(backend, device or self.device or "cpu") for backend in known]
+        known_backends = [backend for backend in backends if backend in TABLE] or TABLE
+        names = [service_name(backend, device or self.device or "cpu") for backend in known_backends]
         return f"run the service {' or '.join(names)}"
 
 
-def chosen(matrix: Matrix, service: Service, wanted: Overrides, missing: Missing) -> tuple[list[Cell], list[LeftOut]]:
+def chosen(
+    matrix: Matrix, service: Service, overrides: Overrides, missing: Missing
+) -> tuple[list[Cell], list[LeftOut]]:
     """Return the selected cells of a matrix that a service runs, and those that it leaves out.
 
     Raises what `runner.matrix.reader.expand` raises, and `UsageError` if no cell is left.
     """
-    selected = overridden([_on_device(entry, service) for entry in matrix.entries], replace(wanted, backends=()))
+    selected = overridden([_on_device(entry, service) for entry in matrix.entries], replace(overrides, backends=()))
     runnable, reasons = _entries(selected, service)
-    merged = bool(wanted.assignments)
+    merged = bool(overrides.assignments)
     cells = expand_entries(replace(matrix, entries=tuple(runnable)), merged=merged) if runnable else []
-    found = [(cell, missing(cell)) for cell in cells]
-    reasons += [(cell.line, cell.settings.workload, text) for cell, text in found if text is not None]
+    reasons_by_cell = [(cell, missing(cell)) for cell in cells]
+    reasons += [(cell.line, cell.settings.workload, text) for cell, text in reasons_by_cell if text is not None]
     in_order = sorted(dict.fromkeys(reasons), key=lambda reason: reason[0] or 0)
     places = (matrix.name if line is None else f"{matrix.name}:{line}" for line, _, _ in in_order)
     left_out = [LeftOut(place, *texts) for place, (_, *texts) in zip(places, in_order, strict=True)]
-    here = [cell for cell, text in found if text is None]
-    if not here:
+    able = [cell for cell, text in reasons_by_cell if text is None]
+    if not able:
         head = f"{matrix.name}: this service ({service}) cannot run any of the selected cells:"
         raise UsageError("\n".join([head, *listed(left_out)]))
-    return here, left_out
+    return able, left_out
 
 
 def _on_device(entry: Entry, service: Service) -> Entry:
@@ -87,35 +89,38 @@ def _entries(entries: Iterable[Entry], service: Service) -> tuple[list[Entry], l
     """Return the entries reduced to what the service can run, and why it cannot run the rest."""
     runnable, left_out = [], []
     for entry in entries:
-        found, reasons = _narrowed(entry, service)
-        if found is not None and makes_cells(entry) and not makes_cells(found):
-            found, reasons = None, [*reasons, f"exclude leaves out every cell that this service ({service}) could run"]
-        if found is not None:
-            runnable.append(found)
+        narrowed, reasons = _narrowed(entry, service)
+        if narrowed is not None and makes_cells(entry) and not makes_cells(narrowed):
+            narrowed, reasons = (
+                None,
+                [*reasons, f"exclude leaves out every cell that this service ({service}) could run"],
+            )
+        if narrowed is not None:
+            runnable.append(narrowed)
         left_out += [(entry.line, entry.workload.name, text) for text in reasons]
     return runnable, left_out
 
 
 def _narrowed(entry: Entry, service: Service) -> _Narrowed:
     """Return an entry reduced to the backends and devices of the service, and why the rest is left out."""
-    found: Entry | None = entry
+    narrowed: Entry | None = entry
     reasons: list[str] = []
     for narrow in (_of_backends, _of_device, _of_network):
-        if found is not None:
-            found, more = narrow(found, service)
-            reasons += more
-    return found, reasons
+        if narrowed is not None:
+            narrowed, more_reasons = narrow(narrowed, service)
+            reasons += more_reasons
+    return narrowed, reasons
 
 
 def _of_backends(entry: Entry, service: Service) -> _Narrowed:
     if not service.backends:
         return entry, []
     named = command_backends(entry) if entry.task else entry.backends
-    own = tuple(one for one in named if one in service.backends)
-    if own and entry.task and "backend" in entry.params:
-        return replace(entry, params=entry.params | {"backend": own}), []
-    if own:
-        return replace(entry, backends=own), []
+    own_backends = tuple(backend for backend in named if backend in service.backends)
+    if own_backends and entry.task and "backend" in entry.params:
+        return replace(entry, params=entry.params | {"backend": own_backends}), []
+    if own_backends:
+        return replace(entry, backends=own_backends), []
     if named:
         return None, [f"backends: it is for {', '.join(named)}; {service.other(named)}"]
     return None, [
@@ -127,26 +132,28 @@ def _of_backends(entry: Entry, service: Service) -> _Narrowed:
 def _of_device(entry: Entry, service: Service) -> _Narrowed:
     if service.device is None:
         return entry, []
-    own = tuple(one for one in entry.axes["device"] if one == service.device)
-    others = [str(one) for one in entry.axes["device"] if one != service.device]
+    own_devices = tuple(device for device in entry.axes["device"] if device == service.device)
+    other_devices = [str(device) for device in entry.axes["device"] if device != service.device]
     backends = service.backends or entry.backends
     if entry.task is None:
-        texts = (f"device: {one} is not this service's ({service.device}); " for one in others)
+        texts = (f"device: {device} is not this service's ({service.device}); " for device in other_devices)
     else:
         count = entry.task.task.gpus
         uses = f"the command uses {count or 'no'} GPU{'s'[: count > 1]}"
         advice = "" if count else "set gpus: 1, or "
-        texts = (f"gpus: {uses}, and this service is for {service.device}; {advice}" for _ in others)
-    reasons = [text + service.other(backends, one) for text, one in zip(texts, others, strict=True)]
-    return (replace(entry, axes=entry.axes | {"device": own}) if own else None), reasons
+        texts = (f"gpus: {uses}, and this service is for {service.device}; {advice}" for _ in other_devices)
+    reasons = [text + service.other(backends, device) for text, device in zip(texts, other_devices, strict=True)]
+    return (replace(entry, axes=entry.axes | {"device": own_devices}) if own_devices else None), reasons
 
 
 def _of_network(entry: Entry, service: Service) -> _Narrowed:
     """Leave out FC workers on networks of their own, which only workers on a CPU can have."""
     networks = entry.params.get("network", ()) if entry.workload.name == spec.WORKLOAD else ()
-    if service.device in (None, "cpu") or all(one == spec.LOCAL for one in networks):
+    if service.device in (None, "cpu") or all(network == spec.LOCAL for network in networks):
         return entry, []
-    own = tuple(one for one in networks if one == spec.LOCAL)
-    others = ", ".join(str(one) for one in networks if one != spec.LOCAL)
-    reason = f"network: {others} is for workers on a CPU; {service.other(service.backends or entry.backends, 'cpu')}"
-    return (replace(entry, params=entry.params | {"network": own}) if own else None), [reason]
+    local_networks = tuple(network for network in networks if network == spec.LOCAL)
+    other_networks = ", ".join(str(network) for network in networks if network != spec.LOCAL)
+    reason = (
+        f"network: {other_networks} is for workers on a CPU; {service.other(service.backends or entry.backends, 'cpu')}"
+    )
+    return (replace(entry, params=entry.params | {"network": local_networks}) if local_networks else None), [reason]

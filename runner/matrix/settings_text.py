@@ -74,15 +74,15 @@ def _columns(cells: Sequence[Settings]) -> list[_Column]:
     """Return what is written of cells of one workload, of which the matrix sets the same options."""
     written = [repr(cell.params) for cell in cells]
     params = {text: _assignments(_named_params(cell)) for text, cell in dict(zip(written, cells, strict=True)).items()}
-    found = [_Column("params", [params[text] for text in written])]
+    columns = [_Column("params", [params[text] for text in written])]
     for name, default in _usual(cells[0]).items():
         values: list[Scalar] = list(map(attrgetter(name), cells))
         named = {value: _named(name, value, default) for value in set(values)}
         texts = {value: _assignments([pair]) if pair else "" for value, pair in named.items()}
         if any(texts.values()):
             pair = named[values[0]] if len(named) == 1 else None
-            found.append(_Column(name, [texts[value] for value in values], pair[1] if pair else None))
-    return found
+            columns.append(_Column(name, [texts[value] for value in values], pair[1] if pair else None))
+    return columns
 
 
 def _usual(settings: Settings) -> dict[str, Scalar | None]:
@@ -117,9 +117,9 @@ def _assignments(named: Iterable[tuple[str, Scalar]]) -> str:
     return "".join(f" {assignment(key, value)}" for key, value in named)
 
 
-def _equal(one: Scalar | None, other: Scalar | None) -> bool:
+def _equal(value: Scalar | None, other: Scalar | None) -> bool:
     """Return whether two values are the same JSON: 1, 1.0, true and "1" are four values."""
-    return repr(one) == repr(other)
+    return repr(value) == repr(other)
 
 
 def work(settings: Settings) -> str:

@@ -65,7 +65,7 @@ def note(problems: list[LineProblem], problem: LineProblem) -> None:
     """Add a problem; raises `Stop` at `MAX_PROBLEMS`."""
     problems.append(problem)
     if len(problems) >= MAX_PROBLEMS:
-        last = max(found.line for found in problems)
+        last = max(earlier.line for earlier in problems)
         problems.append(LineProblem(last, (), f"stopped after {MAX_PROBLEMS} problems; fix these first"))
         raise Stop
 
@@ -97,11 +97,11 @@ def _decode(data: bytes) -> tuple[str, list[LineProblem]]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         return "", [LineProblem(line, (), f"must be UTF-8, got byte 0x{data[error.start]:02x}")]
-    if found := _CONTROL.search(text):
-        character = f"control characters are not allowed, got U+{ord(found[0]):04X}"
-        return "", [LineProblem(text.count("\n", 0, found.start()) + 1, (), character)]
-    if found := _TAB.search(text):
-        return "", [LineProblem(text.count("\n", 0, found.start()) + 1, (), "indentation must be spaces, got a tab")]
+    if match := _CONTROL.search(text):
+        character = f"control characters are not allowed, got U+{ord(match[0]):04X}"
+        return "", [LineProblem(text.count("\n", 0, match.start()) + 1, (), character)]
+    if match := _TAB.search(text):
+        return "", [LineProblem(text.count("\n", 0, match.start()) + 1, (), "indentation must be spaces, got a tab")]
     return text, []
 
 

@@ -27,17 +27,17 @@ ALL = "all"
 
 def read_tasks(reader: ValueReader, value: object) -> list[Entry]:
     """Return the entries of `tasks`."""
-    found: list[Entry] = []
+    entries: list[Entry] = []
     for index, item in reader.items(("tasks",), value):
         path = ("tasks", index)
         if not isinstance(item, dict):
             reader.refuse(path, f"must be a mapping with a task and its command, got {say(item)}")
         elif (entry := _Task(reader, path, item).entry()) is not None:
-            found.append(entry)
-    names = [entry.workload.name for entry in found]
+            entries.append(entry)
+    names = [entry.workload.name for entry in entries]
     if twice := next((name for name in names if names.count(name) > 1), None):
         reader.refuse(("tasks",), f"must not name a task twice, got {twice}")
-    return found
+    return entries
 
 
 class _Task:
@@ -70,18 +70,18 @@ class _Task:
         if len(self.reader.problems) > self.problems_before or not command:
             return None
         request = TaskRequest(task, compared, labelled(compared, params[compared] if compared else ()))
-        others = {key: values for key, values in params.items() if key != compared}
-        return entry_of((path_text(self.path), self.reader.line(self.path)), request, others, shared)
+        other_params = {key: values for key, values in params.items() if key != compared}
+        return entry_of((path_text(self.path), self.reader.line(self.path)), request, other_params, shared)
 
     # Its parts.
 
     def name(self) -> str:
-        found = self.known.get("task", REFUSED)
+        stated_name = self.known.get("task", REFUSED)
         if "task" not in self.value:
             self.refuse((), "task is missing; give it a name")
-        elif found is not REFUSED and not (isinstance(found, str) and rules.NAME.fullmatch(found)):
-            self.refuse(("task",), f"must be a name of at most 64 letters, digits and _.-, got {say(found)}")
-        return str(found)
+        elif stated_name is not REFUSED and not (isinstance(stated_name, str) and rules.NAME.fullmatch(stated_name)):
+            self.refuse(("task",), f"must be a name of at most 64 letters, digits and _.-, got {say(stated_name)}")
+        return str(stated_name)
 
     def scalar(self, key: str, rule: Any) -> Any:
         """Return the value of a key, or else of the defaults or of the rule."""
@@ -91,23 +91,23 @@ class _Task:
         return self.reader.defaults.get(key, rule.default) if key in rules.SHARED else rule.default
 
     def command(self, shell: bool) -> list[str]:
-        found = self.known.get("command", REFUSED)
+        stated_command = self.known.get("command", REFUSED)
         if "command" not in self.value:
             self.refuse((), "command is missing; write for example command: [python, train.py]")
         elif shell:
-            return [checked] if (checked := self.text(("command",), found)) else []
-        elif isinstance(found, str):
-            self.refuse(("command",), f"must be a list of words; a text needs shell: true, got {say(found)}")
+            return [checked] if (checked := self.text(("command",), stated_command)) else []
+        elif isinstance(stated_command, str):
+            self.refuse(("command",), f"must be a list of words; a text needs shell: true, got {say(stated_command)}")
         else:
             return self.words("command", needed=True)
         return []
 
     def words(self, key: str, needed: bool = False) -> list[str]:
         """Return a list of texts."""
-        found = self.known.get(key, REFUSED)
-        if found == [] and not needed:
+        stated_words = self.known.get(key, REFUSED)
+        if stated_words == [] and not needed:
             return []
-        items = self.reader.items((*self.path, key), found)
+        items = self.reader.items((*self.path, key), stated_words)
         if len(items) > rules.MAX_WORDS:
             self.refuse((key,), f"must have at most {rules.MAX_WORDS} words, got {len(items)}")
         read = [self.text((key, index), item) for index, item in items[: rules.MAX_WORDS]]
@@ -123,50 +123,50 @@ class _Task:
         return None
 
     def params(self) -> Axes:
-        known = self.reader.mapping((*self.path, "params"), self.known.get("params", {}), None)
+        members = self.reader.mapping((*self.path, "params"), self.known.get("params", {}), None)
         reserved = {*rules.LATE, *rules.ALWAYS, DEFINITION}
-        for key in [key for key in known if not rules.AXIS_NAME.fullmatch(key) or key in reserved]:
+        for key in [key for key in members if not rules.AXIS_NAME.fullmatch(key) or key in reserved]:
             self.refuse(("params", key), f"must be a lower-case name that is not reserved, got {say(key)}")
-            known.pop(key)
-        return self.reader.axes((*self.path, "params"), known, dict.fromkeys(known, USER_PARAM))
+            members.pop(key)
+        return self.reader.axes((*self.path, "params"), members, dict.fromkeys(members, USER_PARAM))
 
     def environment(self) -> dict[str, str]:
-        known = self.reader.mapping((*self.path, "environment"), self.known.get("environment", {}), None)
-        found = {}
-        for key, value in known.items():
+        members = self.reader.mapping((*self.path, "environment"), self.known.get("environment", {}), None)
+        variables = {}
+        for key, value in members.items():
             if not rules.VARIABLE.fullmatch(key):
                 self.refuse(("environment", key), f"must be the name of a variable, got {say(key)}")
             elif (checked := self.text(("environment", key), value)) is not None:
-                found[key] = checked
-        return found
+                variables[key] = checked
+        return variables
 
     def inherit(self) -> list[str] | None:
         if self.known.get("inherit") == ALL:
             return None
-        found = self.words("inherit")
-        for index, name in enumerate(found):
+        names = self.words("inherit")
+        for index, name in enumerate(names):
             if not rules.VARIABLE.fullmatch(name):
                 self.refuse(("inherit", index), f"must be {ALL} or names of variables, got {say(name)}")
-        return found
+        return names
 
     def metrics(self) -> list[MetricSpec]:
-        known = self.reader.mapping((*self.path, "metrics"), self.known.get("metrics", {}), None)
-        if len(known) > rules.MAX_METRICS:
-            self.refuse(("metrics",), f"must be at most {rules.MAX_METRICS}, got {len(known)}")
-        return [self.metric(name, value) for name, value in list(known.items())[: rules.MAX_METRICS]]
+        members = self.reader.mapping((*self.path, "metrics"), self.known.get("metrics", {}), None)
+        if len(members) > rules.MAX_METRICS:
+            self.refuse(("metrics",), f"must be at most {rules.MAX_METRICS}, got {len(members)}")
+        return [self.metric(name, value) for name, value in list(members.items())[: rules.MAX_METRICS]]
 
     def metric(self, name: str, value: object) -> MetricSpec:
         path = (*self.path, "metrics", name)
         if not rules.NAME.fullmatch(name) or name == UPTIME:
             rule = f"must be a name of at most 64 letters, digits and _.-, and not {UPTIME}"
             self.refuse(("metrics", name), f"{rule}, got {say(name)}")
-        given = {"pattern": value} if isinstance(value, str) else value
-        known = self.reader.mapping(path, given, rules.METRIC_KEYS, rules.metric_key_advice)
+        metric_members = {"pattern": value} if isinstance(value, str) else value
+        members = self.reader.mapping(path, metric_members, rules.METRIC_KEYS, rules.metric_key_advice)
         usual = {key: rule.default for key, rule in rules.METRIC.items()}
-        settled = usual | self.reader.scalars(path, known, rules.METRIC)
+        settled = usual | self.reader.scalars(path, members, rules.METRIC)
         return MetricSpec(
             name=name,
-            pattern=self.pattern((*path, "pattern"), known["pattern"]) if "pattern" in known else None,
+            pattern=self.pattern((*path, "pattern"), members["pattern"]) if "pattern" in members else None,
             unit=None if settled["unit"] is None else str(settled["unit"]),
             compute=Compute(str(settled["compute"])),
             goal=Goal(str(settled["goal"])),
@@ -201,15 +201,17 @@ class _Task:
 
     def check_places(self, task: Task, params: Axes) -> None:
         """Refuse placeholders without a value, and axes without a placeholder."""
-        known = {*params, *rules.LATE, *rules.ALWAYS} - ({"backend"} - params.keys())
+        known_names = {*params, *rules.LATE, *rules.ALWAYS} - ({"backend"} - params.keys())
         texts = {"command": task.command, "wrap": task.wrap, "environment": list(task.environment.values())}
         used: set[str] = set()
         for key, words in texts.items():
             names = [name for word in words for name in rules.PLACE.findall(word)]
             used |= set(names)
-            for name in dict.fromkeys(name for name in names if name not in known):
-                rule = f"{{{name}}} must be a parameter or one of {', '.join(sorted(known - set(params)))}"
-                self.refuse((key,), f"{rule}{near(name, known)}; in a shell write ${{{name}}} for its own variables")
+            for name in dict.fromkeys(name for name in names if name not in known_names):
+                rule = f"{{{name}}} must be a parameter or one of {', '.join(sorted(known_names - set(params)))}"
+                self.refuse(
+                    (key,), f"{rule}{near(name, known_names)}; in a shell write ${{{name}}} for its own variables"
+                )
         for name in [name for name in params if name not in used and name != "backend"]:
             self.refuse(("params", name), f"must be used in the command or the environment, as {{{name}}}")
 
@@ -221,15 +223,15 @@ def entry_of(
     place: tuple[str, int | None], request: TaskRequest, params: Axes, shared: Mapping[str, Scalar | None]
 ) -> Entry:
     """Return the entry at `place` (its name and line); `shared` has the settings and limits that apply to commands."""
-    given = {key: value for key, value in shared.items() if value is not None}
+    stated = {key: value for key, value in shared.items() if value is not None}
     return Entry(
         where=place[0],
         line=place[1],
         workload=workload_of(request.task.name),
         backends=tuple(request.labels),
-        axes=_axes("gpu" if request.task.gpus else "cpu", given),
+        axes=_axes("gpu" if request.task.gpus else "cpu", stated),
         params=params | {DEFINITION: (request.definition,)},
-        limits={key: value for key, value in given.items() if key in LIMITS},
+        limits={key: value for key, value in stated.items() if key in LIMITS},
         task=request,
     )
 

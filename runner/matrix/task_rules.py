@@ -110,13 +110,13 @@ class TaskRequest:
         values = {name: value for name, value in settings.params.items() if name != DEFINITION}
         if self.compared is not None:
             values[self.compared] = self.labels[settings.backend]
-        known = {name: value_text(value) for name, value in values.items()}
-        known |= {"gpus": str(self.task.gpus), "workers": str(self.task.workers), "task": self.task.name}
+        text_by_name = {name: value_text(value) for name, value in values.items()}
+        text_by_name |= {"gpus": str(self.task.gpus), "workers": str(self.task.workers), "task": self.task.name}
         return replace(
             self.task,
-            command=[filled(word, known) for word in self.task.command],
-            wrap=[filled(word, known) for word in self.task.wrap],
-            environment={name: filled(value, known) for name, value in self.task.environment.items()},
+            command=[filled(word, text_by_name) for word in self.task.command],
+            wrap=[filled(word, text_by_name) for word in self.task.wrap],
+            environment={name: filled(value, text_by_name) for name, value in self.task.environment.items()},
         )
 
 

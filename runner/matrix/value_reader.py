@@ -59,23 +59,23 @@ class ValueReader:
 
     def names(self, path: Path, value: object, allowed: tuple[str, ...] = BACKENDS) -> tuple[str, ...]:
         """Return a list of backends; refuse a single name."""
-        found: list[str] = []
+        names: list[str] = []
         for index, item in self.items(path, value):
             if item is REFUSED:
                 continue
             if item not in allowed:
                 advice = near(item, allowed) if isinstance(item, str) else ""
                 self.refuse((*path, index), f"must be one of {', '.join(allowed)}, got {say(item)}{advice}")
-            elif item in found:
+            elif item in names:
                 self.refuse((*path, index), f"must not repeat, got {say(item)} twice")
             else:
-                found.append(str(item))
-        return tuple(found)
+                names.append(str(item))
+        return tuple(names)
 
-    def axes(self, path: Path, known: Mapping[str, Any], rules: Mapping[str, ValueRule]) -> Axes:
+    def axes(self, path: Path, members: Mapping[str, Any], rules: Mapping[str, ValueRule]) -> Axes:
         """Return the axes among the known keys; a single value is an axis with one value."""
-        found = {key: self.axis((*path, key), rules[key], item) for key, item in known.items() if key in rules}
-        return {key: values for key, values in found.items() if values}
+        axes = {key: self.axis((*path, key), rules[key], item) for key, item in members.items() if key in rules}
+        return {key: values for key, values in axes.items() if values}
 
     def axis(self, path: Path, rule: ValueRule, value: object) -> tuple[Scalar, ...]:
         if not isinstance(value, list):
@@ -90,10 +90,10 @@ class ValueReader:
                 values[repr(checked)] = checked
         return tuple(values.values())
 
-    def scalars(self, path: Path, known: Mapping[str, Any], rules: Mapping[str, ValueRule]) -> dict[str, Scalar]:
+    def scalars(self, path: Path, members: Mapping[str, Any], rules: Mapping[str, ValueRule]) -> dict[str, Scalar]:
         """Return the valid values among the known keys."""
-        found = {key: self.scalar((*path, key), rules[key], known[key]) for key in rules if key in known}
-        return {key: value for key, value in found.items() if value is not None}
+        scalars = {key: self.scalar((*path, key), rules[key], members[key]) for key in rules if key in members}
+        return {key: value for key, value in scalars.items() if value is not None}
 
     def scalar(self, path: Path, rule: ValueRule, value: object) -> Scalar | None:
         """Return a value in its normal form, or None if it was refused."""

@@ -69,10 +69,10 @@ def _counts(stretch: WorkStretch) -> Iterable[int | None]:
 def misplaced(result: CellResult, device: str) -> str | None:
     """Return which part of the model is on a platform other than the requested device, or None."""
     work = result.work
-    for what, found in (("weights", work.weight_platforms), ("output", work.output_platforms)) if work else ():
-        if elsewhere := [name for name in found if name != device]:
-            where = ", ".join(elsewhere)
-            return f"device: {device} was requested, but the workload placed the model's {what} on {where}"
+    for part, platforms in (("weights", work.weight_platforms), ("output", work.output_platforms)) if work else ():
+        if elsewhere := [name for name in platforms if name != device]:
+            elsewhere_text = ", ".join(elsewhere)
+            return f"device: {device} was requested, but the workload placed the model's {part} on {elsewhere_text}"
     return None
 
 
@@ -86,7 +86,7 @@ def mismatch(result: CellResult, settings: Settings) -> str | None:
         return _first(_called(stretch, settings) for stretch in work.stretches)
     if work.optimizer_replaced:
         return "the model has a different optimizer after fit than before: it is not known which one was used"
-    counted = (_updates(one) or _samples(one, settings, work) or _drawn(one) for one in work.stretches)
+    counted = (_updates(stretch) or _samples(stretch, settings, work) or _drawn(stretch) for stretch in work.stretches)
     return _first(counted) or _not_received(work, settings) or _unchanged(work)
 
 
@@ -110,55 +110,59 @@ def work_caveats(result: CellResult, settings: Settings) -> list[str]:
     work = result.work
     settings = _with_own_batches(result, settings)
     if settings.phase != FIT:
-        own = ", ".join(work.own_methods)
-        return [f"work_not_counted: the model overrides {own}: the computation of a call is not known"] if own else []
-    found = _uncounted(work, settings)
+        methods_text = ", ".join(work.own_methods)
+        return (
+            [f"work_not_counted: the model overrides {methods_text}: the computation of a call is not known"]
+            if methods_text
+            else []
+        )
+    caveats = _uncounted(work, settings)
     if (work.updates_per_step or 0) > 1:
-        found.append(f"updates_per_step: the optimizer made {work.updates_per_step:g} updates per step")
+        caveats.append(f"updates_per_step: the optimizer made {work.updates_per_step:g} updates per step")
     if work.skipped_updates:
         steps = sum(stretch.steps * stretch.epochs for stretch in work.stretches if stretch.name == "epochs")
-        found.append(
+        caveats.append(
             f"loss_scaling: {work.skipped_updates} of {steps} steps had non-finite gradients and made no update, as "
             "loss scaling does; check the loss, or use mixed_bfloat16"
         )
     if work.changed_variables and work.changed_variables < (work.trainable_variables or 0):
-        found.append(
+        caveats.append(
             f"weights_unchanged: only {work.changed_variables} of {work.trainable_variables} trainable weights changed "
             "in the epochs; check whether the others should be frozen"
         )
     elif work.changed_variables == 0 and not work.skipped_updates:
-        found.append(
+        caveats.append(
             "weights_unchanged: no weight changed, because the updates are below the weights' precision (a higher "
             "learning rate does change them); raise the learning rate or the precision"
         )
-    return found
+    return caveats
 
 
 def option_caveats(resolved: Resolved | None, settings: Settings) -> list[str]:
     """Return the options that a user's workload set instead of the matrix."""
     if resolved is None:
         return []
-    found = []
+    caveats = []
     if resolved.own_compile_options:
         keys = {"run_eagerly": "eager", "jit_compile": "jit"}
         names = [option.partition("=")[0] for option in resolved.own_compile_options]
         matrix_keys = ", ".join(keys.get(name, name) for name in names)
-        found.append(
+        caveats.append(
             f"own_options: the workload compiled its model with {', '.join(resolved.own_compile_options)}, which was "
             f"used; set {matrix_keys} in the matrix to override it"
         )
-    found += [*_changed_in_training(resolved, settings), *_of_the_process(resolved), *_own_types(resolved, settings)]
+    caveats += [*_changed_in_training(resolved, settings), *_of_the_process(resolved), *_own_types(resolved, settings)]
     if resolved.batch_size not in (None, settings.batch_size):
-        found.append(
+        caveats.append(
             f"own_options: the workload's source has batches of {resolved.batch_size}, which were used, instead of "
             f"batch_size {settings.batch_size}; set batch_size: {resolved.batch_size} in the matrix"
         )
     available = resolved.available_samples
     if available is not None and not settings.leaves("samples") and available < settings.samples:
-        found.append(
+        caveats.append(
             f"samples_repeated: samples is {settings.samples}, but the workload has {available}, which were repeated"
         )
-    return found
+    return caveats
 
 
 def _with_own_batches(result: CellResult, settings: Settings) -> Settings:
@@ -169,16 +173,18 @@ def _with_own_batches(result: CellResult, settings: Settings) -> Settings:
 
 def _changed_in_training(resolved: Resolved, settings: Settings) -> list[str]:
     """Return the options that the workload changed during training after the matrix or `compile` had set them."""
-    found = []
+    caveats = []
     for key, option in (("eager", "run_eagerly"), ("steps_per_execution", "steps_per_execution")):
-        wanted, ran = getattr(settings, key), getattr(resolved, key)
-        if ran in (None, wanted) or any(own.startswith(f"{option}=") for own in resolved.own_compile_options):
+        requested, ran = getattr(settings, key), getattr(resolved, key)
+        if ran in (None, requested) or any(
+            own_option.startswith(f"{option}=") for own_option in resolved.own_compile_options
+        ):
             continue
-        found.append(
-            f"own_options: {key} was {wanted} before training and {ran} after it: the workload sets {option} during "
+        caveats.append(
+            f"own_options: {key} was {requested} before training and {ran} after it: the workload sets {option} during "
             "training; remove that code"
         )
-    return found
+    return caveats
 
 
 # The keys of a matrix that set an option of the process.
@@ -200,11 +206,11 @@ def _of_the_process(resolved: Resolved) -> list[str]:
 
 def _own_types(resolved: Resolved, settings: Settings) -> list[str]:
     """Return the types that a user's layers chose for themselves, and those in which their weights are stored."""
-    own = [policy for policy in resolved.layer_policies if policy != settings.precision]
-    if not own or ":" not in settings.workload:
+    other_policies = [policy for policy in resolved.layer_policies if policy != settings.precision]
+    if not other_policies or ":" not in settings.workload:
         return []
     return [
-        f"own_options: layers of the workload have the dtype policy {', '.join(own)}, though precision is "
+        f"own_options: layers of the workload have the dtype policy {', '.join(other_policies)}, though precision is "
         f"{settings.precision}: it was used, with weights stored as {', '.join(resolved.weight_dtypes)}; set precision "
         "in the matrix, and leave dtype out of the layers"
     ]
@@ -229,11 +235,11 @@ def _updates(stretch: WorkStretch) -> str | None:
     if not any(stretch.updates) and not stretch.updates_outside:
         return None
     for epoch, (updates, skipped) in enumerate(zip(stretch.updates, stretch.skipped_updates, strict=True), start=1):
-        done = (updates or 0) + skipped
-        if done < stretch.steps or done % stretch.steps:
-            made = f"the optimizer counted {updates} of {stretch.steps} updates in epoch {epoch}"
+        update_count = (updates or 0) + skipped
+        if update_count < stretch.steps or update_count % stretch.steps:
+            counts_text = f"the optimizer counted {updates} of {stretch.steps} updates in epoch {epoch}"
             outside = f", and {stretch.updates_outside} outside the timed epochs" if stretch.updates_outside else ""
-            return f"{NAMES[stretch.name]}: {made}{outside}"
+            return f"{NAMES[stretch.name]}: {counts_text}{outside}"
     return None
 
 
@@ -265,10 +271,10 @@ def _drawn(stretch: WorkStretch) -> str | None:
 def _not_received(work: WorkDone, settings: Settings) -> str | None:
     if work.received_samples is None or work.received_samples >= settings.batch_size:
         return None
-    own = ", ".join(work.own_methods)
+    methods_text = ", ".join(work.own_methods)
     return (
         f"the layers of the model received {work.received_samples} of the {settings.batch_size} samples of a step (the "
-        f"model overrides {own}): pass it every sample of the batch"
+        f"model overrides {methods_text}): pass it every sample of the batch"
     )
 
 
@@ -284,17 +290,17 @@ def _unchanged(work: WorkDone) -> str | None:
 
 
 def _uncounted(work: WorkDone, settings: Settings) -> list[str]:
-    own = f" (the model overrides {', '.join(work.own_methods)})" if work.own_methods else ""
-    found = []
+    methods_text = f" (the model overrides {', '.join(work.own_methods)})" if work.own_methods else ""
+    reasons = []
     if not work.updates_per_step and not work.skipped_updates:
-        found.append(f"weights changed, but the optimizer counted no update{own}")
+        reasons.append(f"weights changed, but the optimizer counted no update{methods_text}")
     if work.received_samples is None and _uncounted_samples(work, settings):
-        found.append(
-            f"the samples of a step are not in Keras's loss metric{own}, and it is not known which its layers receive: "
-            "samples/s is not stated, and nothing is compared; call self._loss_tracker.update_state(loss, "
+        reasons.append(
+            f"the samples of a step are not in Keras's loss metric{methods_text}, and it is not known which its layers "
+            "receive: samples/s is not stated, and nothing is compared; call self._loss_tracker.update_state(loss, "
             "sample_weight=batch_size) in that step"
         )
-    return [f"work_not_counted: {reason}" for reason in found]
+    return [f"work_not_counted: {reason}" for reason in reasons]
 
 
 def _uncounted_samples(work: WorkDone, settings: Settings) -> bool:
@@ -310,17 +316,17 @@ def lost_gpu(job: Job, outcome: Outcome, result: CellResult | None = None) -> st
         return None
     if reported := reported_lost(outcome):
         return reported
-    found = _printed(MESSAGES, outcome, result)
-    return f'{GPU_LOST}: the cell failed and its output says "{found}"; {ADVICE}' if found else None
+    printed = _printed(MESSAGES, outcome, result)
+    return f'{GPU_LOST}: the cell failed and its output says "{printed}"; {ADVICE}' if printed else None
 
 
 def busy_gpu(job: Job, outcome: Outcome, result: CellResult | None = None) -> str | None:
     """Return that another process used the GPU exclusively and what to do, or None."""
-    found = _printed(BUSY, outcome, result) if job.settings.device == "gpu" else None
-    if found is None:
+    printed = _printed(BUSY, outcome, result) if job.settings.device == "gpu" else None
+    if printed is None:
         return None
     return (
-        f'GPU busy: another process uses it exclusively (the output says "{found}"); stop it, or end the exclusive '
+        f'GPU busy: another process uses it exclusively (the output says "{printed}"); stop it, or end the exclusive '
         "mode: nvidia-smi -c DEFAULT"
     )
 
@@ -331,8 +337,8 @@ def _printed(pattern: re.Pattern[str], outcome: Outcome, result: CellResult | No
     if outcome.exit_code == 0 and not raised:
         return None
     message = (result.message or "") if result is not None else ""
-    found = pattern.search(message) or pattern.search(outcome.output_tail)
-    return found.group() if found else None
+    match = pattern.search(message) or pattern.search(outcome.output_tail)
+    return match.group() if match else None
 
 
 def reported_lost(outcome: Outcome) -> str | None:

@@ -54,10 +54,10 @@ class Display(Protocol):
     def problems(self, lines: Iterable[str]) -> None:
         """Show the problems that the preflight found, each line once per command."""
 
-    def tried(self, cell: Cell, found: Try) -> None:
+    def tried(self, cell: Cell, trial: Try) -> None:
         """Show whether a batch size fits."""
 
-    def largest(self, found: LargestFound) -> None:
+    def largest(self, largest: LargestFound) -> None:
         """Show the largest batch that fits, of each cell."""
 
     def warn(self, text: str) -> None:
@@ -123,25 +123,25 @@ def own_arm(request: RunRequest, cells: Sequence[Cell], fault: str | None = None
 
 def measured(request: RunRequest, experiment: Experiment, display: Display) -> Session:
     """Measure an experiment, continuing an unfinished session of it if there is one, and return the session."""
-    wanted = experiment.session(request)
+    subject = experiment.session(request)
     if request.executors.contract.local_machine:
-        processors.check(cell.settings for cell in wanted.cells)
-        _check_gpus(wanted.cells)
-    if lines := left_out.lines(left_out.read(wanted.about)):
+        processors.check(cell.settings for cell in subject.cells)
+        _check_gpus(subject.cells)
+    if lines := left_out.lines(left_out.read(subject.about)):
         display.say("\n".join(lines))
     with writing(request.results) as results:
         log_dir = _made(request.log_dir)
         request.executors.end_leftovers(request.results)
-        here = machine.detect()
-        session = _session(request, results, wanted, here, display)
+        host = machine.detect()
+        session = _session(request, results, subject, host, display)
         if log_dir is not None:
             for run in session.runs.values():
                 run.store_object(LOG_DIR_NAME, {"log_dir": str(log_dir)})
         preflight = _preflight(request, session, display)
-        adaptive = Adaptive(session, wanted.cells, experiment.goal)
-        expected_s = estimates(request.results, wanted.cells).within_limit_s
+        adaptive = Adaptive(session, subject.cells, experiment.goal)
+        expected_s = estimates(request.results, subject.cells).within_limit_s
         roots = import_roots(request.choice.matrix.resolve().parent)
-        arms = {name: _arm(request, session.runs[name], arm, preflight, roots) for name, arm in wanted.arms.items()}
+        arms = {name: _arm(request, session.runs[name], arm, preflight, roots) for name, arm in subject.arms.items()}
         if request.executors.contract.local_machine:
             display.problems(_not_installed(arms, session.pending))
         with (
@@ -153,14 +153,14 @@ def measured(request: RunRequest, experiment: Experiment, display: Display) -> S
             context = MeasurementContext(
                 arms=arms,
                 observer=observer,
-                machine=here,
+                machine=host,
                 import_roots=[str(root) for root in roots],
                 dataset_dir=dataset_dir(request),
                 log_dir=log_dir,
                 collect=collect,
                 again=request.again,
             )
-            places = _places(request, session, wanted, here)
+            places = _places(request, session, subject, host)
             if places is None:
                 measure(context, session.pending, adaptive.more)
             else:
@@ -168,7 +168,7 @@ def measured(request: RunRequest, experiment: Experiment, display: Display) -> S
 
                 display.say(places.about())
                 display.problems(f"{name}: {warning}" for name, warning in places.warnings().items())
-                context = replace(context, observer=StoredPlacements(observer, session.first, wanted.cells, utc_now))
+                context = replace(context, observer=StoredPlacements(observer, session.first, subject.cells, utc_now))
                 machines.measure(context, session.pending, places, adaptive.more)
         session.finish(adaptive.why(), utc_now())
         return session
@@ -189,7 +189,9 @@ def _guarded(request: RunRequest, session: Session, display: Display) -> Iterato
             for run in runs:
                 run.clear_leftovers()
                 changed = run.changed_by_others(thorough=True)
-                display.problems(f"{one.path}: set aside in records/corrupt: {one.reason}" for one in changed)
+                display.problems(
+                    f"{problem.path}: set aside in records/corrupt: {problem.reason}" for problem in changed
+                )
 
 
 @contextmanager
@@ -209,22 +211,22 @@ def _short_collections() -> Iterator[Callable[[], object]]:
         gc.unfreeze()
 
 
-def _places(request: RunRequest, session: Session, wanted: SessionRequest, here: Machine) -> Places | None:
+def _places(request: RunRequest, session: Session, subject: SessionRequest, host: Machine) -> Places | None:
     """Return the machines of a cluster, those of a test first, or this machine's GPUs if they work at the same time.
 
     None if one comparison is measured after the other.
     """
-    stand_in, own = request.seams.executor, request.executors
-    found = request.seams.places or (None if stand_in else own.places(request.results))
-    parallel = any(one.placement.parallel_devices and one.settings.device == "gpu" for one in wanted.cells)
-    if found is not None or not (own.contract.local_machine and parallel):
-        return found
+    stand_in, executors = request.seams.executor, request.executors
+    places = request.seams.places or (None if stand_in else executors.places(request.results))
+    parallel = any(cell.placement.parallel_devices and cell.settings.device == "gpu" for cell in subject.cells)
+    if places is not None or not (executors.contract.local_machine and parallel):
+        return places
     from keras_matrix.runner.executors.gpu_places import GpuMachine, GpuPlaces
     from keras_matrix.runner.machine.gpus.nvml import present_gpus
 
-    python = {run.run_id: wanted.arms[name].python for name, run in session.runs.items()}
-    machine = GpuMachine(here.host_id, os.environ, present_gpus())
-    return GpuPlaces(machine, lambda run: stand_in or own.executor(run, python[run.run_id]), wanted.cells)
+    python = {run.run_id: subject.arms[name].python for name, run in session.runs.items()}
+    machine = GpuMachine(host.host_id, os.environ, present_gpus())
+    return GpuPlaces(machine, lambda run: stand_in or executors.executor(run, python[run.run_id]), subject.cells)
 
 
 def _check_gpus(cells: Sequence[Cell]) -> None:
@@ -235,13 +237,15 @@ def _check_gpus(cells: Sequence[Cell]) -> None:
         check_gpus(cells)
 
 
-def _session(request: RunRequest, results: Results, wanted: SessionRequest, here: Machine, display: Display) -> Session:
+def _session(
+    request: RunRequest, results: Results, subject: SessionRequest, host: Machine, display: Display
+) -> Session:
     """Return the session that the request continues, or a new one."""
-    found = None if request.new else resume(results, wanted, here)
-    if found is None:
-        return begin(results, wanted, here, utc_now())
-    display.say(f"continuing {', '.join(str(run.folder) for run in found.runs.values())}")
-    return found
+    resumed = None if request.new else resume(results, subject, host)
+    if resumed is None:
+        return begin(results, subject, host, utc_now())
+    display.say(f"continuing {', '.join(str(run.folder) for run in resumed.runs.values())}")
+    return resumed
 
 
 def _made(log_dir: Path | None) -> Path | None:
@@ -260,26 +264,28 @@ def _preflight(request: RunRequest, session: Session, display: Display) -> Prefl
 
     This machine is not examined for cells that run on another one or in the executor of a test.
     """
-    cells = [(one.cell.settings, one.cell.task, one.cell.placement.gpus) for one in session.pending]
+    cells = [(planned.cell.settings, planned.cell.task, planned.cell.placement.gpus) for planned in session.pending]
     if all(settings.device == "cpu" for settings, *_ in cells):
         return None
-    found, contract = request.seams.preflight, request.executors.contract
-    if found is None and request.seams.executor is None and contract.local_machine:
+    preflight, contract = request.seams.preflight, request.executors.contract
+    if preflight is None and request.seams.executor is None and contract.local_machine:
         from keras_matrix.runner.executors.preflight import preflight_of
 
-        found = preflight_of([settings for settings, *_ in cells], in_containers=not contract.local_software)
-    display.problems(found.lines(cells) if found else ())
-    return found
+        preflight = preflight_of([settings for settings, *_ in cells], in_containers=not contract.local_software)
+    display.problems(preflight.lines(cells) if preflight else ())
+    return preflight
 
 
 def _arm(request: RunRequest, run: Run, arm: ArmRequest, preflight: Preflight | None, roots: Iterable[Path]) -> Arm:
     """Return an arm behind the preflight, which does not judge the builds of another Python."""
-    own, stand_in = request.executors, request.seams.executor
-    executor, contract = (stand_in, Contract()) if stand_in else (own.executor(run, arm.python), own.contract)
+    executors, stand_in = request.executors, request.seams.executor
+    executor, contract = (
+        (stand_in, Contract()) if stand_in else (executors.executor(run, arm.python), executors.contract)
+    )
     if arm.others_busy:
         from keras_matrix.runner.executors.others_busy import OthersBusy  # only a self test needs it
 
-        executor = OthersBusy(executor, lambda: stand_in or own.executor(run, arm.python))
+        executor = OthersBusy(executor, lambda: stand_in or executors.executor(run, arm.python))
     if preflight is not None:
         preflight = preflight if arm.python is None else replace(preflight, versions={})
     return Arm(run, executor, arm.fault, contract, preflight, moved_roots(roots, arm))
@@ -290,16 +296,16 @@ def moved_roots(roots: Iterable[Path], arm: ArmRequest) -> list[str]:
     if arm.worktree is None:
         return []
     checkout, worktree = map(Path, arm.worktree)
-    there = [worktree / root.relative_to(checkout) if root.is_relative_to(checkout) else root for root in roots]
-    return [str(root) for root in there]
+    moved = [worktree / root.relative_to(checkout) if root.is_relative_to(checkout) else root for root in roots]
+    return [str(root) for root in moved]
 
 
 def _not_installed(arms: Mapping[str, Arm], pending: Sequence[PlannedRepeat]) -> list[str]:
     """Return why backends of pending cells cannot run, once for each; the cells of the others are measured."""
-    ours = ((planned.arm, planned.cell.settings) for planned in pending if planned.cell.task is None)
-    builds = dict.fromkeys((arm, settings.backend, settings.device) for arm, settings in ours)
-    found = (arms[arm].executor.missing(backend, device) for arm, backend, device in builds)
-    return list(dict.fromkeys(filter(None, found)))
+    keras_cells = ((planned.arm, planned.cell.settings) for planned in pending if planned.cell.task is None)
+    builds = dict.fromkeys((arm, settings.backend, settings.device) for arm, settings in keras_cells)
+    reasons = (arms[arm].executor.missing(backend, device) for arm, backend, device in builds)
+    return list(dict.fromkeys(filter(None, reasons)))
 
 
 def dataset_dir(request: RunRequest) -> str | None:

@@ -39,26 +39,26 @@ class ChildProcesses:
 
     def probe(self, settings: Settings, folders: DataFolders) -> InputProbe:
         """Run the probe, at most two minutes."""
-        asked: dict[str, object] = {
+        request: dict[str, object] = {
             "params": to_json(settings.params),
             "batch_size": settings.batch_size,
             "dataset_dir": folders.dataset_dir,
             "folders": list(folders.import_roots),
         }
         try:
-            done = _run(PROBE, asked, PROBE_TIMEOUT_S)
+            completed = _run(PROBE, request, PROBE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return InputProbe(0, problem=f"the probe took longer than {PROBE_TIMEOUT_S:.0f} s")
-        if done.returncode:
-            return InputProbe(0, problem=_last_line(done.stderr))
+        if completed.returncode:
+            return InputProbe(0, problem=_last_line(completed.stderr))
         try:
-            return decode(InputProbe, loads(done.stdout), "probe")
+            return decode(InputProbe, loads(completed.stdout), "probe")
         except CodecError as error:
             return InputProbe(0, problem=f"the probe's result cannot be read: {error}")
 
     def convert(self, source: Path, target: Path, to: str) -> str | None:
         """Run the conversion of `runner convert`."""
-        asked: dict[str, object] = {
+        request: dict[str, object] = {
             "dataset_path": str(source),
             "output_path": str(target),
             "size_per_record_bytes": RECORD_FILE_BYTES,
@@ -66,14 +66,14 @@ class ChildProcesses:
             "seed": 0,
             "workers": None,
         }
-        done = _run(CONVERT, asked, None)
-        return _last_line(done.stderr) if done.returncode else None
+        completed = _run(CONVERT, request, None)
+        return _last_line(completed.stderr) if completed.returncode else None
 
 
-def _run(module: str, asked: dict[str, object], timeout_s: float | None) -> subprocess.CompletedProcess[str]:
+def _run(module: str, request: dict[str, object], timeout_s: float | None) -> subprocess.CompletedProcess[str]:
     # On small arrays threads of the numerical library would only compete for the CPUs.
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-P", "-m", module, json.dumps({**asked, "parent": os.getpid()})]
+    command = [sys.executable, "-P", "-m", module, json.dumps({**request, "parent": os.getpid()})]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s, env=environment)
 
 

@@ -227,7 +227,7 @@ def _other_clock(outcome: Outcome, result: CellResult) -> str | None:
         return None
     epoch_times_s = result.times.epoch_times_s
     around_s = [result.input.lead_in_times_s, result.input.settling_times_s] if result.input else []
-    watched_s = [one.stretch.wall_s for one in outcome.watched]
+    watched_s = [measured_stretch.stretch.wall_s for measured_stretch in outcome.watched]
     for other_s in around_s:
         if len(other_s) == len(watched_s):
             watched_s = [wall_s - one_s for wall_s, one_s in zip(watched_s, other_s, strict=True)]
@@ -250,17 +250,17 @@ def _second_epoch(result: CellResult) -> str | None:
 
 
 def _caveats(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
-    found = [*caveats_around(outcome, result.times.epoch_times_s), *compile_warnings(result.resolved)]
-    found += [*work_caveats(result, job.settings), *option_caveats(result.resolved, job.settings)]
-    found += [*input_caveats(result.input), *map("data_set: {}".format, result.data_notes)]
+    caveats = [*caveats_around(outcome, result.times.epoch_times_s), *compile_warnings(result.resolved)]
+    caveats += [*work_caveats(result, job.settings), *option_caveats(result.resolved, job.settings)]
+    caveats += [*input_caveats(result.input), *map("data_set: {}".format, result.data_notes)]
     if result.collectives_not_timed is not None:
-        found.append(f"collectives_not_timed: {result.collectives_not_timed}; the other figures are complete")
+        caveats.append(f"collectives_not_timed: {result.collectives_not_timed}; the other figures are complete")
     if result.unsaved is not None:
-        found.append(f"not_saved: the trained model was not saved: {result.unsaved}; the figures are complete")
+        caveats.append(f"not_saved: the trained model was not saved: {result.unsaved}; the figures are complete")
     median = result.times.epoch_time_median_s
     if job.settings.steps_per_epoch == "auto" and median is not None and median < SHORT_EPOCH_S:
-        found.append(_short_epoch(median, result))
-    return found
+        caveats.append(_short_epoch(median, result))
+    return caveats
 
 
 def _short_epoch(epoch_s: float, result: CellResult) -> str:
@@ -272,36 +272,40 @@ def _short_epoch(epoch_s: float, result: CellResult) -> str:
 
 def caveats_around(outcome: Outcome, epoch_times_s: Sequence[float]) -> list[str]:
     """Return warnings about activity of the machine that may have affected the figures."""
-    found = []
+    caveats = []
     around = outcome.surroundings
     if outcome.oom_kills and outcome.container is not None:
-        found.append(
+        caveats.append(
             "child_oom: the kernel killed a process of the cell because memory was exhausted; set a higher --memory"
         )
     if (around.steal_share or 0) > STEAL_LIMIT:
-        found.append(
+        caveats.append(
             f"steal: the hypervisor took {percentage(around.steal_share)} of the CPU time; measure again later"
         )
     if (around.other_cpu_share or 0) > OTHER_CPU_LIMIT:
-        found.append(busy_text(around))
-    found += neighbour_warnings(around)
+        caveats.append(busy_text(around))
+    caveats += neighbour_warnings(around)
     if (throttled := _gpu_throttled_share(around, epoch_times_s)) > STALL_LIMIT:
         text = f"temperature or power limits throttled the GPU for {percentage(throttled)} of the time"
-        found.append(f"gpu_throttled: {text}; cool it, raise its power limit, or set clocks to locked")
-    return [*found, *_gpu_caveats(around, outcome.warnings)]
+        caveats.append(f"gpu_throttled: {text}; cool it, raise its power limit, or set clocks to locked")
+    return [*caveats, *_gpu_caveats(around, outcome.warnings)]
 
 
 def _gpu_caveats(around: Surroundings, preflight: Sequence[str]) -> Iterator[str]:
     """Yield why figures of the GPUs are missing or include other users, except what the preflight warned of."""
-    without_nvml = [one for one in preflight if one.startswith("nvml_unavailable:")]
-    each = [one for one in (around.gpu_unread or "").split("; ") if one]
-    unread = [one for one in each if not any(f": {one.partition(': ')[2]};" in known for known in without_nvml)]
+    without_nvml = [line for line in preflight if line.startswith("nvml_unavailable:")]
+    unread_texts = [unread_text for unread_text in (around.gpu_unread or "").split("; ") if unread_text]
+    unread = [
+        unread_text
+        for unread_text in unread_texts
+        if not any(f": {unread_text.partition(': ')[2]};" in known_line for known_line in without_nvml)
+    ]
     if unread:
         yield (
             f"gpu_unread: power, memory or throttling is missing: {'; '.join(unread)}; run as a user who may read "
             "NVML, in a container with NVIDIA_DRIVER_CAPABILITIES=utility,compute"
         )
-    if any(gpu.mig for gpu in _gpus(around)) and not any(one.startswith("gpu_mig:") for one in preflight):
+    if any(gpu.mig for gpu in _gpus(around)) and not any(line.startswith("gpu_mig:") for line in preflight):
         yield (
             "gpu_mig: the cell ran on a MIG device: power, energy, clocks and temperature are those of the full "
             "card and include its other users; measure on a card with MIG off to get the cell's own"
@@ -318,7 +322,7 @@ def _gpu_throttled_share(around: Surroundings, epoch_times_s: Sequence[float]) -
     if wall_s <= 0:
         return 0.0
     causes = (times_s for g in _gpus(around) for times_s in (g.thermal_throttled_times_s, g.power_throttled_times_s))
-    return max((sum(one or 0.0 for one in times_s) for times_s in causes), default=0.0) / wall_s
+    return max((sum(time_s or 0.0 for time_s in times_s) for times_s in causes), default=0.0) / wall_s
 
 
 def _work_problem(work: WorkDone | None, job: Job) -> str | None:
@@ -412,21 +416,21 @@ def compile_warnings(resolved: Resolved | None) -> list[str]:
     """Return the warnings of an attempt whose measured epochs include time in which programs were compiled."""
     if resolved is None:
         return []
-    found = []
+    warnings = []
     if count := resolved.recompiles_timed:
         programs = "program was" if count == 1 else "programs were"
-        found.append(
+        warnings.append(
             f"recompiled: {count} {programs} traced or compiled during the measured epochs, whose times include that; "
             "keep the shapes, dtypes and Python arguments of every step the same: pad batches to one shape, pass "
             "numbers that change as tensors, create no new function in a step"
         )
     if breaks := resolved.graph_breaks_timed:
         places = "place" if breaks == 1 else "places"
-        found.append(
+        warnings.append(
             f"graph_breaks: torch.compile cut programs in {breaks} {places} during the measured epochs; "
             "remove what it cannot compile from the step: TORCH_LOGS=graph_breaks names it"
         )
-    return found
+    return warnings
 
 
 def derived(result: CellResult, settings: Settings) -> tuple[CellResult, str | None]:
@@ -535,7 +539,7 @@ def _counts(work: WorkDone) -> Iterator[str]:
     if measured is None:
         return
     pairs = zip(measured.updates, measured.skipped_updates, strict=True)
-    updates = _a_step([None if made is None else made + skipped for made, skipped in pairs], measured.steps)
+    updates = _a_step([None if updates is None else updates + skipped for updates, skipped in pairs], measured.steps)
     sums: Sequence[tuple[str, float | None, float | None]] = (
         ("updates_per_step", work.updates_per_step, updates),
         ("samples_per_step", work.samples_per_step, _a_step(measured.samples, measured.steps)),
@@ -550,8 +554,10 @@ def _counts(work: WorkDone) -> Iterator[str]:
 
 
 def _a_step(counts: Sequence[int | None], steps: int) -> float | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) / (len(known) * steps) if known and len(known) == len(counts) else None
+    known_counts = [count for count in counts if count is not None]
+    return (
+        sum(known_counts) / (len(known_counts) * steps) if known_counts and len(known_counts) == len(counts) else None
+    )
 
 
 def _own_loop(generation: Generation) -> Iterator[str]:

@@ -60,13 +60,13 @@ def measure(
     """
     context = replace(context, observer=LockedObserver(context.observer))
     runs = {name: arm.run for name, arm in context.arms.items()}
-    attempts, wanted = Attempts(runs), list(repeats)
+    attempts, pending = Attempts(runs), list(repeats)
     # What an earlier start has not refused as unsupported fits a machine that is not here now.
     may_refuse = not any(run.load()[0] for run in runs.values())
     try:
-        while wanted:
-            _Session(context, attempts, places, may_refuse).run(wanted)
-            wanted, may_refuse = more(), False
+        while pending:
+            _Session(context, attempts, places, may_refuse).run(pending)
+            pending, may_refuse = more(), False
         remove_kernels(runs.values())
     finally:
         places.stop()
@@ -148,8 +148,8 @@ class _Session:
 
     def _items(self, repeats: Sequence[PlannedRepeat]) -> list[Item]:
         """Return the comparisons that fit a place; publish the others as unsupported."""
-        grouped = itertools.groupby(repeats, key=lambda one: (one.repeat, comparison_of(one.cell)))
-        blocks = [(group, tuple(found)) for (_, group), found in grouped]
+        grouped = itertools.groupby(repeats, key=lambda planned: (planned.repeat, comparison_of(planned.cell)))
+        blocks = [(group, tuple(group_repeats)) for (_, group), group_repeats in grouped]
         fitting = self._fitting({group: [planned.cell for planned in together] for group, together in blocks})
         refusing, items = Scheduler(self.context, self.attempts), []
         for order, (group, together) in enumerate(blocks):
@@ -166,10 +166,10 @@ class _Session:
         """Return where each comparison can run; nodes that are just joining are waited for, for a short time."""
         begun_s = time.monotonic()
         while True:
-            found = {group: self.places.fitting(cells) for group, cells in groups.items()}
-            known = all(one.reason is None or one.nowhere for one in found.values())
-            if known or time.monotonic() - begun_s > WAIT_FOR_NODES_S:
-                return found
+            fitting_by_group = {group: self.places.fitting(cells) for group, cells in groups.items()}
+            is_known = all(fitting.reason is None or fitting.nowhere for fitting in fitting_by_group.values())
+            if is_known or time.monotonic() - begun_s > WAIT_FOR_NODES_S:
+                return fitting_by_group
             time.sleep(min(1.0, WAIT_FOR_NODES_S))
             self._places()
 
@@ -191,7 +191,7 @@ class _Session:
     def _begin(self, queue: WorkQueue) -> None:
         """Start a thread for each place that has none, and ask again where items fit, if the machines have changed."""
         current = self._places()
-        known = {id(worker.place) for worker in self.workers}
+        busy_places = {id(worker.place) for worker in self.workers}
         # A machine that has come back begins once the thread of its lost place has ended, which leaves the queue.
         ending = {worker.place.identity for worker in self.workers if worker.thread and worker.thread.is_alive()}
         places = [place for place in current if place.lost() is None]
@@ -200,7 +200,9 @@ class _Session:
         new = [
             _Worker(place)
             for place in places
-            if not (id(place) in known or place.identity in ending or self.failures[place.identity] >= MOST_FAILURES)
+            if not (
+                id(place) in busy_places or place.identity in ending or self.failures[place.identity] >= MOST_FAILURES
+            )
         ]
         for worker in new:  # all of them before any takes an item, whose home may be another one
             queue.join(worker.place.identity)
@@ -212,13 +214,13 @@ class _Session:
 
     def _stranded(self, queue: WorkQueue, since_s: float | None) -> float | None:
         """Return since when comparisons wait for a place that is not there. Raises `ExecutorError` after a while."""
-        left = queue.stranded()
-        if not left:
+        stranded = queue.stranded()
+        if not stranded:
             return None
         since_s = time.monotonic() if since_s is None else since_s
         if time.monotonic() - since_s > WAIT_FOR_PLACE_S:
             reasons = "; ".join(dict.fromkeys(filter(None, map(self._why_not, self.workers))))
-            raise ExecutorError(self.places.none_left(len(left), reasons))
+            raise ExecutorError(self.places.none_left(len(stranded), reasons))
         return since_s
 
     def _why_not(self, worker: _Worker) -> str | None:
@@ -273,11 +275,13 @@ class _Session:
     def _compare(self, place: Place, queue: WorkQueue, scheduler: Scheduler, item: Item) -> None:
         """Measure an item; what the infrastructure failed is given back for another place, if there is one."""
         self.context.observer.placed(item.repeats, place.name)
-        left = scheduler.compare(item.repeats) or scheduler.replace_disturbed(item.repeats)
-        if left:
+        unmeasured = scheduler.compare(item.repeats) or scheduler.replace_disturbed(item.repeats)
+        if unmeasured:
             self.failures[place.identity] += 1
-            fitting = self.places.fitting([planned.cell for planned in left]).places  # they may have changed meanwhile
-            queue.give_back(replace(item, repeats=tuple(left), fitting=fitting), place.identity)
+            fitting = self.places.fitting(
+                [planned.cell for planned in unmeasured]
+            ).places  # they may have changed meanwhile
+            queue.give_back(replace(item, repeats=tuple(unmeasured), fitting=fitting), place.identity)
         else:
             self.failures[place.identity] = 0
             queue.done()
@@ -349,11 +353,11 @@ class WorkQueue:
     def take(self, place: str) -> Item | None:
         """Return the next item for a place; None if nothing that waits may run there."""
         with self._changed:
-            if self._stopped or (found := self._next(place)) is None:
+            if self._stopped or (item := self._next(place)) is None:
                 return None
             self._waiting -= 1
             self._working += 1
-            return found
+            return item
 
     def await_work(self, place: str, timeout_s: float) -> bool:
         """Wait until there is an item for a place; False if there will be none, or after the time limit."""
@@ -426,8 +430,8 @@ class WorkQueue:
 
     def _candidates(self, item: Item) -> frozenset[str]:
         """Return the present places that may run an item: where its comparison has not failed, or else all that fit."""
-        there = item.fitting & self._places
-        return there - self._failed.get(item.group, frozenset()) or there
+        present = item.fitting & self._places
+        return present - self._failed.get(item.group, frozenset()) or present
 
     def _home(self, item: Item, candidates: frozenset[str]) -> str | None:
         home = None if item.spread else self._homes.get(item.group)

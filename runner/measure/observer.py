@@ -45,13 +45,13 @@ class OpenRepeats:
     def begin(self, repeats: Sequence[PlannedRepeat], machine: str) -> list[str]:
         """Note what a machine measures; return other machines that have nothing left, as they were lost with these."""
         keys = {planned.key for planned in repeats}
-        before = [name for name, own in self._of.items() if name != machine and own & keys]
-        self._of = {name: own - keys for name, own in self._of.items()} | {machine: keys}
+        before = [name for name, machine_keys in self._of.items() if name != machine and machine_keys & keys]
+        self._of = {name: machine_keys - keys for name, machine_keys in self._of.items()} | {machine: keys}
         return [name for name in before if not self._of[name]]
 
     def end(self, planned: PlannedRepeat) -> tuple[str | None, bool]:
         """Return the machine that has measured a repeat, None if unknown, and whether it has nothing left."""
-        machine = next((name for name, own in self._of.items() if planned.key in own), None)
+        machine = next((name for name, machine_keys in self._of.items() if planned.key in machine_keys), None)
         if machine is None:
             return None, False
         self._of[machine].discard(planned.key)
@@ -84,13 +84,13 @@ class StoredPlacements:
     def placed(self, repeats: Sequence[PlannedRepeat], machine: str) -> None:
         """Store what the machine measures."""
         self._observer.placed(repeats, machine)
-        first, known = repeats[0], self._machines.get(machine, Placement(machine))
-        arms = ", ".join(dict.fromkeys(f"{one.cell.settings.backend} {one.arm}".strip() for one in repeats))
+        first, placement = repeats[0], self._machines.get(machine, Placement(machine))
+        arms = ", ".join(dict.fromkeys(f"{planned.cell.settings.backend} {planned.arm}".strip() for planned in repeats))
         work = f"{self._titles[first.cell.cell_id]} #{first.repeat}: {arms}"
         since = self._now().isoformat(timespec="seconds")
         for name in self._open.begin(repeats, machine):
             self._machines[name] = replace(self._machines[name], work=None, since=None)
-        self._machines[machine] = replace(known, work=work, since=since)
+        self._machines[machine] = replace(placement, work=work, since=since)
         self._store()
 
     def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
@@ -103,13 +103,13 @@ class StoredPlacements:
         machine, idle = self._open.end(planned)
         if machine is None:
             return
-        known = self._machines[machine]
+        placement = self._machines[machine]
         if record.status is not Status.INFRA:
-            known = replace(known, host_id=record.place)
+            placement = replace(placement, host_id=record.place)
         if idle:
-            known = replace(known, work=None, since=None)
-        if known != self._machines[machine]:
-            self._machines[machine] = known
+            placement = replace(placement, work=None, since=None)
+        if placement != self._machines[machine]:
+            self._machines[machine] = placement
             self._store()
 
     def _store(self) -> None:
@@ -179,15 +179,15 @@ class StoredProgress:
 
 def planned_cells(repeats: Sequence[PlannedRepeat], expected_s: Mapping[str, float]) -> list[PlannedCell]:
     """Return the cells of a plan by arm, in the order of the plan, with the duration that is expected of a repeat."""
-    found: dict[tuple[str, str], PlannedCell] = {}
+    cell_by_arm: dict[tuple[str, str], PlannedCell] = {}
     settings = {planned.cell.cell_id: planned.cell.settings for planned in repeats}
     names = dict(zip(settings, titles(list(settings.values()), {}), strict=True))
     for arm, cell_id, repeat in (planned.key for planned in repeats):
-        cell = found.get((arm, cell_id)) or PlannedCell(
+        cell = cell_by_arm.get((arm, cell_id)) or PlannedCell(
             cell_id, settings[cell_id].backend, arm, names[cell_id], 0, expected_s.get(cell_id)
         )
-        found[arm, cell_id] = replace(cell, planned=max(cell.planned, repeat + 1))
-    return list(found.values())
+        cell_by_arm[arm, cell_id] = replace(cell, planned=max(cell.planned, repeat + 1))
+    return list(cell_by_arm.values())
 
 
 @contextmanager

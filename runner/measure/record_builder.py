@@ -102,10 +102,10 @@ def with_changes(record: Record, changed: Sequence[Problem]) -> Record:
     """Return a record with the caveat that others changed records while it was measured; unchanged without any."""
     if not changed:
         return record
-    names = ", ".join(f"{one.path.name}: {one.reason}" for one in changed[:MOST_NAMED])
-    more = f" and {len(changed) - MOST_NAMED} more" * (len(changed) > MOST_NAMED)
+    names = ", ".join(f"{problem.path.name}: {problem.reason}" for problem in changed[:MOST_NAMED])
+    more_text = f" and {len(changed) - MOST_NAMED} more" * (len(changed) > MOST_NAMED)
     advice = "set aside in records/corrupt; cells in containers cannot reach them (--executor docker)"
-    return replace(record, warnings=[*record.warnings, f"results_changed: while it ran, {names}{more}; {advice}"])
+    return replace(record, warnings=[*record.warnings, f"results_changed: while it ran, {names}{more_text}; {advice}"])
 
 
 def _growths(outcome: Outcome, result: CellResult | None) -> Growths:
@@ -120,25 +120,26 @@ def _growths(outcome: Outcome, result: CellResult | None) -> Growths:
 
 def _growth_warnings(growths: Growths) -> list[str]:
     return [
-        f"memory_grows: {what} memory grows by {growth_text(Estimate(found.bytes_per_step, None, None, 1))}; look for "
+        f"memory_grows: {memory_kind} memory grows by "
+        f"{growth_text(Estimate(memory_growth.bytes_per_step, None, None, 1))}; look for "
         "tensors, histories or functions that are kept from step to step"
-        for what, found in zip(("host", "device"), growths, strict=True)
-        if found is not None and found.matters
+        for memory_kind, memory_growth in zip(("host", "device"), growths, strict=True)
+        if memory_growth is not None and memory_growth.matters
     ]
 
 
 def _usage(job: Job, outcome: Outcome, times: Times, growths: Growths) -> Usage | None:
     """Return the resource usage, with the file of its series, the samples per joule and the growth of memory."""
-    found = outcome.usage
-    if found is None:
+    usage = outcome.usage
+    if usage is None:
         return None
     file = usage_series_name((job.cell_id, job.repeat, job.attempt)) if outcome.usage_series else None
     samples_per_j = None
-    if found.device_energy_j and times.samples_per_s is not None:
-        samples_per_j = times.samples_per_s * sum(times.epoch_times_s) / found.device_energy_j
-    host, device = (one.bytes_per_step if one else None for one in growths)
+    if usage.device_energy_j and times.samples_per_s is not None:
+        samples_per_j = times.samples_per_s * sum(times.epoch_times_s) / usage.device_energy_j
+    host, device = (memory_growth.bytes_per_step if memory_growth else None for memory_growth in growths)
     return replace(
-        found,
+        usage,
         course=file,
         samples_per_j=samples_per_j,
         host_growth_bytes_per_step=host,

@@ -196,8 +196,8 @@ class Scheduler:
             self._disturbed -= {planned.key for planned in again}
             for planned in again:
                 self._attempts.again(planned.key)
-            if left := self._compared_once(again, is_second_try=True):
-                return left
+            if unmeasured := self._compared_once(again, is_second_try=True):
+                return unmeasured
         return []
 
     def compare(self, repeats: Sequence[PlannedRepeat]) -> list[PlannedRepeat]:
@@ -225,9 +225,9 @@ class Scheduler:
             if trial is not None:
                 trial.running.turn()
                 warm.append(trial)
-        done = self._publish_all([*ended, *self._interleave(warm)], is_second_try)
-        over = {planned.key for planned in done} | {key for key, trial in calibrated.items() if trial is None}
-        return [one for one in repeats if one.key not in over and self._attempts.are_left(one.key)]
+        published = self._publish_all([*ended, *self._interleave(warm)], is_second_try)
+        over = {planned.key for planned in published} | {key for key, trial in calibrated.items() if trial is None}
+        return [planned for planned in repeats if planned.key not in over and self._attempts.are_left(planned.key)]
 
     def _interleave(self, trials: Sequence[_Trial]) -> list[_Ended]:
         """Run the measured epochs of warm processes, interleaved, then let each process end."""
@@ -243,8 +243,8 @@ class Scheduler:
 
     def _waiting(self, working: _Trial) -> list[WaitingCell]:
         """Return the cells of the comparison whose processes wait while this one works."""
-        others = [trial for trial in self._started if trial is not working]
-        waiting = [trial for trial in others if trial.arm.contract.local_pids]
+        other_trials = [trial for trial in self._started if trial is not working]
+        waiting = [trial for trial in other_trials if trial.arm.contract.local_pids]
         return [WaitingCell(trial.name, root) for trial in waiting if (root := trial.running.root()) is not None]
 
     def _publish_all(self, ended: Sequence[_Ended], is_second_try: bool = False) -> list[PlannedRepeat]:
@@ -256,14 +256,14 @@ class Scheduler:
         trials = [trial for trial, _ in ended]
         judged = [self._judged(trial, outcome) for trial, outcome in zip(trials, outcomes, strict=True)]
         failed = _failed_process(trials, judged) if is_second_try else None
-        done = []
-        for trial, outcome, found in zip(trials, outcomes, judged, strict=True):
-            record = self._publish(trial, outcome, _without_pair(found, failed))
+        published = []
+        for trial, outcome, judged_outcome in zip(trials, outcomes, judged, strict=True):
+            record = self._publish(trial, outcome, _without_pair(judged_outcome, failed))
             if record.status is not Status.INFRA or failed:
-                done.append(trial.planned)
+                published.append(trial.planned)
             if is_disturbed and record.status in MEASURED:
                 self._disturbed.add(trial.planned.key)
-        return done
+        return published
 
     def _has_room(self, warm: Sequence[_Trial], cell: Cell) -> bool:
         """Return whether a further process may stay alive with these; an accelerator has memory for only one."""
@@ -287,7 +287,7 @@ class Scheduler:
         an epoch. With a warm start the process ends instead, since the measured one must find a full cache. Return the
         process of each repeat that continues, None for one that needs no further attempt.
         """
-        times_s, found = dict[str, list[float]](), _Found()
+        times_s, trial_by_key = dict[str, list[float]](), _Found()
         for planned in repeats:
             if self._missing(planned) or not self._context.usable():
                 continue
@@ -297,33 +297,35 @@ class Scheduler:
             step_time_s = trial.running.calibrated()
             if step_time_s is None:
                 if self._publish_all([trial.finish()]):
-                    found[planned.key] = None
+                    trial_by_key[planned.key] = None
                 continue
             name = f"{planned.arm} {planned.cell.settings.backend}".strip()
             times_s.setdefault(name, []).append(step_time_s)
             if planned.cell.settings.compile_cache == "cold" and self._has_room([trial], planned.cell):
-                found[planned.key] = trial
+                trial_by_key[planned.key] = trial
             else:
                 self._discard(trial)
-        return self._agreed(repeats, times_s, found)
+        return self._agreed(repeats, times_s, trial_by_key)
 
-    def _agreed(self, repeats: Sequence[PlannedRepeat], times_s: Mapping[str, list[float]], found: _Found) -> _Found:
+    def _agreed(
+        self, repeats: Sequence[PlannedRepeat], times_s: Mapping[str, list[float]], trial_by_key: _Found
+    ) -> _Found:
         """Give each waiting process the steps of an epoch, which is stored for later repeats; return what goes on."""
         if not self._context.usable():  # the times of some cells decide nothing
-            for left in filter(None, found.values()):
-                self._discard(left)
-            return {key: None for key, trial in found.items() if trial is None}
+            for started_trial in filter(None, trial_by_key.values()):
+                self._discard(started_trial)
+            return {key: None for key, trial in trial_by_key.items() if trial is None}
         if times_s:
             # Of several cells of a backend the fastest counts: it needs the most steps.
             fastest_s = {name: min(own_s) for name, own_s in times_s.items()}
-            limit_s = longest_epoch_s((one.cell.timeout_s, one.cell.settings.epochs) for one in repeats)
+            limit_s = longest_epoch_s((planned.cell.timeout_s, planned.cell.settings.epochs) for planned in repeats)
             steps = steps_for(fastest_s.values(), max(itertools.chain.from_iterable(times_s.values())), limit_s)
             found_steps = {"step_time_s": fastest_s, "steps_per_epoch": steps}
             for arm in {planned.arm for planned in repeats}:
                 self._context.arms[arm].run.store_calibration(calibration_group(repeats[0].cell), found_steps)
-        for waiting in filter(None, found.values()):
+        for waiting in filter(None, trial_by_key.values()):
             waiting.running.resume(self._steps_per_epoch(waiting.planned))
-        return found
+        return trial_by_key
 
     def _discard(self, trial: _Trial) -> None:
         trial.running.abandon()
@@ -448,12 +450,12 @@ def judged_together(ended: Sequence[tuple[str, Outcome]]) -> tuple[bool, list[Ou
     watched = [stretch for _, outcome in ended for stretch in outcome.watched or ()]
     reason = disturbed(watched)
     text = None if reason is None else cause_of(reason, [outcome.surroundings for _, outcome in ended])
-    found = []
+    outcomes = []
     for name, outcome in ended:
         share = share_while_waiting(name, watched)
         around = replace(outcome.surroundings, disturbed=text, waiting_cpu_share=share)
-        found.append(replace(outcome, surroundings=around))
-    return reason is not None, found
+        outcomes.append(replace(outcome, surroundings=around))
+    return reason is not None, outcomes
 
 
 class Attempts:

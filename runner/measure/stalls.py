@@ -21,13 +21,13 @@ PROBES = "input_probes.json"
 
 def stored_probes(run: Run) -> dict[str, InputProbe]:
     """Return the probes of a run by the cell_id of the warm arm; damaged ones are left out."""
-    found = {}
+    probes = {}
     for cell_id, value in (run.load_object(PROBES) or {}).items():
         try:
-            found[cell_id] = decode(InputProbe, value, PROBES)
+            probes[cell_id] = decode(InputProbe, value, PROBES)
         except CodecError as error:
             run.note_unread(run.folder / PROBES, error)
-    return found
+    return probes
 
 
 def store_probes(run: Run, probes: Mapping[str, InputProbe]) -> None:
@@ -38,21 +38,21 @@ def store_probes(run: Run, probes: Mapping[str, InputProbe]) -> None:
 def stall_reports(run: Run, records: Sequence[Record]) -> tuple[StallReport, ...]:
     """Return the analyses that a run's records contain, with its probes and what was verified."""
     verified = {report.cell_id: report.verified for report in _stored(run)}
-    found = reports(records, stored_probes(run))
-    return tuple(replace(report, verified=verified.get(report.cell_id, [])) for report in found)
+    analysed = reports(records, stored_probes(run))
+    return tuple(replace(report, verified=verified.get(report.cell_id, [])) for report in analysed)
 
 
-def store_reports(run: Run, found: Sequence[StallReport]) -> None:
+def store_reports(run: Run, new_reports: Sequence[StallReport]) -> None:
     """Store the analyses of a run, if it has any, unless they are stored already."""
-    if found and list(found) != _stored(run):
-        run.store_object(FILE, to_json(StallReports(reports=list(found))))
+    if new_reports and list(new_reports) != _stored(run):
+        run.store_object(FILE, to_json(StallReports(reports=list(new_reports))))
 
 
 def store_verified(run: Run, verified: Mapping[str, list[VerifiedAdvice]]) -> list[StallReport]:
     """Store the results of applied advice, by the cell_id of the analysis, and return the analyses with them."""
-    found = [replace(one, verified=verified.get(one.cell_id, one.verified)) for one in _stored(run)]
-    store_reports(run, found)
-    return found
+    with_verified = [replace(report, verified=verified.get(report.cell_id, report.verified)) for report in _stored(run)]
+    store_reports(run, with_verified)
+    return with_verified
 
 
 def _stored(run: Run) -> list[StallReport]:

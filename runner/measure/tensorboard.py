@@ -104,7 +104,7 @@ def folder_of(record: Record) -> str:
 
 def written(attempt: AttemptToWrite, log_dir: Path) -> Record:
     """Write TensorBoard's files for an attempt; return its record with the parts that were written and the problems."""
-    name, done, problems = folder_of(attempt.record), [], _undone(attempt.job)
+    name, written_parts, problems = folder_of(attempt.record), [], _undone(attempt.job)
     parts = {"scalars": _scalars, "graph": _graph, "profile": _profile}
     folder: Path | None = None
     advice = "the figures are not affected"
@@ -114,7 +114,7 @@ def written(attempt: AttemptToWrite, log_dir: Path) -> Record:
             continue
         try:
             folder = folder or _made(log_dir, name)
-            done += [part] if write(attempt, folder) else []
+            written_parts += [part] if write(attempt, folder) else []
         except NotWritten as error:
             problems.append(f"{part}: {error}")
         except OSError as error:
@@ -122,7 +122,7 @@ def written(attempt: AttemptToWrite, log_dir: Path) -> Record:
             advice = "the figures are not affected; free some space, or set another --log-dir"
     problem = "; ".join(problems) or None
     warnings = [f"tensorboard: {problem}; {advice}"] if problem else []
-    board = TensorBoardOutput(name, done, problem)
+    board = TensorBoardOutput(name, written_parts, problem)
     return replace(attempt.record, tensorboard=board, warnings=[*attempt.record.warnings, *warnings])
 
 
@@ -161,11 +161,11 @@ def _made(above: Path, name: str) -> Path:
 
 
 def _scalars(attempt: AttemptToWrite, folder: Path) -> bool:
-    found = [
-        Event(wall_time=one.at_s, step=one.step, summary=Summary(value=[_value(one)]))
-        for one in points(attempt.record, attempt.usage_series)
+    events = [
+        Event(wall_time=point.at_s, step=point.step, summary=Summary(value=[_value(point)]))
+        for point in points(attempt.record, attempt.usage_series)
     ]
-    return bool(found) and _write_events(folder / EVENTS, attempt.record, found)
+    return bool(events) and _write_events(folder / EVENTS, attempt.record, events)
 
 
 def _value(point: CurvePoint) -> Any:
@@ -212,13 +212,13 @@ def _profile(attempt: AttemptToWrite, folder: Path) -> bool:
     return True
 
 
-def _profiled(left: Path) -> bytes | None:
+def _profiled(folder: Path) -> bytes | None:
     """Return the profile that the cell wrote, as an XSpace, or None."""
-    if left.is_symlink():
+    if folder.is_symlink():
         raise NotWritten("the profile folder of the cell is a link")
-    for path in sorted(path for path in walk(left) if path.name.endswith(".xplane.pb")):
+    for path in sorted(path for path in walk(folder) if path.name.endswith(".xplane.pb")):
         return _left(path)
-    trace = _left(left / "trace.json")
+    trace = _left(folder / "trace.json")
     try:
         return xspace(json.loads(trace)["traceEvents"]) if trace else None
     except MALFORMED as error:
@@ -227,12 +227,12 @@ def _profiled(left: Path) -> bytes | None:
 
 def _left(path: Path) -> bytes | None:
     try:
-        found = read_bounded(path, LEFT_LIMIT_BYTES)
+        data = read_bounded(path, LEFT_LIMIT_BYTES)
     except ResultRefused as refused:
         raise NotWritten(str(refused)) from refused
-    if found is not None and len(found) > LEFT_LIMIT_BYTES:
+    if data is not None and len(data) > LEFT_LIMIT_BYTES:
         raise NotWritten(f"{path.name} is larger than {bytes_text(LEFT_LIMIT_BYTES)}")
-    return found
+    return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,28 +246,28 @@ class LayerNode:
 
 def nodes_of(described: Mapping[str, Any]) -> list[LayerNode]:
     """Return the layers of a model as nodes. Raises `KeyError` or `TypeError` for an invalid description."""
-    found: list[LayerNode] = []
-    _expand(described, "", (), found)
-    return found
+    nodes: list[LayerNode] = []
+    _expand(described, "", (), nodes)
+    return nodes
 
 
-def _expand(layer: Mapping[str, Any], scope: str, sources: Sequence[str], found: list[LayerNode]) -> tuple[str, ...]:
+def _expand(layer: Mapping[str, Any], scope: str, sources: Sequence[str], nodes: list[LayerNode]) -> tuple[str, ...]:
     """Add the nodes of a layer, or of a model's layers; return the names of its output nodes."""
     config = layer["config"]
     name = scope + str(config["name"])
     if "layers" not in config:
-        found.append(LayerNode(name, str(layer["class_name"]), tuple(dict.fromkeys(sources))))
+        nodes.append(LayerNode(name, str(layer["class_name"]), tuple(dict.fromkeys(sources))))
         return (name,)
     if "output_layers" in config:
-        return _functional(config, name + "/", sources, found)
+        return _functional(config, name + "/", sources, nodes)
     ends = tuple(sources)
-    for one in config["layers"]:
-        ends = _expand(one, name + "/", ends, found)
+    for inner_layer in config["layers"]:
+        ends = _expand(inner_layer, name + "/", ends, nodes)
     return ends
 
 
 def _functional(
-    config: Mapping[str, Any], scope: str, sources: Sequence[str], found: list[LayerNode]
+    config: Mapping[str, Any], scope: str, sources: Sequence[str], nodes: list[LayerNode]
 ) -> tuple[str, ...]:
     entrances = list(_references(config["input_layers"]))
     ends: dict[str, tuple[str, ...]] = {}
@@ -276,14 +276,14 @@ def _functional(
         inner = [_end(ends, history) for history in _histories(layer.get("inbound_nodes"))]
         if name in entrances and entrances.index(name) < len(sources):
             inner = [sources[entrances.index(name)]]
-        ends[name] = _expand(layer, scope, [one for one in inner if one], found)
+        ends[name] = _expand(layer, scope, [end for end in inner if end], nodes)
     return tuple(end for name in _references(config["output_layers"]) for end in ends.get(name, ()))
 
 
 def _end(ends: Mapping[str, Sequence[str]], history: Sequence[Any]) -> str | None:
     """Return the node that a tensor came from; a nested model has several outputs, a layer has one."""
-    there = ends.get(str(history[0]), ())
-    return there[min(int(history[2]), len(there) - 1)] if there else None
+    layer_ends = ends.get(str(history[0]), ())
+    return layer_ends[min(int(history[2]), len(layer_ends) - 1)] if layer_ends else None
 
 
 def _references(value: Any) -> Iterator[str]:
@@ -342,13 +342,13 @@ def _epochs(record: Record, begun_s: float) -> Iterator[CurvePoint]:
 
 
 def _usage(series: UsageSeries, begun_s: float) -> Iterator[CurvePoint]:
-    for one in fields(UsageSeries):
-        values = getattr(series, one.name)
-        if one.name in ("times_s", "epochs_s"):
+    for field in fields(UsageSeries):
+        values = getattr(series, field.name)
+        if field.name in ("times_s", "epochs_s"):
             continue
         for number, value in enumerate(values):
             if value is not None:
-                yield CurvePoint(f"use/{one.name}", number, float(value), begun_s + series.times_s[number])
+                yield CurvePoint(f"use/{field.name}", number, float(value), begun_s + series.times_s[number])
 
 
 def xspace(events: Iterable[Mapping[str, Any]]) -> bytes:
@@ -360,7 +360,7 @@ def xspace(events: Iterable[Mapping[str, Any]]) -> bytes:
         begun_us, took_us = float(event["ts"]), float(event.get("dur", 0.0))
         plane, line = _place(event)
         planes.setdefault(plane, {}).setdefault(line, []).append((begun_us, took_us, str(event.get("name", ""))))
-    begun_us = min((one[0] for plane in planes.values() for line in plane.values() for one in line), default=0.0)
+    begun_us = min((event[0] for plane in planes.values() for line in plane.values() for event in line), default=0.0)
     return b"".join(
         encoded_piece(1, _plane(number, name, plane, begun_us))
         for number, (name, plane) in enumerate(sorted(planes.items()), start=1)
@@ -376,7 +376,7 @@ def _place(event: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _plane(number: int, name: str, plane: Plane, begun_us: float) -> bytes:
-    shown = {_shown(one[2])[0] for x in plane.values() for one in x}
+    shown = {_shown(event[2])[0] for x in plane.values() for event in x}
     names = {text: index for index, text in enumerate(sorted(shown), 1)}
     lines = (
         encoded_piece(3, _line(index, line, sorted(events), names, begun_us))

@@ -64,9 +64,9 @@ class ApiCall:
 
     def text(self, api: str) -> str:
         """Return the request as text, its Markdown as it is."""
-        others = {name: value for name, value in self.body.items() if name != BODY}
+        other_fields = {name: value for name, value in self.body.items() if name != BODY}
         lines = [f"{self.method} {api}{self.path}"]
-        lines += [json.dumps(others, indent=2, ensure_ascii=False)] if others else []
+        lines += [json.dumps(other_fields, indent=2, ensure_ascii=False)] if other_fields else []
         lines += [f"{BODY}:", self.body[BODY]] if BODY in self.body else []
         return "\n".join(lines)
 
@@ -117,15 +117,15 @@ class Issues:
         if thread is None:
             text = {"title": issue_title(notice), "body": issue_body(notice), "labels": [LABEL]}
             return [ApiCall("POST", self._path(), text)]
-        own = self._path(f"/{thread.number}")
+        issue_path = self._path(f"/{thread.number}")
         marked = with_marker(self._issues[thread.number].body, marker_after(notice))
         state = {"state": "open"} if notice.due.event is Event.REOPENED else {}
         if notice.due.event in CLOSING:
             reason = "completed" if notice.due.event is Event.RECOVERED else "not_planned"
             state = {"state": "closed", "state_reason": reason}
         return [
-            ApiCall("POST", f"{own}/comments", {"body": issue_comment(notice)}),
-            ApiCall("PATCH", own, {"body": marked, **state}),
+            ApiCall("POST", f"{issue_path}/comments", {"body": issue_comment(notice)}),
+            ApiCall("PATCH", issue_path, {"body": marked, **state}),
         ]
 
     def send(self, notice: Notice) -> str:
@@ -134,10 +134,10 @@ class Issues:
         if thread is None:
             return self._open(calls[0])
         mark = comment_mark(thread.events + 1)
-        there = any(
-            mark in str(one.get("body")) for one in self._all(f"{self._path(f'/{thread.number}')}/comments", {})
+        is_sent = any(
+            mark in str(comment.get("body")) for comment in self._all(f"{self._path(f'/{thread.number}')}/comments", {})
         )
-        for call in calls[1:] if there else calls:
+        for call in calls[1:] if is_sent else calls:
             self._request(call.method, call.path, body=call.body)
         return self._issues[thread.number].url
 
@@ -152,18 +152,18 @@ class Issues:
             )
         return str(created.get("html_url", ""))
 
-    def _path(self, rest: str = "") -> str:
-        return f"/repos/{self.place.repository}/issues{rest}"
+    def _path(self, suffix: str = "") -> str:
+        return f"/repos/{self.place.repository}/issues{suffix}"
 
     def _all(self, path: str, parameters: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Yield the items of all pages of a list."""
-        page, more = 1, True
-        while more:
+        page, has_next = 1, True
+        while has_next:
             headers, items = self._request("GET", path, {**parameters, "per_page": PER_PAGE, "page": page})
             if not isinstance(items, list):
                 raise NotifyError(f"{self.place}: {self.place.api} did not answer with a list: is it GitHub's API?")
             yield from (item for item in items if isinstance(item, dict))
-            more = 'rel="next"' in str(headers.get("link", ""))
+            has_next = 'rel="next"' in str(headers.get("link", ""))
             page += 1
 
     def _request(
@@ -251,11 +251,11 @@ class Marker:
 
 def marker_of(body: str) -> Marker | None:
     """Return the marker in the text of an issue, None without a valid one."""
-    found = MARKER.search(body)
-    if found is None:
+    match = MARKER.search(body)
+    if match is None:
         return None
     try:
-        marker = decode(Marker, loads(found[1]), "marker")
+        marker = decode(Marker, loads(match[1]), "marker")
     except CodecError:
         return None
     return marker if RUN_ID.fullmatch(marker.run_id) and marker.slower_by > 0 else None
@@ -327,7 +327,7 @@ def _facts(notice: Notice) -> list[str]:
 
 
 def _causes(notice: Notice) -> list[str]:
-    changed = [f"- {_version(one)}" for one in notice.change.versions] or ["- no version or setting on record"]
+    changed = [f"- {_version(change)}" for change in notice.change.versions] or ["- no version or setting on record"]
     return [
         "",
         "### What changed there",
@@ -342,7 +342,7 @@ def _picture(notice: Notice) -> list[str]:
     sessions, unit = notice.history.valued, notice.unit
     first = max(0, min(notice.change.index - SESSIONS_BEFORE, len(sessions) - SESSIONS_DRAWN))
     last = min(first + SESSIONS_DRAWN, len(sessions))
-    values = [one.step_time.centre / unit.size for one in sessions[first:last] if one.step_time]
+    values = [session.step_time.centre / unit.size for session in sessions[first:last] if session.step_time]
     levels = {
         index: level.step_time.centre / unit.size
         for level in notice.view.assessed.levels
@@ -371,8 +371,8 @@ def _picture(notice: Notice) -> list[str]:
 def _how(notice: Notice) -> list[str]:
     shown = commands(notice)
     lines = ["### Reproduce", "```sh", *shown, "```"]
-    if len(shown) > 1 and (others := machine_changes(notice)):
-        names = ", ".join(code(one.name) for one in others)
+    if len(shown) > 1 and (other_changes := machine_changes(notice)):
+        names = ", ".join(code(change.name) for change in other_changes)
         lines += [f"Two environments on one machine do not show the share of {names}."]
     cell, run = notice.history.cell_id, notice.change.run_id
     silence = f"`runner history ack {cell} --run {run} --reason TEXT`."
@@ -384,17 +384,17 @@ def _traces(notice: Notice) -> list[str]:
     if shifts is None:
         new = code(f"runner trace {notice.history.cell_id} --new")
         return [f"No session on both sides of the change has a trace; record one with {new}."]
-    return [f"- {_shift(one)}" for one in shifts] or ["The operations take the same time in both traces."]
+    return [f"- {_shift(shift)}" for shift in shifts] or ["The operations take the same time in both traces."]
 
 
-def _shift(one: OperationShift) -> str:
-    return f"{code(one.name or 'no operation')}: {seconds(one.before_s)} → {seconds(one.after_s)} per step"
+def _shift(shift: OperationShift) -> str:
+    return f"{code(shift.name or 'no operation')}: {seconds(shift.before_s)} → {seconds(shift.after_s)} per step"
 
 
-def _version(one: VersionChange) -> str:
-    off = abs(one.sessions_off)
-    place = f" ({plural(off, 'session')} {'later' if one.sessions_off > 0 else 'before'})" if off else ""
-    return f"{code(one.name)} {code(one.before or 'absent')} → {code(one.after or 'absent')}{place}"
+def _version(change: VersionChange) -> str:
+    off = abs(change.sessions_off)
+    place = f" ({plural(off, 'session')} {'later' if change.sessions_off > 0 else 'before'})" if off else ""
+    return f"{code(change.name)} {code(change.before or 'absent')} → {code(change.after or 'absent')}{place}"
 
 
 def _cell(text: str) -> str:

@@ -130,7 +130,7 @@ def summary(notice: Notice) -> str:
     before, after = (quantity(side.centre, notice.unit) for side in notice.sides)
     change = notice.change
     size = f"{notice.size} since {change.run_id} ({date(change.run_id)}), {before} -> {after}"
-    said = {
+    text_by_event = {
         Event.OPENED: size,
         Event.GROWN: f"the change has grown: {size}",
         Event.RECOVERED: f"recovered: no longer worse since {change.repaired}; the change was {size}",
@@ -138,7 +138,7 @@ def summary(notice: Notice) -> str:
         Event.REOPENED: f"not over after all: {size}",
         Event.DUPLICATE: f"duplicate of #{due.original.number if due.original else 0}",
     }
-    return f"{title}: {said[due.event]}"
+    return f"{title}: {text_by_event[due.event]}"
 
 
 def commands(notice: Notice) -> list[str]:
@@ -155,19 +155,21 @@ def commands(notice: Notice) -> list[str]:
     for name, packages in (("base", before), ("new", after)):
         python = "python" + ".".join(packages.pop("python", "3").split(".")[:2])
         hub = packages.pop(KERAS_HUB, None)  # with what it requires, pip would install another TensorFlow
-        wanted = " ".join(shlex.quote(f"{package}=={version}") for package, version in packages.items())
-        lines.append(f"{python} -m venv {name} && {name}/bin/pip install {wanted}")
+        requirements_text = " ".join(shlex.quote(f"{package}=={version}") for package, version in packages.items())
+        lines.append(f"{python} -m venv {name} && {name}/bin/pip install {requirements_text}")
         if hub is not None:
-            one = shlex.quote(f"{KERAS_HUB}=={hub}")
-            lines.append(f"{name}/bin/pip install --no-deps {one}  # and what it requires: docs/language-models.md")
+            hub_requirement = shlex.quote(f"{KERAS_HUB}=={hub}")
+            lines.append(
+                f"{name}/bin/pip install --no-deps {hub_requirement}  # and what it requires: docs/language-models.md"
+            )
     selecting = (f"workload={workload}", f"backend={backend}", *notice.about.settings)
-    filters = " ".join(f"--filter {shlex.quote(one)}" for one in selecting)
+    filters = " ".join(f"--filter {shlex.quote(filter_text)}" for filter_text in selecting)
     return [*lines, f"runner gate --base-env base --new-env new {filters}", *notice.searches]
 
 
 def machine_changes(notice: Notice) -> list[VersionChange]:
     """Return what changed there and is not part of an environment, so that `runner gate` cannot show its share."""
-    return [one for one in notice.change.versions if one.name not in PACKAGES]
+    return [change for change in notice.change.versions if change.name not in PACKAGES]
 
 
 class Event(StrEnum):
@@ -229,30 +231,34 @@ def history_key(history: History) -> str:
     return hashlib.sha256(canonical(place).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def due(one: Assessment, threads: Sequence[Thread]) -> list[Due]:
+def due(assessment: Assessment, threads: Sequence[Thread]) -> list[Due]:
     """Return what is to be sent about a history, in the order of its changes."""
-    key, goal = history_key(one.history), one.history.figure.goal
-    own = sorted((thread for thread in threads if thread.history == key), key=lambda thread: thread.number)
-    changes = [change for change in one.changes if kind_of(change, goal) is not ChangeKind.FASTER]
-    nearest = {thread.number: _nearest(one, changes, thread) for thread in own}
-    found: list[Due] = []
+    key, goal = history_key(assessment.history), assessment.history.figure.goal
+    own_threads = sorted((thread for thread in threads if thread.history == key), key=lambda thread: thread.number)
+    changes = [change for change in assessment.changes if kind_of(change, goal) is not ChangeKind.FASTER]
+    nearest = {thread.number: _nearest(assessment, changes, thread) for thread in own_threads}
+    events_due: list[Due] = []
     for change in changes:
-        same = [thread for thread in own if nearest[thread.number] is change]
-        event = _event(one, change, same[0] if same else None)
+        same_change = [thread for thread in own_threads if nearest[thread.number] is change]
+        event = _event(assessment, change, same_change[0] if same_change else None)
         if event is not None:
-            found.append(Due(event, one, change, same[0] if same else None))
-        found += [Due(Event.DUPLICATE, one, change, more, same[0]) for more in same[1:] if more.is_open]
-    lost = [thread for thread in own if nearest[thread.number] is None]
-    return found + [Due(Event.GONE, one, thread=thread) for thread in lost if _is_gone(one, thread)]
+            events_due.append(Due(event, assessment, change, same_change[0] if same_change else None))
+        events_due += [
+            Due(Event.DUPLICATE, assessment, change, further, same_change[0])
+            for further in same_change[1:]
+            if further.is_open
+        ]
+    lost = [thread for thread in own_threads if nearest[thread.number] is None]
+    return events_due + [Due(Event.GONE, assessment, thread=thread) for thread in lost if _is_gone(assessment, thread)]
 
 
-def duplicates(one: Assessment, threads: Sequence[Thread]) -> Iterator[Due]:
+def duplicates(assessment: Assessment, threads: Sequence[Thread]) -> Iterator[Due]:
     """Yield the threads that another runner opened at the same time for a change point that already has one."""
-    return (found for found in due(one, threads) if found.event is Event.DUPLICATE)
+    return (due_event for due_event in due(assessment, threads) if due_event.event is Event.DUPLICATE)
 
 
-def _event(one: Assessment, change: Change, thread: Thread | None) -> Event | None:
-    kind, goal = kind_of(change, one.history.figure.goal), one.history.figure.goal
+def _event(assessment: Assessment, change: Change, thread: Thread | None) -> Event | None:
+    kind, goal = kind_of(change, assessment.history.figure.goal), assessment.history.figure.goal
     if thread is None:
         return Event.OPENED if kind is ChangeKind.SLOWER else None
     if kind is ChangeKind.SLOWER and not thread.is_open:
@@ -269,38 +275,38 @@ def _has_grown(before: float, now: float) -> bool:
     return now / before - 1 >= GROWS_AT_LEAST and math.log(now) >= GROWS_BY * math.log(before)
 
 
-def _nearest(one: Assessment, changes: Sequence[Change], thread: Thread) -> Change | None:
-    at = bisect_left([session.run_id for session in one.history.valued], thread.run_id)
-    near = [change for change in changes if abs(change.index - at) <= MOVES]
-    return min(near, key=lambda change: abs(change.index - at), default=None)
+def _nearest(assessment: Assessment, changes: Sequence[Change], thread: Thread) -> Change | None:
+    position = bisect_left([session.run_id for session in assessment.history.valued], thread.run_id)
+    near = [change for change in changes if abs(change.index - position) <= MOVES]
+    return min(near, key=lambda change: abs(change.index - position), default=None)
 
 
-def _is_gone(one: Assessment, thread: Thread) -> bool:
-    runs = [session.run_id for session in one.history.valued]
+def _is_gone(assessment: Assessment, thread: Thread) -> bool:
+    runs = [session.run_id for session in assessment.history.valued]
     if not thread.is_open or thread.last in CLOSING or thread.run_id not in runs:
         return False
-    at = runs.index(thread.run_id)
-    return not any(abs(index - at) <= MOVES for index in change_points(one.history.logs, GONE_BELOW))
+    position = runs.index(thread.run_id)
+    return not any(abs(index - position) <= MOVES for index in change_points(assessment.history.logs, GONE_BELOW))
 
 
-def shifts_of(past: Past, one: Assessment, change: Change) -> list[OperationShift] | None:
+def shifts_of(past: Past, assessment: Assessment, change: Change) -> list[OperationShift] | None:
     """Return the operations whose time differs most between the newest traces of both levels; None without two."""
-    at = [level.first for level in one.levels].index(change.index)
+    position = [level.first for level in assessment.levels].index(change.index)
     tables = []
-    for level in one.levels[at - 1 : at + 1]:
-        runs = {session.run_id for session in one.history.valued[level.first : level.last + 1]}
+    for level in assessment.levels[position - 1 : position + 1]:
+        runs = {session.run_id for session in assessment.history.valued[level.first : level.last + 1]}
         ordered = (run for run in reversed(past.runs) if run.run_id in runs)
-        tables.append(next((table for run in ordered if (table := _table(run, one))), None))
+        tables.append(next((table for run in ordered if (table := _table(run, assessment))), None))
     before, after = tables
     return largest_shifts(before, after) if before and after else None
 
 
-def _table(run: PastRun, one: Assessment) -> TraceSummary | None:
+def _table(run: PastRun, assessment: Assessment) -> TraceSummary | None:
     stored = Run(run.root / run.run_id)
-    if not any((stored.folder / FOLDER).glob(f"{one.history.cell_id}.*")):
+    if not any((stored.folder / FOLDER).glob(f"{assessment.history.cell_id}.*")):
         return None
     for record, path in stored_traces(stored, stored.load()[0]):
-        if (record.cell_id, record.machine.host_id) == (one.history.cell_id, one.history.host_id):
+        if (record.cell_id, record.machine.host_id) == (assessment.history.cell_id, assessment.history.host_id):
             with suppress(TraceError):
                 return table_of(path)
     return None

@@ -61,18 +61,18 @@ class Owner:
 
 def place_of(text: str) -> Place:
     """Return the place that `--notify` names. Raises `UsageError`."""
-    kind, _, rest = text.partition(":")
+    kind, _, address = text.partition(":")
     if kind == GITHUB:
-        if not REPOSITORY.fullmatch(rest):
+        if not REPOSITORY.fullmatch(address):
             raise UsageError(
                 f"--notify: must be github:OWNER/REPO, as in github:keras-team/keras, got {without_user(text)[:120]!r}"
             )
         api = os.environ.get(API_VARIABLE) or API
         _check_address(API_VARIABLE, api)
-        return GitHub(rest, api.rstrip("/"))
+        return GitHub(address, api.rstrip("/"))
     if kind == WEBHOOK:
-        _check_address("--notify: webhook", rest)
-        return Webhook(rest)
+        _check_address("--notify: webhook", address)
+        return Webhook(address)
     # Not the text itself: it may be an address with a secret.
     shown = f"one that begins with {kind[:20]!r}" if ":" in text else "a text without a colon"
     raise UsageError(f"--notify: must be {FORMS}, got {shown}")
@@ -80,22 +80,22 @@ def place_of(text: str) -> Place:
 
 def owners_of(texts: Sequence[str]) -> tuple[Owner, ...]:
     """Return the owners of `--owner [PATTERN=]@NAME`. Raises `UsageError`."""
-    found = []
+    owners = []
     for text in texts:
         pattern, separator, name = text.rpartition("=")
         if not OWNER.fullmatch(name) or (separator and not pattern):
             raise UsageError(
                 f"--owner: must be @LOGIN or @ORGANISATION/TEAM, or PATTERN=@LOGIN as in 'jax:*=@alice', got {text!r}"
             )
-        found.append(Owner(pattern or "*", name))
-    return tuple(found)
+        owners.append(Owner(pattern or "*", name))
+    return tuple(owners)
 
 
 def owner_of(owners: Sequence[Owner], workload: str, backend: str) -> str | None:
     """Return the owner of a cell: the last whose pattern names it, as in a CODEOWNERS file."""
     names = workload, f"{backend}:{workload}"
-    own = [one.name for one in owners if any(fnmatchcase(name, one.pattern) for name in names)]
-    return own[-1] if own else None
+    owner_names = [owner.name for owner in owners if any(fnmatchcase(name, owner.pattern) for name in names)]
+    return owner_names[-1] if owner_names else None
 
 
 def token_of(path: Path | None) -> str | None:
@@ -124,7 +124,7 @@ def check_site(url: str | None) -> None:
         )
 
 
-def _check_address(what: str, url: str) -> None:
+def _check_address(flag: str, url: str) -> None:
     """Refuse an address to which a token or a secret path would travel without encryption. Raises `UsageError`."""
     try:
         parts = urlsplit(url)
@@ -132,9 +132,9 @@ def _check_address(what: str, url: str) -> None:
     except ValueError:
         valid = False
     if not valid or parts.username or parts.scheme not in ("https", "http"):
-        raise UsageError(f"{what}: must be an address such as https://example.org/path, without a user name")
+        raise UsageError(f"{flag}: must be an address such as https://example.org/path, without a user name")
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        raise UsageError(f"{what}: must begin with https://, got http:// and the host {parts.hostname}")
+        raise UsageError(f"{flag}: must begin with https://, got http:// and the host {parts.hostname}")
 
 
 class NotifyError(InfrastructureError):

@@ -58,18 +58,18 @@ class Deliveries:
 
     def threads(self) -> list[Thread]:
         """Return what was sent to this address. Raises `StoreFailure` for a file that cannot be read."""
-        found: dict[tuple[str, str], Thread] = {}
+        thread_by_key: dict[tuple[str, str], Thread] = {}
         for root in sorted(set(self._roots.values())):
             lines, problems = appended.load_lines(root / FILE, Delivery, VERSION)
             _check(problems)
-            for one in (line for line in lines if line.place == self._key):
-                key = one.history, one.run_id
-                before = found.get(key)
+            for delivery in (line for line in lines if line.place == self._key):
+                key = delivery.history, delivery.run_id
+                before = thread_by_key.get(key)
                 self._found_in[key] = root
-                number, events = (before.number, before.events + 1) if before else (len(found) + 1, 1)
-                is_open = one.event not in CLOSING
-                found[key] = Thread(number, *key, one.slower_by, one.event, events, is_open)
-        return list(found.values())
+                number, events = (before.number, before.events + 1) if before else (len(thread_by_key) + 1, 1)
+                is_open = delivery.event not in CLOSING
+                thread_by_key[key] = Thread(number, *key, delivery.slower_by, delivery.event, events, is_open)
+        return list(thread_by_key.values())
 
     def send(self, notice: Notice) -> str:
         """Send an event and note it; return what was sent. Raises `NotifyError`, `StoreFailure`."""
@@ -96,7 +96,7 @@ def document(notice: Notice) -> dict[str, Any]:
     """Return the JSON document of an event; docs/notify.md describes its fields."""
     history, due = notice.history, notice.due
     names = {name: history.settings.get(name) for name in ("workload", "backend")}
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "version": DOCUMENT_VERSION,
         "text": summary(notice),
         "event": str(due.event),
@@ -108,9 +108,9 @@ def document(notice: Notice) -> dict[str, Any]:
         "change": None,
     }
     if due.change is None:
-        return found
+        return fields
     before, after = notice.sides
-    return found | {
+    return fields | {
         "change": {
             "run_id": due.change.run_id,
             "figure": to_json(history.figure),
@@ -118,13 +118,13 @@ def document(notice: Notice) -> dict[str, Any]:
             "slower_by": due.slower_by - 1,
             "before": {"value": before.centre, "sessions": before.count},
             "after": {"value": after.centre, "sessions": after.count},
-            "changed": [to_json(one) for one in due.change.versions],
+            "changed": [to_json(version) for version in due.change.versions],
             "who_may_know": notice.likely,
             "intended": due.change.note,
             "repaired": due.change.repaired,
         },
         "reproduce": commands(notice),
-        "traces": None if notice.about.shifts is None else [to_json(one) for one in notice.about.shifts],
+        "traces": None if notice.about.shifts is None else [to_json(shift) for shift in notice.about.shifts],
         "picture_svg": history_page.svg(notice.view),
     }
 

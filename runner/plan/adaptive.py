@@ -99,40 +99,44 @@ class Adaptive:
         if not self._groups:
             return []
         records = self._records()
-        times, done = step_times(records), _done(records)
-        repeats = {name: self._next_repeat(group, done) for name, group in self._groups.items()}
+        times, done_keys = step_times(records), _done(records)
+        repeats = {name: self._next_repeat(group, done_keys) for name, group in self._groups.items()}
         # The larger one counts: the time since this start, or the processes of all starts together.
         left_s = self._budget_s - max(self._clock() - self._begun_s, _wall_s(records))
         decided = self._decided(times)
         stakes = (1.0,) if self._rule is None else (1.0 + self._rule.threshold,)
         states = {
-            name: SequentialState(found.logs, _block_cost_s(self._groups[name], records), stakes, found.machines)
-            for name, found in self._widest(records).items()
-            if found.logs and repeats[name] < self._looks.blocks[-1] and name not in decided
+            name: SequentialState(
+                block_series.logs, _block_cost_s(self._groups[name], records), stakes, block_series.machines
+            )
+            for name, block_series in self._widest(records).items()
+            if block_series.logs and repeats[name] < self._looks.blocks[-1] and name not in decided
         }
         chosen: list[str] = []
         while name := self._next({n: s for n, s in states.items() if n not in chosen}, left_s):
             chosen.append(name)
             left_s -= time_to_look_s(states[name], self._looks)
-        return self._repeats({name: repeats[name] for name in chosen}, done)
+        return self._repeats({name: repeats[name] for name in chosen}, done_keys)
 
     def why(self) -> dict[str, str]:
         """Return why no more repeats were added, by the cell_id of the first cell of each comparison."""
         records = self._records()
-        times, done = step_times(records), _done(records)
+        times, done_keys = step_times(records), _done(records)
         reasons = dict(self._decided(times))
-        for name, found in self._widest(records).items():
-            decision = decide(found.logs, self._target(name), self._looks, machines=found.machines)
-            last = self._next_repeat(self._groups[name], done) >= self._looks.blocks[-1]
-            ended = Why.NOTHING if not found.logs else Why.LAST if last else Why.BUDGET
+        for name, block_series in self._widest(records).items():
+            decision = decide(block_series.logs, self._target(name), self._looks, machines=block_series.machines)
+            last = self._next_repeat(self._groups[name], done_keys) >= self._looks.blocks[-1]
+            ended = Why.NOTHING if not block_series.logs else Why.LAST if last else Why.BUDGET
             reasons.setdefault(name, str(decision.why if decision.stop else ended))
         return reasons
 
     def _widest(self, records: Sequence[tuple[str, Record]]) -> dict[str, BlockSeries]:
         """Return the series with the largest scatter of each comparison, within each machine: see `widest`."""
-        times, at = step_times(records), hosts(records)
-        found = {name: self._weights(group, times) for name, group in self._groups.items()}
-        return {name: _widest_series(_placed(weights, times, at)) for name, weights in found.items()}
+        times, host_by_repeat = step_times(records), hosts(records)
+        weights_by_group = {name: self._weights(group, times) for name, group in self._groups.items()}
+        return {
+            name: _widest_series(_placed(weights, times, host_by_repeat)) for name, weights in weights_by_group.items()
+        }
 
     def _series(self, times: Times) -> dict[str, list[tuple[float, ...]]]:
         return {name: _weighted(self._weights(group, times), times) for name, group in self._groups.items()}
@@ -142,7 +146,7 @@ class Adaptive:
         if self._question is None:
             return _pairs(group, times, self._arms)
         contrasts = self._question.contrasts
-        return [weights_of(one, self._arms, cell.cell_id) for cell in group for one in contrasts]
+        return [weights_of(contrast, self._arms, cell.cell_id) for cell in group for contrast in contrasts]
 
     def _target(self, name: str) -> float:
         """Return the width at which a comparison stops; a decision has no such width, not even 0."""
@@ -158,15 +162,15 @@ class Adaptive:
             return dict(self._answers(self._question, logs))
         if self._rule is None:
             return {}
-        looked = {name: [self._looked(one) for one in several] for name, several in logs.items()}
-        named = {f"{name} {i}": one for name, several in looked.items() for i, one in enumerate(several)}
+        looked = {name: [self._looked(logs) for logs in several] for name, several in logs.items()}
+        named = {f"{name} {i}": logs for name, several in looked.items() for i, logs in enumerate(several)}
         verdicts = judge(named, self._rule)
-        found = {}
+        decided = {}
         for name, several in looked.items():
             outcomes = [verdicts[f"{name} {i}"].outcome for i in range(len(several))]
             if several and all(several) and GateOutcome.UNDECIDED not in outcomes:
-                found[name] = " and ".join(sorted(set(map(str, outcomes))))
-        return found
+                decided[name] = " and ".join(sorted(set(map(str, outcomes))))
+        return decided
 
     def _answers(
         self, question: ArmsQuestion, logs: Mapping[str, Sequence[tuple[float, ...]]]
@@ -178,7 +182,7 @@ class Adaptive:
 
     def _looked(self, logs: tuple[float, ...]) -> tuple[float, ...]:
         """Return what was there at the latest look."""
-        return logs[: max((at for at in self._looks.blocks if at <= len(logs)), default=0)]
+        return logs[: max((blocks for blocks in self._looks.blocks if blocks <= len(logs)), default=0)]
 
     def _next(self, states: Mapping[str, SequentialState], left_s: float) -> str | None:
         """Return the next comparison to continue; their targets may differ."""
@@ -188,22 +192,28 @@ class Adaptive:
         offers = (allocate(some, left_s, target, self._looks) for target, some in by_target.items())
         return next(filter(None, offers), None)
 
-    def _repeats(self, wanted: Mapping[str, int], done: Collection[tuple[str, str, int]]) -> list[PlannedRepeat]:
+    def _repeats(
+        self, repeat_by_group: Mapping[str, int], done_keys: Collection[tuple[str, str, int]]
+    ) -> list[PlannedRepeat]:
         """Return the remaining repeats of a block with the given repeat of each comparison.
 
         They have the same order as in a plan with that many repeats, where it is drawn for all comparisons together.
         """
         cells = {cell.cell_id: cell for group in self._all for cell in group}
         repeats = []
-        for repeat in sorted(set(wanted.values())):
-            counts = [repeat + 1 if wanted.get(group[0].cell_id) == repeat else 0 for group in self._all]
-            there = [[replace(cell, repeats=n) for cell in group] for group, n in zip(self._all, counts, strict=True)]
-            repeats += block(there, repeat, self._session.seed, self._arms)
-        return [replace(planned, cell=cells[planned.cell.cell_id]) for planned in repeats if planned.key not in done]
+        for repeat in sorted(set(repeat_by_group.values())):
+            counts = [repeat + 1 if repeat_by_group.get(group[0].cell_id) == repeat else 0 for group in self._all]
+            grouped_cells = [
+                [replace(cell, repeats=n) for cell in group] for group, n in zip(self._all, counts, strict=True)
+            ]
+            repeats += block(grouped_cells, repeat, self._session.seed, self._arms)
+        return [
+            replace(planned, cell=cells[planned.cell.cell_id]) for planned in repeats if planned.key not in done_keys
+        ]
 
-    def _next_repeat(self, group: Sequence[Cell], done: Collection[tuple[str, str, int]]) -> int:
-        wanted = [(arm, cell.cell_id) for arm in self._arms for cell in group]
-        return next(n for n in itertools.count() if any((*key, n) not in done for key in wanted))
+    def _next_repeat(self, group: Sequence[Cell], done_keys: Collection[tuple[str, str, int]]) -> int:
+        keys = [(arm, cell.cell_id) for arm in self._arms for cell in group]
+        return next(n for n in itertools.count() if any((*key, n) not in done_keys for key in keys))
 
     def _records(self) -> list[tuple[str, Record]]:
         return [(arm, record) for arm in self._arms for record in self._session.records(arm)]
@@ -211,21 +221,21 @@ class Adaptive:
 
 def step_times(records: Sequence[tuple[str, Record]]) -> Times:
     """Return the costs (step times or equivalent) that were measured, from the latest attempt of each repeat."""
-    found: dict[tuple[str, str], dict[int, float]] = {}
+    times: dict[tuple[str, str], dict[int, float]] = {}
     for arm in dict.fromkeys(arm for arm, _ in records):
-        for record in latest_attempts(record for its, record in records if its == arm):
+        for record in latest_attempts(record for record_arm, record in records if record_arm == arm):
             if record.status in MEASURED and (figure := cost(record)):
-                found.setdefault((arm, record.cell_id), {})[record.repeat] = figure
-    return found
+                times.setdefault((arm, record.cell_id), {})[record.repeat] = figure
+    return times
 
 
 def hosts(records: Sequence[tuple[str, Record]]) -> Hosts:
     """Return where the latest attempt of each repeat was measured."""
-    found: dict[tuple[str, str], dict[int, str]] = {}
+    host_by_key: dict[tuple[str, str], dict[int, str]] = {}
     for arm in dict.fromkeys(arm for arm, _ in records):
-        for record in latest_attempts(record for its, record in records if its == arm):
-            found.setdefault((arm, record.cell_id), {})[record.repeat] = record.place
-    return found
+        for record in latest_attempts(record for record_arm, record in records if record_arm == arm):
+            host_by_key.setdefault((arm, record.cell_id), {})[record.repeat] = record.place
+    return host_by_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,10 +247,10 @@ class BlockSeries:
 
     def within(self) -> tuple[float, ...]:
         """Return each log ratio without the mean of its machine; of one machine as they are."""
-        own = grouped(self.logs, self.machines)
-        if len(own) < 2:
+        logs_by_machine = grouped(self.logs, self.machines)
+        if len(logs_by_machine) < 2:
             return self.logs
-        means = {machine: statistics.fmean(logs) for machine, logs in own.items()}
+        means = {machine: statistics.fmean(logs) for machine, logs in logs_by_machine.items()}
         return tuple(log - means[machine] for log, machine in zip(self.logs, self.machines, strict=True))
 
 
@@ -263,27 +273,27 @@ def weights_of(contrast: Mapping[str, float], arms: Iterable[str], cell_id: str)
 
 
 def _weighted(weights: Sequence[Weights], times: Times) -> list[tuple[float, ...]]:
-    found = [numbers(one, times) for one in weights]
-    return [logs for logs in found if logs]
+    all_logs = [numbers(contrast_weights, times) for contrast_weights in weights]
+    return [logs for logs in all_logs if logs]
 
 
-def _placed(weights: Sequence[Weights], times: Times, at: Hosts) -> list[BlockSeries]:
+def _placed(weights: Sequence[Weights], times: Times, host_by_key: Hosts) -> list[BlockSeries]:
     """Return the series, of the blocks that are at one machine."""
-    found = []
-    for one in weights:
-        places = [at.get(key, {}) for key in one]
-        logs = {n: log for n, log in _logs(times, one).items() if len({place[n] for place in places}) == 1}
-        found.append(BlockSeries(tuple(logs.values()), tuple(places[0][n] for n in logs)))
-    return [one for one in found if one.logs]
+    placed_series = []
+    for contrast_weights in weights:
+        places = [host_by_key.get(key, {}) for key in contrast_weights]
+        logs = {n: log for n, log in _logs(times, contrast_weights).items() if len({place[n] for place in places}) == 1}
+        placed_series.append(BlockSeries(tuple(logs.values()), tuple(places[0][n] for n in logs)))
+    return [block_series for block_series in placed_series if block_series.logs]
 
 
 def _pairs(group: Sequence[Cell], times: Times, arms: Sequence[str]) -> list[Weights]:
     """Return the pairs of a comparison; of two `arms` the base is the first. One measured cell is its own series."""
-    own = {key: values for key, values in times.items() if key[1] in {cell.cell_id for cell in group}}
+    own_times = {key: values for key, values in times.items() if key[1] in {cell.cell_id for cell in group}}
     if len(arms) == 2:
         return [{(arms[1], cell.cell_id): 1, (arms[0], cell.cell_id): -1} for cell in group]
-    lowest = min(own, key=lambda key: statistics.fmean(map(math.log, own[key].values())), default=None)
-    return [{key: 1, lowest: -1} for key in own if lowest not in (key, None)] or [{key: 1} for key in own]
+    lowest = min(own_times, key=lambda key: statistics.fmean(map(math.log, own_times[key].values())), default=None)
+    return [{key: 1, lowest: -1} for key in own_times if lowest not in (key, None)] or [{key: 1} for key in own_times]
 
 
 def _logs(times: Times, weights: Weights) -> dict[int, float]:
@@ -293,14 +303,14 @@ def _logs(times: Times, weights: Weights) -> dict[int, float]:
     return {n: sum(weight * math.log(times[key][n]) for key, weight in weights.items()) for n in blocks}
 
 
-def _widest_series(found: Sequence[BlockSeries]) -> BlockSeries:
-    within = [one.within() for one in found]
-    return found[within.index(widest(within))] if found else BlockSeries()
+def _widest_series(all_series: Sequence[BlockSeries]) -> BlockSeries:
+    within = [block_series.within() for block_series in all_series]
+    return all_series[within.index(widest(within))] if all_series else BlockSeries()
 
 
-def widest(found: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+def widest(logs_of_series: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     """Return the series with the largest scatter: when it is precise enough, all are."""
-    return max(found, key=statistics.pstdev, default=())
+    return max(logs_of_series, key=statistics.pstdev, default=())
 
 
 def _done(records: Sequence[tuple[str, Record]]) -> set[tuple[str, str, int]]:
@@ -312,7 +322,7 @@ def _wall_s(records: Sequence[tuple[str, Record]]) -> float:
 
 
 def _block_cost_s(group: Sequence[Cell], records: Sequence[tuple[str, Record]]) -> float:
-    own = {cell.cell_id for cell in group}
-    taken = [record.harness.wall_time_s or 0.0 for _, record in records if record.cell_id in own]
-    blocks = {record.repeat for _, record in records if record.cell_id in own}
-    return sum(taken) / max(1, len(blocks))
+    cell_ids = {cell.cell_id for cell in group}
+    wall_times_s = [record.harness.wall_time_s or 0.0 for _, record in records if record.cell_id in cell_ids]
+    blocks = {record.repeat for _, record in records if record.cell_id in cell_ids}
+    return sum(wall_times_s) / max(1, len(blocks))

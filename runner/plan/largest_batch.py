@@ -60,11 +60,11 @@ def found_of(cell: Cell, search: BatchSearch) -> LargestCell:
     )
 
 
-def check_limit(cells: Sequence[Cell], memory_bytes: int | None, what: str) -> None:
+def check_limit(cells: Sequence[Cell], memory_bytes: int | None, subject: str) -> None:
     """Refuse a search on a CPU without a memory limit. Raises `UsageError`."""
     if memory_bytes is None and any(cell.settings.device == "cpu" for cell in cells):
         raise UsageError(
-            f"{what}: on a CPU the search needs a limit, got none; add --executor docker --memory 8g, or "
+            f"{subject}: on a CPU the search needs a limit, got none; add --executor docker --memory 8g, or "
             "choose a GPU with --set device=gpu"
         )
 
@@ -88,9 +88,9 @@ def trial(cell: Cell, size: int) -> Cell:
     return replace(once, settings=few, cell_id=cell_id(few))
 
 
-def resolved(cells: Sequence[Cell], found: Sequence[LargestCell]) -> list[Cell]:
+def resolved(cells: Sequence[Cell], largest_cells: Sequence[LargestCell]) -> list[Cell]:
     """Return the cells with the numbers that were found; of cells that become equal the first remains."""
-    sizes = {one.planned: one.batch_size for one in found}
+    sizes = {largest.planned: largest.batch_size for largest in largest_cells}
     numbered = [_at(cell, sizes[cell.cell_id]) if cell.uses_largest_batch else cell for cell in cells]
     return list({cell.cell_id: cell for cell in reversed(numbered)}.values())[::-1]
 
@@ -100,9 +100,9 @@ def _at(cell: Cell, size: int) -> Cell:
     return replace(cell, settings=settings, cell_id=cell_id(settings))
 
 
-def about(found: Sequence[LargestCell], memory_bytes: int | None) -> dict[str, Any]:
+def about(largest_cells: Sequence[LargestCell], memory_bytes: int | None) -> dict[str, Any]:
     """Return the search results in the form stored in `run.json`."""
-    return {"memory_bytes": memory_bytes, "cells": to_json(list(found))}
+    return {"memory_bytes": memory_bytes, "cells": to_json(list(largest_cells))}
 
 
 def stored_results(run: Mapping[str, Any], cells: Sequence[Cell], memory_bytes: int | None) -> list[LargestCell] | None:
@@ -114,12 +114,14 @@ def stored_results(run: Mapping[str, Any], cells: Sequence[Cell], memory_bytes: 
     if not isinstance(stored, dict) or stored.get("memory_bytes") != memory_bytes:
         return None
     try:
-        found = decode(list[LargestCell], stored.get("cells"), KEY)
+        largest_cells = decode(list[LargestCell], stored.get("cells"), KEY)
     except CodecError:
         return None
-    complete = {one.planned for one in found} == {cell.cell_id for cell in cells if cell.uses_largest_batch}
-    failed = any((one.stopped or "").startswith(f"{Status.INFRA}:") for one in found)
-    return found if complete and not failed else None
+    complete = {largest.planned for largest in largest_cells} == {
+        cell.cell_id for cell in cells if cell.uses_largest_batch
+    }
+    failed = any((largest.stopped or "").startswith(f"{Status.INFRA}:") for largest in largest_cells)
+    return largest_cells if complete and not failed else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,15 +75,15 @@ def block(
 ) -> list[PlannedRepeat]:
     """Return a block: its comparisons in random order, the cells of each together."""
     in_pair = Random(f"{seed}:{repeat // 2}:cells")
-    found: list[list[PlannedRepeat]] = []
+    groups: list[list[PlannedRepeat]] = []
     for comparison in grouped:
         together = [PlannedRepeat(cell, repeat, arm) for cell in comparison for arm in arms]
         if len(together) > 1:  # with 100,000 single cells the shuffling would take a fifth of the planning time
             in_pair.shuffle(together)
-        there = [planned for planned in together if planned.cell.repeats > repeat]
-        found.append(there[::-1] if repeat % 2 else there)
-    Random(f"{seed}:{repeat}").shuffle(found)
-    return [planned for comparison in found for planned in comparison]
+        due = [planned for planned in together if planned.cell.repeats > repeat]
+        groups.append(due[::-1] if repeat % 2 else due)
+    Random(f"{seed}:{repeat}").shuffle(groups)
+    return [planned for comparison in groups for planned in comparison]
 
 
 def remaining(
@@ -96,9 +96,9 @@ def remaining(
     """
     attempts = sorted(published, key=itemgetter(3))
     latest = {tuple(key): status for *key, _, status in attempts}
-    done = {key for key, status in latest.items() if status != Status.INFRA}
-    done |= {tuple(key) for *key, _, status in attempts if status in MEASURED}
-    return [planned for planned in repeats if planned.key not in done]
+    done_keys = {key for key, status in latest.items() if status != Status.INFRA}
+    done_keys |= {tuple(key) for *key, _, status in attempts if status in MEASURED}
+    return [planned for planned in repeats if planned.key not in done_keys]
 
 
 def plan_id(cells: Iterable[Cell]) -> str:
@@ -142,10 +142,10 @@ def comparisons(cells: Iterable[Cell]) -> list[list[Cell]]:
 
     Cells with the same `together` are one group, whatever they differ in.
     """
-    found: dict[Hashable, list[Cell]] = {}
+    by_comparison: dict[Hashable, list[Cell]] = {}
     for cell in cells:
-        found.setdefault(comparison_of(cell), []).append(cell)
-    return list(found.values())
+        by_comparison.setdefault(comparison_of(cell), []).append(cell)
+    return list(by_comparison.values())
 
 
 def comparison_of(cell: Cell) -> Hashable:
@@ -207,10 +207,10 @@ def estimates(results: Path, cells: Sequence[Cell]) -> Estimates:
     """Return the estimates for a plan, from the newest run in the results folder if it measured the cell."""
     from keras_matrix.runner.matrix import catalog
 
-    known, earlier = catalog.load(), earlier_wall_times(results)
+    workload_catalog, earlier = catalog.load(), earlier_wall_times(results)
     within_s, over_s = {}, {}
     for cell in cells:
-        within_s[cell.cell_id] = found_s = estimate_s(cell, known, earlier)
+        within_s[cell.cell_id] = found_s = estimate_s(cell, workload_catalog, earlier)
         if found_s > cell.timeout_s:
             within_s[cell.cell_id], over_s[cell.cell_id] = cell.timeout_s, found_s
     return Estimates(within_s, over_s, earlier)
@@ -225,8 +225,8 @@ def earlier_wall_times(results: Path) -> dict[str, float]:
         return {}
     from statistics import median
 
-    taken: dict[str, list[float]] = {}
+    walls_by_cell: dict[str, list[float]] = {}
     for record in newest.load()[0]:
         if record.harness.wall_time_s:
-            taken.setdefault(record.cell_id, []).append(record.harness.wall_time_s)
-    return {cell: median(walls) for cell, walls in taken.items()}
+            walls_by_cell.setdefault(record.cell_id, []).append(record.harness.wall_time_s)
+    return {cell: median(walls) for cell, walls in walls_by_cell.items()}

@@ -100,7 +100,7 @@ class Session:
             run.store_object(FINISHED, {"ended_at": now.isoformat(timespec="seconds"), "stopped": dict(why)})
 
 
-def begin(results: Results, request: SessionRequest, here: Machine, now: datetime) -> Session:
+def begin(results: Results, request: SessionRequest, host: Machine, now: datetime) -> Session:
     """Begin a new session; `now` is a label for people."""
     seed = request.seed if request.seed is not None else int.from_bytes(os.urandom(4))
     token = os.urandom(8).hex()
@@ -118,7 +118,7 @@ def begin(results: Results, request: SessionRequest, here: Machine, now: datetim
             "order_seed": seed,
             "planned": sum(cell.repeats for cell in request.cells),
             "versions": dict(request.arms[arm].versions),
-            "machine": to_json(here),
+            "machine": to_json(host),
             **request.about,
         }
         runs[arm] = results.create(name, about)
@@ -129,16 +129,16 @@ def begin(results: Results, request: SessionRequest, here: Machine, now: datetim
 def resume(
     results: Results,
     request: SessionRequest,
-    here: Machine,
+    host: Machine,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
 ) -> Session | None:
     """Return the newest session that this request continues, or None."""
     for run in reversed(results.runs()):
-        found = _runs_of(results, run, request, here, say)
-        if found is None:
+        runs_and_seed = _runs_of(results, run, request, host, say)
+        if runs_and_seed is None:
             continue
-        runs, seed = found
-        published = [key for arm, one in runs.items() for key in _published(arm, one, say)]
+        runs, seed = runs_and_seed
+        published = [key for arm, arm_run in runs.items() for key in _published(arm, arm_run, say)]
         repeats = order(request.cells, seed, list(request.arms))
         pending = remaining(repeats, published)
         open_ended = any(cell.auto for cell in request.cells) and not all(
@@ -146,14 +146,14 @@ def resume(
         )
         if not pending and not open_ended:
             return None
-        for one in runs.values():
-            one.clear_leftovers()
+        for arm_run in runs.values():
+            arm_run.clear_leftovers()
         return Session(runs, seed, repeats, pending)
     return None
 
 
 def _runs_of(
-    results: Results, run: Run, request: SessionRequest, here: Machine, say: Callable[[str], None]
+    results: Results, run: Run, request: SessionRequest, host: Machine, say: Callable[[str], None]
 ) -> tuple[dict[str, Run], int] | None:
     """Return the runs and the seed of a run's session if it matches this request, host and software."""
     try:
@@ -164,15 +164,17 @@ def _runs_of(
         runs = {str(arm): results.named(str(name)) for arm, name in names.items()}
         if run.run_id != runs[next(iter(runs))].run_id:
             return None  # the run of the first arm represents the session
-        abouts = {arm: one.about() for arm, one in runs.items()}
+        abouts = {arm: arm_run.about() for arm, arm_run in runs.items()}
     except StoreFailure as error:
         say(f"runner: {error}; this run is skipped")
         return None
     seed, machine = about.get("order_seed"), about.get("machine")
-    same_host = isinstance(machine, dict) and machine.get("host_id") == here.host_id
-    same = all(about.get(key) == value for key, value in request.identity().items())
-    software = all(_same_software(abouts[arm].get("versions"), one.versions) for arm, one in request.arms.items())
-    return (runs, seed) if same and same_host and software and isinstance(seed, int) else None
+    same_host = isinstance(machine, dict) and machine.get("host_id") == host.host_id
+    same_request = all(about.get(key) == value for key, value in request.identity().items())
+    software = all(
+        _same_software(abouts[arm].get("versions"), arm_request.versions) for arm, arm_request in request.arms.items()
+    )
+    return (runs, seed) if same_request and same_host and software and isinstance(seed, int) else None
 
 
 def _same_software(then: object, now: Mapping[str, str]) -> bool:

@@ -53,14 +53,14 @@ class TerminalDisplay:
                 print(f"preflight: {line}", file=sys.stderr)
             self._problems.add(line)
 
-    def tried(self, cell: Cell, found: Try) -> None:
+    def tried(self, cell: Cell, trial: Try) -> None:
         """Print whether a batch size fitted."""
         if not self.quiet:
-            print(tried_line(cell, found), file=sys.stderr, flush=True)
+            print(tried_line(cell, trial), file=sys.stderr, flush=True)
 
-    def largest(self, found: LargestFound) -> None:
+    def largest(self, largest: LargestFound) -> None:
         """Print the largest batch that fits, of each cell."""
-        self.say("\n".join(lines(found, self.known_problems)))
+        self.say("\n".join(lines(largest, self.known_problems)))
 
     def warn(self, text: str) -> None:
         """Print a warning on stderr."""
@@ -99,11 +99,11 @@ class Silent:
 class AttemptLines(Silent):
     """Prints one line per attempt when it ends, for logs and pipes."""
 
-    def __init__(self, total: int, done: int, left: TimeLeft, outcomes: OutcomeText, names: CellNames) -> None:
+    def __init__(self, total: int, done: int, time_left: TimeLeft, outcomes: OutcomeText, names: CellNames) -> None:
         self._names = names
         self._total = total
         self._done = done
-        self._left = left
+        self._left = time_left
         self._outcomes = outcomes
         self._machines: dict[tuple[str, str, int], str] = {}
         self.states = LongStates()
@@ -138,15 +138,15 @@ class AttemptLines(Silent):
             return
         self._done += counted
         again = record.status is not Status.INFRA and not counted
-        total = left = ""
+        total = left_text = ""
         if self._done <= self._total:  # beyond are repeats that were added, of which the number is not known
             total = f"/{self._total}"
         if self._done < self._total:  # at the end nothing is left, or what is measured again, which is not known yet
-            left = f"   ({duration(self._left.seconds())} left)"
-        note = "   (measured again)" if again else left
+            left_text = f"   ({duration(self._left.seconds())} left)"
+        note = "   (measured again)" if again else left_text
         label, outcome = self._names.label(planned), self._outcomes.result(record)
-        where = self._machines.get(planned.key, "")
-        _say(f"{self._done:4d}{total} {label}{where}: {outcome}{note}")
+        place_text = self._machines.get(planned.key, "")
+        _say(f"{self._done:4d}{total} {label}{place_text}: {outcome}{note}")
 
 
 def _say(line: str) -> None:
@@ -166,20 +166,20 @@ def progress(
     printed: Collection[str] = (),
 ) -> Iterator[Observer]:
     """Yield the observer for this output; `printed` are the problems that the preflight has printed."""
-    left = TimeLeft(estimates_s, pending)
+    time_left = TimeLeft(estimates_s, pending)
     done = len(repeats) - len(pending)
     if silent:
         yield Silent()
         return
     names = CellNames(repeats)
     if not sys.stdout.isatty():
-        lines = AttemptLines(len(repeats), done, left, OutcomeText(printed), names)
+        lines = AttemptLines(len(repeats), done, time_left, OutcomeText(printed), names)
         with printing(lines.states, _say):
             yield lines
     else:
         from keras_matrix.runner.progress.live import live
 
-        with live(len(repeats), done, (left, OutcomeText(printed), names)) as observer:
+        with live(len(repeats), done, (time_left, OutcomeText(printed), names)) as observer:
             yield observer
 
 
@@ -226,23 +226,23 @@ def printing(states: LongStates, say: Callable[[str], None]) -> Iterator[None]:
 
 def lines(largest: LargestFound, printed: Collection[str] = ()) -> list[str]:
     """Return a heading, and a line with the result of each cell."""
-    by_cell = {one.planned: one for one in largest.found}
+    by_cell = {largest_cell.planned: largest_cell for largest_cell in largest.found}
     earlier = ", as found by the run that is continued" if largest.by_earlier_start else ""
     heading = f"largest batch that fits{earlier}:"
     return [heading, *(line(cell_name(cell), by_cell[cell.cell_id], printed) for cell in largest.cells)]
 
 
-def line(name: str, found: LargestCell, printed: Collection[str] = ()) -> str:
+def line(name: str, largest_cell: LargestCell, printed: Collection[str] = ()) -> str:
     """Return the result of a cell as text; of a problem that was printed in full, only the name."""
-    if found.stopped:
-        status, _, reason = found.stopped.partition(": ")
-        stopped = f"{status}: {reason.partition(':')[0]}" if reason in printed else found.stopped
-        return f"{name}  stopped at batch {found.batch_size}: {stopped}"
-    if found.largest is None:
+    if largest_cell.stopped:
+        status, _, reason = largest_cell.stopped.partition(": ")
+        stopped = f"{status}: {reason.partition(':')[0]}" if reason in printed else largest_cell.stopped
+        return f"{name}  stopped at batch {largest_cell.batch_size}: {stopped}"
+    if largest_cell.largest is None:
         return f"{name}  batch 1 does not fit; use fewer samples, a smaller model or more memory"
-    beyond = found.smallest_too_large or "none tried"
-    memory = bytes_text(found.peak_memory_bytes)
-    return f"{name}  fits {found.largest}  too large {beyond}  peak memory {memory}  tries {found.tries}"
+    beyond = largest_cell.smallest_too_large or "none tried"
+    memory = bytes_text(largest_cell.peak_memory_bytes)
+    return f"{name}  fits {largest_cell.largest}  too large {beyond}  peak memory {memory}  tries {largest_cell.tries}"
 
 
 def cell_name(cell: Cell) -> str:

@@ -96,21 +96,21 @@ class LiveView:
         label = escape(self._names.label(planned) + self._machines.get(planned.key, ""))
         self._bar.console.print(f"[{colour}]{label}[/]: {escape(self._outcomes.result(record))}")
 
-    def _show(self, what: str) -> None:
+    def _show(self, fallback: str) -> None:
         lines = [f"{machine}: {cell}" for machine, cell in self._working.items()]
         if len(lines) > MOST_MACHINE_LINES:
-            more = len(lines) - MOST_MACHINE_LINES + 1
-            lines = [*lines[: MOST_MACHINE_LINES - 1], f"and {more} more machines"]
-        self._bar.update(self._task, description=escape("\n".join(lines) or what), machines=len(self._working) or 1)
+            unlisted = len(lines) - MOST_MACHINE_LINES + 1
+            lines = [*lines[: MOST_MACHINE_LINES - 1], f"and {unlisted} more machines"]
+        self._bar.update(self._task, description=escape("\n".join(lines) or fallback), machines=len(self._working) or 1)
         self._bar.refresh()
 
 
 class TimeLeftColumn(ProgressColumn):
     """Shows the time left; the number of machines is the field `machines` of the task."""
 
-    def __init__(self, left: TimeLeft) -> None:
+    def __init__(self, time_left: TimeLeft) -> None:
         super().__init__(FIGURE)
-        self._left = left
+        self._left = time_left
 
     def render(self, task: Task) -> Text:
         """Return the time left now."""
@@ -129,14 +129,14 @@ class WideBarColumn(BarColumn):
         return super().render(task) if self._console.width >= WIDE else Text()
 
 
-def columns(console: Console, left: TimeLeft) -> tuple[ProgressColumn, ...]:
+def columns(console: Console, time_left: TimeLeft) -> tuple[ProgressColumn, ...]:
     """Return the columns of the last line: the description is cut to the room that the figures leave."""
     return (
         TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
         WideBarColumn(console),
         MofNCompleteColumn(table_column=FIGURE),
         TimeElapsedColumn(FIGURE),
-        TimeLeftColumn(left),
+        TimeLeftColumn(time_left),
     )
 
 

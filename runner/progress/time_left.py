@@ -78,17 +78,17 @@ class _Comparison:
         The cells of a repeat are published together: when one of them has been measured, the others take no time.
         """
         pending = sum(count for repeat, count in self.pending.items() if repeat not in self.taken_s)
-        left = pending / len(self.cells) if repeats is None else repeats
+        repeats_left = pending / len(self.cells) if repeats is None else repeats
         times = list(self.taken_s.values())
         if not times:
-            first = min(left, 1.0) * self.estimate_s
-            return _Parts(estimated_first_s=first, estimated_later_s=left * self.estimate_s - first)
+            first = min(repeats_left, 1.0) * self.estimate_s
+            return _Parts(estimated_first_s=first, estimated_later_s=repeats_left * self.estimate_s - first)
         first_s = times[0]
         if len(times) == 1 or not first_s:
-            return _Parts(like_first_s=left * first_s, first_s=first_s, first_estimate_s=self.estimate_s)
+            return _Parts(like_first_s=repeats_left * first_s, first_s=first_s, first_estimate_s=self.estimate_s)
         later_s = statistics.fmean(times[1:])
         return _Parts(
-            own_s=left * later_s,
+            own_s=repeats_left * later_s,
             later_per_first=later_s / first_s,
             ratios=1,
             first_s=first_s,
@@ -113,14 +113,14 @@ class TimeLeft:
         self._ended: dict[tuple[str, str, int], bool] = {}  # whether a repeat that has ended was measured
         self._comparisons: dict[Hashable, _Comparison] = {}
         for planned in repeats:
-            one = self._of(planned)
-            one.pending[planned.repeat] = one.pending.get(planned.repeat, 0) + 1
-            if (cell := (planned.cell.cell_id, planned.arm)) not in one.cells:
-                one.cells.add(cell)
-                one.estimate_s += estimates_s.get(planned.cell.cell_id, 0.0)
+            comparison = self._of(planned)
+            comparison.pending[planned.repeat] = comparison.pending.get(planned.repeat, 0) + 1
+            if (cell := (planned.cell.cell_id, planned.arm)) not in comparison.cells:
+                comparison.cells.add(cell)
+                comparison.estimate_s += estimates_s.get(planned.cell.cell_id, 0.0)
         self._sums = _Parts()
-        for one in self._comparisons.values():
-            self._sums = self._sums.replaced(_Parts(), one.parts())
+        for comparison in self._comparisons.values():
+            self._sums = self._sums.replaced(_Parts(), comparison.parts())
 
     def _of(self, planned: PlannedRepeat) -> _Comparison:
         return self._comparisons.setdefault(comparison_of(planned.cell), _Comparison())
@@ -144,31 +144,31 @@ class TimeLeft:
 
     def done(self, planned: PlannedRepeat) -> bool:
         """Count a repeat as done; return False if it was already counted and has been measured again."""
-        one, now_s = self._of(planned), self._clock()
-        one.cells.add((planned.cell.cell_id, planned.arm))  # of a repeat that was not planned
-        before = one.parts()
-        one.taken_s[planned.repeat] = one.taken_s.get(planned.repeat, 0.0) + now_s - self._last_s
+        comparison, now_s = self._of(planned), self._clock()
+        comparison.cells.add((planned.cell.cell_id, planned.arm))  # of a repeat that was not planned
+        before = comparison.parts()
+        comparison.taken_s[planned.repeat] = comparison.taken_s.get(planned.repeat, 0.0) + now_s - self._last_s
         self._last_s = now_s
-        first = self._expect_no_more(one, planned, measured=True)
+        first = self._expect_no_more(comparison, planned, measured=True)
         self._measured += first
-        self._sums = self._sums.replaced(before, one.parts())
+        self._sums = self._sums.replaced(before, comparison.parts())
         return first
 
     def failed(self, planned: PlannedRepeat) -> None:
         """Expect nothing more of a repeat that infrastructure has failed, such as a missing backend."""
-        one = self._of(planned)
-        one.cells.add((planned.cell.cell_id, planned.arm))
-        before = one.parts()
-        self._expect_no_more(one, planned, measured=False)
-        self._sums = self._sums.replaced(before, one.parts())
+        comparison = self._of(planned)
+        comparison.cells.add((planned.cell.cell_id, planned.arm))
+        before = comparison.parts()
+        self._expect_no_more(comparison, planned, measured=False)
+        self._sums = self._sums.replaced(before, comparison.parts())
 
-    def _expect_no_more(self, one: _Comparison, planned: PlannedRepeat, *, measured: bool) -> bool:
+    def _expect_no_more(self, comparison: _Comparison, planned: PlannedRepeat, *, measured: bool) -> bool:
         """Count a repeat as ended; return whether it was not measured before."""
         key = planned.key
-        if key not in self._ended and planned.repeat in one.pending:
-            one.pending[planned.repeat] -= 1
+        if key not in self._ended and planned.repeat in comparison.pending:
+            comparison.pending[planned.repeat] -= 1
             self._pending -= 1
-        if measured or not one.pending.get(planned.repeat):
+        if measured or not comparison.pending.get(planned.repeat):
             self._running.pop(comparison_of(planned.cell), None)
             self._unplanned.discard(comparison_of(planned.cell))
         before = self._ended.get(key, False)
@@ -289,5 +289,5 @@ def result(record: Record) -> str:
 def attempt_figure(record: Record) -> str:
     """Return one attempt's figure for the progress line."""
     figure = figure_of([record])
-    found = record.times.step_time_s if record.task is None else primary_metric.primary_value([record])
-    return f"{amount(found, figure.unit)} " + ("a step" if figure == STEP_TIME else figure.name)
+    value = record.times.step_time_s if record.task is None else primary_metric.primary_value([record])
+    return f"{amount(value, figure.unit)} " + ("a step" if figure == STEP_TIME else figure.name)

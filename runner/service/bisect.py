@@ -127,37 +127,39 @@ class Result:
     folder: Path
 
 
-def search_for(request: RunRequest, wanted: VersionSearch, display: Display) -> Result:
+def search_for(request: RunRequest, version_search: VersionSearch, display: Display) -> Result:
     """Measure the trials that the stored state has not answered, and store the result.
 
     Raises `BudgetSpent`, `EndFailed` or `InfrastructureError`; then the same call continues.
     """
-    axis = wanted.axis
+    axis = version_search.axis
     try:
-        state = _state(request, wanted)
-        own = replace(request, results=state.folder)
-        trials = Trials(own, wanted.cell, axis, state, display, wanted.smallest, wanted.process_s)
+        state = _state(request, version_search)
+        own_request = replace(request, results=state.folder)
+        trials = Trials(
+            own_request, version_search.cell, axis, state, display, version_search.smallest, version_search.process_s
+        )
         if state.continued:
             display.say(f"continuing {state.folder} after {len(state.answers)} trials")
-        return _result(search(len(axis.labels), trials.measure, wanted.smallest), wanted, state)
+        return _result(search(len(axis.labels), trials.measure, version_search.smallest), version_search, state)
     finally:
         axis.close()
 
 
-def _result(bisection: Bisection, wanted: VersionSearch, state: SearchState) -> Result:
-    axis = wanted.axis
-    known = bisection.outcome in (SearchOutcome.FOUND, SearchOutcome.RANGE, SearchOutcome.NOT_CONFIRMED)
-    differences = axis.differences(bisection.last_good, bisection.first_bad) if known else []
-    values = result_values(bisection, axis, differences, wanted.suspects)
+def _result(bisection: Bisection, version_search: VersionSearch, state: SearchState) -> Result:
+    axis = version_search.axis
+    is_located = bisection.outcome in (SearchOutcome.FOUND, SearchOutcome.RANGE, SearchOutcome.NOT_CONFIRMED)
+    differences = axis.differences(bisection.last_good, bisection.first_bad) if is_located else []
+    values = result_values(bisection, axis, differences, version_search.suspects)
     state.finish(values)
     return Result(bisection.outcome, values, result_lines(bisection, axis.labels, differences), state.folder)
 
 
-def _state(request: RunRequest, wanted: VersionSearch) -> SearchState:
-    cell, axis = wanted.cell, wanted.axis
+def _state(request: RunRequest, version_search: VersionSearch) -> SearchState:
+    cell, axis = version_search.cell, version_search.axis
     identity = {**axis.identity, "cell_id": cell.cell_id, "start": request.executors.started}
     empty = BisectionState(VERSION, axis.subject, list(axis.labels), cell.settings)
-    return SearchState(wanted.root, identity, empty, new=request.new)
+    return SearchState(version_search.root, identity, empty, new=request.new)
 
 
 def cell_named(request: RunRequest, name: str) -> Cell:
@@ -168,8 +170,8 @@ def cell_named(request: RunRequest, name: str) -> Cell:
 
 def axis_of(span: SearchRange, cell: Cell, stored: Cache) -> VersionAxis:
     """Return the versions of a span, the good end first. Raises `UsageError`."""
-    for flag, given, needed in (("--pre", span.pre, span.package), ("--requirements", span.requirements, span.days)):
-        if given and not needed:
+    for flag, value, needed in (("--pre", span.pre, span.package), ("--requirements", span.requirements, span.days)):
+        if value and not needed:
             raise UsageError(f"{flag}: belongs to {'--package' if flag == '--pre' else '--dates'}")
     base = _base(span.environment, cell, complete=span.days)
     if span.checkout is not None:
@@ -177,21 +179,23 @@ def axis_of(span: SearchRange, cell: Cell, stored: Cache) -> VersionAxis:
         return CheckoutAxis(tree, tree.commits(span.good, span.bad), base, stored)
     if span.days:
         today = utc_now().date()
-        good, bad = (dated.day(flag, given, today) for flag, given in (("--good", span.good), ("--bad", span.bad)))
+        good, bad = (
+            dated.day(flag, end_text, today) for flag, end_text in (("--good", span.good), ("--bad", span.bad))
+        )
         lock = dated.lock_on(_wanted(span.requirements, base, cell), base.python)
         return DateAxis(dated.locks_between(good, bad, lock), base.python, stored)
     tool = pip(stored.folder, stored.say)
     listing = cache(lambda name: dated.listed(name, tool, base.python, pre=span.pre))
     name = dated.installed_name(span.package, base.versions)
     try:
-        known = listing(name)
+        listed = listing(name)
     except NoNetwork:
         raise
     except CannotRebuild as error:
         unknown = near(name, base.versions) if name not in base.versions else ""
         raise CannotRebuild(f"--package: {error}{unknown}") from error
-    versions = dated.between(name, known, span.good, span.bad)
-    wheels = local_wheels([f"{name}=={one}" for one in versions], tool)
+    versions = dated.between(name, listed, span.good, span.bad)
+    wheels = local_wheels([f"{name}=={version}" for version in versions], tool)
     return PackageAxis(name, versions, base, listing, stored, wheels)
 
 
@@ -262,10 +266,10 @@ class Trials:
         if place >= len(self.state.answers):
             self._announce(trial)
             self.state.add(self._measured(trial, rule))
-        found = self.state.answers[place]
-        self.display.say(answer_line(trial, found.answer, rule, self.axis.labels))
-        self._learn(trial, found, rule)
-        return found.answer
+        answered = self.state.answers[place]
+        self.display.say(answer_line(trial, answered.answer, rule, self.axis.labels))
+        self._learn(trial, answered, rule)
+        return answered.answer
 
     def _measured(self, trial: Trial, rule: Rule) -> Answered:
         ends = {name: self._arm(name, position) for name, position in trial.arms.items() if name != CANDIDATE}
@@ -278,8 +282,8 @@ class Trials:
         session, failures = self._tried(trial, rule, arms)
         records = [(arm, record) for arm in arms for record in session.records(arm)]
         times = step_times(records)
-        weights = [weights_of(one, trial.arms, self.cell.cell_id) for one in trial.contrasts]
-        logs = [] if failures else [list(numbers(one, times)) for one in weights]
+        weights = [weights_of(contrast, trial.arms, self.cell.cell_id) for contrast in trial.contrasts]
+        logs = [] if failures else [list(numbers(contrast_weights, times)) for contrast_weights in weights]
         walls = [record.harness.wall_time_s for _, record in records if record.harness.wall_time_s]
         reason = failures.get(CANDIDATE) or "; ".join(failures.values()) or None
         return Answered(dict(trial.arms), logs, reason, {arm: run.run_id for arm, run in session.runs.items()}, walls)
@@ -290,7 +294,7 @@ class Trials:
         failures = self._failures(session, trial)
         if trial.contrasts != (TOTAL,) and (before := [reason for arm, reason in failures.items() if arm != CANDIDATE]):
             self.display.say(f"  {'; '.join(before)}; it was measured before: again")
-            session = self._session(trial, rule, arms, anew=True)
+            session = self._session(trial, rule, arms, is_new=True)
             failures = self._failures(session, trial)
         if CANDIDATE in trial.arms and failures and CANDIDATE not in failures:
             raise EndFailed(f"{'; '.join(failures.values())}, which was measured before; the same command continues")
@@ -307,20 +311,20 @@ class Trials:
                 raise type(error)(f"{flag}{self.axis.labels[position]}: {error}") from error
         return self._arms[position]
 
-    def _session(self, trial: Trial, rule: Rule, arms: Mapping[str, ArmRequest], *, anew: bool = False) -> Session:
-        seen: set[int] = set()
+    def _session(self, trial: Trial, rule: Rule, arms: Mapping[str, ArmRequest], *, is_new: bool = False) -> Session:
+        seen_blocks: set[int] = set()
 
         def answered(logs: Sequence[Sequence[float]]) -> str | None:
             answer, blocks = bisection.answered(trial, rule, logs, self.smallest), len(logs[0])
-            if answer is None and blocks not in seen:
+            if answer is None and blocks not in seen_blocks:
                 self.display.say(undecided_line(trial, logs, rule))
-            seen.add(blocks)
+            seen_blocks.add(blocks)
             return answer
 
         question = ArmsQuestion(trial.contrasts, answered, rule.looks)
         versions = {name: self.axis.labels[position] for name, position in trial.arms.items()}
         about = {**origin("runner bisect", self.cell.settings), "bisects": self.axis.subject, **versions}
-        request = replace(self.request, new=True) if anew else self.request
+        request = replace(self.request, new=True) if is_new else self.request
         return measured(request, Experiment([self.cell], about, arms, question=question), self.display)
 
     def _failures(self, session: Session, trial: Trial) -> dict[str, str]:
@@ -328,16 +332,18 @@ class Trials:
 
         What the executor or the preflight refuses of a candidate only, such as a missing device, is the candidate's.
         """
-        found = {}
+        reasons = {}
         for arm, position in trial.arms.items():
-            own = latest_attempts(session.records(arm))
-            if not step_times([(arm, record) for record in own]):
-                status, reason = (own[0].status, own[0].reason) if own else (Status.INFRA, "no process was measured")
+            attempts = latest_attempts(session.records(arm))
+            if not step_times([(arm, record) for record in attempts]):
+                status, reason = (
+                    (attempts[0].status, attempts[0].reason) if attempts else (Status.INFRA, "no process was measured")
+                )
                 label = "" if arm == CANDIDATE else f"{self.axis.labels[position]}: "
-                found[arm] = f"{label}{status}: {reason}"
+                reasons[arm] = f"{label}{status}: {reason}"
                 if status is Status.INFRA and arm != CANDIDATE:
-                    raise InfrastructureError(f"{found[arm]}; once it is repaired, the same command continues")
-        return found
+                    raise InfrastructureError(f"{reasons[arm]}; once it is repaired, the same command continues")
+        return reasons
 
     def _announce(self, trial: Trial) -> None:
         """Print what is measured next and its cost. Raises `BudgetSpent`."""
@@ -358,12 +364,12 @@ class Trials:
     def _cost_s(self, arms: int, blocks: int) -> float:
         return arms * blocks * self.process_s
 
-    def _learn(self, trial: Trial, found: Answered, rule: Rule) -> None:
+    def _learn(self, trial: Trial, answered: Answered, rule: Rule) -> None:
         """Take the duration of a process, and of a usual step, from what was measured."""
-        walls = list(itertools.chain.from_iterable(one.wall_s for one in self.state.answers))
+        walls = list(itertools.chain.from_iterable(answer.wall_s for answer in self.state.answers))
         self.process_s = statistics.fmean(walls) if walls else self.process_s
-        if trial.contrasts == (TOTAL,) and len(found.logs[0] if found.logs else ()) > 1:
-            self._blocks = bisection.expected_blocks(found.logs[0], rule) or rule.looks.blocks[-1]
+        if trial.contrasts == (TOTAL,) and len(answered.logs[0] if answered.logs else ()) > 1:
+            self._blocks = bisection.expected_blocks(answered.logs[0], rule) or rule.looks.blocks[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,10 +404,10 @@ class SearchState:
 
     def __init__(self, root: Path, identity: Mapping[str, Any], empty: BisectionState, *, new: bool) -> None:
         self.folder = root / hashlib.sha256(canonical(dict(identity)).encode(errors="surrogatepass")).hexdigest()[:16]
-        found = None if new or (self.folder / RESULT).exists() else self._read()
-        self.continued = found is not None
-        self._stored = empty if found is None else found
-        if found is None:
+        stored_state = None if new or (self.folder / RESULT).exists() else self._read()
+        self.continued = stored_state is not None
+        self._stored = empty if stored_state is None else stored_state
+        if stored_state is None:
             self._set_aside()
 
     @property
@@ -421,17 +427,17 @@ class SearchState:
     def _read(self) -> BisectionState | None:
         """Return the stored state; None if it is missing or damaged."""
         try:
-            found = decode(BisectionState, files.read_json(self.folder / STATE), "bisection")
+            stored_state = decode(BisectionState, files.read_json(self.folder / STATE), "bisection")
         except (OSError, CodecError):
             return None
-        return found if found.version == VERSION else None
+        return stored_state if stored_state.version == VERSION else None
 
     def _set_aside(self) -> None:
         """Rename the files of an earlier search."""
-        there = [path for path in (self.folder / STATE, self.folder / RESULT) if path.exists()]
-        taken = {path.stem.rpartition("-")[2] for path in self.folder.glob("*-*.json")}
-        number = next(n for n in itertools.count(1) if str(n) not in taken)
-        for path in there:
+        present = [path for path in (self.folder / STATE, self.folder / RESULT) if path.exists()]
+        taken_numbers = {path.stem.rpartition("-")[2] for path in self.folder.glob("*-*.json")}
+        number = next(n for n in itertools.count(1) if str(n) not in taken_numbers)
+        for path in present:
             path.rename(path.with_stem(f"{path.stem}-{number}"))
 
     def _write(self, name: str, text: str) -> None:
@@ -451,15 +457,15 @@ class Suspects:
     def lines(self) -> list[str]:
         """Return what to check first; empty if the machine is the same."""
         between = f"between the runs {self.good} and {self.bad}"
-        found = [f"suspect before any package, {between}: {fact}" for fact in self.machine]
-        found += (
+        texts = [f"suspect before any package, {between}: {fact}" for fact in self.machine]
+        texts += (
             ["packages cannot explain these; this search compares packages on the machine as it is now"]
-            if found
+            if texts
             else []
         )
         if self.packages:
-            found.append(f"packages that differ {between}: {', '.join(self.packages)}")
-        return found
+            texts.append(f"packages that differ {between}: {', '.join(self.packages)}")
+        return texts
 
 
 def suspects(results: Path, cell_id: str, good: str | None, bad: str | None) -> Suspects | None:
@@ -476,10 +482,10 @@ def suspects(results: Path, cell_id: str, good: str | None, bad: str | None) -> 
 
 
 def _around_change(results: Path, cell_id: str) -> tuple[str, str] | None:
-    past = history_reader.read([results], lambda one, workload, backend: one == cell_id)
-    for found in reversed(assessed_histories(past, [results])):
-        sessions = found.history.valued
-        for change in reversed(found.changes):
+    past = history_reader.read([results], lambda stored_cell, workload, backend: stored_cell == cell_id)
+    for assessment in reversed(assessed_histories(past, [results])):
+        sessions = assessment.history.valued
+        for change in reversed(assessment.changes):
             if change.note is None and change.ratio is not None and change.ratio > 1 and change.index > 0:
                 return sessions[change.index - 1].run_id, sessions[change.index].run_id
     return None
@@ -488,7 +494,7 @@ def _around_change(results: Path, cell_id: str) -> tuple[str, str] | None:
 def _between(good: Run, bad: Run, cell_id: str) -> Suspects:
     sides = [[record for record in run.load()[0] if record.cell_id == cell_id] for run in (good, bad)]
     packages = {name for side in sides for record in side[:1] for name in record.versions}
-    found = changes(*sides)
-    machine = tuple(line for name, line in found.items() if name not in packages)
-    own = tuple(line for name, line in found.items() if name in packages)
-    return Suspects(good.run_id, bad.run_id, machine, own)
+    change_by_name = changes(*sides)
+    machine = tuple(line for name, line in change_by_name.items() if name not in packages)
+    package_lines = tuple(line for name, line in change_by_name.items() if name in packages)
+    return Suspects(good.run_id, bad.run_id, machine, package_lines)

@@ -67,7 +67,7 @@ class VersionAxis(Protocol):
     def arm(self, position: int) -> ArmRequest:
         """Return the arm of a version, with its environment. Raises `CannotRebuild`."""
 
-    def differences(self, before: int, found: int) -> list[str]:
+    def differences(self, before: int, after: int) -> list[str]:
         """Return what else differs between two versions."""
 
     def close(self) -> None:
@@ -96,25 +96,25 @@ class PackageAxis:
     @property
     def identity(self) -> Mapping[str, Any]:
         """The package, its versions, the wheels of the user's own folders, and the environment of the others."""
-        found = {"package": self.name, "versions": list(self.labels), "base": dict(self.base.versions)}
-        return found | ({"wheels": list(self.wheels)} if self.wheels else {})
+        identity = {"package": self.name, "versions": list(self.labels), "base": dict(self.base.versions)}
+        return identity | ({"wheels": list(self.wheels)} if self.wheels else {})
 
     def arm(self, position: int) -> ArmRequest:
         """Return the arm of a version."""
         return arm_of(self._environment(position))
 
-    def differences(self, before: int, found: int) -> list[str]:
+    def differences(self, before: int, after: int) -> list[str]:
         """Return the other packages that differ: those that pip changed along with it."""
-        lists = [distributions(str(self._environment(one) / "bin" / "python")) for one in (before, found)]
-        then, now = ("\n".join(f"{k}=={v}" for k, v in one.items() if k != self.name) for one in lists)
+        lists = [distributions(str(self._environment(position) / "bin" / "python")) for position in (before, after)]
+        then, now = ("\n".join(f"{k}=={v}" for k, v in versions.items() if k != self.name) for versions in lists)
         return dated.changed(then, now)
 
     def close(self) -> None:
         """Keep the environments, which the next command may need."""
 
     def _environment(self, position: int) -> Path:
-        wanted = dated.requirements(self.name, self.labels[position], self.base.versions, self.listing)
-        return layered(Layer(wanted, (), self.base), self.cache.folder, self.cache.say)
+        requirements = dated.requirements(self.name, self.labels[position], self.base.versions, self.listing)
+        return layered(Layer(requirements, (), self.base), self.cache.folder, self.cache.say)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,21 +133,21 @@ class DateAxis:
     @property
     def labels(self) -> Sequence[str]:
         """The first day of each lock."""
-        return [str(one.day) for one in self.locks]
+        return [str(dated_lock.day) for dated_lock in self.locks]
 
     @property
     def identity(self) -> Mapping[str, Any]:
         """The locks and the Python."""
-        return {"locks": [one.lock for one in self.locks], "python": self.python}
+        return {"locks": [dated_lock.lock for dated_lock in self.locks], "python": self.python}
 
     def arm(self, position: int) -> ArmRequest:
         """Return the arm of a lock."""
         lock = self.locks[position].lock
         return arm_of(dated.locked_environment(lock, self.python, self.cache.folder, self.cache.say))
 
-    def differences(self, before: int, found: int) -> list[str]:
+    def differences(self, before: int, after: int) -> list[str]:
         """Return the packages that changed on that day."""
-        return dated.changed(self.locks[before].lock, self.locks[found].lock)
+        return dated.changed(self.locks[before].lock, self.locks[after].lock)
 
     def close(self) -> None:
         """Keep the environments."""
@@ -170,24 +170,26 @@ class CheckoutAxis:
     @property
     def labels(self) -> Sequence[str]:
         """The commits, with their subjects."""
-        return [one.label for one in self.commits]
+        return [commit.label for commit in self.commits]
 
     @property
     def identity(self) -> Mapping[str, Any]:
         """The checkout, its commits, and the environment."""
-        shas = [one.sha for one in self.commits]
+        shas = [commit.sha for commit in self.commits]
         return {"checkout": str(self.checkout.folder), "commits": shas, "base": dict(self.base.versions)}
 
     def arm(self, position: int) -> ArmRequest:
         """Return the arm of a commit; the user's own modules in the checkout also come from the worktree."""
         tree = self.checkout.worktree(self.commits[position], self.cache.folder)
-        paths = [str(one) for one in (tree / "src", tree) if one.is_dir()]
-        found = arm_of(layered(Layer((), paths, self.base), self.cache.folder, self.cache.say))
-        return ArmRequest(found.python, None, found.versions, worktree=(str(self.checkout.folder), str(tree)))
+        paths = [str(path) for path in (tree / "src", tree) if path.is_dir()]
+        layered_arm = arm_of(layered(Layer((), paths, self.base), self.cache.folder, self.cache.say))
+        return ArmRequest(
+            layered_arm.python, None, layered_arm.versions, worktree=(str(self.checkout.folder), str(tree))
+        )
 
-    def differences(self, before: int, found: int) -> list[str]:
+    def differences(self, before: int, after: int) -> list[str]:
         """Return the command that shows the commits."""
-        return [f"git -C {self.checkout.folder} log -p {self.commits[before].sha[:10]}..{self.commits[found].sha[:10]}"]
+        return [f"git -C {self.checkout.folder} log -p {self.commits[before].sha[:10]}..{self.commits[after].sha[:10]}"]
 
     def close(self) -> None:
         """Remove the worktrees."""
@@ -225,42 +227,43 @@ def plan_values(axis: VersionAxis, process_s: float) -> Mapping[str, Any]:
     return {"subject": axis.subject, "versions": list(axis.labels), "most_steps": steps, "process_s": process_s}
 
 
-def result_lines(found: Bisection, labels: Sequence[str], differences: Sequence[str]) -> list[str]:
+def result_lines(bisection: Bisection, labels: Sequence[str], differences: Sequence[str]) -> list[str]:
     """Return the result: the steps, the verdict, the size, the confidence, and what else differs."""
-    lines = [step_line(number, step, labels) for number, step in enumerate(found.steps, 1)]
-    lines += ["", verdict(found, labels)]
-    if found.outcome is SearchOutcome.FOUND and found.share is not None:
-        lines.append(f"its share of the complete change, {ratio(found.total)}: {percentage(found.share)}")
-    if found.tests:
+    lines = [step_line(number, step, labels) for number, step in enumerate(bisection.steps, 1)]
+    lines += ["", verdict(bisection, labels)]
+    if bisection.outcome is SearchOutcome.FOUND and bisection.share is not None:
+        lines.append(f"its share of the complete change, {ratio(bisection.total)}: {percentage(bisection.share)}")
+    if bisection.tests:
         lines.append(
-            f"confidence: every test of the path is right with at least {percentage(found.confidence)} "
-            f"({found.tests} tests at {percentage(found.level)})"
+            f"confidence: every test of the path is right with at least {percentage(bisection.confidence)} "
+            f"({bisection.tests} tests at {percentage(bisection.level)})"
         )
-    return lines + [f"differs, too: {one}" for one in differences]
+    return lines + [f"differs, too: {difference}" for difference in differences]
 
 
-def verdict(found: Bisection, labels: Sequence[str]) -> str:
+def verdict(bisection: Bisection, labels: Sequence[str]) -> str:
     """Return the result in one sentence."""
-    good, bad = labels[found.last_good], labels[found.first_bad]
-    between = [step for step in found.steps if found.last_good < step.position < found.first_bad]
+    good, bad = labels[bisection.last_good], labels[bisection.first_bad]
+    between = [step for step in bisection.steps if bisection.last_good < step.position < bisection.first_bad]
     reasons = "; ".join(f"{labels[step.position]}: {step.reason or step.side}" for step in between)
-    shown = f"slower than {good}: {found.reason or ratio(found.size or found.total)}"
+    shown = f"slower than {good}: {bisection.reason or ratio(bisection.size or bisection.total)}"
     return {
         SearchOutcome.FOUND: f"found: {bad} is {shown}",
         SearchOutcome.RANGE: f"undecided: the first slow one is after {good}, at the latest {bad}; left out: {reasons}",
         SearchOutcome.NOT_CONFIRMED: f"undecided: the steps lead to {bad}, which is not confirmed to be {shown}",
-        SearchOutcome.NOT_SLOWER: f"--bad: {bad} against {good}: {ratio(found.total)}: {_not_slower(found)}",
-        SearchOutcome.ENDS_UNDECIDED: f"undecided: whether {bad} is {shown} after {blocks_text(found.total)}; {MORE}",
-        SearchOutcome.NOT_MEASURED: f"not measured: {found.reason}",
-    }[found.outcome]
+        SearchOutcome.NOT_SLOWER: f"--bad: {bad} against {good}: {ratio(bisection.total)}: {_not_slower(bisection)}",
+        SearchOutcome.ENDS_UNDECIDED: f"undecided: whether {bad} is {shown} after {blocks_text(bisection.total)}; "
+        f"{MORE}",
+        SearchOutcome.NOT_MEASURED: f"not measured: {bisection.reason}",
+    }[bisection.outcome]
 
 
-def _not_slower(found: Bisection) -> str:
+def _not_slower(bisection: Bisection) -> str:
     """Return in which way the bad end is not slower, so that there is nothing to search."""
-    bounds = found.total.bounds if found.total else None
+    bounds = bisection.total.bounds if bisection.total else None
     if bounds is not None and bounds[1] < 1:
         return "faster: nothing to search; are --good and --bad exchanged?"
-    return f"not slower by --smallest ({found.smallest}): nothing to search"
+    return f"not slower by --smallest ({bisection.smallest}): nothing to search"
 
 
 def blocks_text(estimate: Estimate | None) -> str:
@@ -300,19 +303,23 @@ def _side_of(step: TriedCandidate, labels: Sequence[str]) -> str:
 
 
 def result_values(
-    found: Bisection, axis: VersionAxis, differences: Sequence[str], suspects: Sequence[str]
+    bisection: Bisection, axis: VersionAxis, differences: Sequence[str], suspects: Sequence[str]
 ) -> Mapping[str, Any]:
     """Return the result as JSON values."""
     labels = axis.labels
-    steps = [{**to_json(step), "version": labels[step.position]} for step in found.steps]
-    names = {"last_good": labels[found.last_good], "first_bad": labels[found.first_bad], "versions": list(labels)}
-    derived = {"confidence": found.confidence if found.tests else None, "share": found.share}
+    steps = [{**to_json(step), "version": labels[step.position]} for step in bisection.steps]
+    names = {
+        "last_good": labels[bisection.last_good],
+        "first_bad": labels[bisection.first_bad],
+        "versions": list(labels),
+    }
+    derived = {"confidence": bisection.confidence if bisection.tests else None, "share": bisection.share}
     lists = {"differences": list(differences), "suspects": list(suspects), "steps": steps}
-    return {"subject": axis.subject, **to_json(found), **names, **derived, **lists}
+    return {"subject": axis.subject, **to_json(bisection), **names, **derived, **lists}
 
 
-def ratio(found: Estimate | None) -> str:
+def ratio(estimate: Estimate | None) -> str:
     """Return a ratio as a slowdown with its interval: a percentage, or a factor from 2 on."""
-    if found is None:
+    if estimate is None:
         return "no ratio"
-    return bracketed(found) if found.centre >= 2 else change_text(found)
+    return bracketed(estimate) if estimate.centre >= 2 else change_text(estimate)

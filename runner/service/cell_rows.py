@@ -99,7 +99,9 @@ class Comparison:
 
 
 NESTED = {"settings": "", "params": PARAMS, "statistics": ""}  # fields whose values are columns, with their prefix
-TAKEN = frozenset({*(one.name for one in fields(Cell)), *SETTINGS})  # no column of a metric that a command has named
+TAKEN = frozenset(
+    {*(field.name for field in fields(Cell)), *SETTINGS}
+)  # no column of a metric that a command has named
 
 
 def cells_of(table: ResultTable) -> list[Cell]:
@@ -164,15 +166,15 @@ def _comparison(work: WorkView) -> Comparison:
         lowest=row.lowest,
         ratios=tuple(
             Ratio(
-                one.backend,
+                ratio.backend,
                 row.lowest,
-                one.estimate.centre,
-                one.estimate.low,
-                one.estimate.high,
-                one.p_value,
-                one.smallest_difference,
+                ratio.estimate.centre,
+                ratio.estimate.low,
+                ratio.estimate.high,
+                ratio.p_value,
+                ratio.smallest_difference,
             )
-            for one in row.ratios
+            for ratio in row.ratios
             if row.lowest is not None
         ),
         verdict=row.verdict,
@@ -214,10 +216,10 @@ def _text(value: Any) -> str:
 
 def _flat(cell: Cell) -> dict[str, Any]:
     row: dict[str, Any] = {}
-    for one in fields(cell):
-        value = getattr(cell, one.name)
-        if one.name in NESTED:
-            row |= {_column(one.name, name): item for name, item in value.items()}
+    for field in fields(cell):
+        value = getattr(cell, field.name)
+        if field.name in NESTED:
+            row |= {_column(field.name, name): item for name, item in value.items()}
         else:
-            row[one.name] = "; ".join(value) if isinstance(value, tuple) else value
+            row[field.name] = "; ".join(value) if isinstance(value, tuple) else value
     return row

@@ -29,32 +29,41 @@ HELP = "a cell id or its beginning, or a workload, as in mnist_mlp or jax:mnist_
 LIMIT_FACTOR = 3.0  # of the longest process of a stored cell: its time limit, if that is above the default
 
 
-def matching(text: str, there: Mapping[str, Settings]) -> list[str]:
-    """Return the ids of the cells that a text names; `there` are the settings by id."""
-    return sorted(cell for cell, settings in there.items() if cell.startswith(text) or text in _names(settings))
+def matching(text: str, settings_by_cell: Mapping[str, Settings]) -> list[str]:
+    """Return the ids of the cells that a text names; `settings_by_cell` are the settings by id."""
+    return sorted(
+        cell for cell, settings in settings_by_cell.items() if cell.startswith(text) or text in _names(settings)
+    )
 
 
-def one_of(text: str, there: Mapping[str, Settings], where: str) -> str:
+def one_of(text: str, settings_by_cell: Mapping[str, Settings], place_text: str) -> str:
     """Return the id of the cell that a text names. Raises `UsageError` if there is no such cell or more than one."""
-    found = matching(text, there)
-    if not found:
-        refuse_cell(text, there, where)
-    if len(found) > 1:
-        ask(text, found, there)
-    return found[0]
+    cell_ids = matching(text, settings_by_cell)
+    if not cell_ids:
+        refuse_cell(text, settings_by_cell, place_text)
+    if len(cell_ids) > 1:
+        ask(text, cell_ids, settings_by_cell)
+    return cell_ids[0]
 
 
-def ask(text: str, found: Sequence[str], there: Mapping[str, Settings]) -> None:
+def ask(text: str, cell_ids: Sequence[str], settings_by_cell: Mapping[str, Settings]) -> None:
     """Raise `UsageError` for a text that names several cells."""
-    lines = [f"  {cell}  {there[cell].backend:<10}  {settings_text(there[cell])}" for cell in found]
-    raise UsageError("\n".join([f"CELL: {text!r} names {len(found)} cells; name one by its id:", *lines]))
+    lines = [
+        f"  {cell}  {settings_by_cell[cell].backend:<10}  {settings_text(settings_by_cell[cell])}" for cell in cell_ids
+    ]
+    raise UsageError("\n".join([f"CELL: {text!r} names {len(cell_ids)} cells; name one by its id:", *lines]))
 
 
-def refuse_cell(text: str, there: Mapping[str, Settings], where: str, unread: Sequence[str] = ()) -> NoReturn:
+def refuse_cell(
+    text: str, settings_by_cell: Mapping[str, Settings], place_text: str, unread: Sequence[str] = ()
+) -> NoReturn:
     """Raise `UsageError` for a text that names no cell; `unread` are lines about files that may have it."""
-    names = sorted({f"{settings.backend}:{settings.workload}" for settings in there.values()})
-    known = {name for settings in there.values() for name in _names(settings)}
-    message = f"CELL: no cell of {where} is named {text!r}{near(text, sorted(known))}; there are {', '.join(names)}"
+    names = sorted({f"{settings.backend}:{settings.workload}" for settings in settings_by_cell.values()})
+    known_names = {name for settings in settings_by_cell.values() for name in _names(settings)}
+    message = (
+        f"CELL: no cell of {place_text} is named {text!r}{near(text, sorted(known_names))}; there are "
+        f"{', '.join(names)}"
+    )
     raise UsageError("\n".join([message, *unread]))
 
 
@@ -68,12 +77,12 @@ def chosen_cell(request: RunRequest, name: str, unlike_tasks: str) -> Cell:
 
     Raises `UsageError`, for an external command with `unlike_tasks`: why it cannot be one.
     """
-    there = named_cells(request, name)
+    cell_by_id = named_cells(request, name)
     matrix = request.choice.matrix
-    if not there:
+    if not cell_by_id:
         raise UsageError(f"CELL: there is no {matrix} and {without_run([request.results], 'name a --matrix')}")
-    settings = {cell_id: cell.settings for cell_id, cell in there.items()}
-    chosen = there[one_of(name, settings, searched(matrix))]
+    settings = {cell_id: cell.settings for cell_id, cell in cell_by_id.items()}
+    chosen = cell_by_id[one_of(name, settings, searched(matrix))]
     if chosen.task is not None:
         raise UsageError(f"CELL: {name!r} is an external command{unlike_tasks}")
     refuse([chosen])
@@ -82,20 +91,24 @@ def chosen_cell(request: RunRequest, name: str, unlike_tasks: str) -> Cell:
 
 def named_cells(request: RunRequest, name: str) -> dict[str, Cell]:
     """Return the cells of the matrix or, if it has no such cell, of the stored runs, the newest first, by id."""
-    found = {cell.cell_id: cell for cell in request.choice.load(largest=True)[1]} if request.choice.has_matrix else {}
-    if matching(name, {one: cell.settings for one, cell in found.items()}):
-        return found
+    cell_by_id = (
+        {cell.cell_id: cell for cell in request.choice.load(largest=True)[1]} if request.choice.has_matrix else {}
+    )
+    if matching(name, {key: cell.settings for key, cell in cell_by_id.items()}):
+        return cell_by_id
     service = request.choice.service
     for run in reversed(Results(request.results).runs()):
         records = [record for record in run.load()[0] if not record.settings.workload.startswith(PREFIX)]
-        there: dict[str, list[Record]] = {}
+        records_by_cell: dict[str, list[Record]] = {}
         for record in records:
             if not service or service.runs(record.settings):
-                there.setdefault(cell_id(record.settings), []).append(record)
-        found |= {one: stored_cell(own) for one, own in there.items() if one not in found}
-        if matching(name, {one: own[0].settings for one, own in there.items()}):
-            return found
-    return found
+                records_by_cell.setdefault(cell_id(record.settings), []).append(record)
+        cell_by_id |= {
+            key: stored_cell(cell_records) for key, cell_records in records_by_cell.items() if key not in cell_by_id
+        }
+        if matching(name, {key: cell_records[0].settings for key, cell_records in records_by_cell.items()}):
+            return cell_by_id
+    return cell_by_id
 
 
 def searched(matrix: Path) -> str:
@@ -121,14 +134,14 @@ def run_with_cell(runs: Sequence[Run], name: str) -> tuple[Run, list[UnreadFile]
 
     Raises `UsageError`.
     """
-    seen: dict[str, Settings] = {}
+    seen_settings: dict[str, Settings] = {}
     unread: list[UnreadFile] = []
     for run in runs:
         records, problems = run.load()
         settings = {record.cell_id: record.settings for record in records}
         if matching(name, settings):
             return run, unread
-        seen = settings | seen
+        seen_settings = settings | seen_settings
         unread += [unread_file(run.folder.parent, problem) for problem in problems]
-    where = f"run {runs[0].run_id}" if len(runs) == 1 else f"the {len(runs)} runs of {runs[0].folder.parent}"
-    return refuse_cell(name, seen, where, unread_lines(unread))
+    place_text = f"run {runs[0].run_id}" if len(runs) == 1 else f"the {len(runs)} runs of {runs[0].folder.parent}"
+    return refuse_cell(name, seen_settings, place_text, unread_lines(unread))

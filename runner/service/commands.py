@@ -39,8 +39,8 @@ def alternating(about: Mapping[str, object], device: str, *, service: bool) -> s
     flags = _flags(about)
     if flags is None:
         return None
-    own = ["--set", f"device={device}"] if service and device != "cpu" else []
-    return shlex.join(["runner", *_with_matrix(about, flags), *own, "--executor", "docker"])
+    device_options = ["--set", f"device={device}"] if service and device != "cpu" else []
+    return shlex.join(["runner", *_with_matrix(about, flags), *device_options, "--executor", "docker"])
 
 
 def measuring_again(about: Mapping[str, object]) -> str | None:

@@ -67,19 +67,19 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
     across = None
     if session is None or session != new.about().get("session"):
         across = _across(sides.request.results, base, new, {record.cell_id for record in new_records})
-    found = versus(base_records, new_records, replace(rule, looks=looks_of(base.about())), across)
+    compared = versus(base_records, new_records, replace(rule, looks=looks_of(base.about())), across)
     notes = stored.notes(BASE, base, base_records, base_problems) + stored.notes(NEW, new, new_records, new_problems)
     incomplete = bool(base_problems or new_problems)
-    return replace(found, runs=(base.run_id, new.run_id), notes=tuple(notes), incomplete=incomplete)
+    return replace(compared, runs=(base.run_id, new.run_id), notes=tuple(notes), incomplete=incomplete)
 
 
 def rule_of(threshold: float, also: str = "") -> Rule:
     """Return the rule of a gate that also fails on the kinds in `also`, separated by commas. Raises `UsageError`."""
-    given = [name.strip() for name in also.split(",")] if also else []
-    for name in given:
+    names = [name.strip() for name in also.split(",")] if also else []
+    for name in names:
         if name not in ALSO:
             raise UsageError(f"--also: must be some of {', '.join(ALSO)}, separated by commas, got {name!r}")
-    kinds = [ALSO[name] for name in dict.fromkeys(given)]
+    kinds = [ALSO[name] for name in dict.fromkeys(names)]
     return sharing(Rule(threshold=threshold), kinds, sum(kind in TESTED for kind in kinds))
 
 
@@ -103,10 +103,10 @@ def stored_run(sides: Sides, name: str) -> Run:
             return Run(folder.resolve())
         if (newest := Results(folder).latest()) is not None:
             return newest
-    there = [run.run_id for run in Results(results).runs()]
+    run_ids = [run.run_id for run in Results(results).runs()]
     raise UsageError(
         f"{sides.command}: {name!r} is neither a run's folder, nor a results folder with a run in it, nor a run's id"
-        f"{near(name, there)}; {f'in {results} {newest_runs(there)}' if there else without_run([results])}"
+        f"{near(name, run_ids)}; {f'in {results} {newest_runs(run_ids)}' if run_ids else without_run([results])}"
     )
 
 

@@ -64,8 +64,8 @@ class CellSide:
     @property
     def problem(self) -> str:
         """Why there is no trace."""
-        found = next((record for record in self.records if record.trace), self.records[0])
-        return (found.trace.problem if found.trace else found.reason) or "it was not traced"
+        record = next((record for record in self.records if record.trace), self.records[0])
+        return (record.trace.problem if record.trace else record.reason) or "it was not traced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,67 +88,74 @@ class ExplainRequest:
         return self.sides.request.new
 
 
-def sides_of(wanted: ExplainRequest) -> tuple[CellSide, CellSide]:
+def sides_of(explain_request: ExplainRequest) -> tuple[CellSide, CellSide]:
     """Return both sides, measured if necessary. Raises `UsageError`."""
-    sides = wanted.sides
+    sides = explain_request.sides
     if sides.base_env or sides.new_env or sides.fault:
-        return _environments(wanted)
+        return _environments(explain_request)
     if not (sides.base and sides.new):
         raise UsageError("explain: name two runs or two cells (BASE NEW), or environments (--base-env, --new-env)")
-    if (runs := _runs(wanted)) is not None:
-        return _of_runs(wanted, *runs)
-    return _of_cells(wanted)
+    if (runs := _runs(explain_request)) is not None:
+        return _of_runs(explain_request, *runs)
+    return _of_cells(explain_request)
 
 
-def _environments(wanted: ExplainRequest) -> tuple[CellSide, CellSide]:
-    sides, name = wanted.sides, wanted.cell
+def _environments(explain_request: ExplainRequest) -> tuple[CellSide, CellSide]:
+    sides, name = explain_request.sides, explain_request.cell
     if sides.base or name is None:
         raise UsageError(f"explain: name the cell of two environments with --cell, got {sides.base or 'none'}")
-    if wanted.stored:
+    if explain_request.stored:
         raise UsageError("--stored: two environments are measured; name two stored runs instead")
     environments = environments_of(sides)
-    cell = _traced(wanted, _cell(wanted, name))
-    return _session(wanted, {BASE: cell, NEW: cell}, arms_of(sides, environments, [cell]))
+    cell = _traced(explain_request, _cell(explain_request, name))
+    return _session(explain_request, {BASE: cell, NEW: cell}, arms_of(sides, environments, [cell]))
 
 
-def _runs(wanted: ExplainRequest) -> tuple[Run, Run] | None:
+def _runs(explain_request: ExplainRequest) -> tuple[Run, Run] | None:
     """Return the runs that BASE and NEW name; None if neither names one. Raises `UsageError`."""
-    found: list[Run] = []
+    runs: list[Run] = []
     problems = []
-    for name in (wanted.sides.base, wanted.sides.new):
+    for name in (explain_request.sides.base, explain_request.sides.new):
         try:
-            found.append(stored_run(wanted.sides, str(name)))
+            runs.append(stored_run(explain_request.sides, str(name)))
         except UsageError as error:
             problems.append(error)
     if len(problems) == 1:
         raise problems[0]
-    return (found[0], found[1]) if found else None
+    return (runs[0], runs[1]) if runs else None
 
 
-def _of_runs(wanted: ExplainRequest, base: Run, new: Run) -> tuple[CellSide, CellSide]:
+def _of_runs(explain_request: ExplainRequest, base: Run, new: Run) -> tuple[CellSide, CellSide]:
     if base.folder.resolve() == new.folder.resolve():
         raise UsageError(f"explain: BASE and NEW are the same run, {base.folder}; name two of its cells instead")
-    name = wanted.cell or _only_common(base, new)
-    sides = _side_named(base, name, wanted.sides.display), _side_named(new, name, wanted.sides.display)
-    if (all(side.traced for side in sides) and not wanted.anew) or any(side.is_task for side in sides):
+    name = explain_request.cell or _only_common(base, new)
+    sides = (
+        _side_named(base, name, explain_request.sides.display),
+        _side_named(new, name, explain_request.sides.display),
+    )
+    if (all(side.traced for side in sides) and not explain_request.anew) or any(side.is_task for side in sides):
         return sides
-    if wanted.stored:
+    if explain_request.stored:
         raise UsageError(f"--stored: {_untraced(sides)}; leave out --stored to measure and trace both sides again")
-    return _rebuilt(wanted, *sides)
+    return _rebuilt(explain_request, *sides)
 
 
 def _only_common(base: Run, new: Run) -> str:
     """Return the id of the only cell that both runs have. Raises `UsageError`."""
-    there = [{record.cell_id: record.settings for record in run.load()[0]} for run in (base, new)]
-    common = sorted(there[0].keys() & there[1].keys())
+    settings_of_runs = [{record.cell_id: record.settings for record in run.load()[0]} for run in (base, new)]
+    common = sorted(settings_of_runs[0].keys() & settings_of_runs[1].keys())
     if len(common) == 1:
         return common[0]
-    lines = [f"  {one}  {there[0][one].backend:<10}  {settings_text(there[0][one])}" for one in common[:MOST_NAMED]]
+    lines = [
+        f"  {common_cell}  {settings_of_runs[0][common_cell].backend:<10}  "
+        f"{settings_text(settings_of_runs[0][common_cell])}"
+        for common_cell in common[:MOST_NAMED]
+    ]
     lines += [f"  ... and {len(common) - MOST_NAMED} more"] if len(common) > MOST_NAMED else []
     raise UsageError("\n".join(["--cell: must name a cell of both runs; common to them are:", *(lines or ["  none"])]))
 
 
-def _rebuilt(wanted: ExplainRequest, base: CellSide, new: CellSide) -> tuple[CellSide, CellSide]:
+def _rebuilt(explain_request: ExplainRequest, base: CellSide, new: CellSide) -> tuple[CellSide, CellSide]:
     """Measure both sides again, each with the versions of its records."""
     then, now = base.records[0], new.records[0]
     same_versions = installable(then.versions) == installable(now.versions)
@@ -157,66 +164,74 @@ def _rebuilt(wanted: ExplainRequest, base: CellSide, new: CellSide) -> tuple[Cel
             f"explain: {_untraced((base, new))}, and both runs have the same cell and versions: measured again "
             "they would be equal; trace the next runs with trace: {} in the matrix"
         )
-    cells_of = {name: _traced(wanted, stored_cell(side.records)) for name, side in ((BASE, base), (NEW, new))}
+    cells_of = {name: _traced(explain_request, stored_cell(side.records)) for name, side in ((BASE, base), (NEW, new))}
     if same_versions:
-        request = wanted.sides.request
-        arm = rebuilt_arm(then.versions, request, cells_of[BASE], wanted.sides.display)
-        return _session(wanted, _together(cells_of), {"": arm})
+        request = explain_request.sides.request
+        arm = rebuilt_arm(then.versions, request, cells_of[BASE], explain_request.sides.display)
+        return _session(explain_request, _together(cells_of), {"": arm})
     if then.cell_id != now.cell_id:
         raise UsageError(
             f"explain: {_untraced((base, new))}; they are different cells with different versions, which no session "
             "can measure: trace each in its environment with runner trace CELL --new"
         )
     arms = {
-        name: rebuilt_arm(record.versions, wanted.sides.request, cells_of[name], wanted.sides.display)
+        name: rebuilt_arm(record.versions, explain_request.sides.request, cells_of[name], explain_request.sides.display)
         for name, record in ((BASE, then), (NEW, now))
     }
-    return _session(wanted, cells_of, arms)
+    return _session(explain_request, cells_of, arms)
 
 
-def _of_cells(wanted: ExplainRequest) -> tuple[CellSide, CellSide]:
-    if wanted.cell is not None:
-        sides, place = wanted.sides, wanted.sides.request.results
+def _of_cells(explain_request: ExplainRequest) -> tuple[CellSide, CellSide]:
+    if explain_request.cell is not None:
+        sides, place = explain_request.sides, explain_request.sides.request.results
         raise UsageError(
             f"--cell: names the cell of two runs, but neither {sides.base!r} nor {sides.new!r} is a run of {place}; "
             "leave it out if BASE and NEW are cells"
         )
-    if not wanted.anew and (found := _in_a_run(wanted)) is not None:
-        return found
-    if wanted.stored:
+    if not explain_request.anew and (stored_sides := _in_a_run(explain_request)) is not None:
+        return stored_sides
+    if explain_request.stored:
         raise UsageError("--stored: no stored run has traces of both cells; without --stored they are traced now")
-    named = {BASE: _cell(wanted, str(wanted.sides.base)), NEW: _cell(wanted, str(wanted.sides.new))}
+    named = {
+        BASE: _cell(explain_request, str(explain_request.sides.base)),
+        NEW: _cell(explain_request, str(explain_request.sides.new)),
+    }
     _check_different(*(cell.cell_id for cell in named.values()))
-    return _session(wanted, _together({name: _traced(wanted, cell) for name, cell in named.items()}), {})
+    return _session(
+        explain_request, _together({name: _traced(explain_request, cell) for name, cell in named.items()}), {}
+    )
 
 
-def _in_a_run(wanted: ExplainRequest) -> tuple[CellSide, CellSide] | None:
+def _in_a_run(explain_request: ExplainRequest) -> tuple[CellSide, CellSide] | None:
     """Return the cells of the newest run, or of the named one, that has traces of both; None without one."""
-    results, names = wanted.sides.request.results, (str(wanted.sides.base), str(wanted.sides.new))
-    runs = [chosen_run(results, wanted.run)] if wanted.run else reversed(Results(results).runs())
+    results, names = (
+        explain_request.sides.request.results,
+        (str(explain_request.sides.base), str(explain_request.sides.new)),
+    )
+    runs = [chosen_run(results, explain_request.run)] if explain_request.run else reversed(Results(results).runs())
     exit_code = 0
     for run in runs:
         records, problems = run.load()
-        there = {record.cell_id: record.settings for record in records}
-        exit_code |= passed_over(run, problems, wanted.sides.display)
-        if wanted.run or all(cells.matching(name, there) for name in names):
-            base, new = (_cell_side(run, cells.one_of(name, there, f"run {run.run_id}")) for name in names)
+        settings_by_cell = {record.cell_id: record.settings for record in records}
+        exit_code |= passed_over(run, problems, explain_request.sides.display)
+        if explain_request.run or all(cells.matching(name, settings_by_cell) for name in names):
+            base, new = (_cell_side(run, cells.one_of(name, settings_by_cell, f"run {run.run_id}")) for name in names)
             _check_different(base.records[0].cell_id, new.records[0].cell_id)
             if all(side.traced or side.is_task for side in (base, new)):
                 return replace(base, exit_code=exit_code), new
     return None
 
 
-def _cell(wanted: ExplainRequest, name: str) -> Cell:
+def _cell(explain_request: ExplainRequest, name: str) -> Cell:
     """Return the named cell, of the matrix if it is there, else of a stored run. Raises `UsageError`."""
-    return chosen_cell(wanted.sides.request, name, ", which has no trace; compare two runs of it instead")
+    return chosen_cell(explain_request.sides.request, name, ", which has no trace; compare two runs of it instead")
 
 
 def _side_named(run: Run, name: str, display: Display) -> CellSide:
     """Return the cell of a run that a text names. Raises `UsageError`."""
     records, problems = run.load()
-    there: dict[str, Settings] = {record.cell_id: record.settings for record in records}
-    side = _cell_side(run, cells.one_of(name, there, f"run {run.run_id}"))
+    settings_by_cell: dict[str, Settings] = {record.cell_id: record.settings for record in records}
+    side = _cell_side(run, cells.one_of(name, settings_by_cell, f"run {run.run_id}"))
     return replace(side, exit_code=passed_over(run, problems, display))
 
 
@@ -225,12 +240,12 @@ def _cell_side(run: Run, cell: str) -> CellSide:
     return CellSide(run, records, next(stored_traces(run, records), None))
 
 
-def _traced(wanted: ExplainRequest, cell: Cell) -> Cell:
+def _traced(explain_request: ExplainRequest, cell: Cell) -> Cell:
     """Return a cell that is measured in several processes, of which the first is traced. Raises `UsageError`."""
     if problem := untraceable(cell.settings.implementation):
         raise UsageError(f"explain: {cell.settings.backend} {settings_text(cell.settings)}: {problem}")
-    trace = Trace(steps=wanted.steps)
-    return replace(cell, repeats=wanted.repeats, precision_target=None, trace=trace)
+    trace = Trace(steps=explain_request.steps)
+    return replace(cell, repeats=explain_request.repeats, precision_target=None, trace=trace)
 
 
 def _together(named: Mapping[str, Cell]) -> dict[str, Cell]:
@@ -240,13 +255,13 @@ def _together(named: Mapping[str, Cell]) -> dict[str, Cell]:
 
 
 def _session(
-    wanted: ExplainRequest, named: Mapping[str, Cell], arms: Mapping[str, ArmRequest]
+    explain_request: ExplainRequest, named: Mapping[str, Cell], arms: Mapping[str, ArmRequest]
 ) -> tuple[CellSide, CellSide]:
     """Measure both sides in one session, and trace their first processes."""
-    request = wanted.sides.request
+    request = explain_request.sides.request
     unique = list({cell.cell_id: cell for cell in named.values()}.values())
     about = origin("runner explain", {name: cell.settings for name, cell in named.items()})
-    session = measured(request, Experiment(unique, about, arms), wanted.sides.display)
+    session = measured(request, Experiment(unique, about, arms), explain_request.sides.display)
     for run in session.runs.values():
         write_report(run)
     runs = {name: session.runs[name if name in session.runs else ""] for name in (BASE, NEW)}
@@ -303,29 +318,31 @@ def _side(side: CellSide) -> Side:
 
 def ratio_of_sides(results: Path, base: CellSide, new: CellSide) -> Estimate:
     """Return new / base of the figure: paired by block in one session, else with the spread between sessions."""
-    about, other = base.run.about(), new.run.about()
+    about, new_about = base.run.about(), new.run.about()
     session = about.get("session", base.run.run_id)
-    if session == other.get("session", new.run.run_id):
+    if session == new_about.get("session", new.run.run_id):
         (before,), (after,) = (summaries(side.records).values() for side in (base, new))
         if logs := log_ratios(after, before):
             return ratio_of("new", {"": list(logs.values())}, looks_of(about)).estimate
     roots = {folder.resolve() for folder in (results, base.run.folder.parent, new.run.folder.parent)}
     runs = {base.run.run_id, new.run.run_id}
     cells_of = {side.records[0].cell_id for side in (base, new)}
-    found = across_stored(sorted(roots), runs, cells_of)(_measured(base), _measured(new))
-    assert found is not None  # both sides have measured records
-    return found.estimate
+    session_ratio = across_stored(sorted(roots), runs, cells_of)(_measured(base), _measured(new))
+    assert session_ratio is not None  # both sides have measured records
+    return session_ratio.estimate
 
 
 def _caveats(base: CellSide, new: CellSide, ratio: Estimate) -> list[str]:
-    found = []
+    caveats = []
     if ratio.bounds is None:
         advice = f"measure both sides in one session with at least {MIN_BLOCKS} repeats (--new)"
-        found.append(f"the ratio has no interval, so that the change may be noise; {advice}")
+        caveats.append(f"the ratio has no interval, so that the change may be noise; {advice}")
     for name, side in (("base", base), ("new", new)):
         times_s = [time_s for record in _measured(side) if (time_s := record.times.step_time_s)]
         own_s = side.traced[0].times.step_time_s if side.traced else None
         mean_s = statistics.geometric_mean(times_s) if times_s else None
         if own_s and mean_s and abs(own_s / mean_s - 1) > max(LEAST_ATYPICAL, abs(ratio.centre - 1) / 2):
-            found.append(f"the traced process of {name} is not typical: {own_s / mean_s:.2f} times the mean step time")
-    return found
+            caveats.append(
+                f"the traced process of {name} is not typical: {own_s / mean_s:.2f} times the mean step time"
+            )
+    return caveats

@@ -76,20 +76,20 @@ class FcFlags:
     num_classes: int | None
 
 
-def check_values(given: Mapping[str, Any]) -> None:
+def check_values(values: Mapping[str, Any]) -> None:
     """Raise `UsageError` for a value that is not allowed."""
     rules = {**DEFAULTS, **catalog.load().workloads[WORKLOAD].params}
-    for key, value in given.items():
+    for key, value in values.items():
         if problem := rules[key].problem(value):
             words = [choice for choice in rules[key].choices if isinstance(choice, str)]
             hint = near(value, words) if isinstance(value, str) else ""
             raise UsageError(f"--{FLAGS.get(key, key)}: {problem}{hint}")
 
 
-def check_task(given: Mapping[str, Any]) -> None:
+def check_task(values: Mapping[str, Any]) -> None:
     """Raise `UsageError` for parameters that do not go together."""
-    known = {field.name for field in fields(FcProblem)}
-    if problems := problems_of(FcProblem(**{key: value for key, value in given.items() if key in known})):
+    field_names = {field.name for field in fields(FcProblem)}
+    if problems := problems_of(FcProblem(**{key: value for key, value in values.items() if key in field_names})):
         raise UsageError("\n".join(as_flags(problems)))
 
 
@@ -97,9 +97,9 @@ def check_original(flags: FcFlags) -> None:
     """Raise `UsageError` if the flags of the original contradict the others."""
     device, workers = flags.task.get("device", "cpu"), max(flags.task.get("workers", [1]))
     mode = flags.task["mode"]
-    if flags.gpu_aggr not in (None, own := gpu_aggr(mode, workers, device)):
+    if flags.gpu_aggr not in (None, expected := gpu_aggr(mode, workers, device)):
         raise UsageError(
-            f"--gpu-aggr: must be {own} for {mode} with {workers} workers on {device}, got {flags.gpu_aggr}; each "
+            f"--gpu-aggr: must be {expected} for {mode} with {workers} workers on {device}, got {flags.gpu_aggr}; each "
             "worker keeps its weights on its own device, which --device chooses"
         )
     if flags.num_classes not in (None, 1):
@@ -130,10 +130,10 @@ def refuse_too_large(tasks: Iterable[FcProblem]) -> None:
 
 def all_traces_left(store: Run, latest: Sequence[Record], display: Display) -> bool:
     """Write each cell's trace to the working folder, as the original did; return whether every cell has one."""
-    left = write_uncompressed(store, latest, Path(FULL_TRACE))
-    for path in left:
+    trace_files = write_uncompressed(store, latest, Path(FULL_TRACE))
+    for path in trace_files:
         display.say(f"trace: {path}")
-    return len(left) == len({record.cell_id for record in latest})
+    return len(trace_files) == len({record.cell_id for record in latest})
 
 
 def _cells_of(flags: FcFlags) -> tuple[str, list[Cell]]:
@@ -161,9 +161,9 @@ def measured_modes(request: RunRequest, flags: FcFlags, display: Display) -> Fin
     return finished(measured(request, experiment, display))
 
 
-def figures_of(found: Findings) -> dict[str, FcFigure]:
+def figures_of(run_findings: Findings) -> dict[str, FcFigure]:
     """Return the figures of the FC cells of a run, by cell_id."""
-    return {figure.cell_id: figure for figure in found.table.parallel}
+    return {figure.cell_id: figure for figure in run_findings.table.parallel}
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +210,16 @@ def _missing_gpu(device: str, seams: Seams) -> str | None:
     if device != "gpu" or (seams.probe and not seams.preflight):
         return None
     facts = (seams.preflight and seams.preflight.gpus) or read_gpus(())
-    return next((str(one) for one in gpu_problems(facts, (), None) if one.status is not None), None)
+    return next((str(problem) for problem in gpu_problems(facts, (), None) if problem.status is not None), None)
 
 
-def proof_request(given: Mapping[str, Any]) -> ProofRequest:
+def proof_request(values: Mapping[str, Any]) -> ProofRequest:
     """Return the modes, workers and precisions to prove, and the parameters that are fixed in all tasks.
 
-    `given` are the given parameters of a task, by the names of a matrix file. Raises `UsageError` if there is nothing
+    `values` are the given parameters of a task, by the names of a matrix file. Raises `UsageError` if there is nothing
     to prove.
     """
-    device, mode, precision = given.get("device", "cpu"), given.get("mode"), given.get("precision")
+    device, mode, precision = values.get("device", "cpu"), values.get("mode"), values.get("precision")
     if device not in ("cpu", "gpu"):
         raise UsageError(f"--device: must be cpu or gpu with --prove, got {device!r}")
     if mode is not None and mode not in MODES:
@@ -228,10 +228,10 @@ def proof_request(given: Mapping[str, Any]) -> ProofRequest:
         raise UsageError(f"--mode: {mode} is Keras's own path, which `runner parity fc` compares")
     if precision not in (None, *PRECISIONS):
         raise UsageError(f"--dtype: must be {' or '.join(PRECISIONS)} with --prove, got {precision}")
-    given_workers = given.get("workers")
+    given_workers = values.get("workers")
     for workers in given_workers or [1]:
-        check_values({**given, "workers": workers})
-    fixed = {key: value for key, value in given.items() if key in FIXED}
+        check_values({**values, "workers": workers})
+    fixed = {key: value for key, value in values.items() if key in FIXED}
     request = ProofRequest(
         modes=[mode] if mode else _modes_with(fixed),
         workers=list(dict.fromkeys(given_workers or workers_on(device, count_gpus(device)))),
@@ -261,19 +261,19 @@ def _proved_backends(named: Sequence[str], tasks: Sequence[FcProblem]) -> list[s
 
 def export_csv(store: Run, backends: Sequence[str], path: Path) -> str:
     """Write a stored sweep of one backend as CSV, and return its backend. Raises `UsageError`."""
-    found = figures_of(findings_of(store)).values()
-    there = backends_of(found)
-    if not there:
+    figures = figures_of(findings_of(store)).values()
+    available = backends_of(figures)
+    if not available:
         raise UsageError(
             f"--export-csv: {store.run_id} contains no measured cell of the sweep; measure one with: "
             "runner --matrix matrices/fc-sweep.yaml"
         )
-    chosen = backends or there
-    if len(chosen) != 1 or chosen[0] not in there:
+    chosen = backends or available
+    if len(chosen) != 1 or chosen[0] not in available:
         got = f", got {' '.join(backends)}" if backends else ""
-        raise UsageError(f"--backend: must name one of {', '.join(there)} for --export-csv{got}")
+        raise UsageError(f"--backend: must name one of {', '.join(available)} for --export-csv{got}")
     try:
-        path.write_text(as_csv(found, chosen[0]), encoding="ascii")
+        path.write_text(as_csv(figures, chosen[0]), encoding="ascii")
     except OSError as error:
         raise UsageError(f"--export-csv: {path} cannot be written: {error.strerror}") from error
     return chosen[0]

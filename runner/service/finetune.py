@@ -30,20 +30,20 @@ def params_of_workload() -> Mapping[str, ValueRule]:
     return catalog.load().workloads[WORKLOAD].params
 
 
-def found_data_set(given: str, folders: DataFolders) -> str:
+def found_data_set(path_text: str, folders: DataFolders) -> str:
     """Return the path of a data set as a cell on this machine finds it. Raises `UsageError` if there is none."""
-    path = Path(given).expanduser()
-    found = folders.found(given)
-    if found is None:
+    path = Path(path_text).expanduser()
+    data_set = folders.found(path_text)
+    if data_set is None:
         places = [Path(folder) / path for folder in (folders.dataset_dir, *folders.import_roots) if folder]
         looked = " or ".join(dict.fromkeys(map(str, places)))
         raise UsageError(
             f"--dataset-path: must be a folder of images or record files, but there is no {looked}; write one with: "
-            f"runner make-images --output-path {given}"
+            f"runner make-images --output-path {path_text}"
         )
     if not path.is_absolute() and ".." not in path.parts:
-        return given
-    if len(resolved := str(found.resolve())) > MAX_TEXT:
+        return path_text
+    if len(resolved := str(data_set.resolve())) > MAX_TEXT:
         raise UsageError(f"--dataset-path: must have at most {MAX_TEXT} characters, got {len(resolved)}: {resolved}")
     return resolved
 

@@ -35,27 +35,29 @@ class RequestedChecks:
     results: Path
 
 
-def checked(wanted: RequestedChecks, probe: Probe, show: Show) -> tuple[Report, bool]:
+def checked(requested: RequestedChecks, probe: Probe, show: Show) -> tuple[Report, bool]:
     """Run the checks, which `show` their progress; return whether a signal ended them."""
-    backends, device, only, results = wanted.backends, wanted.device, wanted.only, wanted.results
+    backends, device, only, results = requested.backends, requested.device, requested.only, requested.results
     count_gpus(device)  # refuses an invalid CUDA_VISIBLE_DEVICES before the driver is queried
     _refuse_without_device(backends, device)
     about = {"date": f"{utc_now():%Y-%m-%d %H:%M} UTC", **_about(device, backends)}
     results.mkdir(parents=True, exist_ok=True)
-    done: list[Done] = []
+    done_steps: list[Done] = []
     interrupted = False
     try:
         # In the results folder, because a container's /tmp is small and no library can be loaded from it.
         with interruptible(), tempfile.TemporaryDirectory(prefix=".first-hour-", dir=results) as folder:
             for backend in backends:
-                own = Path(folder).resolve() / backend
-                steps = _steps(probe, backend, device, own)
-                run_all((step for step in steps if not only or any(text in step.name for text in only)), done, show)
+                backend_folder = Path(folder).resolve() / backend
+                steps = _steps(probe, backend, device, backend_folder)
+                run_all(
+                    (step for step in steps if not only or any(text in step.name for text in only)), done_steps, show
+                )
     except Interrupted:
         interrupted = True
-    if not done and not interrupted:
+    if not done_steps and not interrupted:
         raise UsageError(f"--only: no check has {' or '.join(map(repr, only))} in its name")
-    return Report(f"a {device.upper()}", about, done), interrupted
+    return Report(f"a {device.upper()}", about, done_steps), interrupted
 
 
 def _refuse_without_device(backends: Sequence[str], device: str) -> None:
@@ -64,9 +66,9 @@ def _refuse_without_device(backends: Sequence[str], device: str) -> None:
     preflight = preflight_of(cells)
     if preflight is None:
         return
-    found = [[one for one in preflight.problems(cell) if one.status is not None] for cell in cells]
-    if all(found):
-        raise InfrastructureError("\n".join(dict.fromkeys(str(problems[0]) for problems in found)))
+    cell_problems = [[problem for problem in preflight.problems(cell) if problem.status is not None] for cell in cells]
+    if all(cell_problems):
+        raise InfrastructureError("\n".join(dict.fromkeys(str(problems[0]) for problems in cell_problems)))
 
 
 def _steps(probe: Probe, backend: str, device: str, folder: Path) -> Iterator[CheckStep]:
@@ -75,11 +77,11 @@ def _steps(probe: Probe, backend: str, device: str, folder: Path) -> Iterator[Ch
     return steps(Hour(HourTarget(backend, device, folder), probe, workers=workers))
 
 
-def run_all(every: Iterator[CheckStep], done: list[Done], show: Show) -> None:
-    """Run the steps in order and append the results to `done`; stop after an essential one that failed."""
-    for step in every:
-        done.append(_done(step, show))
-        if step.essential and done[-1].found.outcome is StepOutcome.FAILED:
+def run_all(check_steps: Iterator[CheckStep], done_steps: list[Done], show: Show) -> None:
+    """Run the steps in order and append the results to `done_steps`; stop after an essential one that failed."""
+    for step in check_steps:
+        done_steps.append(_done(step, show))
+        if step.essential and done_steps[-1].found.outcome is StepOutcome.FAILED:
             break
 
 
@@ -88,15 +90,15 @@ def _done(step: CheckStep, show: Show) -> Done:
     show(f"{step.name} ...")
     began_s = time.monotonic()
     try:
-        found = step.run()
+        step_result = step.run()
     except Interrupted:
         show(" interrupted\n")
         raise
     except Exception as error:  # noqa: BLE001 - the other steps still run and the report is written
-        found = StepResult(StepOutcome.FAILED, f"{type(error).__name__}: {error}")
-    done = Done(step.name, step.expected, found, time.monotonic() - began_s)
-    show(f" {found.outcome}, {done.duration_s:.1f} s: {found.summary}\n")
-    return done
+        step_result = StepResult(StepOutcome.FAILED, f"{type(error).__name__}: {error}")
+    done_step = Done(step.name, step.expected, step_result, time.monotonic() - began_s)
+    show(f" {step_result.outcome}, {done_step.duration_s:.1f} s: {step_result.summary}\n")
+    return done_step
 
 
 def backends_to_check(named: Sequence[str], probe: Probe) -> list[str]:
@@ -105,23 +107,27 @@ def backends_to_check(named: Sequence[str], probe: Probe) -> list[str]:
     for name in named:
         if reason := probe.missing(name):
             raise UsageError(f"--backend: {name}: {reason}")
-    found = list(dict.fromkeys(named)) or [name for name in BACKENDS if probe.missing(name) is None]
-    if not found:
+    backends = list(dict.fromkeys(named)) or [name for name in BACKENDS if probe.missing(name) is None]
+    if not backends:
         raise UsageError("--backend: no backend is installed here; install one as described in docs/commands.md")
-    return found
+    return backends
 
 
 def _about(device: str, backends: Sequence[str]) -> dict[str, str]:
     """Return the facts on machine and versions for the report."""
-    here, versions = machine.detect(), installed_versions()
-    gpus = {"GPUs": ", ".join(here.gpus) or "none", "driver": here.gpu_driver or "none"} if device == "gpu" else {}
+    this_machine, versions = machine.detect(), installed_versions()
+    gpus = (
+        {"GPUs": ", ".join(this_machine.gpus) or "none", "driver": this_machine.gpu_driver or "none"}
+        if device == "gpu"
+        else {}
+    )
     names = ("keras", *backends)
     return {
         "device": device,
         "backends": ", ".join(backends),
         **gpus,
-        "CPU": f"{here.cpu_model}, {here.logical_cpus} CPUs",
-        "system": ", ".join(filter(None, (here.os, here.kernel, here.container))),
+        "CPU": f"{this_machine.cpu_model}, {this_machine.logical_cpus} CPUs",
+        "system": ", ".join(filter(None, (this_machine.os, this_machine.kernel, this_machine.container))),
         "versions": ", ".join(f"{name} {versions[name]}" for name in names if name in versions),
     }
 

@@ -35,28 +35,28 @@ def with_largest(request: RunRequest, experiment: Experiment, display: Display) 
     largest_batch.check_limit(cells, request.memory_bytes, "batch_size: largest")
     with writing(request.results) as results:
         earlier = None if request.new else _of_earlier_start(request, results, experiment)
-        found = earlier or [find(request, cell, display) for cell in cells]
-    display.largest(LargestFound(cells, found, earlier is not None))
-    return _numbered(request, experiment, found)
+        largest_cells = earlier or [find(request, cell, display) for cell in cells]
+    display.largest(LargestFound(cells, largest_cells, earlier is not None))
+    return _numbered(request, experiment, largest_cells)
 
 
-def _numbered(request: RunRequest, experiment: Experiment, found: Sequence[LargestCell]) -> Experiment:
-    about = {**experiment.about, largest_batch.KEY: largest_batch.about(found, request.memory_bytes)}
-    return replace(experiment, cells=largest_batch.resolved(experiment.cells, found), about=about)
+def _numbered(request: RunRequest, experiment: Experiment, largest_cells: Sequence[LargestCell]) -> Experiment:
+    about = {**experiment.about, largest_batch.KEY: largest_batch.about(largest_cells, request.memory_bytes)}
+    return replace(experiment, cells=largest_batch.resolved(experiment.cells, largest_cells), about=about)
 
 
 def _of_earlier_start(request: RunRequest, results: Results, experiment: Experiment) -> list[LargestCell] | None:
     """Return the search results of the run that this command will continue; None if it continues no run."""
     for run in reversed(results.runs()):
         try:
-            found = largest_batch.stored_results(run.about(), experiment.cells, request.memory_bytes)
+            largest_cells = largest_batch.stored_results(run.about(), experiment.cells, request.memory_bytes)
         except StoreFailure:
             continue  # reported by `resume`
-        if not found:
+        if not largest_cells:
             continue
-        wanted = _numbered(request, experiment, found).session(request)
-        if resume(results, wanted, machine.detect(), say=lambda text: None):
-            return found
+        session_request = _numbered(request, experiment, largest_cells).session(request)
+        if resume(results, session_request, machine.detect(), say=lambda text: None):
+            return largest_cells
     return None
 
 
@@ -71,27 +71,27 @@ def _try(request: RunRequest, cell: Cell, size: int, display: Display) -> Try:
 
 
 def _latest(request: RunRequest, cell: Cell, display: Display) -> Record:
-    own = replace(request, results=request.results / FOLDER, new=True, log_dir=None)
+    own_request = replace(request, results=request.results / FOLDER, new=True, log_dir=None)
     experiment = Experiment([cell], origin("a try of a batch size", {"settings": cell.settings}))
-    store = measured(own, experiment, display.of_a_try()).runs[""]
+    store = measured(own_request, experiment, display.of_a_try()).runs[""]
     (record,) = latest_attempts(store.load()[0])
     return record
 
 
 def searched_cells(request: RunRequest, name: str) -> list[Cell]:
     """Return the cells to search, one per backend. Raises `UsageError`."""
-    there = {cell.cell_id: cell for cell in request.choice.load(largest=True)[1] if cell.task is None}
-    settings = {cell_id: cell.settings for cell_id, cell in there.items()}
+    cell_by_id = {cell.cell_id: cell for cell in request.choice.load(largest=True)[1] if cell.task is None}
+    settings = {cell_id: cell.settings for cell_id, cell in cell_by_id.items()}
     names = cells.matching(name, settings)
     if not names:
         cells.refuse_cell(name, settings, str(request.choice.matrix))
-    if len({settings[one].backend for one in names}) < len(names):
+    if len({settings[chosen_id].backend for chosen_id in names}) < len(names):
         cells.ask(name, names, settings)
-    check_limit([there[one] for one in names], request.memory_bytes, "--memory")
-    return [there[one] for one in names]
+    check_limit([cell_by_id[chosen_id] for chosen_id in names], request.memory_bytes, "--memory")
+    return [cell_by_id[chosen_id] for chosen_id in names]
 
 
-def exit_code(found: LargestCell) -> int:
-    if (found.stopped or "").startswith(f"{Status.INFRA}:"):
+def exit_code(largest_cell: LargestCell) -> int:
+    if (largest_cell.stopped or "").startswith(f"{Status.INFRA}:"):
         return 3
-    return 1 if found.largest is None else 0
+    return 1 if largest_cell.largest is None else 0

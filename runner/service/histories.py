@@ -64,24 +64,24 @@ def read(roots: Sequence[Path], cell: str | None) -> tuple[Past, list[Problem]]:
     if not any(Results(root).runs() for root in roots):
         raise UsageError(f"--results: {without_run(roots)}")
     names: set[str] = set()
-    found = history_reader.read(roots, _choice(cell, names))
-    if not any(run.attempts for run in found.runs):
+    past = history_reader.read(roots, _choice(cell, names))
+    if not any(run.attempts for run in past.runs):
         if cell is not None and names:
             message = f"CELL: no stored cell is named {cell!r}{near(cell, names)}; there are {_some(names)}"
-            skipped = (f"skipped: {problem.path}: {problem.reason}" for problem in found.problems)
+            skipped = (f"skipped: {problem.path}: {problem.reason}" for problem in past.problems)
             raise UsageError("\n".join([message, *skipped]))
-        reasons = [*(f"{problem.path}: {problem.reason}" for problem in found.problems), *found.caveats]
-        kind = "readable record" if found.problems else "run for a history"
+        reasons = [*(f"{problem.path}: {problem.reason}" for problem in past.problems), *past.caveats]
+        kind = "readable record" if past.problems else "run for a history"
         raise UsageError(f"--results: {named} contains no {kind}{''.join(f': {reason}' for reason in reasons[:1])}")
-    return found, [*found.problems, *(problem for root in roots for problem in load(root)[1])]
+    return past, [*past.problems, *(problem for root in roots for problem in load(root)[1])]
 
 
-def _choice(cell: str | None, found: set[str]) -> Wanted:
-    """Return the test whether a cell is named; it adds the name of every cell it is called for to `found`."""
+def _choice(cell: str | None, seen_names: set[str]) -> Wanted:
+    """Return the test whether a cell is named; it adds the name of every cell it is called for to `seen_names`."""
 
     def wanted(cell_id: str, workload: str, backend: str) -> bool:
         names = (workload, f"{backend}:{workload}")
-        found.add(names[1])
+        seen_names.add(names[1])
         return cell is None or names_cell(cell, cell_id, workload, backend)
 
     return wanted
@@ -94,16 +94,19 @@ def names_cell(pattern: str, cell_id: str, workload: str, backend: str) -> bool:
     )
 
 
-def _some(found: set[str], shown: int = 12) -> str:
-    names = sorted(found)
+def _some(seen_names: set[str], shown: int = 12) -> str:
+    names = sorted(seen_names)
     return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
 
 
-def assessed_histories(found: Past, roots: Sequence[Path], run_length: int = USUAL_RUN_LENGTH) -> list[Assessment]:
+def assessed_histories(past: Past, roots: Sequence[Path], run_length: int = USUAL_RUN_LENGTH) -> list[Assessment]:
     """Return every history with its changes; what is noted about changes in these folders is theirs."""
     lines = [line for root in roots for line in load(root)[0]]
     intended, acknowledged = (in_force(lines, kind) for kind in (NoteKind.INTENDED, NoteKind.ACKNOWLEDGED))
-    return [assess(one, Notes(_of(one, intended), _of(one, acknowledged)), run_length) for one in histories(found)]
+    return [
+        assess(history, Notes(_of(history, intended), _of(history, acknowledged)), run_length)
+        for history in histories(past)
+    ]
 
 
 def _of(history: History, notes: Mapping[tuple[str, str, str], str]) -> dict[str, str]:
@@ -123,7 +126,7 @@ def across_stored(
     spread_of = spread_stored(roots, compared, cells)
 
     def ratio(base: Sequence[Record], new: Sequence[Record]) -> SessionRatio | None:
-        base_s, new_s = ([found for r in side if (found := cost(r))] for side in (base, new))
+        base_s, new_s = ([session_cost for r in side if (session_cost := cost(r))] for side in (base, new))
         return across_sessions(base_s, new_s, spread_of([*base, *new]))
 
     return ratio
@@ -136,11 +139,11 @@ def spread_stored(
 
     The runs in `compared` are left out; `cells` are the cells it will be called for.
     """
-    found = history_reader.read(roots, lambda cell_id, workload, backend: cell_id in cells)
-    others = replace(found, runs=tuple(run for run in found.runs if run.run_id not in compared))
+    past = history_reader.read(roots, lambda cell_id, workload, backend: cell_id in cells)
+    other_runs = replace(past, runs=tuple(run for run in past.runs if run.run_id not in compared))
     spreads = {
-        (one.history.cell_id, one.history.host_id, one.history.device): one.spread
-        for one in assessed_histories(others, roots)
+        (assessment.history.cell_id, assessment.history.host_id, assessment.history.device): assessment.spread
+        for assessment in assessed_histories(other_runs, roots)
     }
 
     def spread_of(records: Sequence[Record]) -> SessionSpread | None:
@@ -172,7 +175,7 @@ def views(assessed: Sequence[Assessment]) -> list[HistoryView]:
 
 def _titles(assessed: Iterable[Assessment]) -> dict[str, str]:
     """Return the title of each cell by its id: with the id if others have the same, as commands of two definitions."""
-    named = {one.history.cell_id: title(one.history) for one in assessed}
+    named = {assessment.history.cell_id: title(assessment.history) for assessment in assessed}
     times = Counter(named.values())
     return {cell_id: text if times[text] == 1 else f"{text} (cell {cell_id})" for cell_id, text in named.items()}
 
@@ -180,10 +183,10 @@ def _titles(assessed: Iterable[Assessment]) -> dict[str, str]:
 def filters(history: History) -> list[str]:
     """Return what selects a cell among others of its workload and backend in a matrix, as in `batch_size=32`."""
     try:
-        found = differing(decode(Settings, dict(history.settings)))
+        differing_settings = differing(decode(Settings, dict(history.settings)))
     except CodecError:
         return []
-    selecting = [(key, value) for key, value in found if key not in {"backend", *LENGTHS}]
+    selecting = [(key, value) for key, value in differing_settings if key not in {"backend", *LENGTHS}]
     return [f"{key}={glob.escape(value_text(value))}" for key, value in selecting if value is not None]
 
 
@@ -218,11 +221,11 @@ def write(roots: Sequence[Path], cell: str, note: Note, run_length: int) -> str:
         noted = in_force(stored_notes.load(run.root)[0], note.kind)
         if not any((*place, run.run_id) in noted for place in places):
             raise UsageError(f"--withdraw: {cell!r} has no note at run {run.run_id} by `{note.use}`")
-    cells = {host: sorted(name for name, own in places if own == host) for _, host in sorted(places)}
+    cells = {host: sorted(name for name, place_host in places if place_host == host) for _, host in sorted(places)}
     lines = [Annotation(run.run_id, names, [host], note.text, cell, note.kind) for host, names in cells.items()]
     stored_notes.append(run.root, lines)
-    done = "withdrawn" if note.text is None else USES[note.use][2]
-    return f"{done} for {plural(len({name for name, _ in places}), 'cell')} from run {run.run_id} on"
+    action = "withdrawn" if note.text is None else USES[note.use][2]
+    return f"{action} for {plural(len({name for name, _ in places}), 'cell')} from run {run.run_id} on"
 
 
 def _run(past: Past, roots: Sequence[Path], cell: str, run_id: str) -> PastRun:
@@ -238,14 +241,16 @@ def _run(past: Past, roots: Sequence[Path], cell: str, run_id: str) -> PastRun:
 def _changed(assessed: Sequence[Assessment], cell: str, run_id: str) -> set[tuple[str, str]]:
     """Return the cells and hosts that became worse at this run. Raises `UsageError` if there are none."""
     worse = [
-        (change.run_id, one.history)
-        for one in assessed
-        for change in one.changes
-        if kind_of(change, one.history.figure.goal) not in (ChangeKind.FASTER, ChangeKind.INTENDED)
+        (change.run_id, assessment.history)
+        for assessment in assessed
+        for change in assessment.changes
+        if kind_of(change, assessment.history.figure.goal) not in (ChangeKind.FASTER, ChangeKind.INTENDED)
     ]
-    places = {(history.cell_id, history.host_id) for at, history in worse if at == run_id}
+    places = {(history.cell_id, history.host_id) for changed_at, history in worse if changed_at == run_id}
     if not places:
-        runs = sorted({at for at, _ in worse})
-        known = f"it has changes for the worse at {', '.join(runs)}" if runs else "it has no change for the worse"
-        raise UsageError(f"--run: {cell!r} has no change for the worse at {run_id}; {known}")
+        runs = sorted({changed_at for changed_at, _ in worse})
+        changes_text = (
+            f"it has changes for the worse at {', '.join(runs)}" if runs else "it has no change for the worse"
+        )
+        raise UsageError(f"--run: {cell!r} has no change for the worse at {run_id}; {changes_text}")
     return places

@@ -22,17 +22,17 @@ def _builds(readings: Readings) -> list[MachineFinding]:
     """Return whether the builds of the installed backends can use each GPU; empty if no GPU can be read."""
     if not readings.gpus or isinstance(readings.gpus, Unread) or readings.driver is None:
         return []
-    versions, found = cells.installed(), []
+    versions, findings = cells.installed(), []
     for build in (build_of(backend, versions) for backend in BACKENDS):
         if not isinstance(build, Build):
             continue
         for gpu in readings.gpus:
             problems = list(build_problems(readings.driver, gpu, build))
-            found += [
-                MachineFinding(Check.GPU_BUILD, Rating.DOUBTFUL if one.status is None else Rating.BAD, str(one))
-                for one in problems
+            findings += [
+                MachineFinding(Check.GPU_BUILD, Rating.DOUBTFUL if problem.status is None else Rating.BAD, str(problem))
+                for problem in problems
             ] or [MachineFinding(Check.GPU_BUILD, Rating.FINE, f"{build} has code for GPU {gpu.index}")]
-    return found
+    return findings
 
 
 def ratios(pairs: Iterable[PairResult]) -> list[float]:

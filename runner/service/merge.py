@@ -103,21 +103,21 @@ def chosen(request: MergeRequest, reader: MergeReader) -> Merge:
             )
     newest = sorted(reader.runs, reverse=True)[:LOOKED_BACK]
     names = sorted(named, reverse=True) if request.runs else list(dict.fromkeys([*named, *newest]))
-    found = choose(reader.candidates(names))
-    found = replace(found, left_out=(*reader.left_out, *found.left_out))
-    if request.runs or request.reference not in (None, found.reference):
-        _check_named(named, found)
-    found = replace(found, left_out=tuple(shortened(found.left_out)))
-    if not found.runs:
-        reasons = "; ".join(map(str, found.left_out))
+    merge = choose(reader.candidates(names))
+    merge = replace(merge, left_out=(*reader.left_out, *merge.left_out))
+    if request.runs or request.reference not in (None, merge.reference):
+        _check_named(named, merge)
+    merge = replace(merge, left_out=tuple(shortened(merge.left_out)))
+    if not merge.runs:
+        reasons = "; ".join(map(str, merge.left_out))
         raise UsageError(f"report --merge: no run in {request.results} has a measured cell: {reasons}")
-    return found
+    return merge
 
 
 def _check_named(named: Sequence[str], merge: Merge) -> None:
     """Refuse named runs that are not in the table, all in one message. Raises `UsageError`."""
-    reasons = [str(one) for one in merge.left_out if one.run_id in named]
-    reasoned = {one.run_id for one in merge.left_out}
+    reasons = [str(omission) for omission in merge.left_out if omission.run_id in named]
+    reasoned = {omission.run_id for omission in merge.left_out}
     unused = [name for name in named if name not in merge.run_ids and name not in reasoned]
     reasons += [f"run {name}: each of its backends is in a newer run that was named" for name in unused]
     if reasons:
@@ -144,21 +144,26 @@ def read(request: MergeRequest, stored: Sequence[Run]) -> MergedTable:
     reader = MergeReader({run.run_id: run for run in stored})
     merge = chosen(request, reader)
     runs = {name: findings_of(reader.runs[name]) for name in merge.run_ids}
-    own = {name: {b for b, of in merge.runs.items() if of == name} for name in runs}
+    backends_by_run = {name: {b for b, of in merge.runs.items() if of == name} for name in runs}
     cells = [
         cell
-        for name, found in runs.items()
-        for row in found.rows
+        for name, run_findings in runs.items()
+        for row in run_findings.rows
         for backend, cell in row.cells.items()
-        if backend in own[name]
+        if backend in backends_by_run[name]
     ]
     separate = _separate(reader, merge, {cell.cell_id for cell in cells})
-    records = [r for name, found in runs.items() for r in found.records if r.settings.backend in own[name]]
+    records = [
+        r
+        for name, run_findings in runs.items()
+        for r in run_findings.records
+        if r.settings.backend in backends_by_run[name]
+    ]
     merged = _summary(reader, merge, records)
     owners = {record.cell_id: merge.runs[record.settings.backend] for record in records}
     run_context = replace(_run_context(reader, runs, owners, page), merge=merged)
-    found = Findings(rows_of(cells, title_defaults(), separate=separate), records, run_context)
-    return MergedTable(found, merged, merge, reader, page)
+    merged_findings = Findings(rows_of(cells, title_defaults(), separate=separate), records, run_context)
+    return MergedTable(merged_findings, merged, merge, reader, page)
 
 
 def _separate(reader: MergeReader, merge: Merge, cells: set[str]) -> SeparateSessions:
@@ -173,23 +178,35 @@ def _run_context(
     reader: MergeReader, runs: Mapping[str, Findings], owners: Mapping[str, str], page: Path
 ) -> RunContext:
     """Return the context of the cells, each from its own run in `owners`; links are relative to the page's folder."""
-    contexts = {name: found.run_context for name, found in runs.items()}
+    contexts = {name: run_findings.run_context for name, run_findings in runs.items()}
     newest = next(reversed(contexts.values()))  # what is from the results folder is the same in all
     return RunContext(
         newest.parity,
-        {cell: one for name, own in contexts.items() for cell, one in own.shares.items() if owners.get(cell) == name},
-        tuple(dict.fromkeys(note for own in contexts.values() for note in own.notes)),
         {
-            cell: _linked(trace, reader.runs[name].folder, page)
-            for name, own in contexts.items()
-            for cell, trace in own.traces.items()
+            cell: share
+            for name, run_context in contexts.items()
+            for cell, share in run_context.shares.items()
             if owners.get(cell) == name
         },
-        {k: one for name, own in contexts.items() for k, one in own.usage_series.items() if owners.get(k[0]) == name},
+        tuple(dict.fromkeys(note for run_context in contexts.values() for note in run_context.notes)),
+        {
+            cell: _linked(trace, reader.runs[name].folder, page)
+            for name, run_context in contexts.items()
+            for cell, trace in run_context.traces.items()
+            if owners.get(cell) == name
+        },
+        {
+            k: series
+            for name, run_context in contexts.items()
+            for k, series in run_context.usage_series.items()
+            if owners.get(k[0]) == name
+        },
         proofs=newest.proofs,
         replica_proofs=newest.replica_proofs,
         influences=newest.influences,
-        unread=tuple(dict.fromkeys(one for own in contexts.values() for one in own.unread)),
+        unread=tuple(
+            dict.fromkeys(unread_file for run_context in contexts.values() for unread_file in run_context.unread)
+        ),
     )
 
 
@@ -199,11 +216,11 @@ def _linked(trace: ShownTrace, folder: Path, page: Path) -> ShownTrace:
 
 def write(merged: MergedTable) -> StoreError | None:
     """Write the page; return the error if it cannot be written, so that the table is still printed."""
-    found, reader, page = merged.found, merged.reader, merged.page
+    merged_findings, reader, page = merged.found, merged.reader, merged.page
     about = reader.abouts[merged.merge.reference]
     pending = pending_of_all(merged)
     shown: dict[str, object] = {key: about[key] for key in ("matrix_path", "matrix_text") if key in about}
-    html = report.render(found.records, found.table, shown, pending)
+    html = report.render(merged_findings.records, merged_findings.table, shown, pending)
     try:
         page.parent.mkdir(exist_ok=True)
         report.write(page, html)
@@ -240,8 +257,10 @@ def _summary(reader: MergeReader, merge: Merge, records: Sequence[Record]) -> Me
 def _merged_run(reader: MergeReader, name: str, records: Sequence[Record]) -> MergedRun:
     about, backends = reader.abouts[name], in_order(record.settings.backend for record in records)
     packages = ("keras", *backends)
-    found = {(p, r.versions[p]) for r in records for p in packages if p in r.versions}
-    versions = sorted(found, key=lambda one: (packages.index(one[0]), one[1]))
+    package_versions = {(p, r.versions[p]) for r in records for p in packages if p in r.versions}
+    versions = sorted(
+        package_versions, key=lambda package_version: (packages.index(package_version[0]), package_version[1])
+    )
     images = {f"{r.container.image}, {r.container.image_id[:19]}" for r in records if r.container}
     return MergedRun(
         name,
@@ -270,11 +289,11 @@ def _left_out_lines(reader: MergeReader, merge: Merge, records: Sequence[Record]
     }
     if len(merge.run_ids) == 1:
         yield f"nothing to merge: {merge.reference} is the only run that fits"
-    for one in merge.left_out:
-        used = merge.runs.get(one.backend)
-        next_step = f"used instead: {used}" if used else advice.pop(one.backend, None)
-        yield "; ".join(filter(None, (f"left out: {one}", next_step)))
-    named = {one.backend for one in merge.left_out}
+    for omission in merge.left_out:
+        used = merge.runs.get(omission.backend)
+        next_step = f"used instead: {used}" if used else advice.pop(omission.backend, None)
+        yield "; ".join(filter(None, (f"left out: {omission}", next_step)))
+    named = {omission.backend for omission in merge.left_out}
     for backend in merge.missing:
         if backend not in named:
             yield "; ".join(filter(None, (f"no run of {backend} is merged", advice.get(backend))))
@@ -283,7 +302,7 @@ def _left_out_lines(reader: MergeReader, merge: Merge, records: Sequence[Record]
 def _notes(reader: MergeReader, merge: Merge) -> Iterator[str]:
     """Yield notes on the runs: unfinished runs, files that cannot be read, differences in the work."""
     for name in merge.run_ids:
-        one = reader.runs[name]
+        run = reader.runs[name]
         backends = "+".join(backend for backend, of in merge.runs.items() if of == name)
-        yield from notes(backends, one, one.load()[0], reader.problems[name])
+        yield from notes(backends, run, run.load()[0], reader.problems[name])
     yield from merge.notes

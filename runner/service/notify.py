@@ -64,17 +64,17 @@ Say = Callable[[str], None]
 def send(roots: Sequence[Path], cell: str | None, request: NotifyRequest, run_length: int, say: Say) -> None:
     """Send what is due for these cells and say so; in a dry run only say what would be sent. Raises `NotifyError`."""
     past, _ = read(roots, cell)
-    found = _Found(past, histories.views(histories.assessed_histories(past, roots, run_length)), request)
+    assessed = _Found(past, histories.views(histories.assessed_histories(past, roots, run_length)), request)
     if isinstance(request.place, GitHub):
-        _to_github(found, Issues(request.place, request.token), request, request.place.api, say)
+        _to_github(assessed, Issues(request.place, request.token), request, request.place.api, say)
         return
     runs = {run.run_id: run.root for run in past.runs}
     if request.is_dry_run:
-        notices = found.notices(webhook.Deliveries(request.place, runs, {}).threads())
+        notices = assessed.notices(webhook.Deliveries(request.place, runs, {}).threads())
         _show(request, [f"POST {request.place}\n{text}" for text in webhook.texts(notices)], say)
         return
     with webhook.opened(request.place, runs) as deliveries:
-        _send(found, deliveries, say)
+        _send(assessed, deliveries, say)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,39 +86,41 @@ class _Found:
     request: NotifyRequest
 
     def notices(
-        self, threads: Sequence[Thread], which: Callable[[Assessment, Sequence[Thread]], Iterable[Due]] = due
+        self, threads: Sequence[Thread], select: Callable[[Assessment, Sequence[Thread]], Iterable[Due]] = due
     ) -> list[Notice]:
         """Return what is due, with all that is known about it."""
         return [
-            Notice(event, view, self._about(event)) for view in self.views for event in which(view.assessed, threads)
+            Notice(event, view, self._about(event)) for view in self.views for event in select(view.assessed, threads)
         ]
 
-    def _about(self, found: Due) -> About:
-        one, site = found.assessed, self.request.site
-        workload, backend = (str(one.history.settings.get(name, "")) for name in ("workload", "backend"))
+    def _about(self, due_event: Due) -> About:
+        assessment, site = due_event.assessed, self.request.site
+        workload, backend = (str(assessment.history.settings.get(name, "")) for name in ("workload", "backend"))
         return About(
-            histories.filters(one.history),
+            histories.filters(assessment.history),
             owner_of(self.request.owners, workload, backend),
-            f"{site.rstrip('/')}/cells/{one.history.cell_id}.html" if site else None,
-            shifts_of(self.past, one, found.change) if found.change and found.event not in CLOSING else None,
+            f"{site.rstrip('/')}/cells/{assessment.history.cell_id}.html" if site else None,
+            shifts_of(self.past, assessment, due_event.change)
+            if due_event.change and due_event.event not in CLOSING
+            else None,
         )
 
 
-def _to_github(found: _Found, issues: Issues, request: NotifyRequest, api: str, say: Say) -> None:
+def _to_github(assessed: _Found, issues: Issues, request: NotifyRequest, api: str, say: Say) -> None:
     if not request.is_dry_run:
-        _send(found, issues, say)
+        _send(assessed, issues, say)
         return
     threads = issues.threads() if request.token else []
-    calls = [call for notice in found.notices(threads) for call in issues.calls(notice)]
+    calls = [call for notice in assessed.notices(threads) for call in issues.calls(notice)]
     _show(request, [call.text(api) for call in calls], say)
 
 
-def _send(found: _Found, channel: Channel, say: Say) -> None:
+def _send(assessed: _Found, channel: Channel, say: Say) -> None:
     """Send what is due, then what a runner at the same time made a duplicate. Raises `NotifyError`."""
-    due_now = found.notices(channel.threads())
+    due_now = assessed.notices(channel.threads())
     _send_all(due_now, channel, say)
     if any(notice.due.event is Event.OPENED for notice in due_now):
-        _send_all(found.notices(channel.threads(), duplicates), channel, say)
+        _send_all(assessed.notices(channel.threads(), duplicates), channel, say)
     if not due_now:
         say("nothing to send: every change for the worse was sent before, or is acknowledged or repaired")
 
@@ -126,10 +128,10 @@ def _send(found: _Found, channel: Channel, say: Say) -> None:
 def _send_all(notices: Sequence[Notice], channel: Channel, say: Say) -> None:
     for number, notice in enumerate(notices):
         try:
-            where = channel.send(notice)
+            sent_to = channel.send(notice)
         except NotifyError as error:
             raise NotifyError(f"{error.args[0]}; {number} of {len(notices)} sent") from None
-        say(printable(f"{notice.due.event}: {where}: {summary(notice)}"))
+        say(printable(f"{notice.due.event}: {sent_to}: {summary(notice)}"))
 
 
 def _show(request: NotifyRequest, texts: Sequence[str], say: Say) -> None:

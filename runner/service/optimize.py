@@ -62,22 +62,31 @@ def families_of(text: str) -> Families:
         raise UsageError(str(error)) from error
 
 
-def probed(work: WhatIfWork, graph: Graph, wanted: Families) -> Gains:
+def probed(work: WhatIfWork, graph: Graph, searched_families: Families) -> Gains:
     """Measure the probes that the families need."""
-    if not {FUSION, AMP}.intersection(wanted.names):
+    if not {FUSION, AMP}.intersection(searched_families.names):
         return Gains()
     base = measurement.settings_of(graph.header.settings)
     if base is None:
-        return Gains({}, dict.fromkeys({FUSION, AMP}.intersection(wanted.names), "the trace is not of a cell"))
-    found = probes.probes_of(base, graph, wanted)
-    if not found.probes:
-        return Gains({}, found.without)
-    work.display.say(f"probing {plural(len(found.probes), 'block')} of layers, on one worker")
-    cells = measurement.cells_of(found.base, {one.name: one.settings for one in found.probes}, work.repeats)
+        return Gains(
+            {}, dict.fromkeys({FUSION, AMP}.intersection(searched_families.names), "the trace is not of a cell")
+        )
+    layer_probes = probes.probes_of(base, graph, searched_families)
+    if not layer_probes.probes:
+        return Gains({}, layer_probes.without)
+    work.display.say(f"probing {plural(len(layer_probes.probes), 'block')} of layers, on one worker")
+    cells = measurement.cells_of(
+        layer_probes.base, {probe.name: probe.settings for probe in layer_probes.probes}, work.repeats
+    )
     times = measure(work.request, work.display, cells, "runner optimize").found
     base_s = times[BASE].step_times_s
-    ratios = probes.ratios(graph, found.probes, base_s, {name: one.step_times_s for name, one in times.items()})
-    return Gains(ratios, found.without)
+    ratios = probes.ratios(
+        graph,
+        layer_probes.probes,
+        base_s,
+        {name: measured_setting.step_times_s for name, measured_setting in times.items()},
+    )
+    return Gains(ratios, layer_probes.without)
 
 
 def inputs_of(gains: Gains, graph: Graph, record: Record | None, budget: int | None) -> SearchInputs:
@@ -89,15 +98,17 @@ def inputs_of(gains: Gains, graph: Graph, record: Record | None, budget: int | N
     )
 
 
-def searched(graph: Graph, wanted: Families, inputs: SearchInputs) -> StrategySearch:
+def searched(graph: Graph, searched_families: Families, inputs: SearchInputs) -> StrategySearch:
     try:
-        return StrategySearch(graph, replay(graph), search.search(graph, wanted, inputs), graph.header.coverage)
+        return StrategySearch(
+            graph, replay(graph), search.search(graph, searched_families, inputs), graph.header.coverage
+        )
     except GraphError as error:
         raise UsageError(f"TRACE: {error}") from error
 
 
 def by_time(best: Sequence[Strategy]) -> list[Strategy]:
-    return sorted(best, key=lambda one: one.step_time_s)
+    return sorted(best, key=lambda strategy: strategy.step_time_s)
 
 
 def link_words(graph: Graph) -> list[str]:

@@ -18,15 +18,15 @@ from keras_matrix.runner.measure.request import check_backends
 PRECISIONS = ("float64", "float32")
 
 
-def params_of(known: Any, name: str, assigned: dict[str, Scalar]) -> dict[str, Scalar]:
+def params_of(workload_catalog: Any, name: str, assigned: dict[str, Scalar]) -> dict[str, Scalar]:
     if USER_WORKLOAD.fullmatch(name):
         return assigned
-    if name not in known.workloads:
+    if name not in workload_catalog.workloads:
         raise UsageError(
-            f"WORKLOAD: must be one of {', '.join(known.workloads)} or your own module:build, got {name!r}"
-            f"{near(name, known.workloads)}"
+            f"WORKLOAD: must be one of {', '.join(workload_catalog.workloads)} or your own module:build, got {name!r}"
+            f"{near(name, workload_catalog.workloads)}"
         )
-    rules = known.workloads[name].params
+    rules = workload_catalog.workloads[name].params
     for key, value in assigned.items():
         if key not in rules:
             raise UsageError(f"--set {key}: {name} takes {', '.join(rules)}, got {key!r}{near(key, rules)}")
@@ -39,20 +39,20 @@ def compared_backends(named: Sequence[str], executor: Executor | None, least: in
     """Return the backends to compare: at least `least`, all of them installed. Raises `UsageError`."""
     check_backends(named)
     executor = executor or ProcessExecutor()
-    wanted = [name for name in BACKENDS if not named or name in named]
-    missing = {name: reason for name in wanted if (reason := executor.missing(name))}
+    candidates = [name for name in BACKENDS if not named or name in named]
+    missing = {name: reason for name in candidates if (reason := executor.missing(name))}
     if named and missing:
         raise UsageError(f"--backend: {'; '.join(missing.values())}")
-    found = [name for name in wanted if name not in missing]
-    if len(found) < least:
+    present = [name for name in candidates if name not in missing]
+    if len(present) < least:
         reasons = f" ({'; '.join(missing.values())})" if missing else ""
         needed = "two backends" if least == 2 else "one backend"
-        raise UsageError(f"--backend: parity needs at least {needed}, got {', '.join(found) or 'none'}{reasons}")
-    return found
+        raise UsageError(f"--backend: parity needs at least {needed}, got {', '.join(present) or 'none'}{reasons}")
+    return present
 
 
 def precisions_of(text: str) -> list[str]:
-    found = [name for name in PRECISIONS if name in text.split(",")]
-    if not found or set(text.split(",")) != set(found):
+    precisions = [name for name in PRECISIONS if name in text.split(",")]
+    if not precisions or set(text.split(",")) != set(precisions):
         raise UsageError(f"--precision: must be {' or '.join(PRECISIONS)}, or both separated by a comma, got {text!r}")
-    return found
+    return precisions

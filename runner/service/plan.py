@@ -31,13 +31,13 @@ def refused_cells(cells: Sequence[Cell], preflight: Preflight | None = None) -> 
         return not_offered
     from keras_matrix.runner.executors.preflight import preflight_of  # slow; only cells on a GPU need it
 
-    found = preflight or preflight_of([cell.settings for cell in on_gpu], in_containers=True)
-    assert found is not None, "there are cells on a GPU"
-    checked = replace(found, versions={})
+    used_preflight = preflight or preflight_of([cell.settings for cell in on_gpu], in_containers=True)
+    assert used_preflight is not None, "there are cells on a GPU"
+    checked = replace(used_preflight, versions={})
     refusing = {}
     for cell in on_gpu:
         problems = checked.problems(cell.settings, cell.task, cell.placement.gpus)
-        refusing[cell.cell_id] = [one.message for one in problems if one.status is not None]
+        refusing[cell.cell_id] = [problem.message for problem in problems if problem.status is not None]
     return not_offered | {cell_id: messages[0] for cell_id, messages in refusing.items() if messages}
 
 

@@ -65,19 +65,21 @@ def stored(name: str, results: Path, run_id: str | None) -> ReproducedCell:
         raise UsageError(f"RECORD: {path} is not a record, whose file is named CELL.REPEAT.ATTEMPT.json")
     run = Run(path.resolve().parent.parent) if named else chosen_run(results, run_id)
     records, problems = run.load()
-    there = {record.cell_id: record.settings for record in records}
-    if named and named[1] not in there:
-        reasons = [f": {one.reason}" for one in problems if one.path.name == path.name] or [" in the folder of a run"]
+    settings_by_cell = {record.cell_id: record.settings for record in records}
+    if named and named[1] not in settings_by_cell:
+        reasons = [f": {problem.reason}" for problem in problems if problem.path.name == path.name] or [
+            " in the folder of a run"
+        ]
         raise UsageError(f"RECORD: {path} is not a record{reasons[0]}")
-    cell = named[1] if named else cells.one_of(name, there, f"run {run.run_id}")
-    found = [record for record in latest_attempts(records) if record.cell_id == cell]
-    if found[0].settings.workload.startswith(PREFIX):
-        command = f"runner task {found[0].settings.workload.removeprefix(PREFIX)}"
+    cell = named[1] if named else cells.one_of(name, settings_by_cell, f"run {run.run_id}")
+    attempts = [record for record in latest_attempts(records) if record.cell_id == cell]
+    if attempts[0].settings.workload.startswith(PREFIX):
+        command = f"runner task {attempts[0].settings.workload.removeprefix(PREFIX)}"
         raise UsageError(f"RECORD: an external command, which no record contains; measure it again with: {command}")
-    if all(record.status is not Status.OK for record in found):
-        why = f"ended ok ({found[0].status}: {found[0].reason}): there is no figure to reproduce"
+    if all(record.status is not Status.OK for record in attempts):
+        why = f"ended ok ({attempts[0].status}: {attempts[0].reason}): there is no figure to reproduce"
         raise UsageError(f"RECORD: no process of {cell} in {run.run_id} {why}")
-    return ReproducedCell(run, found)
+    return ReproducedCell(run, attempts)
 
 
 def measured_again(
@@ -95,8 +97,8 @@ def measured_again(
 
 
 def _arm_of(folder: Path, flag: str) -> ArmRequest:
-    found = interpreter.of_environment(folder, flag)
-    return ArmRequest(found.python, None, found.versions())
+    chosen_interpreter = interpreter.of_environment(folder, flag)
+    return ArmRequest(chosen_interpreter.python, None, chosen_interpreter.versions())
 
 
 def rebuilt_arm(then: Mapping[str, str], request: RunRequest, cell: Cell, display: Display) -> ArmRequest:
@@ -105,9 +107,11 @@ def rebuilt_arm(then: Mapping[str, str], request: RunRequest, cell: Cell, displa
         raise CannotRebuild(f"--executor {request.executors.entry.name}: the record was not measured in a container")
     software = request.executors.software([cell])
     # A record names a backend by its module: tensorflow, also if the installed distribution is tensorflow-cpu.
-    modules = {name: software[one.cpu_package] for name, one in TABLE.items() if one.cpu_package in software}
-    here = installable({"python": platform.python_version(), **modules, **software})
-    if all(here.get(name) == version for name, version in installable(then).items()):
+    modules = {
+        name: software[backend.cpu_package] for name, backend in TABLE.items() if backend.cpu_package in software
+    }
+    installed_here = installable({"python": platform.python_version(), **modules, **software})
+    if all(installed_here.get(name) == version for name, version in installable(then).items()):
         return own_arm(request, [cell])
     if catalog.needs_keras_hub(cell.settings.workload) and KERAS_HUB not in then:
         raise CannotRebuild(

@@ -86,16 +86,18 @@ def roofline_of(request: RooflineRequest, compared: Compared) -> tuple[Roofline,
 
 def _measured(request: RooflineRequest, compared: Compared) -> Peaks | None:
     """Measure and store this machine's peaks; return None with a message if the run is from another machine."""
-    here, versions = machine.detect(), installed_versions()
-    if peak_files.fingerprint(here, versions) != peak_files.fingerprint_of(compared.about):
+    this_machine, versions = machine.detect(), installed_versions()
+    if peak_files.fingerprint(this_machine, versions) != peak_files.fingerprint_of(compared.about):
         request.warn("this run comes from another machine or from other versions: its peaks cannot be measured here")
         return None
-    subject = PeaksSubject(here, versions, runs.threads_of(runs.cells_of(compared.rows)), utc_now(), _gpu(here))
+    subject = PeaksSubject(
+        this_machine, versions, runs.threads_of(runs.cells_of(compared.rows)), utc_now(), _gpu(this_machine)
+    )
     with writing(request.results):  # two measurements at the same time would disturb each other
-        found = measure(request.probe, subject, Effort(rounds=request.rounds), request.say)
-        peak_files.keep(request.results, found)
-    others = peak_files.read_others(request.results, found.fingerprint)
-    return runs.of_all_images(StoredPeaks(found, tuple(others)))
+        measured_peaks = measure(request.probe, subject, Effort(rounds=request.rounds), request.say)
+        peak_files.keep(request.results, measured_peaks)
+    other_peaks = peak_files.read_others(request.results, measured_peaks.fingerprint)
+    return runs.of_all_images(StoredPeaks(measured_peaks, tuple(other_peaks)))
 
 
 def _gpu(machine: Machine) -> GpuIdentity | None:
@@ -104,15 +106,15 @@ def _gpu(machine: Machine) -> GpuIdentity | None:
     return gpu_identity(visible[0]) if visible else None
 
 
-def write_picture(out: Path | None, compared: Compared, found: Roofline, peaks: Peaks | None) -> Path | None:
+def write_picture(out: Path | None, compared: Compared, shown_roofline: Roofline, peaks: Peaks | None) -> Path | None:
     """Write the picture and return its path; None if there is no run and no path was given."""
     path = out or (compared.store.folder / "roofline.html" if compared.store else None)
     if path is None:
         return None
     if path.suffix != ".svg":
-        report.write(path, roofline_page.render_page(found, _heading(compared, peaks)))
-    elif scenes(found):
-        report.write(path, roofline_page.render_svg(found))
+        report.write(path, roofline_page.render_page(shown_roofline, _heading(compared, peaks)))
+    elif scenes(shown_roofline):
+        report.write(path, roofline_page.render_svg(shown_roofline))
     else:
         raise UsageError("--out: there is nothing to draw: no peak of the cells was measured")
     return path
@@ -128,8 +130,8 @@ def _heading(compared: Compared, peaks: Peaks | None) -> Heading:
 
 def targets_of(names: Sequence[str]) -> list[Any]:
     """Return the workloads whose FLOPs are counted. Raises `UsageError` for one that is not in the catalog."""
-    known = catalog.load().workloads
+    workloads = catalog.load().workloads
     for name in names:
-        if name not in known:
-            raise UsageError(f"--check-flops: must be of {', '.join(known)}, got {name!r}{near(name, known)}")
+        if name not in workloads:
+            raise UsageError(f"--check-flops: must be of {', '.join(workloads)}, got {name!r}{near(name, workloads)}")
     return [Target(name, {}) for name in names]

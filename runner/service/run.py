@@ -42,8 +42,8 @@ def measured_matrix(request: RunRequest, display: Display) -> Finished:
     request.choice.check_workloads(matrix, cells)
     about = request.choice.about(matrix.left_out)
     experiment = Experiment(cells, about, budget_s=request.budget_of(matrix))
-    for asked, found_by in FOUND_BY:
-        if any(map(asked, cells)):
+    for is_asked, found_by in FOUND_BY:
+        if any(map(is_asked, cells)):
             experiment = resolve_name(found_by)(request, experiment, display)
     return finished(measured(request, experiment, display))
 
@@ -51,9 +51,9 @@ def measured_matrix(request: RunRequest, display: Display) -> Finished:
 def finished(session: Session) -> Finished:
     """Write the report of a session with one run, and return its findings."""
     run = session.runs[""]
-    found = write_report(run)
-    latest = latest_attempts(found.records)
-    return Finished(run, found, latest, exit_code(latest, max(0, len(session.repeats) - len(latest))))
+    run_findings = write_report(run)
+    latest = latest_attempts(run_findings.records)
+    return Finished(run, run_findings, latest, exit_code(latest, max(0, len(session.repeats) - len(latest))))
 
 
 def exit_code(latest: Sequence[Record], pending: int) -> int:

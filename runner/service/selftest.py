@@ -52,14 +52,14 @@ def measure(request: RunRequest, fault: str | None, display: Display) -> None:
 def stored_sessions(results: Results, fault: str | None) -> list[Labelled]:
     """Return the records of the stored sessions of two labels with this Python and this injected fault, or without."""
     faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
-    wanted = {label: {"python": None, "fault": planted} for label, planted in faults.items()}
-    found: list[Labelled] = []
+    wanted_arms = {label: {"python": None, "fault": planted} for label, planted in faults.items()}
+    sessions: list[Labelled] = []
     for run in results.runs():
         about = run.about()
-        if about.get("arms") == wanted and about.get("arm") == LABELS[0]:
-            other = Run(results.root / str(about["runs"][LABELS[1]]))
-            found.append((run.load()[0], other.load()[0]))
-    return found
+        if about.get("arms") == wanted_arms and about.get("arm") == LABELS[0]:
+            other_run = Run(results.root / str(about["runs"][LABELS[1]]))
+            sessions.append((run.load()[0], other_run.load()[0]))
+    return sessions
 
 
 def summary(sessions: Sequence[Labelled], fault: str | None, cost: list[dict[str, Any]]) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def summary(sessions: Sequence[Labelled], fault: str | None, cost: list[dict[str
         "planted": fault,
         "sessions": len(sessions),
         "notes": pooled(sessions),
-        "findings": [_finding_json(one) for one in findings(sessions)],
+        "findings": [_finding_json(finding) for finding in findings(sessions)],
         "gate_regressed": _rate_json(gate_alarms(sessions, Rule(threshold=0.0, looks=FIXED))),
         "named": {
             name: {kind: _rate_json(rate) for kind, rate in kinds.items()}
@@ -79,14 +79,14 @@ def summary(sessions: Sequence[Labelled], fault: str | None, cost: list[dict[str
     }
 
 
-def _finding_json(one: SelftestResult) -> dict[str, Any]:
+def _finding_json(finding: SelftestResult) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "outside": _rate_json(one.outside),
-        "outside_p_value": one.outside.p_value(0.05),
-        "slower": _rate_json(one.slower),
-        "half_width": one.half_width,
-        "ratio": one.ratio,
+        "name": finding.name,
+        "outside": _rate_json(finding.outside),
+        "outside_p_value": finding.outside.p_value(0.05),
+        "slower": _rate_json(finding.slower),
+        "half_width": finding.half_width,
+        "ratio": finding.ratio,
     }
 
 
@@ -114,20 +114,23 @@ def measured_influences(request: RunRequest, display: Display) -> tuple[Sequence
     """Return the influence on each cell, and a line for each cell without one."""
     matrix, cells = request.choice.load()
     cells, count = _on_one_device(cells)
-    own = replace(request, results=request.results / PARALLEL_DEVICES)
-    arms = {ALONE: own_arm(own, cells), BUSY: replace(own_arm(own, cells), others_busy=True)}
-    experiment = Experiment(cells, request.choice.about(matrix.left_out), arms, own.budget_of(matrix))
-    session = measured(own, experiment, display)
-    found = influences(session.records(ALONE), session.records(BUSY), count)
-    influence.keep(request.results, found)
-    known = {one.cell_id for one in found}
-    failed = [one for arm in arms for one in session.records(arm) if one.status not in MEASURED]
-    return found, [_without(cell, failed) for cell in cells if cell.cell_id not in known]
+    own_request = replace(request, results=request.results / PARALLEL_DEVICES)
+    arms = {ALONE: own_arm(own_request, cells), BUSY: replace(own_arm(own_request, cells), others_busy=True)}
+    experiment = Experiment(cells, request.choice.about(matrix.left_out), arms, own_request.budget_of(matrix))
+    session = measured(own_request, experiment, display)
+    cell_influences = influences(session.records(ALONE), session.records(BUSY), count)
+    influence.keep(request.results, cell_influences)
+    measured_cells = {cell_influence.cell_id for cell_influence in cell_influences}
+    failed = [record for arm in arms for record in session.records(arm) if record.status not in MEASURED]
+    return cell_influences, [_without(cell, failed) for cell in cells if cell.cell_id not in measured_cells]
 
 
 def _without(cell: Cell, failed: Sequence[Record]) -> str:
     """Return the line of a cell without an influence; the reason is that of its last record without figures."""
-    settings, reasons = cell.settings, [one.reason or one.status for one in failed if one.cell_id == cell.cell_id]
+    settings, reasons = (
+        cell.settings,
+        [record.reason or record.status for record in failed if record.cell_id == cell.cell_id],
+    )
     why = f": {reasons[-1]}" if reasons else ""
     return f"no influence measured: {settings.backend}:{settings.workload} ({cell.cell_id}){why}"
 
@@ -137,7 +140,7 @@ def _on_one_device(cells: Sequence[Cell]) -> tuple[list[Cell], int]:
 
     A cell that may use all CPUs gets half of them. Raises `UsageError` if there is no other device.
     """
-    found, counts = [], set()
+    single_cells, counts = [], set()
     present = present_gpus() if any(cell.settings.device == "gpu" for cell in cells) else None
     for cell in cells:
         settings = cell.settings
@@ -147,14 +150,14 @@ def _on_one_device(cells: Sequence[Cell]) -> tuple[list[Cell], int]:
             settings = replace(settings, cpus=half_of_cpus())
         others = other_devices(settings, cell.placement.gpus, present)
         if not others:
-            what = "GPUs" if settings.device == "gpu" else f"CPUs (the cell uses {settings.cpus})"
-            raise UsageError(f"--parallel-devices: there are no other {what} for {settings.workload} on this machine")
+            noun = "GPUs" if settings.device == "gpu" else f"CPUs (the cell uses {settings.cpus})"
+            raise UsageError(f"--parallel-devices: there are no other {noun} for {settings.workload} on this machine")
         counts.add(1 + len(others))
         alone = replace(cell.placement, parallel_devices=False, across_gpus=False)
-        found.append(replace(cell, settings=settings, cell_id=cell_id(settings), placement=alone))
+        single_cells.append(replace(cell, settings=settings, cell_id=cell_id(settings), placement=alone))
     if len(counts) > 1:
         raise UsageError("--parallel-devices: the cells leave different numbers of devices to others; use --filter")
-    return found, counts.pop()
+    return single_cells, counts.pop()
 
 
 def cost_of_timing(backend: str, limit_s: float) -> dict[str, Any]:
@@ -169,9 +172,9 @@ def cost_of_timing(backend: str, limit_s: float) -> dict[str, Any]:
     )
     order = {"settings": settings, "target": TARGET, "limit_s": limit_s}
     try:
-        found: dict[str, Any] = ProcessProbe().ask(
+        cost: dict[str, Any] = ProcessProbe().ask(
             "keras_matrix.runner.cell.checks.timing_cost", order, settings, limit_s + START_LIMIT_S
         )
     except ProbeFailed as error:
         raise InfrastructureError(f"cost of timing on {backend}: {error}") from error
-    return found
+    return cost

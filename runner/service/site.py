@@ -25,7 +25,7 @@ def publish(folder: Path, site_folder: Path, last: int) -> tuple[int, list[str]]
     """Bring the local warehouse up to date and write the site from it; return its pages, and what is left out."""
     chosen_run(folder, None)  # raises if there is no run
     check_range("--last", last, 1)
-    problems = [str(one) for one in unread_runs(folder, None)]
+    problems = [str(unread_file) for unread_file in unread_runs(folder, None)]
     with explained():
         _with_findings(Results(folder).runs()[-last:])
         send(Upload("local"), folder)

@@ -68,27 +68,32 @@ def verify(
     `chosen` are the warm cells by id. Return the results by the cell_id of the analysis, and the exit code. An advice
     that cannot be applied has a result too, which is undecided and says why.
     """
-    results = {one.cell_id: _trials(work, one, chosen[one.cell_id], most) for one in reports}
-    trials = [one for own in results.values() for one in own if isinstance(one, AdviceTrial)]
+    results = {report.cell_id: _trials(work, report, chosen[report.cell_id], most) for report in reports}
+    trials = [trial for cell_trials in results.values() for trial in cell_trials if isinstance(trial, AdviceTrial)]
     if not trials:
         work.display.say("no advice can be applied")
-        return {name: [one for one in own if isinstance(one, VerifiedAdvice)] for name, own in results.items()}, 0
+        return {
+            name: [trial for trial in cell_trials if isinstance(trial, VerifiedAdvice)]
+            for name, cell_trials in results.items()
+        }, 0
     cells = list({cell.cell_id: cell for trial in trials for cell in (trial.unchanged, trial.changed)}.values())
-    done = finished(measured(work.request, Experiment(cells, about(cells)), work.display))
-    return {name: [_result(one, done.latest) for one in own] for name, own in results.items()}, done.exit_code
+    finished_run = finished(measured(work.request, Experiment(cells, about(cells)), work.display))
+    return {
+        name: [_result(trial, finished_run.latest) for trial in cell_trials] for name, cell_trials in results.items()
+    }, finished_run.exit_code
 
 
-def _result(one: AdviceTrial | VerifiedAdvice, latest: Sequence[Record]) -> VerifiedAdvice:
-    if isinstance(one, VerifiedAdvice):
-        return one
-    cells = (one.unchanged, one.changed)
+def _result(trial: AdviceTrial | VerifiedAdvice, latest: Sequence[Record]) -> VerifiedAdvice:
+    if isinstance(trial, VerifiedAdvice):
+        return trial
+    cells = (trial.unchanged, trial.changed)
     before, after = ([record for record in latest if record.cell_id == cell.cell_id] for cell in cells)
-    return verified(one.advice, one.changed.cell_id, before, after)
+    return verified(trial.advice, trial.changed.cell_id, before, after)
 
 
-def about(wanted: Sequence[Cell]) -> dict[str, object]:
+def about(chosen_cells: Sequence[Cell]) -> dict[str, object]:
     """Return the origin of the cells for `run.json`."""
-    return origin("runner stalls", [cell.settings for cell in wanted])
+    return origin("runner stalls", [cell.settings for cell in chosen_cells])
 
 
 def dataset(settings: Settings) -> str:
@@ -98,20 +103,20 @@ def dataset(settings: Settings) -> str:
 
 def _trials(work: StallWork, report: StallReport, base: Cell, most: int) -> list[AdviceTrial | VerifiedAdvice]:
     """Return the trials of the best advice that can be applied, and the results of what cannot be before these."""
-    found: list[AdviceTrial | VerifiedAdvice] = []
+    trials: list[AdviceTrial | VerifiedAdvice] = []
     for advice in report.advice:
-        if sum(isinstance(one, AdviceTrial) for one in found) == most:
+        if sum(isinstance(made_trial, AdviceTrial) for made_trial in trials) == most:
             break
         trial = _trial(work, report, base, advice) if advice.verifiable else NOT_VERIFIABLE
         if isinstance(trial, AdviceTrial):
-            found.append(trial)
+            trials.append(trial)
             continue
         why = f"not applied: {trial}"
         work.display.say(f"{base.settings.backend}: {advice.change}: {why}")
-        found.append(
+        trials.append(
             VerifiedAdvice(advice.change, advice.text, "", advice.speed_up, None, SpeedupVerdict.UNDECIDED, why)
         )
-    return found
+    return trials
 
 
 def _trial(work: StallWork, report: StallReport, base: Cell, advice: Advice) -> AdviceTrial | str:
@@ -128,8 +133,8 @@ def _trial(work: StallWork, report: StallReport, base: Cell, advice: Advice) -> 
     if isinstance(changed, str):
         return changed
     unchanged = replace(base, settings=settings, cell_id=cell_id(settings), together=name, change="unchanged")
-    own = replace(unchanged, settings=changed, cell_id=cell_id(changed), change=advice.change)
-    return AdviceTrial(advice, unchanged, own)
+    changed_cell = replace(unchanged, settings=changed, cell_id=cell_id(changed), change=advice.change)
+    return AdviceTrial(advice, unchanged, changed_cell)
 
 
 def _pass_steps(report: StallReport) -> int | str:
@@ -175,20 +180,20 @@ class Analysis:
     most: int | None
 
 
-def analysed(work: StallWork, wanted: Analysis) -> tuple[Run, list[StallReport], int]:
+def analysed(work: StallWork, analysis: Analysis) -> tuple[Run, list[StallReport], int]:
     """Return the run of the analyses, one per backend, and the exit code of what was measured. Raises `UsageError`."""
-    if wanted.run is not None:
-        run, reports = _stored_analyses(work.request, wanted.cell, wanted.run)
+    if analysis.run is not None:
+        run, reports = _stored_analyses(work.request, analysis.cell, analysis.run)
         limit_s = stored_limit_s(run.load()[0])
         chosen, code = {report.cell_id: _warm_cell(report, limit_s) for report in reports}, 0
-        if wanted.most is not None:
+        if analysis.most is not None:
             reports = _probed_again(work, run, chosen)
     else:
-        chosen = _analysed_cells(work.request, wanted.cell)
-        done = _measured_analyses(work, chosen, cold=wanted.cold)
-        run, reports, code = done.run, list(done.found.run_context.stalls), done.exit_code
-    if wanted.most is not None:
-        results, verify_code = verify(work, reports, chosen, wanted.most)
+        chosen = _analysed_cells(work.request, analysis.cell)
+        finished_run = _measured_analyses(work, chosen, cold=analysis.cold)
+        run, reports, code = finished_run.run, list(finished_run.found.run_context.stalls), finished_run.exit_code
+    if analysis.most is not None:
+        results, verify_code = verify(work, reports, chosen, analysis.most)
         stored = {report.cell_id: report for report in store_verified(run, results)}
         reports, code = [stored[report.cell_id] for report in reports], max(code, verify_code)
         write_report(run)  # again, with what was measured
@@ -197,32 +202,32 @@ def analysed(work: StallWork, wanted: Analysis) -> tuple[Run, list[StallReport],
 
 def _analysed_cells(request: RunRequest, name: str) -> dict[str, Cell]:
     """Return the warm cell of each analysis by its id, one per backend. Raises `UsageError`."""
-    there = named_cells(request, name)
-    settings = {cell_id: cell.settings for cell_id, cell in there.items() if cell.task is None}
+    cell_by_id = named_cells(request, name)
+    settings = {cell_id: cell.settings for cell_id, cell in cell_by_id.items() if cell.task is None}
     names = cells.matching(name, settings)
     if not names:
         cells.refuse_cell(name, settings, searched(request.choice.matrix))
-    _check_overrides(request, name, [there[one] for one in names])
-    refuse([there[one] for one in names])
-    _check_pipelines({settings[one].workload for one in names})
-    wanted = request.choice.overrides.repeats
-    found = {base.cell_id: base for base in (_base(there[one], wanted) for one in names)}
-    if len({base.settings.backend for base in found.values()}) < len(found):
-        cells.ask(name, list(found), {one: base.settings for one, base in found.items()})
-    for base in found.values():
+    _check_overrides(request, name, [cell_by_id[chosen_id] for chosen_id in names])
+    refuse([cell_by_id[chosen_id] for chosen_id in names])
+    _check_pipelines({settings[chosen_id].workload for chosen_id in names})
+    stated_repeats = request.choice.overrides.repeats
+    base_by_id = {base.cell_id: base for base in (_base(cell_by_id[chosen_id], stated_repeats) for chosen_id in names)}
+    if len({base.settings.backend for base in base_by_id.values()}) < len(base_by_id):
+        cells.ask(name, list(base_by_id), {base_id: base.settings for base_id, base in base_by_id.items()})
+    for base in base_by_id.values():
         if base.settings.phase != "fit":
             raise UsageError(f"CELL: {name!r} has phase {base.settings.phase}; input stalls are those of phase fit")
-    return found
+    return base_by_id
 
 
-def _check_overrides(request: RunRequest, name: str, found: Sequence[Cell]) -> None:
+def _check_overrides(request: RunRequest, name: str, chosen_cells: Sequence[Cell]) -> None:
     """Refuse flags that change cells of a matrix for one of a stored run. Raises `UsageError`."""
-    given = request.choice.overrides
-    if all(cell.line is not None for cell in found):
+    overrides = request.choice.overrides
+    if all(cell.line is not None for cell in chosen_cells):
         return
-    if isinstance(given.repeats, int):
-        check_range("--repeats", given.repeats, 1, int(LIMITS["repeats"].maximum or 0))
-    flags = {"--backend": given.backends, "--filter": given.filters, "--set": given.assignments}
+    if isinstance(overrides.repeats, int):
+        check_range("--repeats", overrides.repeats, 1, int(LIMITS["repeats"].maximum or 0))
+    flags = {"--backend": overrides.backends, "--filter": overrides.filters, "--set": overrides.assignments}
     if unused := [flag for flag, value in flags.items() if value]:
         raise UsageError(
             f"{', '.join(unused)}: must not be given for a cell of a stored run, which is measured as it was; "
@@ -232,22 +237,22 @@ def _check_overrides(request: RunRequest, name: str, found: Sequence[Cell]) -> N
 
 def _check_pipelines(workloads: Iterable[str]) -> None:
     """Refuse a workload of the catalog without an input pipeline. Raises `UsageError`."""
-    known = catalog.load().workloads
+    known_workloads = catalog.load().workloads
     for name in workloads:
-        if name in known and not known[name].has_pipeline:
+        if name in known_workloads and not known_workloads[name].has_pipeline:
             raise UsageError(
                 f"CELL: {name} has no input pipeline, so that it waits for none; name a cell of finetune, or of a "
                 "workload of your own that returns a model and a source"
             )
 
 
-def _base(cell: Cell, wanted: int | str | None) -> Cell:
+def _base(cell: Cell, stated_repeats: int | str | None) -> Cell:
     """Return the warm cell of a cell's analysis.
 
     A cell of a stored run has one repeat, which gives no interval: it gets those that `--repeats` wants, or enough.
     """
     settings = base_of(cell.settings)
-    stored = wanted if isinstance(wanted, int) else max(MIN_BLOCKS, cell.repeats)
+    stored = stated_repeats if isinstance(stated_repeats, int) else max(MIN_BLOCKS, cell.repeats)
     repeats = cell.repeats if cell.line is not None else stored
     return replace(
         cell, settings=settings, cell_id=cell_id(settings), repeats=repeats, precision_target=None, trace=None
@@ -257,7 +262,7 @@ def _base(cell: Cell, wanted: int | str | None) -> Cell:
 def _arms(base: Cell, *, cold: bool) -> list[Cell]:
     name = together(base.settings)
     arms = arms_of(base.settings, cold=cold)
-    return [replace(base, settings=one, cell_id=cell_id(one), together=name) for one in arms]
+    return [replace(base, settings=arm_settings, cell_id=cell_id(arm_settings), together=name) for arm_settings in arms]
 
 
 def data_folders(request: RunRequest) -> DataFolders:
@@ -267,17 +272,17 @@ def data_folders(request: RunRequest) -> DataFolders:
 
 def _measured_analyses(work: StallWork, chosen: Mapping[str, Cell], *, cold: bool) -> Finished:
     """Measure the arms of each analysis interleaved, then probe the data sets."""
-    wanted = [arm for base in chosen.values() for arm in _arms(base, cold=cold)]
-    session = measured(work.request, Experiment(wanted, about(wanted)), work.display)
+    arm_cells = [arm for base in chosen.values() for arm in _arms(base, cold=cold)]
+    session = measured(work.request, Experiment(arm_cells, about(arm_cells)), work.display)
     store_probes(session.runs[""], _probes(work, chosen))
     return finished(session)
 
 
 def _probed_again(work: StallWork, run: Run, chosen: Mapping[str, Cell]) -> list[StallReport]:
     """Probe the data sets of stored analyses that were not probed, and return the analyses with these probes."""
-    there = stored_probes(run)
-    store_probes(run, _probes(work, {name: base for name, base in chosen.items() if name not in there}))
-    return [one for one in write_report(run).run_context.stalls if one.cell_id in chosen]
+    probe_by_cell = stored_probes(run)
+    store_probes(run, _probes(work, {name: base for name, base in chosen.items() if name not in probe_by_cell}))
+    return [report for report in write_report(run).run_context.stalls if report.cell_id in chosen]
 
 
 def _probes(work: StallWork, chosen: Mapping[str, Cell]) -> dict[str, InputProbe]:
@@ -285,7 +290,7 @@ def _probes(work: StallWork, chosen: Mapping[str, Cell]) -> dict[str, InputProbe
     contract = work.request.executors.contract
     if not (contract.local_software and contract.local_files):
         return {}
-    found: dict[str, InputProbe] = {}
+    probe_by_cell: dict[str, InputProbe] = {}
     by_data: dict[str, InputProbe] = {}
     for name, base in chosen.items():
         if not (path := dataset(base.settings)):
@@ -294,23 +299,25 @@ def _probes(work: StallWork, chosen: Mapping[str, Cell]) -> dict[str, InputProbe
         if data not in by_data:
             work.display.say(f"probing {path}")
             by_data[data] = work.tools.probe(base.settings, work.folders)
-        found[name] = by_data[data]
-    return found
+        probe_by_cell[name] = by_data[data]
+    return probe_by_cell
 
 
 def _stored_analyses(request: RunRequest, name: str, run_id: str) -> tuple[Run, list[StallReport]]:
     """Return a stored run and its analyses of a cell. Raises `UsageError`."""
     run = chosen_run(request.results, run_id)
-    found = {one.cell_id: one for one in findings_of(run).run_context.stalls}
+    report_by_cell = {report.cell_id: report for report in findings_of(run).run_context.stalls}
     # Any arm names its analysis.
-    there = {arm.cell_id: one.cell_id for one in found.values() for arm in one.arms}
-    names = {there[one] for one in there if one.startswith(name)}
-    names |= set(cells.matching(name, {one: report.settings for one, report in found.items()}))
+    report_of_arm = {arm.cell_id: report.cell_id for report in report_by_cell.values() for arm in report.arms}
+    names = {report_of_arm[arm_id] for arm_id in report_of_arm if arm_id.startswith(name)}
+    names |= set(cells.matching(name, {base_id: report.settings for base_id, report in report_by_cell.items()}))
     if not names:
-        workloads = ", ".join(sorted({f"{one.settings.backend}:{one.settings.workload}" for one in found.values()}))
+        workloads = ", ".join(
+            sorted({f"{report.settings.backend}:{report.settings.workload}" for report in report_by_cell.values()})
+        )
         advice = f"it contains {workloads or 'no stall analysis'}; measure one with: runner stalls {name}"
         raise UsageError(f"--run: {run.run_id} contains no stall analysis of {name!r}; {advice}")
-    return run, [found[one] for one in found if one in names]
+    return run, [report_by_cell[base_id] for base_id in report_by_cell if base_id in names]
 
 
 def _warm_cell(report: StallReport, timeout_s: float) -> Cell:

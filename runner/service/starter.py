@@ -57,14 +57,14 @@ def starter() -> Starter:
 def installed(command: str) -> list[str]:
     """Return the backends that are installed together with Keras. Raises `UsageError` without any."""
     interpreter = Interpreter(sys.executable)
-    found = installed_backends(interpreter)
-    if not found:
+    backends = installed_backends(interpreter)
+    if not backends:
         extras = ",".join(service_name(name, "cpu") for name in BACKENDS)
         raise UsageError(
             f"{command}: no backend is installed for {interpreter.python}; install one or more of them with: "
             f"pip install 'keras-matrix[{extras}]'"
         )
-    return found
+    return backends
 
 
 def write(folder: Path, first: Starter) -> None:
@@ -88,9 +88,11 @@ def write(folder: Path, first: Starter) -> None:
 def _filled(text: str, first: Starter) -> str:
     """Return a file's text with its backends, what brings others, and its device if that is not the default one."""
     names = ", ".join(first.backends)
-    others = [f"keras-matrix[{service_name(name, first.device)}]" for name in BACKENDS if name not in first.backends]
-    known = f"Installed in this environment: {names}." if first.extra is None else f"Measured with: {first.command}"
-    lines = [known, *([f"Others are installed with pip: {', '.join(others)}."] if others else [])]
+    extras = [f"keras-matrix[{service_name(name, first.device)}]" for name in BACKENDS if name not in first.backends]
+    installed_text = (
+        f"Installed in this environment: {names}." if first.extra is None else f"Measured with: {first.command}"
+    )
+    lines = [installed_text, *([f"Others are installed with pip: {', '.join(extras)}."] if extras else [])]
     if first.device != "cpu":
         text = text.replace("defaults:\n", f"defaults:\n  device: {first.device}\n")
     return text.replace("@BACKENDS@", names).replace("# @KNOWN@", "\n".join(f"# {line}" for line in lines))

@@ -100,17 +100,17 @@ class Findings:
         return result_table(self.rows, self.run_context)
 
 
-def newest_runs(there: Collection[str]) -> str:
+def newest_runs(run_ids: Collection[str]) -> str:
     """Return the names of the newest runs, for a message about an unknown one."""
-    return f"the newest are {', '.join(sorted(there)[-RUNS_NAMED:])}" if there else "there is no run"
+    return f"the newest are {', '.join(sorted(run_ids)[-RUNS_NAMED:])}" if run_ids else "there is no run"
 
 
 def chosen_run(results: Path, name: str | None, flag: str = "--run") -> Run:
     """Return the run with the id that a flag names, by default the newest. Raises `UsageError`."""
     runs = {run.run_id: run for run in Results(results).runs()}
     if not runs:
-        asked = "--results" if name is None else flag
-        raise UsageError(f"{asked}: {without_run([results])}")
+        asked_flag = "--results" if name is None else flag
+        raise UsageError(f"{asked_flag}: {without_run([results])}")
     if name is None:
         return runs[max(runs)]
     if name not in runs:
@@ -120,15 +120,15 @@ def chosen_run(results: Path, name: str | None, flag: str = "--run") -> Run:
 
 def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Problem]) -> list[str]:
     """Return notes on one side of a comparison: files that cannot be read, and that the run is not finished."""
-    found = []
+    texts = []
     if problems:
         first = f"{problems[0].path.name}: {printable(problems[0].reason)}"
-        found.append(f"{name}: {plural(len(problems), 'file')} of {run.run_id} skipped, first {first}")
+        texts.append(f"{name}: {plural(len(problems), 'file')} of {run.run_id} skipped, first {first}")
     if run.load_object(FINISHED) is None:
         ended = sum(record.status != "infra" for record in latest_attempts(records))
         so_far = plural(ended, "process", "processes")
-        found.append(f"{name}: {run.run_id} is not finished, {so_far} so far; the figures may change")
-    return found
+        texts.append(f"{name}: {run.run_id} is not finished, {so_far} so far; the figures may change")
+    return texts
 
 
 def findings_of(run: Run) -> Findings:
@@ -192,13 +192,13 @@ def unread_runs(results: Path, name: str | None) -> tuple[UnreadFile, ...]:
     return () if name else tuple(unread_file(results, problem) for problem in Results(results).left_out())
 
 
-def _with_peaks(files: RunFiles, measurements: Measurements, found: Findings) -> RunContext:
+def _with_peaks(files: RunFiles, measurements: Measurements, stored_findings: Findings) -> RunContext:
     """Return the context with the shares of the machine's peak, without them if the peaks cannot be read."""
-    context = found.run_context
+    context = stored_findings.run_context
     if refused := measurements.refused_peaks:
         file, _, reason = refused.removeprefix(f"{files.results}/").partition(": ")
         return replace(context, unread=(*context.unread, UnreadFile(printable(file, " "), printable(reason, " "))))
-    roofline = roofline_of(found.rows, measurements)
+    roofline = roofline_of(stored_findings.rows, measurements)
     return replace(context, shares={share.cell_id: share for share in roofline.shares}, notes=roofline.notes)
 
 
@@ -212,29 +212,36 @@ def update_findings(run: Run) -> Findings:
     root = run.folder.parent
     read = history_reader.read([root], lambda cell_id, workload, backend: cell_id in cells)
     # The histories reach from `LOOKED_BACK` runs before up to this run.
-    known = replace(read, runs=tuple(one for one in read.runs if one.run_id <= run.run_id)[-LOOKED_BACK:])
+    known_past = replace(
+        read, runs=tuple(past_run for past_run in read.runs if past_run.run_id <= run.run_id)[-LOOKED_BACK:]
+    )
     for part in PARTS:
         if part.stored_by and (content := getattr(shown.run_context, part.name)):
             resolve_name(part.stored_by)(run, content)
-    findings.keep(run, run_findings(shown.table, assessed_histories(known, [root]), run.run_id))
+    findings.keep(run, run_findings(shown.table, assessed_histories(known_past, [root]), run.run_id))
     return shown
 
 
 def write_report(run: Run, page: Path | None = None) -> Findings:
     """Update a run's findings and write its page, by default into its folder; return the findings."""
-    found = update_findings(run)
-    write_page(found, page or run.folder / "report.html")
-    return found
+    stored_findings = update_findings(run)
+    write_page(stored_findings, page or run.folder / "report.html")
+    return stored_findings
 
 
-def write_page(found: Findings, page: Path) -> None:
+def write_page(stored_findings: Findings, page: Path) -> None:
     """Write the page of a run's table."""
-    report.write(page, page_of(found))
+    report.write(page, page_of(stored_findings))
 
 
-def page_of(found: Findings) -> str:
+def page_of(stored_findings: Findings) -> str:
     """Return the page of a run's table."""
-    return report.render(found.records, found.table, found.about, pending_of(found.about, found.records))
+    return report.render(
+        stored_findings.records,
+        stored_findings.table,
+        stored_findings.about,
+        pending_of(stored_findings.about, stored_findings.records),
+    )
 
 
 def pending_of(about: Mapping[str, object], records: Sequence[Record]) -> int:
@@ -248,9 +255,9 @@ def unread_lines(unread: Sequence[UnreadFile]) -> list[str]:
     """Return a line for each file that cannot be used, and what that means; at most `UNREAD_SHOWN` files."""
     if not unread:
         return []
-    more = len(unread) - UNREAD_SHOWN
+    unlisted = len(unread) - UNREAD_SHOWN
     return [
         f"{plural(len(unread), 'file')} cannot be read, and no figure rests on {'it' if len(unread) == 1 else 'them'}:",
-        *(f"  {one}" for one in unread[:UNREAD_SHOWN]),
-        *([f"  and {more} more"] if more > 0 else []),
+        *(f"  {file}" for file in unread[:UNREAD_SHOWN]),
+        *([f"  and {unlisted} more"] if unlisted > 0 else []),
     ]

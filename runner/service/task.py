@@ -41,9 +41,9 @@ def matrix_of_task(path: Path, named: str | None, gpus: int | None) -> Matrix:
     entries = {entry.task.task.name: entry for entry in matrix.entries if entry.task}
     name = named or (next(iter(entries)) if len(entries) == 1 else None)
     if name is None or name not in entries:
-        there = ", ".join(entries) or "none; write some under tasks:"
+        names_text = ", ".join(entries) or "none; write some under tasks:"
         raise UsageError(
-            f"--task-name: must be a task of {matrix.name} ({there}), got {name}{near(str(name), entries)}"
+            f"--task-name: must be a task of {matrix.name} ({names_text}), got {name}{near(str(name), entries)}"
         )
     return replace(matrix, entries=(with_gpus(entries[name], gpus),))
 

@@ -40,18 +40,21 @@ def stored_trace(results: Path, name: str, run: str | None, display: Display) ->
     """Return the newest trace of the cell, or None. Raises `UsageError` if `run` is given and has no trace of it."""
     runs = [chosen_run(results, run)] if run else Results(results).runs()
     exit_code = 0
-    for one in reversed(runs):
-        records, problems = one.load()
-        traces = {found.record.cell_id: found for found in _traces_of(one, records)}
-        exit_code |= passed_over(one, problems, display)
-        there = {cell: found.record.settings for cell, found in traces.items()}
-        if cells.matching(name, there):
-            return replace(traces[cells.one_of(name, there, one.run_id)], exit_code=exit_code)
+    for candidate_run in reversed(runs):
+        records, problems = candidate_run.load()
+        traces = {traced.record.cell_id: traced for traced in _traces_of(candidate_run, records)}
+        exit_code |= passed_over(candidate_run, problems, display)
+        settings_by_cell = {cell: traced.record.settings for cell, traced in traces.items()}
+        if cells.matching(name, settings_by_cell):
+            return replace(traces[cells.one_of(name, settings_by_cell, candidate_run.run_id)], exit_code=exit_code)
         if run:
-            names = ", ".join(sorted({f"{own.backend}:{own.workload}" for own in there.values()})) or "none"
+            names = (
+                ", ".join(sorted({f"{settings.backend}:{settings.workload}" for settings in settings_by_cell.values()}))
+                or "none"
+            )
             raise UsageError(
-                f"--run: {one.run_id} contains no trace of {name!r} (traces there: {names}); record one with: "
-                f"runner trace {name} --new"
+                f"--run: {candidate_run.run_id} contains no trace of {name!r} (traces there: {names}); record one "
+                f"with: runner trace {name} --new"
             )
     return None
 
@@ -59,9 +62,9 @@ def stored_trace(results: Path, name: str, run: str | None, display: Display) ->
 def record_trace(request: RunRequest, cell: Cell, display: Display) -> tuple[TracedRecord | None, Finished]:
     """Measure a cell with its trace; return the trace, None without one, and the finished run."""
     about = origin("runner trace", {"settings": cell.settings, "trace": cell.trace})
-    done = finished(measured(request, Experiment([cell], about), display))
-    traces = _traces_of(done.run, done.run.load()[0])
-    return next((traced for traced in traces if traced.record in done.latest), None), done
+    finished_run = finished(measured(request, Experiment([cell], about), display))
+    traces = _traces_of(finished_run.run, finished_run.run.load()[0])
+    return next((traced for traced in traces if traced.record in finished_run.latest), None), finished_run
 
 
 def _traces_of(run: Run, records: Sequence[Record]) -> Iterator[TracedRecord]:
@@ -72,10 +75,10 @@ def _traces_of(run: Run, records: Sequence[Record]) -> Iterator[TracedRecord]:
 def requested(epochs: list[int] | None, steps: int | None) -> Trace:
     """Return the requested epochs and steps. Raises `UsageError`."""
     usual = Trace()
-    wanted = replace(usual, epochs=epochs or usual.epochs, steps=usual.steps if steps is None else steps)
-    if problem := request_problem(wanted):
+    trace_request = replace(usual, epochs=epochs or usual.epochs, steps=usual.steps if steps is None else steps)
+    if problem := request_problem(trace_request):
         raise UsageError(f"--{problem}")
-    return wanted
+    return trace_request
 
 
 def cell_to_trace(request: RunRequest, name: str) -> Cell:

@@ -41,9 +41,9 @@ def after_run(upload: Upload, results: Path, warn: Callable[[str], None]) -> Non
         with redirect_stdout(sys.stderr):  # stdout has the run's table or its JSON document
             send(upload, results)
     except Exception as error:  # noqa: BLE001 - no error may cost the finished measurement
-        known = isinstance(error, UploadError | StoreFailure | OSError)
+        is_expected = isinstance(error, UploadError | StoreFailure | OSError)
         warn(
-            f"the upload did not succeed, the measurement did: {'' if known else type(error).__name__ + ': '}"
+            f"the upload did not succeed, the measurement did: {'' if is_expected else type(error).__name__ + ': '}"
             f"{error}\n"
             f"runner: nothing is lost; later: uploader {shlex.join(upload.arguments(results))}"
         )

@@ -114,40 +114,40 @@ def _of_cell(name: str, results: Path, run: str | None, display: Display) -> Tra
     """Return the files of the newest trace of a cell."""
     runs = [chosen_run(results, run)] if run else Results(results).runs()
     exit_code = 0
-    for one in reversed(runs):
-        records, problems = one.load()
-        exit_code |= passed_over(one, problems, display)
-        traced = _traced(one, records)
+    for candidate_run in reversed(runs):
+        records, problems = candidate_run.load()
+        exit_code |= passed_over(candidate_run, problems, display)
+        traced = _traced(candidate_run, records)
         settings = {cell: record.settings for cell, (record, _) in traced.items()}
         if cells.matching(name, settings):
-            record, folder = traced[cells.one_of(name, settings, one.run_id)]
+            record, folder = traced[cells.one_of(name, settings, candidate_run.run_id)]
             try:
                 return TraceFiles(tuple(files_of([folder])), record, _step_times_s(records, record.cell_id), exit_code)
             except GraphError as error:
                 raise InfrastructureError(
                     f"{error}; record it again with: runner trace {record.cell_id} --new"
                 ) from error
-    where = f"run {runs[0].run_id}" if run else f"{results}"
+    place_text = f"run {runs[0].run_id}" if run else f"{results}"
     raise UsageError(
-        f"TRACE: {where} contains no trace of a cell {name!r}, and there is no such file; record one with: "
+        f"TRACE: {place_text} contains no trace of a cell {name!r}, and there is no such file; record one with: "
         f"runner trace {name}"
     )
 
 
 def _traced(run: Run, records: Sequence[Record]) -> dict[str, tuple[Record, Path]]:
     """Return the records of a run that have a trace, each with the trace's folder, by cell."""
-    found = {}
+    trace_by_cell = {}
     for record in records:
         folder = record.trace.folder if record.trace else None
         if folder and run.inside(folder):
-            found[record.cell_id] = record, run.folder / folder
-    return found
+            trace_by_cell[record.cell_id] = record, run.folder / folder
+    return trace_by_cell
 
 
 def _step_times_s(records: Sequence[Record], cell: str) -> tuple[float, ...]:
     """Return the step time of each measured process of a cell."""
-    own = [record for record in latest_attempts(records) if record.cell_id == cell and record.status in MEASURED]
-    return tuple(record.times.step_time_s for record in own if record.times.step_time_s is not None)
+    attempts = [record for record in latest_attempts(records) if record.cell_id == cell and record.status in MEASURED]
+    return tuple(record.times.step_time_s for record in attempts if record.times.step_time_s is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,10 @@ def measure(request: RunRequest, display: Display, cells: Mapping[str, Cell], co
     """Measure the cells, by the names of their settings, equal ones once; `command` is stored as their origin."""
     unique = list({cell.cell_id: cell for cell in cells.values()}.values())
     experiment = Experiment(unique, origin(command, {name: cell.settings for name, cell in cells.items()}))
-    done = finished(measured_session(request, experiment, display))
-    return MeasuredSettings(done.run, measured(cells, done.latest), done.found, done.exit_code)
+    finished_run = finished(measured_session(request, experiment, display))
+    return MeasuredSettings(
+        finished_run.run, measured(cells, finished_run.latest), finished_run.found, finished_run.exit_code
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,21 +192,23 @@ class VerifiedRun:
     @property
     def gains(self) -> dict[str, Estimate]:
         """The baseline's step time by that of each other setting, paired by block, by the setting's name."""
-        times = {name: one.step_times_s for name, one in self.session.found.items()}
+        times = {name: setting.step_times_s for name, setting in self.session.found.items()}
         base = times.pop(BASELINE, {})
-        found = {name: of_logs(list(paired_logs(base, own).values())) for name, own in times.items()}
-        return {name: gain for name, gain in found.items() if gain is not None}
+        ratios = {
+            name: of_logs(list(paired_logs(base, setting_times).values())) for name, setting_times in times.items()
+        }
+        return {name: gain for name, gain in ratios.items() if gain is not None}
 
 
 def base_settings(graph: Graph, flag: str) -> Settings:
     """Return the settings of the traced cell. Raises `UsageError` for a trace of another program."""
-    found = settings_of(graph.header.settings)
-    if found is None:
+    settings = settings_of(graph.header.settings)
+    if settings is None:
         raise UsageError(
             f"{flag}: {graph.header.source} is not the trace of a cell, so that its settings are not known; record one "
             "with: runner trace CELL"
         )
-    return found
+    return settings
 
 
 def check_base(graph: Graph) -> None:
@@ -216,27 +220,38 @@ def check_base(graph: Graph) -> None:
 def checked_plan(work: WhatIfWork, graph: Graph, strategies: Sequence[Strategy]) -> MeasurementPlan:
     """Return the cells that verify these strategies. Raises `UsageError` if none of them can be measured here."""
     base = base_settings(graph, "--verify")
-    changes = {name_of(one): one.settings for one in strategies if one.settings is not None}
-    found = plan(base, changes, work.repeats)
-    reasons = {name_of(one): one.reason or "no setting realises it" for one in strategies if one.settings is None}
-    found = replace(found, left_out={**reasons, **found.left_out})
-    if strategies and len(found.cells) == 1:
-        listed = "; ".join(f"{name}: {reason}" for name, reason in found.left_out.items())
+    changes = {name_of(strategy): strategy.settings for strategy in strategies if strategy.settings is not None}
+    measurement_plan = plan(base, changes, work.repeats)
+    reasons = {
+        name_of(strategy): strategy.reason or "no setting realises it"
+        for strategy in strategies
+        if strategy.settings is None
+    }
+    measurement_plan = replace(measurement_plan, left_out={**reasons, **measurement_plan.left_out})
+    if strategies and len(measurement_plan.cells) == 1:
+        listed = "; ".join(f"{name}: {reason}" for name, reason in measurement_plan.left_out.items())
         raise UsageError(f"--verify: no predicted setting can be measured here: {listed}")
     work.display.problems(filter(None, [unused_links(base)]))
-    return found
+    return measurement_plan
 
 
 def verified(
-    work: WhatIfWork, graph: Graph, baseline: Replay, strategies: Sequence[Strategy], found: MeasurementPlan
+    work: WhatIfWork, graph: Graph, baseline: Replay, strategies: Sequence[Strategy], measurement_plan: MeasurementPlan
 ) -> VerifiedRun:
     """Measure the cells of a plan, judge the predictions, and store the verification with the run."""
-    session = measure(work.request, work.display, found.cells, "runner " + work.request.command[1])
-    measurements = {name: Measurement(one.step_times_s, one.losses) for name, one in session.found.items()}
-    failed = {name: "; ".join(one.failures) for name, one in session.found.items() if not one.step_times_s}
-    result = VerifiedRun(session, None, {**found.left_out, **failed})
+    session = measure(work.request, work.display, measurement_plan.cells, "runner " + work.request.command[1])
+    measurements = {
+        name: Measurement(measured_setting.step_times_s, measured_setting.losses)
+        for name, measured_setting in session.found.items()
+    }
+    failed = {
+        name: "; ".join(measured_setting.failures)
+        for name, measured_setting in session.found.items()
+        if not measured_setting.step_times_s
+    }
+    result = VerifiedRun(session, None, {**measurement_plan.left_out, **failed})
     if BASELINE not in failed:
-        shown = [one for one in strategies if name_of(one) in found.cells]
+        shown = [strategy for strategy in strategies if name_of(strategy) in measurement_plan.cells]
         first = verify.judge(_predictions(baseline, shown), measurements)
         result = replace(result, verification=first)
         if work.recalibrate and first.verdict is not PredictionVerdict.VERIFIED:
@@ -261,27 +276,29 @@ def verification_document(graph: Graph, result: VerifiedRun) -> dict[str, object
 
 
 def _predictions(baseline: Replay, strategies: Sequence[Strategy]) -> dict[str, Prediction]:
-    found = {BASELINE: Prediction(baseline.step_time_s, baseline.low_s, baseline.high_s)}
-    for one in strategies:
-        found[name_of(one)] = Prediction(one.step_time_s, one.low_s, one.high_s, one.changes_numerics)
-    return found
+    prediction_by_name = {BASELINE: Prediction(baseline.step_time_s, baseline.low_s, baseline.high_s)}
+    for strategy in strategies:
+        prediction_by_name[name_of(strategy)] = Prediction(
+            strategy.step_time_s, strategy.low_s, strategy.high_s, strategy.changes_numerics
+        )
+    return prediction_by_name
 
 
 def _again(
     first: VerifiedRun, graph: Graph, strategies: Sequence[Strategy], measurements: dict[str, Measurement]
 ) -> VerifiedRun:
     """Fit the link to the baseline and the setting that was predicted to be slowest, and judge the others again."""
-    known = [one for one in strategies if measurements[name_of(one)].step_times_s]
-    if first.verification is None or len(known) < LEAST_FITTED:
+    measured_strategies = [strategy for strategy in strategies if measurements[name_of(strategy)].step_times_s]
+    if first.verification is None or len(measured_strategies) < LEAST_FITTED:
         return replace(first, note="not recalibrated: needs two measured settings besides the baseline")
-    fitted = max(known, key=lambda one: one.step_time_s)
+    fitted = max(measured_strategies, key=lambda strategy: strategy.step_time_s)
     names = (BASELINE, name_of(fitted))
     times = [verify.geometric_of(measurements[name]) for name in names]
     cases = [(texts, time.centre) for texts, time in zip(((), fitted.what_ifs), times, strict=True) if time]
     try:
         link = recalibrated(graph, cases)
         changed = with_link(graph, link)
-        again = [_repredicted(changed, one) for one in known]
+        again = [_repredicted(changed, strategy) for strategy in measured_strategies]
         second = verify.judge_again(
             first.verification, _predictions(replay(changed), again), measurements, link.source, names
         )
@@ -291,8 +308,8 @@ def _again(
 
 
 def _repredicted(graph: Graph, strategy: Strategy) -> Strategy:
-    found = replay(registry.apply(graph, [registry.read(text) for text in strategy.what_ifs]))
-    return replace(strategy, step_time_s=found.step_time_s, low_s=found.low_s, high_s=found.high_s)
+    new_replay = replay(registry.apply(graph, [registry.read(text) for text in strategy.what_ifs]))
+    return replace(strategy, step_time_s=new_replay.step_time_s, low_s=new_replay.low_s, high_s=new_replay.high_s)
 
 
 def replayed(graph: Graph, resamples: int) -> tuple[Replay, tuple[HeldOut, ...]]:

@@ -77,9 +77,9 @@ def collected(paths: Sequence[Path], peaks: Peaks | None, report: Callable[[str]
     """
     samples: list[OperationSample] = []
     devices: list[DevicePeaks] = []
-    found: list[_Count] = []
+    trace_counts: list[_Count] = []
     warnings: list[str] = []
-    for source in [one for path in paths for one in _sources(path, peaks)]:
+    for source in [found_source for path in paths for found_source in _sources(path, peaks)]:
         report(source.name)
         try:
             graph = exclusive(graph_of(source.trace))
@@ -88,15 +88,23 @@ def collected(paths: Sequence[Path], peaks: Peaks | None, report: Callable[[str]
                 raise UsageError(str(error)) from error
             warnings.append(f"left out: {error}")
             continue
-        own = samples_of(graph, 0)
-        if own.samples:
-            device = _number_of(_device(graph, own.samples, source.peaks), devices)
-            samples += [replace(one, device=device) for one in own.samples]
-        found.append((source.name, own.operations, own.without_work, own.time_s, own.time_without_work_s))
+        graph_samples = samples_of(graph, 0)
+        if graph_samples.samples:
+            device = _number_of(_device(graph, graph_samples.samples, source.peaks), devices)
+            samples += [replace(sample, device=device) for sample in graph_samples.samples]
+        trace_counts.append(
+            (
+                source.name,
+                graph_samples.operations,
+                graph_samples.without_work,
+                graph_samples.time_s,
+                graph_samples.time_without_work_s,
+            )
+        )
     if not samples:
-        raise UsageError(_nothing(paths, found, warnings))
-    names, *sums = zip(*found, strict=True)
-    counts, times = [int(sum(one)) for one in sums[:2]], [float(sum(one)) for one in sums[2:]]
+        raise UsageError(_nothing(paths, trace_counts, warnings))
+    names, *sums = zip(*trace_counts, strict=True)
+    counts, times = [int(sum(column)) for column in sums[:2]], [float(sum(column)) for column in sums[2:]]
     return Collected(samples, devices, TrainingData(list(names), *counts, *times), warnings)
 
 
@@ -114,9 +122,9 @@ def peaks_from(path: Path) -> Peaks:
 def peaks_of_graph(header: Header, peaks: Peaks) -> DevicePeaks | None:
     """Return the measured peaks for the device of a graph."""
     device = "cpu" if header.device.partition(":")[0] == "cpu" else "gpu"
-    found = device_peaks(peaks, header.backend, device, cores_of(header))
+    own_peaks = device_peaks(peaks, header.backend, device, cores_of(header))
     # The graph's own name of the product identifies the device, so that all traces of it are of one.
-    return replace(found, product=product_of(header), cores=cores_of(header)) if found else None
+    return replace(own_peaks, product=product_of(header), cores=cores_of(header)) if own_peaks else None
 
 
 def _device(graph: Graph, samples: Sequence[OperationSample], peaks: Peaks | None) -> DevicePeaks:
@@ -137,11 +145,11 @@ def _number_of(device: DevicePeaks, devices: list[DevicePeaks]) -> int:
     return len(devices) - 1
 
 
-def _best_of(one: DevicePeaks, other: DevicePeaks) -> DevicePeaks:
-    names = one.flop_per_s.keys() | other.flop_per_s.keys()
-    rates = {name: max(one.flop_per_s.get(name, 0.0), other.flop_per_s.get(name, 0.0)) for name in sorted(names)}
-    byte_per_s = max((rate for rate in (one.byte_per_s, other.byte_per_s) if rate), default=None)
-    return replace(one, flop_per_s=rates, byte_per_s=byte_per_s)
+def _best_of(device: DevicePeaks, other: DevicePeaks) -> DevicePeaks:
+    names = device.flop_per_s.keys() | other.flop_per_s.keys()
+    rates = {name: max(device.flop_per_s.get(name, 0.0), other.flop_per_s.get(name, 0.0)) for name in sorted(names)}
+    byte_per_s = max((rate for rate in (device.byte_per_s, other.byte_per_s) if rate), default=None)
+    return replace(device, flop_per_s=rates, byte_per_s=byte_per_s)
 
 
 def _sources(path: Path, peaks: Peaks | None) -> Iterator[_Source]:
@@ -161,7 +169,7 @@ def _sources(path: Path, peaks: Peaks | None) -> Iterator[_Source]:
 
 
 def _of_run(run: Run, peaks: Peaks | None, only: str | None = None) -> Iterator[_Source]:
-    own = peaks_of(run.folder.parent, run.about()) or peaks
+    run_peaks = peaks_of(run.folder.parent, run.about()) or peaks
     for record in latest_attempts(run.load()[0]):  # an earlier attempt was disturbed, or failed
         name = f"{record.cell_id}.{record.repeat}.{record.attempt}"
         folder = record.trace.folder if record.trace else None
@@ -173,18 +181,18 @@ def _of_run(run: Run, peaks: Peaks | None, only: str | None = None) -> Iterator[
             files = tuple(files_of([run.folder / folder]))
         except (GraphError, OSError):
             files = (run.folder / folder,)  # reading it reports the reason
-        yield _Source(f"{run.run_id} {name}", TraceFiles(files, record), own, named=False)
+        yield _Source(f"{run.run_id} {name}", TraceFiles(files, record), run_peaks, named=False)
 
 
-def _nothing(paths: Sequence[Path], found: Sequence[_Count], warnings: Sequence[str]) -> str:
+def _nothing(paths: Sequence[Path], counts: Sequence[_Count], warnings: Sequence[str]) -> str:
     """Return why there is nothing to learn from."""
-    where = ", ".join(map(str, paths))
-    if found:
-        count = sum(one[1] for one in found)
-        return f"{where}: no usable operation: none of {count} has FLOPs or bytes; {ADVICE}"
+    paths_text = ", ".join(map(str, paths))
+    if counts:
+        count = sum(path_count[1] for path_count in counts)
+        return f"{paths_text}: no usable operation: none of {count} has FLOPs or bytes; {ADVICE}"
     if warnings:
-        return f"{where}: no trace can be read; first: {warnings[0]}"
-    return f"{where}: contains no trace; record one with: runner trace CELL"
+        return f"{paths_text}: no trace can be read; first: {warnings[0]}"
+    return f"{paths_text}: contains no trace; record one with: runner trace CELL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +225,8 @@ def applied(path: Path, header: Header, peaks: Peaks | None) -> Applied:
         return Applied(predictor(model, device), f"{path}: learned on {device}")
     if peaks and (device := peaks_of_graph(header, peaks)):
         return Applied(predictor(model, device), f"{path}: {device} is new to the model, predicted from its peaks")
-    known = "; ".join(map(str, model.devices))
+    known_devices = "; ".join(map(str, model.devices))
     raise UsageError(
-        f"{path}: was not learned on {header.backend} on {product_of(header)} (but on {known}), and the peaks of that"
-        " machine were not measured; measure them there with runner roofline --measure"
+        f"{path}: was not learned on {header.backend} on {product_of(header)} (but on {known_devices}), and the peaks "
+        "of that machine were not measured; measure them there with runner roofline --measure"
     )

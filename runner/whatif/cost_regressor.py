@@ -42,7 +42,7 @@ def _learn(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[De
         init="zero",  # the roofline is the starting point; without a constant the trees are the complete model
         random_state=SEED,
     ).fit(rows, targets)
-    return [_plain(one.tree_) for one in regressor.estimators_[:, 0]]
+    return [_plain(estimator.tree_) for estimator in regressor.estimators_[:, 0]]
 
 
 def _plain(tree: object) -> DecisionTree:
@@ -51,9 +51,9 @@ def _plain(tree: object) -> DecisionTree:
         getattr(tree, name) for name in ("children_left", "children_right", "feature", "threshold", "value")
     )
     return DecisionTree(
-        feature=[max(0, int(one)) for one in feature],
-        threshold=[float(one) for one in threshold],
-        left=[int(one) for one in left],
-        right=[int(one) for one in right],
-        value=[float(one) for one in value[:, 0, 0]],
+        feature=[max(0, int(number)) for number in feature],
+        threshold=[float(number) for number in threshold],
+        left=[int(number) for number in left],
+        right=[int(number) for number in right],
+        value=[float(number) for number in value[:, 0, 0]],
     )

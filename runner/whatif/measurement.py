@@ -87,7 +87,9 @@ def cells_of(base: Settings, changed: Mapping[str, Settings], repeats: int) -> d
     """Return the cells of settings that are measured together, by name; the base is `BASE`."""
     name = f"probe {cell_id(base)}"
     cells = {BASE: _cell(base, repeats, name, BASE)}
-    return cells | {one: _cell(settings, repeats, name, one) for one, settings in changed.items()}
+    return cells | {
+        setting_name: _cell(settings, repeats, name, setting_name) for setting_name, settings in changed.items()
+    }
 
 
 def measured(cells: Mapping[str, Cell], records: Sequence[Record]) -> dict[str, MeasuredSetting]:
@@ -136,28 +138,28 @@ def _cell(settings: Settings, repeats: int, together: str, change: str) -> Cell:
 
 
 def _measured(name: str, records: Sequence[Record]) -> MeasuredSetting:
-    own = [record for record in records if record.cell_id == name]
-    good = [record for record in own if record.status in MEASURED and record.times.step_time_s]
+    own_records = [record for record in records if record.cell_id == name]
+    good = [record for record in own_records if record.status in MEASURED and record.times.step_time_s]
     last = [record.learning.loss[-1] for record in good if record.learning.loss]
-    diverged = [math.nan for record in own if record.status is Status.DIVERGED]
+    diverged = [math.nan for record in own_records if record.status is Status.DIVERGED]
     return MeasuredSetting(
         name,
         {record.repeat: float(record.times.step_time_s or 0) * steps_of_call(record) for record in good},
         [*(loss for loss in last if loss is not None), *diverged],
-        sorted({f"{record.status}: {record.reason}" for record in own if record not in good}),
+        sorted({f"{record.status}: {record.reason}" for record in own_records if record not in good}),
     )
 
 
 def document(
-    run: Run, source: str, found: Verification | None, left_out: Mapping[str, str], note: str = ""
+    run: Run, source: str, verification: Verification | None, left_out: Mapping[str, str], note: str = ""
 ) -> dict[str, object]:
     """Return the content of the file; `source` is what was predicted, `left_out` says what was not measured."""
     return {
         "version": VERSION,
         "run": run.run_id,
         "source": source,
-        "verdict": None if found is None else found.verdict.value,
-        "verification": to_json(found),
+        "verdict": None if verification is None else verification.verdict.value,
+        "verification": to_json(verification),
         "left_out": dict(left_out),
         "note": note,
     }

@@ -98,11 +98,11 @@ def _replayed(graph: Graph, schedule: Schedule) -> dict[Lane, list[OperationBar]
 
 
 def _rows(nodes: Sequence[Node], times: Sequence[tuple[float, float]]) -> dict[Lane, list[OperationBar]]:
-    found: dict[Lane, list[OperationBar]] = defaultdict(list)
+    bars_by_lane: dict[Lane, list[OperationBar]] = defaultdict(list)
     for node, (begin, end) in zip(nodes, times, strict=True):
         if node.kind is not NodeKind.WAIT and end > begin:
-            found[node.rank, node.lane].append(OperationBar(begin, end, _colour(node), node.name))
-    return found
+            bars_by_lane[node.rank, node.lane].append(OperationBar(begin, end, _colour(node), node.name))
+    return bars_by_lane
 
 
 def _colour(node: Node) -> str:
@@ -155,7 +155,7 @@ def _merged(bars: Iterable[OperationBar], scale: Scale) -> Iterator[OperationBar
     pixel_ns = LEAST_PX * scale.pixel_ns
     last: OperationBar | None = None
     count = 1
-    for bar in sorted(bars, key=lambda one: one.begin_ns):
+    for bar in sorted(bars, key=lambda bar: bar.begin_ns):
         narrow = last is not None and min(bar.end_ns - bar.begin_ns, last.end_ns - last.begin_ns) < pixel_ns
         if last is not None and narrow and bar.colour == last.colour and bar.begin_ns - last.end_ns < pixel_ns:
             count += 1
@@ -182,7 +182,7 @@ def _axis(y: int, scale: Scale) -> Iterator[Mark]:
 
 def _legend(y: int, graph: Graph) -> Iterator[Mark]:
     used = {_colour(node) for node in graph.nodes if node.kind is not NodeKind.WAIT}
-    for number, name in enumerate(one for one in COLOURS if one in used):
+    for number, name in enumerate(colour for colour in COLOURS if colour in used):
         x = LABEL + number * 120
         yield Area(x, y, 12, 12, name)
         yield Word(x + 17, y + 10, name)

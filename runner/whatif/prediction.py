@@ -49,37 +49,37 @@ def predictions(
     Several of one name are alternatives. Raises `GraphError`.
     """
     of = partial(_predicted, graph, predict=predict, resamples=resamples)
-    found = [of((one,)) for one in choices]
-    names = {one.what_if.name for one in choices}
-    return [*found, of(tuple(choices))] if len(names) == len(choices) > 1 else found
+    predicted = [of((choice,)) for choice in choices]
+    names = {choice.what_if.name for choice in choices}
+    return [*predicted, of(tuple(choices))] if len(names) == len(choices) > 1 else predicted
 
 
 def _predicted(
     graph: Graph, choices: tuple[ChosenWhatIf, ...], *, predict: Predict | None, resamples: int
 ) -> StrategyPrediction:
     changed = registry.apply(graph, choices, predict)
-    found, realised = replay(changed, resamples=resamples), registry.realised(graph, choices, predict)
-    texts = tuple(one.text for one in choices)
+    replayed, realised = replay(changed, resamples=resamples), registry.realised(graph, choices, predict)
+    texts = tuple(choice.text for choice in choices)
     reason = realised.reason if len(choices) > 1 else realised.reason.removeprefix(f"{texts[0]}: ")
     strategy = Strategy(
         texts,
         realised.settings,
-        found.step_time_s,
-        found.low_s,
-        found.high_s,
+        replayed.step_time_s,
+        replayed.low_s,
+        replayed.high_s,
         reason,
-        any(one.what_if.changes_numerics for one in choices),
+        any(choice.what_if.changes_numerics for choice in choices),
     )
     return StrategyPrediction(" ".join(texts), strategy, changed, tuple(_caveats(graph, changed, choices)))
 
 
 def _caveats(graph: Graph, changed: Graph, choices: Sequence[ChosenWhatIf]) -> Iterator[str]:
     """Yield what the changes add to the caveats of a graph."""
-    for one, reason in registry.without_effect(graph, choices):
-        yield f"{one.text} has no effect: {reason}"
-    known = set(graph.header.caveats)
-    yield from (text for text in dict.fromkeys(changed.header.caveats) if text not in known)
-    communicating = any(one.what_if in registry.COMMUNICATION for one in registry.effective(graph, choices))
+    for choice, reason in registry.without_effect(graph, choices):
+        yield f"{choice.text} has no effect: {reason}"
+    known_caveats = set(graph.header.caveats)
+    yield from (text for text in dict.fromkeys(changed.header.caveats) if text not in known_caveats)
+    communicating = any(choice.what_if in registry.COMMUNICATION for choice in registry.effective(graph, choices))
     if communicating and graph.header.missing_ranks and any(node.collective for node in changed.nodes):
         ranks = plural(len(graph.header.missing_ranks), "rank")
         yield (

@@ -67,19 +67,19 @@ class Probes:
 
 def probes_of(base: Settings, graph: Graph, families: Families) -> Probes:
     """Return the probes that a search of these families needs."""
-    wanted = [family for family in families.names if family in PARAMETERS]
+    probed_families = [family for family in families.names if family in PARAMETERS]
     if base.workload != spec.WORKLOAD:
         reason = f"only the workload fc can change blocks of layers, not {base.workload}"
-        return Probes(base, (), dict.fromkeys(wanted, reason))
+        return Probes(base, (), dict.fromkeys(probed_families, reason))
     alone = _one_worker(base)
-    found: list[LayerProbe] = []
+    all_probes: list[LayerProbe] = []
     without: dict[str, str] = {}
-    for family in wanted:
+    for family in probed_families:
         probes, reason = _of_family(alone, graph, family)
-        found += probes
+        all_probes += probes
         if reason:
             without[family] = reason
-    return Probes(alone, tuple(found), without)
+    return Probes(alone, tuple(all_probes), without)
 
 
 def ratios(
@@ -89,18 +89,18 @@ def ratios(
 
     `base_s` are the step times of the unchanged processes by repeat, `times_s` those of each probe by its name.
     """
-    found: dict[str, dict[str, float]] = {family: {} for family in PARAMETERS}
+    ratio_by_block: dict[str, dict[str, float]] = {family: {} for family in PARAMETERS}
     for probe in probes:
         change = of_logs(list(paired_logs(times_s.get(probe.name, {}), base_s).values()))
         share = share_of(graph, probe.block)
         if change is not None and share and _is_faster(change):
-            found[probe.family][probe.block] = max(LEAST_RATIO, 1 + (change.centre - 1) / share)
-    return found
+            ratio_by_block[probe.family][probe.block] = max(LEAST_RATIO, 1 + (change.centre - 1) / share)
+    return ratio_by_block
 
 
 def model_ratios(graph: Graph, predict: Predict) -> dict[str, float]:
     """Return the ratio in bfloat16 of each block of which a cost model knows an operation."""
-    found = {}
+    ratio_by_block = {}
     for block in blocks_of(graph, AMP):
         chosen = frozenset(named(graph, block, REDUCED))
         before = _time_ns(graph, chosen)
@@ -109,8 +109,8 @@ def model_ratios(graph: Graph, predict: Predict) -> dict[str, float]:
         except ValueError:
             continue
         if before:
-            found[block] = max(LEAST_RATIO, _time_ns(changed, chosen) / before)
-    return found
+            ratio_by_block[block] = max(LEAST_RATIO, _time_ns(changed, chosen) / before)
+    return ratio_by_block
 
 
 def blocks_of(graph: Graph, family: str) -> list[str]:
@@ -118,15 +118,15 @@ def blocks_of(graph: Graph, family: str) -> list[str]:
     layers = layers_of(graph)
     least = 2 if family == FUSION else 1
     size = max(least, math.ceil(len(layers) / MOST_BLOCKS))
-    groups = [layers[at : at + size] for at in range(0, len(layers), size)]
+    groups = [layers[start : start + size] for start in range(0, len(layers), size)]
     return [as_text(graph, group) for group in groups if len(group) >= least]
 
 
 def share_of(graph: Graph, block: str) -> float:
     """Return the share of a block's work in a step of one worker: all that is no communication, gaps included."""
     graph = exclusive(graph)
-    own = (node for node in graph.nodes if node.kind not in (NodeKind.COMMUNICATION, NodeKind.WAIT))
-    step_ns = sum(node.duration_ns + node.gap_ns for node in own)
+    own_nodes = (node for node in graph.nodes if node.kind not in (NodeKind.COMMUNICATION, NodeKind.WAIT))
+    step_ns = sum(node.duration_ns + node.gap_ns for node in own_nodes)
     changing = changing_work(graph, named(graph, block, "probe"))
     return sum(node.duration_ns for node in changing) / step_ns if step_ns else 0.0
 
@@ -136,13 +136,13 @@ def _of_family(base: Settings, graph: Graph, family: str) -> tuple[list[LayerPro
     parameter = PARAMETERS[family]
     if base.params.get(parameter):
         return [], f"the traced cell has {parameter}: {base.params[parameter]} already"
-    found = []
+    probes = []
     for block in blocks_of(graph, family):
         try:
-            found.append(LayerProbe(family, block, checked_changes(base, {parameter: block})))
+            probes.append(LayerProbe(family, block, checked_changes(base, {parameter: block})))
         except UsageError as error:
             return [], str(error)
-    return found, "" if found else "the trace names no layers"
+    return probes, "" if probes else "the trace names no layers"
 
 
 def _one_worker(base: Settings) -> Settings:

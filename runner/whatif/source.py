@@ -80,19 +80,19 @@ class TraceFiles:
     exit_code: int = 0
 
 
-def files_of(given: Sequence[Path]) -> list[Path]:
+def files_of(paths: Sequence[Path]) -> list[Path]:
     """Return the files of a trace that is given as files, or as a folder of them. Raises `GraphError`."""
-    if len(given) == 1 and given[0].is_dir():
-        return _in_folder(given[0])
-    for path in given:
+    if len(paths) == 1 and paths[0].is_dir():
+        return _in_folder(paths[0])
+    for path in paths:
         if not path.is_file():
-            what = "is a folder: name it alone" if path.is_dir() else "no such file or folder"
-            raise GraphError(f"{path}: {what}")
+            problem = "is a folder: name it alone" if path.is_dir() else "no such file or folder"
+            raise GraphError(f"{path}: {problem}")
         if not path.name.endswith(ENDINGS):
             raise GraphError(f"{path}: must end in {', '.join((*PROFILE_ENDINGS, ENDING))}")
-    if len(given) == 1 and neutral.is_one(given[0]):
-        return _beside_neutral(given[0])
-    return list(given)
+    if len(paths) == 1 and neutral.is_one(paths[0]):
+        return _beside_neutral(paths[0])
+    return list(paths)
 
 
 def graph_of(trace: TraceFiles, link: LinkCalibration | None = None, level: str | None = None) -> Graph:
@@ -116,8 +116,8 @@ def graph_of(trace: TraceFiles, link: LinkCalibration | None = None, level: str 
 
 def _ratio(graph: Graph, link: LinkCalibration) -> float | None:
     """Return the time of the traced collectives, without what they shared, by that of a calibration."""
-    known = replace(graph, header=replace(graph.header, link=link))
-    return measured_ratio(exclusive(known), link)
+    calibrated = replace(graph, header=replace(graph.header, link=link))
+    return measured_ratio(exclusive(calibrated), link)
 
 
 def facts_of(record: Record) -> HeaderFacts:
@@ -176,7 +176,7 @@ def _error(graph: Graph) -> float:
     """Return the mean error of predicting each step from the one before; 0 if it is not known."""
     if len(graph.header.step_times_s) < 2:
         return 0.0
-    return fmean(abs(one.error) for one in held_out(graph))
+    return fmean(abs(held_out_step.error) for held_out_step in held_out(graph))
 
 
 def _with_record(graph: Graph, record: Record) -> Graph:
@@ -207,20 +207,20 @@ def _in_folder(folder: Path) -> list[Path]:
         return stored
     if (native := folder / NATIVE_NAME).is_dir() and not native.is_symlink():
         return _in_folder(native)
-    there = (
+    profiles = (
         path
         for path in folder.iterdir()
         if path.name.endswith(PROFILE_ENDINGS) and path.is_file() and not path.is_symlink()
     )
-    found = sorted(path for path in there if path.name != communication.NAME)
-    epochs = {path: (int(match[1]), int(match[2])) for path in found if (match := _EPOCH.match(path.name))}
+    trace_files = sorted(path for path in profiles if path.name != communication.NAME)
+    epochs = {path: (int(match[1]), int(match[2])) for path in trace_files if (match := _EPOCH.match(path.name))}
     if epochs:
         # The files of an epoch are one trace. The last one is furthest from the start of the program.
         last = max(epoch for epoch, _ in epochs.values())
         return sorted((path for path, (epoch, _) in epochs.items() if epoch == last), key=lambda path: epochs[path])
-    if not found:
+    if not trace_files:
         raise GraphError(f"{folder}: contains no file of a profiler ({', '.join(PROFILE_ENDINGS)}) and no stored graph")
-    return found
+    return trace_files
 
 
 def _beside_neutral(path: Path) -> list[Path]:
@@ -237,12 +237,12 @@ def _beside_neutral(path: Path) -> list[Path]:
 def of_file(path: Path, settings: Settings | None = None) -> LinkCalibration:
     """Return the calibration of a file. Raises `GraphError`, which names it."""
     try:
-        found = decode(list[TimedCollective], read_json(os.path.realpath(path)), path.name)
+        times = decode(list[TimedCollective], read_json(os.path.realpath(path)), path.name)
     except OSError as error:
         raise GraphError(f"{path}: cannot be read: {error.strerror or error}") from error
     except CodecError as error:
         raise GraphError(f"{path}: is not a list of timed collectives ({error})") from error
-    return of_times(found, str(path), settings)
+    return of_times(times, str(path), settings)
 
 
 def next_to(paths: Sequence[Path], settings: Settings | None = None) -> LinkCalibration | None:
@@ -251,23 +251,23 @@ def next_to(paths: Sequence[Path], settings: Settings | None = None) -> LinkCali
     return of_file(path, settings) if path.is_file() else None
 
 
-def of_times(found: Sequence[TimedCollective], source: str, settings: Settings | None) -> LinkCalibration:
+def of_times(times: Sequence[TimedCollective], source: str, settings: Settings | None) -> LinkCalibration:
     """Return alpha and beta of timed collectives: of the operation and number of ranks that were timed most often.
 
     Of NCCL's collectives, whose algorithm depends on the size, also a table with the median of each size.
     """
-    if not found:
+    if not times:
         raise GraphError(f"{source}: contains no timed collective; trace the cell again")
-    operation, ranks = Counter((one.operation, one.ranks) for one in found).most_common(1)[0][0]
-    points = [(one.bytes, one.seconds) for one in found if (one.operation, one.ranks) == (operation, ranks)]
+    operation, ranks = Counter((timed.operation, timed.ranks) for timed in times).most_common(1)[0][0]
+    points = [(timed.bytes, timed.seconds) for timed in times if (timed.operation, timed.ranks) == (operation, ranks)]
     link = fit(points, ranks=ranks, source=source, operation=operation, rate_bits_per_s=rate_of(settings))
-    return replace(link, table=_table(found)) if any(one.library == NCCL for one in found) else link
+    return replace(link, table=_table(times)) if any(timed.library == NCCL for timed in times) else link
 
 
-def _table(found: Sequence[TimedCollective]) -> tuple[tuple[str, int, int, float], ...]:
+def _table(times: Sequence[TimedCollective]) -> tuple[tuple[str, int, int, float], ...]:
     times_s: dict[tuple[str, int, int], list[float]] = defaultdict(list)
-    for one in found:
-        times_s[one.operation, one.ranks, one.bytes].append(one.seconds)
+    for timed in times:
+        times_s[timed.operation, timed.ranks, timed.bytes].append(timed.seconds)
     return tuple((*key, median(values)) for key, values in sorted(times_s.items()))
 
 
@@ -291,8 +291,8 @@ def write(graph: Graph, folder: Path) -> list[Path]:
 
 def files_in(folder: Path) -> list[Path]:
     """Return the files of the graph that is stored in a folder, by rank; empty if there is none."""
-    found = (path for path in folder.glob(f"rank*{ENDING}") if not path.is_symlink())
-    return sorted(found, key=lambda path: (len(path.name), path.name))
+    files = (path for path in folder.glob(f"rank*{ENDING}") if not path.is_symlink())
+    return sorted(files, key=lambda path: (len(path.name), path.name))
 
 
 def read(paths: list[Path]) -> Graph:
@@ -317,9 +317,9 @@ def read(paths: list[Path]) -> Graph:
 
 
 def _row(node: Node) -> dict[str, Any]:
-    row = {one.name: getattr(node, one.name) for one in fields(node) if one.name != "collective"}
-    if (found := node.collective) is not None:
-        row |= {f"{PREFIX}{one.name}": getattr(found, one.name) for one in fields(found)}
+    row = {field.name: getattr(node, field.name) for field in fields(node) if field.name != "collective"}
+    if (collective := node.collective) is not None:
+        row |= {f"{PREFIX}{field.name}": getattr(collective, field.name) for field in fields(collective)}
     return row
 
 

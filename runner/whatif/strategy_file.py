@@ -26,7 +26,7 @@ from keras_matrix.runner.matrix.reader import Cell
 
 NAME = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 NOT_TEXT = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
-FIELDS = tuple(one.name for one in fields(Settings) if one.name in SETTINGS)
+FIELDS = tuple(field.name for field in fields(Settings) if field.name in SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,15 @@ def with_changes(settings: Settings, changes: Mapping[str, Scalar]) -> Settings:
 
     Raises `UsageError` for a name that is neither.
     """
-    own = {name: value for name, value in changes.items() if name in FIELDS}
-    params = {key.removeprefix(PARAMS): value for key, value in changes.items() if key not in own}
-    known = _parameters(settings)
+    own_settings = {name: value for name, value in changes.items() if name in FIELDS}
+    params = {key.removeprefix(PARAMS): value for key, value in changes.items() if key not in own_settings}
+    known_parameters = _parameters(settings)
     for name in params:
-        if known is not None and name not in known:
+        if known_parameters is not None and name not in known_parameters:
             raise UsageError(
-                f"{settings.workload}: has no setting or parameter {name!r}{near(name, (*known, *FIELDS))}"
+                f"{settings.workload}: has no setting or parameter {name!r}{near(name, (*known_parameters, *FIELDS))}"
             )
-    changed = replace(settings, **own, params={**settings.params, **params})  # type: ignore[arg-type]
+    changed = replace(settings, **own_settings, params={**settings.params, **params})  # type: ignore[arg-type]
     if settings.workload != spec.WORKLOAD:
         return changed
     stored = replace(changed, params=rules.stored_params(changed.params))
@@ -67,7 +67,7 @@ def with_changes(settings: Settings, changes: Mapping[str, Scalar]) -> Settings:
 
 def written(choices: Sequence[ChosenCell], heading: Iterable[str] = (), repeats: int = MIN_BLOCKS) -> StrategyFile:
     """Return the file for these cells. Raises `MatrixError` for settings that a matrix file may not have."""
-    backends = list(dict.fromkeys(one.settings.backend for one in choices))
+    backends = list(dict.fromkeys(choice.settings.backend for choice in choices))
     lines = [
         *(f"# {line}".rstrip() for line in heading),
         f"version: {VERSION}",
@@ -75,14 +75,14 @@ def written(choices: Sequence[ChosenCell], heading: Iterable[str] = (), repeats:
         f"backends: [{', '.join(backends)}]",
         "cells:",
     ]
-    for one in choices:
-        lines += [*(f"  # {line}".rstrip() for line in one.comment), *_entry(one.settings, len(backends) > 1)]
+    for choice in choices:
+        lines += [*(f"  # {line}".rstrip() for line in choice.comment), *_entry(choice.settings, len(backends) > 1)]
     text = "\n".join(lines) + "\n"
-    found = {cell.cell_id: cell for cell in reader.expand(reader.parse(Path("strategy.yaml"), text.encode()))}
-    wanted = [cell_id(one.settings) for one in choices]
-    if missing := [name for name in wanted if name not in found]:
+    cell_by_id = {cell.cell_id: cell for cell in reader.expand(reader.parse(Path("strategy.yaml"), text.encode()))}
+    cell_ids = [cell_id(choice.settings) for choice in choices]
+    if missing := [name for name in cell_ids if name not in cell_by_id]:
         raise InfrastructureError(f"strategy file: cell {missing[0]} cannot be written as a matrix file:\n{text}")
-    return StrategyFile(text, tuple(found[name] for name in wanted))
+    return StrategyFile(text, tuple(cell_by_id[name] for name in cell_ids))
 
 
 def problem_of(settings: Settings) -> str | None:
@@ -102,46 +102,46 @@ def checked_changes(settings: Settings, changes: Mapping[str, Scalar]) -> Settin
     return changed
 
 
-def possible(found: FamilyTrajectories, base: Settings | None) -> FamilyTrajectories:
+def possible(trajectories: FamilyTrajectories, base: Settings | None) -> FamilyTrajectories:
     """Return what a search found, without the settings that no cell like `base` may have; their reason says why."""
     if base is None:
-        return found
-    return replace(found, strategies=tuple(_if_possible(one, base) for one in found.strategies))
+        return trajectories
+    return replace(trajectories, strategies=tuple(_if_possible(strategy, base) for strategy in trajectories.strategies))
 
 
-def _if_possible(found: Strategy, base: Settings) -> Strategy:
-    if found.settings is None:
-        return found
+def _if_possible(strategy: Strategy, base: Settings) -> Strategy:
+    if strategy.settings is None:
+        return strategy
     try:
-        checked_changes(base, found.settings)
+        checked_changes(base, strategy.settings)
     except UsageError as error:
-        return replace(found, settings=None, reason=str(error))
-    return found
+        return replace(strategy, settings=None, reason=str(error))
+    return strategy
 
 
 def _parameters(settings: Settings) -> Mapping[str, object] | None:
     """Return the parameters of a workload of the catalog; None for a user's own."""
-    found = catalog.load().workloads.get(settings.workload)
-    return None if found is None else found.params
+    workload = catalog.load().workloads.get(settings.workload)
+    return None if workload is None else workload.params
 
 
 def _entry(settings: Settings, names_backend: bool) -> list[str]:
-    found = catalog.load().workloads.get(settings.workload)
-    usual = {name: rule.default for name, rule in SETTINGS.items()} | (found.own_defaults if found else {})
+    workload = catalog.load().workloads.get(settings.workload)
+    usual = {name: rule.default for name, rule in SETTINGS.items()} | (workload.own_defaults if workload else {})
     values: dict[str, Scalar] = {
         name: value
         for name in FIELDS
         if (value := getattr(settings, name)) != usual.get(name) or _decided(settings, name)
     }
-    if found is None:
+    if workload is None:
         values = {name: value for name, value in values.items() if name not in OWN_OPTIONS or _decided(settings, name)}
     lines = [f"  - workload: {_scalar(settings.workload)}"]
     if names_backend:
         lines.append(f"    backends: [{settings.backend}]")
     lines += [f"    {name}: {_scalar(value)}" for name, value in values.items()]
-    if found is None and settings.params:
+    if workload is None and settings.params:
         lines.append("    params:")
-    indent = "      " if found is None else "    "
+    indent = "      " if workload is None else "    "
     return lines + [f"{indent}{name}: {_scalar(value)}" for name, value in settings.params.items()]
 
 

@@ -57,13 +57,15 @@ def client(project: str, options: Options, deadline: Deadline) -> bigquery.Clien
             "`bigquery` of the way this program was installed)"
         ) from error
     try:
-        found = _credentials(options)
-        return bigquery.Client(project, credentials=found, location=options.location, _http=_session(found, deadline))
+        credentials = _credentials(options)
+        return bigquery.Client(
+            project, credentials=credentials, location=options.location, _http=_session(credentials, deadline)
+        )
     except error_mapping.client_errors() as error:
         raise error_mapping.to_upload_error(f"connect to project {project}", error) from None
 
 
-def _session(found: Any, deadline: Deadline) -> Any:
+def _session(credentials: Any, deadline: Deadline) -> Any:
     """Return a session with these credentials; the deadline limits its requests, including those for tokens."""
     from google.auth.transport.requests import AuthorizedSession, Request
     from requests import Session
@@ -72,13 +74,13 @@ def _session(found: Any, deadline: Deadline) -> Any:
     class Limited(HTTPAdapter):
         """Limits the timeout of each request to the time until the deadline."""
 
-        def send(self, request: Any, stream: bool = False, timeout: Any = None, *args: Any, **given: Any) -> Any:
+        def send(self, request: Any, stream: bool = False, timeout: Any = None, *args: Any, **options: Any) -> Any:
             connect, read = timeout if isinstance(timeout, tuple) else (timeout, timeout)
             limits = deadline.left_s(connect or REQUEST_S), deadline.left_s(read or REQUEST_S)
-            return super().send(request, stream, limits, *args, **given)
+            return super().send(request, stream, limits, *args, **options)
 
     tokens = Session()
-    session = AuthorizedSession(found, auth_request=Request(tokens))
+    session = AuthorizedSession(credentials, auth_request=Request(tokens))
     for scheme in ("https://", "http://"):
         session.mount(scheme, Limited())
         tokens.mount(scheme, Limited())
@@ -92,12 +94,12 @@ def _credentials(options: Options) -> Any:
     if os.environ.get(EMULATOR):
         return credentials.AnonymousCredentials()
     try:
-        found, _ = default(scopes=SCOPES)
+        default_credentials, _ = default(scopes=SCOPES)
     except (AttributeError, KeyError, TypeError):  # raised by google-auth for a JSON file without credentials
         raise exceptions.DefaultCredentialsError("The file is JSON, but contains no credentials.") from None
     if options.impersonate is None:
-        return found
-    return impersonated_credentials.Credentials(found, options.impersonate, SCOPES)
+        return default_credentials
+    return impersonated_credentials.Credentials(default_credentials, options.impersonate, SCOPES)
 
 
 def check() -> None:
@@ -110,11 +112,13 @@ def check() -> None:
 
 def check_emulator(address: str, limit_s: float = LIMIT_S) -> None:
     """Raise `BadInput` for an address that is not a URL, `Unreachable` if nothing responds there in time."""
-    split, where = _split(address), without_user(address)
+    split, shown_address = _split(address), without_user(address)
     if split is None or split.scheme not in PORTS:
-        raise BadInput(f"{EMULATOR}: must be a URL such as http://127.0.0.1:9050, got {where!r}")
+        raise BadInput(f"{EMULATOR}: must be a URL such as http://127.0.0.1:9050, got {shown_address!r}")
     if why := _failure(split, _request, limit_s):
-        raise Unreachable(f"{EMULATOR}: no emulator responds at {where}: {why}; {_advice(split.hostname or '')}")
+        raise Unreachable(
+            f"{EMULATOR}: no emulator responds at {shown_address}: {why}; {_advice(split.hostname or '')}"
+        )
 
 
 def check_google(limit_s: float = LIMIT_S) -> None:
@@ -131,10 +135,10 @@ def check_google(limit_s: float = LIMIT_S) -> None:
         where = without_user(address)
         raise BadInput(f"HTTPS_PROXY: must be a URL such as http://proxy:3128, got {where!r}")
     if why := _failure(split, _connect, limit_s):
-        what = f"the proxy {split.hostname}" if proxy else str(split.hostname)
+        peer = f"the proxy {split.hostname}" if proxy else str(split.hostname)
         where = "the container's network (not network_mode: none)" if errors.in_container() else "the network"
         raise Unreachable(
-            f"no connection to {what}, port {_port(split)}: {why}; check {where}, DNS and HTTPS_PROXY, then run the "
+            f"no connection to {peer}, port {_port(split)}: {why}; check {where}, DNS and HTTPS_PROXY, then run the "
             "same command again: nothing is lost"
         )
 
@@ -170,7 +174,7 @@ def _failure(split: SplitResult, connect: Callable[[SplitResult, float], None], 
 
     Runs in a thread, since name resolution has no timeout, and a name may resolve to many addresses with one each.
     """
-    found: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     resolved = threading.Event()
 
     def run() -> None:
@@ -179,17 +183,17 @@ def _failure(split: SplitResult, connect: Callable[[SplitResult, float], None], 
             resolved.set()
             connect(split, limit_s)
         except TimeoutError:
-            found.put(f"no response within {limit_s:g} s")
+            answers.put(f"no response within {limit_s:g} s")
         except OSError as error:
-            found.put(error.strerror or str(error))
+            answers.put(error.strerror or str(error))
         except ValueError as error:  # the host cannot be encoded as a domain name
-            found.put(str(error))
+            answers.put(str(error))
         else:
-            found.put(None)
+            answers.put(None)
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        return found.get(timeout=1.5 * limit_s)
+        return answers.get(timeout=1.5 * limit_s)
     except queue.Empty:
         return f"{'no response' if resolved.is_set() else 'the name is not resolved'} within {1.5 * limit_s:g} s"
 

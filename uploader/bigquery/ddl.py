@@ -75,7 +75,7 @@ def create_view(dataset: str, name: str, first_day: str | None = None, *, append
     """Return the DDL of a view."""
     bound = f"DATE_SUB(CURRENT_DATE(), INTERVAL {MOST_DAYS} DAY)" if first_day is None else f"DATE '{first_day}'"
     sql = views()[name]
-    names = [one.name + suffix for one in TABLES for suffix in ("", APPENDED)] + list(views())
+    names = [table.name + suffix for table in TABLES for suffix in ("", APPENDED)] + list(views())
     body = qualified(push_down_day_filters(sql) if append_only else sql, dataset, names)
     meaning = f"{meaning_of_view(sql)} Reads {days_read(first_day)}."
     head = f"CREATE OR REPLACE VIEW {quoted(dataset, name)}\nOPTIONS (description = {text(meaning)})"
@@ -133,7 +133,9 @@ def _column(column: TableColumn) -> str:
 
 
 def _table(table: Table) -> str:
-    rows = "\n".join(f"| `{one.name}` | {one.type} | {one.mode.lower()} | {one.meaning} |" for one in table.columns)
+    rows = "\n".join(
+        f"| `{column.name}` | {column.type} | {column.mode.lower()} | {column.meaning} |" for column in table.columns
+    )
     heads = "| column | type | mode | meaning |\n|---|---|---|---|"
     return (
         f"## {table.name}\n\n{table.meaning} Partitioned by `day`, clustered by "
@@ -182,13 +184,13 @@ def existing_keys(dataset: str, batch: Batch) -> str:
 
 def missing_lines(batch: Batch, existing: set[tuple[object, ...]]) -> list[str]:
     """Return the lines of a batch whose keys do not exist yet, one per key."""
-    known, found = set(existing), []
+    known_keys, missing = set(existing), []
     for line, values in zip(batch.lines(), batch.values(), strict=True):
         key = tuple(values.get(name) for name in batch.table.key)
-        if key not in known:
-            known.add(key)
-            found.append(line)
-    return found
+        if key not in known_keys:
+            known_keys.add(key)
+            missing.append(line)
+    return missing
 
 
 def _same(batch: Batch) -> str:

@@ -104,7 +104,7 @@ def to_upload_error(action: str, error: Exception) -> WarehouseFailure:
 
 def by_reason(action: str, errors: Sequence[Any], code: int | None, message: str) -> WarehouseFailure:
     """Return the uploader's error for a reason in BigQuery's error table."""
-    reasons = [str(one.get("reason")) for one in errors if isinstance(one, Mapping)]
+    reasons = [str(error.get("reason")) for error in errors if isinstance(error, Mapping)]
     if any(words in message for words in CONFLICTS):
         return Contended(f"{action}: another uploader changes the table: {_short(message)}; push again later")
     reason = next(iter(reasons), None) or BY_CODE.get(int(code or 0), "")

@@ -29,5 +29,5 @@ def minimum_roles(project: str, dataset: str, *, append_only: bool) -> str:
         changed, uploader = [dataset], "append rows to this one dataset"
     else:
         changed, uploader = [dataset, f"{dataset}_staging"], "change rows in the dataset and its staging tables"
-    grants = "\n".join(GRANT.format(project=project, dataset=one) for one in changed)
+    grants = "\n".join(GRANT.format(project=project, dataset=changed_dataset) for changed_dataset in changed)
     return TEMPLATE.format(project=project, dataset=dataset, uploader=uploader, grants=grants)

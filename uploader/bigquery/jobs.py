@@ -87,11 +87,11 @@ class RetryPolicy:
 
     def retry(self, call: Callable[[], T], deadline: Deadline | None = None) -> T:
         """Return the result of `call`, which is called up to `tries` times while it raises `Unreachable`."""
-        for left, wait_s in zip(reversed(range(self.tries)), self.waits_s(), strict=False):
+        for tries_left, wait_s in zip(reversed(range(self.tries)), self.waits_s(), strict=False):
             try:
                 return call()
             except Unreachable:
-                if not left:
+                if not tries_left:
                     raise
                 self.pause(wait_s, deadline)
         raise AssertionError("the last attempt returns or raises")
@@ -145,11 +145,11 @@ class Jobs:
 
     def run(self, name: str, start: Callable[[str], Any], location: str | None) -> Any:
         """Start a job and return it when it has succeeded. Raises `WarehouseFailure` with the job's error."""
-        for left, wait_s in zip(reversed(range(self.policy.tries)), self.policy.waits_s(), strict=False):
+        for tries_left, wait_s in zip(reversed(range(self.policy.tries)), self.policy.waits_s(), strict=False):
             result = self._attempt(name, start, location)
             if not isinstance(result, WarehouseFailure):
                 return result
-            if not left or not isinstance(result, Unreachable) or isinstance(result, Contended):
+            if not tries_left or not isinstance(result, Unreachable) or isinstance(result, Contended):
                 raise result
             self.policy.pause(wait_s, self.deadline)
         raise AssertionError("the last attempt returns or raises")
@@ -197,8 +197,8 @@ def _failure(name: str, job: Any) -> WarehouseFailure:
     failure = error_mapping.by_reason(name, [result], None, str(result.get("message", "")))
     if type(failure) is not RowsRefused:
         return failure
-    messages = [str(one.get("message", "")) for one in (job.errors or []) if isinstance(one, Mapping)]
-    text = "; ".join(dict.fromkeys(" ".join(one.split()) for one in messages[:3] if one))
+    messages = [str(error.get("message", "")) for error in (job.errors or []) if isinstance(error, Mapping)]
+    text = "; ".join(dict.fromkeys(" ".join(message.split()) for message in messages[:3] if message))
     return RowsRefused(text or str(failure))
 
 

@@ -35,7 +35,12 @@ def scans(tree: exp.Expr) -> list[Scan]:
     from sqlglot.optimizer.scope import traverse_scope
 
     return [
-        Scan(node.name, alias, node, tuple(one for one in _filters(scope, alias) if _bounds(one, alias, scope)))
+        Scan(
+            node.name,
+            alias,
+            node,
+            tuple(condition for condition in _filters(scope, alias) if _bounds(condition, alias, scope)),
+        )
         for scope in traverse_scope(tree)
         for alias, node in _tables(scope)
         if node.name.removesuffix(APPENDED) in BY_NAME
@@ -51,8 +56,10 @@ def tables_read(sql: str) -> set[str]:
     """Return the names of the tables that a query reads, including those of its views. Raises `BadInput`."""
     from sqlglot.optimizer.scope import traverse_scope
 
-    found = traverse_scope(parsed(with_views(sql)))
-    return {node.sql(dialect="bigquery", copy=True).partition(" AS ")[0] for one in found for _, node in _tables(one)}
+    scopes = traverse_scope(parsed(with_views(sql)))
+    return {
+        node.sql(dialect="bigquery", copy=True).partition(" AS ")[0] for scope in scopes for _, node in _tables(scope)
+    }
 
 
 def push_down_day_filters(sql: str) -> str:
@@ -64,8 +71,8 @@ def push_down_day_filters(sql: str) -> str:
     from sqlglot import exp, parse_one
 
     tree = parsed(sql).copy()
-    for scan in [one for one in scans(tree) if one.bounds and one.table in BY_NAME and not one.node.db]:
-        days = " AND ".join(_unqualified(one).sql(dialect="bigquery") for one in scan.bounds)
+    for scan in [scan for scan in scans(tree) if scan.bounds and scan.table in BY_NAME and not scan.node.db]:
+        days = " AND ".join(_unqualified(bound).sql(dialect="bigquery") for bound in scan.bounds)
         deduplicated = parse_one(_deduplicated(BY_NAME[scan.table], days), read="bigquery")
         scan.node.replace(exp.Subquery(this=deduplicated, alias=exp.TableAlias(this=exp.to_identifier(scan.alias))))
     return rendered(tree)
@@ -102,8 +109,10 @@ def _filters(scope: Scope, alias: str) -> Iterator[exp.Expr]:
         yield from where.this.flatten() if _is_and(where.this) else [where.this]
     for join in joins:
         condition = join.args.get("on")
-        mine = join.alias_or_name == alias
-        counts = {"": alias not in _nullable(scope), "LEFT": mine, "RIGHT": not mine}.get(join.side or "", False)
+        is_joined_table = join.alias_or_name == alias
+        counts = {"": alias not in _nullable(scope), "LEFT": is_joined_table, "RIGHT": not is_joined_table}.get(
+            join.side or "", False
+        )
         if condition is not None and counts:
             yield from condition.flatten() if _is_and(condition) else [condition]
 
@@ -112,13 +121,13 @@ def _nullable(scope: Scope) -> set[str]:
     """Return the tables of a query block whose columns an outer join may set to NULL."""
     from sqlglot import exp
 
-    found: set[str] = set()
-    before = [one.alias_or_name for one in scope.expression.args.values() if isinstance(one, exp.From)]
+    aliases: set[str] = set()
+    before = [clause.alias_or_name for clause in scope.expression.args.values() if isinstance(clause, exp.From)]
     for join in scope.expression.args.get("joins") or []:
-        found |= {join.alias_or_name} if join.side in ("LEFT", "FULL") else set()
-        found |= set(before) if join.side in ("RIGHT", "FULL") else set()
+        aliases |= {join.alias_or_name} if join.side in ("LEFT", "FULL") else set()
+        aliases |= set(before) if join.side in ("RIGHT", "FULL") else set()
         before.append(join.alias_or_name)
-    return found
+    return aliases
 
 
 def _is_and(condition: exp.Expr) -> bool:

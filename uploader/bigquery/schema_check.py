@@ -30,7 +30,9 @@ class TableDifference:
         """Return the difference as lines of text, none for a table that does not differ."""
         if self.absent:
             return [f"{self.table.name}: is missing"]
-        missing = [f"{self.table.name}.{one.name}: is missing ({one.type} {one.mode})" for one in self.missing]
+        missing = [
+            f"{self.table.name}.{column.name}: is missing ({column.type} {column.mode})" for column in self.missing
+        ]
         return [*missing, *self.wrong]
 
 
@@ -40,22 +42,22 @@ def difference(table: Table, actual: Actual | None) -> TableDifference:
         return TableDifference(table, absent=True)
     wrong, missing = [], []
     for column in table.columns:
-        found = actual.get(column.name)
-        if found is None:
+        type_and_mode = actual.get(column.name)
+        if type_and_mode is None:
             if column.mode is ColumnMode.REQUIRED:
                 wrong.append(f"{table.name}.{column.name}: is missing and cannot be added (REQUIRED)")
             else:
                 missing.append(column)
-        elif problem := _problem(column, found):
+        elif problem := _problem(column, type_and_mode):
             wrong.append(f"{table.name}.{column.name}: {problem}")
-    known = {column.name for column in table.columns}
-    unknown = [name for name, (_, mode) in actual.items() if name not in known and mode == ColumnMode.REQUIRED]
+    known_names = {column.name for column in table.columns}
+    unknown = [name for name, (_, mode) in actual.items() if name not in known_names and mode == ColumnMode.REQUIRED]
     wrong += [f"{table.name}.{name}: is an unknown REQUIRED column: no row can be added" for name in unknown]
     return TableDifference(table, absent=False, missing=tuple(missing), wrong=tuple(wrong))
 
 
-def _problem(column: TableColumn, found: tuple[str, str]) -> str | None:
-    kind, mode = ALIASES.get(found[0], found[0]), found[1]
+def _problem(column: TableColumn, type_and_mode: tuple[str, str]) -> str | None:
+    kind, mode = ALIASES.get(type_and_mode[0], type_and_mode[0]), type_and_mode[1]
     if kind != column.type:
         return f"is {kind}, must be {column.type}"
     if (mode == ColumnMode.REPEATED) != (column.mode is ColumnMode.REPEATED):
@@ -67,18 +69,18 @@ def _problem(column: TableColumn, found: tuple[str, str]) -> str | None:
 
 def differences(warehouse: Warehouse) -> list[TableDifference]:
     """Return the tables of a warehouse that differ from their definitions."""
-    found = [difference(table, warehouse.actual(table)) for table in TABLES]
-    return [one for one in found if one.lines()]
+    table_differences = [difference(table, warehouse.actual(table)) for table in TABLES]
+    return [table_difference for table_difference in table_differences if table_difference.lines()]
 
 
-def refuse(found: Sequence[TableDifference], address: str) -> None:
+def refuse(table_differences: Sequence[TableDifference], address: str) -> None:
     """Raise `SchemaMismatch` if there are differences; the message lists them and says what to do."""
-    if not found:
+    if not table_differences:
         return
-    lines = "\n  ".join(line for one in found for line in one.lines())
-    if any(one.wrong for one in found):
+    lines = "\n  ".join(line for table_difference in table_differences for line in table_difference.lines())
+    if any(table_difference.wrong for table_difference in table_differences):
         advice = "correct the columns by hand, or name another dataset: uploader never changes or drops a column"
-    elif all(one.absent for one in found):
+    elif all(table_difference.absent for table_difference in table_differences):
         advice = f"create them with: uploader init --to {address}"
     else:
         advice = f"add the missing columns with: uploader migrate --to {address}"

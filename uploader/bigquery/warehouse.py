@@ -59,36 +59,40 @@ class BigQueryWarehouse:
 
     def create(self) -> list[str]:
         """Create missing datasets and tables, and create or replace the views."""
-        made = self._create_datasets()
+        created = self._create_datasets()
         for table in TABLES:
             if self.actual(table) is None:
                 self._run(f"create {table.name}", ddl.create_table(self._dataset, table, self._suffix))
-                made.append(f"table {table.name}{self._suffix}")
+                created.append(f"table {table.name}{self._suffix}")
         if self.append_only:
             for table in TABLES:
                 self._replace_view(table.name, ddl.deduplicating_view(self._dataset, table))
         else:
-            made += self._create_lease()
+            created += self._create_lease()
         made_views = ddl.create_views(self._dataset, self._options.first_day, append_only=self.append_only)
         for name, sql in made_views.items():
             self._replace_view(name, sql)
-            made.append(f"view {name}")
-        return made
+            created.append(f"view {name}")
+        return created
 
     def actual(self, table: Table) -> Actual | None:
         """Return the type and mode of each column of a table; None if it is missing."""
-        found = self._compared[table.name] = self._find(self._id(table))
-        return None if found is None else {one.name: (one.field_type, one.mode) for one in found.schema}
+        stored_table = self._compared[table.name] = self._find(self._id(table))
+        return (
+            None
+            if stored_table is None
+            else {field.name: (field.field_type, field.mode) for field in stored_table.schema}
+        )
 
     def add_columns(self, table: Table, columns: Sequence[TableColumn]) -> None:
         """Add columns, as NULLABLE or REPEATED."""
-        found = self._find(self._id(table))
-        if found is None:
+        stored_table = self._find(self._id(table))
+        if stored_table is None:
             raise SchemaMismatch(f"{self._id(table)}: is missing; create it with: uploader init --to {self.address}")
-        found.schema = [*found.schema, *(_field(column) for column in columns)]
+        stored_table.schema = [*stored_table.schema, *(_field(column) for column in columns)]
         self._jobs.request(
             f"add columns to {table.name}",
-            lambda: self._client.update_table(found, ["schema"], **self._jobs.call()),
+            lambda: self._client.update_table(stored_table, ["schema"], **self._jobs.call()),
         )
 
     def merge(self, batch: Batch) -> int:
@@ -102,7 +106,7 @@ class BigQueryWarehouse:
 
     def is_empty(self) -> bool:
         """Return whether no table has a row, from the tables' metadata, which is free to read."""
-        return not any(one.num_rows for one in self._existing())
+        return not any(table.num_rows for table in self._existing())
 
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> QueryResult:
         """Run a SELECT and return its result."""
@@ -134,12 +138,12 @@ class BigQueryWarehouse:
     def _location(self) -> str | None:
         """The location of the dataset, or the one to create it in. Raises `BadInput` if --location differs from it."""
         requested = self._options.location
-        found = self._find_dataset(self._dataset)
-        if found is None:
+        dataset = self._find_dataset(self._dataset)
+        if dataset is None:
             return requested
-        if requested is not None and requested.casefold() != str(found.location).casefold():
-            raise BadInput(f"--location: {self._dataset} is in {found.location}, got {requested!r}; omit the flag")
-        return str(found.location)
+        if requested is not None and requested.casefold() != str(dataset.location).casefold():
+            raise BadInput(f"--location: {self._dataset} is in {dataset.location}, got {requested!r}; omit the flag")
+        return str(dataset.location)
 
     def _pruned(self, sql: str) -> str:
         """Return a query, for an append-only dataset with its day filters pushed down. Raises `BadInput`."""
@@ -151,10 +155,10 @@ class BigQueryWarehouse:
         """Whether the dataset is, or will be created, without DML. Raises `BadInput` for a wrong flag."""
         requested = self._options.append_only
         table = TABLES[0].name
-        found = self._find(f"{self._dataset}.{table}")
-        if found is None:
+        stored_table = self._find(f"{self._dataset}.{table}")
+        if stored_table is None:
             return requested or self._find(f"{self._dataset}.{table}{ddl.APPENDED}") is not None
-        if found.table_type == "VIEW":
+        if stored_table.table_type == "VIEW":
             return True
         if requested:
             raise BadInput(
@@ -166,8 +170,12 @@ class BigQueryWarehouse:
     @cached_property
     def _retained_from(self) -> str | None:
         """The first day whose partitions have expired in no table."""
-        partitionings = [one.time_partitioning for one in self._existing()]
-        limits_ms = [int(one.expiration_ms) for one in partitionings if one is not None and one.expiration_ms]
+        partitionings = [table.time_partitioning for table in self._existing()]
+        limits_ms = [
+            int(partitioning.expiration_ms)
+            for partitioning in partitionings
+            if partitioning is not None and partitioning.expiration_ms
+        ]
         if not limits_ms:
             return None
         [[day]] = self._select("read-last-day-expired", ddl.last_day_expired(min(limits_ms))).rows
@@ -199,27 +207,27 @@ class BigQueryWarehouse:
 
     def _existing(self) -> list[Any]:
         """Return the existing tables, from the cache of `actual` if no batch was added since."""
-        found = [self._compared.get(table.name) or self._find(self._id(table)) for table in TABLES]
-        return [one for one in found if one is not None]
+        tables = [self._compared.get(table.name) or self._find(self._id(table)) for table in TABLES]
+        return [table for table in tables if table is not None]
 
     def _create_datasets(self) -> list[str]:
         from google.cloud import bigquery
 
-        location, made = self._location, []
+        location, created = self._location, []
         datasets = [(self._dataset, None)] if self.append_only else [(self._dataset, None), (self._staging, DAY_MS)]
         for name, expires_ms in datasets:
             if self._find_dataset(name) is not None:
                 continue
-            wanted = bigquery.Dataset(name)
-            wanted.location = location or self._location
-            wanted.default_table_expiration_ms = expires_ms
+            dataset = bigquery.Dataset(name)
+            dataset.location = location or self._location
+            dataset.default_table_expiration_ms = expires_ms
             self._jobs.request(
                 f"create {name}",
-                lambda wanted=wanted: self._client.create_dataset(wanted, exists_ok=True, **self._jobs.call()),  # type: ignore[misc]
+                lambda dataset=dataset: self._client.create_dataset(dataset, exists_ok=True, **self._jobs.call()),  # type: ignore[misc]
             )
             self.__dict__.pop("_location", None)  # the service has chosen it by now
-            made.append(f"dataset {name}")
-        return made
+            created.append(f"dataset {name}")
+        return created
 
     def _create_lease(self) -> list[str]:
         """Create the table `lease`, or its row, if it is missing."""
@@ -263,10 +271,10 @@ class BigQueryWarehouse:
         from google.cloud import bigquery
 
         runs = sorted({str(values["run_id"]) for values in batch.values()})
-        given = [bigquery.ArrayQueryParameter("runs", "STRING", runs)]
+        parameters = [bigquery.ArrayQueryParameter("runs", "STRING", runs)]
 
         def once() -> int:
-            existing = self._select(f"read-{batch.name[:40]}", ddl.existing_keys(self._dataset, batch), given)
+            existing = self._select(f"read-{batch.name[:40]}", ddl.existing_keys(self._dataset, batch), parameters)
             lines = ddl.missing_lines(batch, set(existing.rows))
             if lines:
                 text = "\n".join(lines) + "\n"
@@ -318,8 +326,8 @@ class BigQueryWarehouse:
         """Run one DDL statement, which must be idempotent."""
         self._jobs.run(action.replace(" ", "-"), lambda job_id: self._start_query(sql, None, job_id), self._location)
 
-    def _select(self, name: str, sql: str, given: Sequence[Any] = ()) -> QueryResult:
-        config = self._config(given)
+    def _select(self, name: str, sql: str, parameters: Sequence[Any] = ()) -> QueryResult:
+        config = self._config(parameters)
         job = self._jobs.run(name, lambda job_id: self._start_query(sql, config, job_id), self._location)
 
         def read() -> QueryResult:
@@ -328,14 +336,14 @@ class BigQueryWarehouse:
 
         return self._jobs.request(name, read)
 
-    def _config(self, given: Sequence[Any]) -> bigquery.QueryJobConfig:
+    def _config(self, parameters: Sequence[Any]) -> bigquery.QueryJobConfig:
         from google.cloud import bigquery
 
         return bigquery.QueryJobConfig(
             default_dataset=self._dataset,
             labels=LABELS,
             maximum_bytes_billed=self._options.most_bytes_billed,
-            query_parameters=list(given),
+            query_parameters=list(parameters),
         )
 
     def _start_query(self, sql: str, config: bigquery.QueryJobConfig | None, job_id: str | None) -> Any:

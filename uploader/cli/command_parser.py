@@ -24,21 +24,21 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
         """Parse; end the program with a message if something is not known."""
-        found, unknown = super().parse_known_args(args, namespace)
+        parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self._refuse(unknown, list(args or ()))
-        return found, unknown
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         """End the program with the usage and a message, in which an address does not show its password."""
         super().error(_SECRET.sub("(an address with a user or a password)", message))
 
-    def _refuse(self, unknown: Sequence[str], given: Sequence[str]) -> NoReturn:
+    def _refuse(self, unknown: Sequence[str], words: Sequence[str]) -> NoReturn:
         """End the program: an option gets a near name, a command that is not the first word the right order."""
         first = unknown[0]
         advice = near(first.partition("=")[0], self._option_string_actions) if first.startswith("-") else ""
         if first in self.commands:
             program = self.prog.partition(" ")[0]
-            rest = [word for index, word in enumerate(given) if index != given.index(first)]
-            advice = f"; {first} is a command and comes first: {shlex.join([program, first, *rest])}"
+            other_words = [word for index, word in enumerate(words) if index != words.index(first)]
+            advice = f"; {first} is a command and comes first: {shlex.join([program, first, *other_words])}"
         self.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")

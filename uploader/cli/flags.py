@@ -79,14 +79,14 @@ class Forwarded:
 
     def given(self, args: argparse.Namespace) -> tuple[str, ...]:
         """Return the given options, as arguments of the command that they are forwarded to."""
-        found: list[str] = []
+        words: list[str] = []
         for flag in self.flags:
             value = getattr(args, self._key(flag))
             if value is True:
-                found.append(f"--{flag.name}")
+                words.append(f"--{flag.name}")
             elif value not in (None, False):
-                found.append(f"--{flag.name}={value}")
-        return tuple(found)
+                words.append(f"--{flag.name}={value}")
+        return tuple(words)
 
     def _key(self, flag: Flag) -> str:
         return f"{self.prefix}_{flag.key}"

@@ -54,41 +54,41 @@ def run(args: argparse.Namespace) -> int:
         external_import.mapping(args.mapping), args.metric, external_import.source(args.source)
     )
     if "://" in args.file:  # --append-only describes our dataset, not theirs
-        theirs = external_import.read_table(
+        foreign_rows = external_import.read_table(
             args.file, args.results, replace(options.warehouse_options(args), append_only=False)
         )
     else:
-        theirs = external_import.read_csv(Path(args.file))
-    found = external_import.rows_of(theirs, spec)
+        foreign_rows = external_import.read_csv(Path(args.file))
+    imported = external_import.rows_of(foreign_rows, spec)
     if args.dry_run:
-        print("\n".join(row.line for row in found.rows[:6]))
-        return _print_problems(found)
+        print("\n".join(row.line for row in imported.rows[:6]))
+        return _print_problems(imported)
     target = options.target(args)
-    outbox, done = options.outbox(target), pushing.PushSummary()
+    outbox, summary = options.outbox(target), pushing.PushSummary()
     with options.warehouse(target) as warehouse:
         options.prepare(warehouse, args.to)
         options.resend_if_emptied(Results(args.results), warehouse, outbox)
         with outbox.locked():
-            seal_all(pushing.short_enough(found.rows, outbox), outbox)
-            pushing.send(warehouse, outbox, done, print)
-            done.dead = len(outbox.dead())
-    print(f"{done.new:,} new rows, {done.known:,} already present")
-    if not is_local(args.to) and (note := _days_of_views(found, args.to)):
+            seal_all(pushing.short_enough(imported.rows, outbox), outbox)
+            pushing.send(warehouse, outbox, summary, print)
+            summary.dead = len(outbox.dead())
+    print(f"{summary.new:,} new rows, {summary.known:,} already present")
+    if not is_local(args.to) and (note := _days_of_views(imported, args.to)):
         print(note)
-    for line in done.conflicts + done.uncompared:
+    for line in summary.conflicts + summary.uncompared:
         print(line)
-    if done.dead:
-        print(f"{plural(done.dead, 'row')} set aside: uploader status lists the reasons")
-    return 1 if done.dead or done.uncompared else _print_problems(found)
+    if summary.dead:
+        print(f"{plural(summary.dead, 'row')} set aside: uploader status lists the reasons")
+    return 1 if summary.dead or summary.uncompared else _print_problems(imported)
 
 
-def _days_of_views(found: ImportedRows, address: str) -> str | None:
+def _days_of_views(imported: ImportedRows, address: str) -> str | None:
     """Return which days the views read, and how to include all imported rows; None if there are no rows."""
     from keras_matrix.uploader.rows import day_of
     from keras_matrix.uploader.schema import RUNS
     from keras_matrix.uploader.warehouse import MOST_DAYS
 
-    days = [day_of(row.item) for row in found.rows if row.table is RUNS]
+    days = [day_of(row.item) for row in imported.rows if row.table is RUNS]
     if not days:
         return None
     return (
@@ -97,10 +97,10 @@ def _days_of_views(found: ImportedRows, address: str) -> str | None:
     )
 
 
-def _print_problems(found: ImportedRows) -> int:
+def _print_problems(imported: ImportedRows) -> int:
     """Print the rows that were not imported; return the exit code."""
-    for line in found.problems[:SHOWN]:
+    for line in imported.problems[:SHOWN]:
         print(f"skipped: {line}")
-    if (more := len(found.problems) - SHOWN) > 0:
-        print(f"skipped: {more:,} more")
-    return 1 if found.problems else 0
+    if (unlisted := len(imported.problems) - SHOWN) > 0:
+        print(f"skipped: {unlisted:,} more")
+    return 1 if imported.problems else 0

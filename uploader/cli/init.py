@@ -21,14 +21,14 @@ def run(args: argparse.Namespace) -> int:
     from keras_matrix.uploader.warehouse import BIGQUERY
 
     with options.warehouse(options.target(args)) as warehouse:
-        made = warehouse.create()
+        created = warehouse.create()
         retained_from = warehouse.retained_from()
         append_only = isinstance(warehouse, BigQueryWarehouse) and warehouse.append_only
-    print("\n".join(made) if made else "nothing was missing")
-    if any(one.startswith("view ") for one in made):
+    print("\n".join(created) if created else "nothing was missing")
+    if any(name.startswith("view ") for name in created):
         print(f"the views read {days_read(args.first_day)}")
     if retained_from is not None:
         print(f"days before {retained_from} are not retained: the dataset's partitions expire (docs/bigquery.md)")
-    if found := BIGQUERY.fullmatch(args.to):
-        print("\n" + minimum_roles(found["project"], found["dataset"], append_only=append_only))
+    if match := BIGQUERY.fullmatch(args.to):
+        print("\n" + minimum_roles(match["project"], match["dataset"], append_only=append_only))
     return 0

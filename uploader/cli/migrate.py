@@ -20,20 +20,29 @@ def run(args: argparse.Namespace) -> int:
     from keras_matrix.uploader.bigquery.schema_check import differences, refuse
 
     with options.warehouse(options.target(args)) as warehouse:
-        found = differences(warehouse)
-        if not found:
+        table_differences = differences(warehouse)
+        if not table_differences:
             print("the tables have the schema of this version")
         elif args.dry_run:
-            print("\n".join(line for one in found for line in one.lines()))
+            print("\n".join(line for table_difference in table_differences for line in table_difference.lines()))
         if args.dry_run:
-            return 1 if found else 0
-        refuse([one for one in found if one.wrong or one.absent], args.to)
-        for one in found:
-            warehouse.add_columns(one.table, one.missing)
-            print("\n".join(f"added {one.table.name}.{column.name}" for column in one.missing))
-        made = warehouse.create()
-        for name in (name for name in made if not name.startswith("view ")):
+            return 1 if table_differences else 0
+        refuse(
+            [
+                table_difference
+                for table_difference in table_differences
+                if table_difference.wrong or table_difference.absent
+            ],
+            args.to,
+        )
+        for table_difference in table_differences:
+            warehouse.add_columns(table_difference.table, table_difference.missing)
+            print(
+                "\n".join(f"added {table_difference.table.name}.{column.name}" for column in table_difference.missing)
+            )
+        created = warehouse.create()
+        for name in (name for name in created if not name.startswith("view ")):
             print(f"created the {name}")
-        if replaced := [one.removeprefix("view ") for one in made if one.startswith("view ")]:
+        if replaced := [name.removeprefix("view ") for name in created if name.startswith("view ")]:
             print(f"replaced the views {', '.join(replaced)}, which read {days_read(args.first_day)}")
     return 0

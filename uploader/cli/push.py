@@ -86,30 +86,30 @@ def push(target: options.Target, *, retry_dead: bool, repair: bool, quiet: bool)
         if retry_dead or repair:
             with outbox.locked():
                 say(f"{outbox.requeue_dead_letters()} rows that were set aside are retried")
-        done = pushing.push(results, warehouse, outbox, say)
+        summary = pushing.push(results, warehouse, outbox, say)
         repaired = None
         if repair:
             from keras_matrix.uploader import repair as repairing
 
-            repaired = repairing.repair(results, warehouse, outbox, done, say)
+            repaired = repairing.repair(results, warehouse, outbox, summary, say)
         if isinstance(warehouse, LocalWarehouse):
             warehouse.check_files()  # a push without new rows does not open the files
-    say(f"{done.new:,} new rows, {done.known:,} already present")
-    for line in [*_problems(done), *(repair_lines(repaired, target.address) if repaired else [])]:
+    say(f"{summary.new:,} new rows, {summary.known:,} already present")
+    for line in [*_problems(summary), *(repair_lines(repaired, target.address) if repaired else [])]:
         print(line)
-    failed = done.dead or done.left_out or done.uncompared or lost
+    failed = summary.dead or summary.left_out or summary.uncompared or lost
     return 1 if failed or (repaired and differs(repaired)) else 0
 
 
-def _problems(done: PushSummary) -> list[str]:
+def _problems(summary: PushSummary) -> list[str]:
     """Return a line for each problem of a push."""
-    lines = [f"skipped: {line}" for line in done.left_out] + done.conflicts + done.uncompared
-    if done.dead:
-        lines.append(f"{plural(done.dead, 'row')} set aside: uploader status lists the reasons")
-    if done.expired:
-        lines.append(f"not sent: {len(done.expired)} runs that are older than the warehouse's retention")
-    if done.without_findings:
-        lines.append(_findings_advice(done.without_findings))
+    lines = [f"skipped: {line}" for line in summary.left_out] + summary.conflicts + summary.uncompared
+    if summary.dead:
+        lines.append(f"{plural(summary.dead, 'row')} set aside: uploader status lists the reasons")
+    if summary.expired:
+        lines.append(f"not sent: {len(summary.expired)} runs that are older than the warehouse's retention")
+    if summary.without_findings:
+        lines.append(_findings_advice(summary.without_findings))
     return lines
 
 
@@ -125,20 +125,20 @@ def repair_lines(repaired: RepairSummary, address: str) -> list[str]:
     from keras_matrix.uploader import verify
     from keras_matrix.uploader.warehouse import is_local
 
-    found = [str(one) for one in repaired.restored[:MOST_LISTED]]
-    if (more := len(repaired.restored) - MOST_LISTED) > 0:
-        found.append(f"rows of {more} more runs were missing")
-    found += [*verify.listed(list(repaired.remaining)), *repaired.doubled, *repaired.unread]
-    if repaired.doubled or any(not one.missing for one in repaired.remaining):
-        found.append(REPLACE_LOCAL if is_local(address) else REPLACE_BIGQUERY)
+    texts = [str(restored_rows) for restored_rows in repaired.restored[:MOST_LISTED]]
+    if (unlisted := len(repaired.restored) - MOST_LISTED) > 0:
+        texts.append(f"rows of {unlisted} more runs were missing")
+    texts += [*verify.listed(list(repaired.remaining)), *repaired.doubled, *repaired.unread]
+    if repaired.doubled or any(not difference.missing for difference in repaired.remaining):
+        texts.append(REPLACE_LOCAL if is_local(address) else REPLACE_BIGQUERY)
     if repaired.expired:
-        found.append(f"not compared: {repaired.expired} runs that are older than the warehouse's retention")
+        texts.append(f"not compared: {repaired.expired} runs that are older than the warehouse's retention")
     if repaired.lost:
-        found.append(f"{repaired.lost:,} attempts are missing and have no record here: repeat their import")
-    missing = sum(one.missing for one in repaired.restored)
-    restored = sum(one.restored for one in repaired.restored)
+        texts.append(f"{repaired.lost:,} attempts are missing and have no record here: repeat their import")
+    missing = sum(restored_rows.missing for restored_rows in repaired.restored)
+    restored = sum(restored_rows.restored for restored_rows in repaired.restored)
     remaining = f"{_remaining(repaired)} differences remain"
-    return [*found, f"repair: {missing:,} rows were missing, {restored:,} are restored, {remaining}"]
+    return [*texts, f"repair: {missing:,} rows were missing, {restored:,} are restored, {remaining}"]
 
 
 def differs(repaired: RepairSummary) -> bool:

@@ -56,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
     from keras_matrix.uploader.sql import with_views
     from keras_matrix.uploader.warehouse import is_local
 
-    given = dict(map(_assignment, args.assignments))
+    parameters = dict(map(_assignment, args.assignments))
     written = _sql(args.sql, args.file)
-    sql = with_views(written) if "since" in given else written
+    sql = with_views(written) if "since" in parameters else written
     target = options.target(args)
     if is_local(args.to):
         options.require_results(target.results)
@@ -66,9 +66,9 @@ def run(args: argparse.Namespace) -> int:
         if isinstance(warehouse, LocalWarehouse):
             warehouse.restrict_file_access()
         if args.dry_run:
-            print("\n".join(_cost(sql, warehouse.bytes_read(sql, given), args.most_bytes_billed)))
+            print("\n".join(_cost(sql, warehouse.bytes_read(sql, parameters), args.most_bytes_billed)))
             return 0
-        answer = warehouse.query(sql, given)
+        answer = warehouse.query(sql, parameters)
         emptied = isinstance(warehouse, LocalWarehouse) and warehouse.is_empty()
     _print(answer, as_csv=args.csv, as_json=args.json)
     if emptied:
@@ -119,8 +119,8 @@ def _assignment(text: str) -> tuple[str, Scalar]:
     try:
         return name, TYPES[kind](value)
     except (KeyError, ValueError):
-        known = "int, float or bool (true, false)"
-        raise BadInput(f"--set: {text!r}: the value must have the declared type, one of {known}") from None
+        type_names = "int, float or bool (true, false)"
+        raise BadInput(f"--set: {text!r}: the value must have the declared type, one of {type_names}") from None
 
 
 def _truth(value: str) -> bool:
@@ -157,9 +157,9 @@ def _cost(sql: str, read_bytes: int | None, most_bytes: int) -> list[str]:
 def _json(value: Any) -> Any:
     """Return a value for JSON, with non-finite numbers as the strings that BigQuery uses, such as NaN."""
     if isinstance(value, dict):
-        return {str(name): _json(one) for name, one in value.items()}
+        return {str(name): _json(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_json(one) for one in value]
+        return [_json(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     outbox = options.outbox(options.target(args))
     pending, dead, waiting = outbox.pending(), outbox.dead(), unsealed(Results(args.results), outbox)
     if args.json:
-        letters = [{"table": one.table, "item": one.item, "reason": one.reason} for one in dead]
+        letters = [{"table": letter.table, "item": letter.item, "reason": letter.reason} for letter in dead]
         status = {"unsealed": waiting, "pending": [b.name for b in pending], "done": outbox.done(), "dead": letters}
         print(json.dumps(status, indent=1))
         return 1 if dead else 0

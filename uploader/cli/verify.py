@@ -23,30 +23,30 @@ def run(args: argparse.Namespace) -> int:
     target = options.target(args)
     options.require_results(target.results)
     with options.warehouse(target) as warehouse:
-        found = verifying.verify(Results(args.results), warehouse, values=args.values)
-    if found.runs:
-        actual = f"{found.found:,} in the warehouse, {found.foreign:,} from other records"
-        print(f"{found.expected:,} rows expected from the records, {actual}")
+        summary = verifying.verify(Results(args.results), warehouse, values=args.values)
+    if summary.runs:
+        actual = f"{summary.found:,} in the warehouse, {summary.foreign:,} from other records"
+        print(f"{summary.expected:,} rows expected from the records, {actual}")
     else:
         print(f"no run to compare in {args.results}")
-    for problem in found.problems:
+    for problem in summary.problems:
         print(f"  {problem}")
-    if found.expired:
-        print(f"not compared: {found.expired} runs that are older than the warehouse's retention")
-    if found.runs or found.problems:
-        print(f"{len(found.problems)} differences" if found.problems else "0 lost, 0 duplicated")
-    for line in _advice(target, found.missing):
+    if summary.expired:
+        print(f"not compared: {summary.expired} runs that are older than the warehouse's retention")
+    if summary.runs or summary.problems:
+        print(f"{len(summary.problems)} differences" if summary.problems else "0 lost, 0 duplicated")
+    for line in _advice(target, summary.missing):
         print(line)
-    return 1 if found.problems else 0
+    return 1 if summary.problems else 0
 
 
 def _advice(target: options.Target, missing: int) -> list[str]:
     """Return how to send missing rows again."""
     if not missing:
         return []
-    given = [] if target.address == "local" else ["--to", target.address]
-    given += [] if str(target.results) == "results" else ["--results", str(target.results)]
-    command = shlex.join(["uploader", "push", "--repair", *given])
+    flags = [] if target.address == "local" else ["--to", target.address]
+    flags += [] if str(target.results) == "results" else ["--results", str(target.results)]
+    command = shlex.join(["uploader", "push", "--repair", *flags])
     dead = len(options.outbox(target).dead())
     lines = [f"{plural(dead, 'row')} refused and set aside: uploader status lists the reasons"] if dead else []
     return [*lines, f"at least {missing:,} rows are missing; send them again from the records with: {command}"]

@@ -59,38 +59,38 @@ class DamagedFile:
 def find_damaged(folder: Path, tables: Sequence[Table] = TABLES) -> list[DamagedFile]:
     """Return the damaged files of these tables. Raises `WarehouseFailure`."""
     reader, named = FileTester(), _named(folder, tables)
-    found = [
+    damaged = [
         DamagedFile(table, path, why) for table, path in named if (why := reader.unreadable(table, path)) is not None
     ]
     return [
-        one for one in found if (one.table, one.path) in _named(folder, tables)
+        damaged_file for damaged_file in damaged if (damaged_file.table, damaged_file.path) in _named(folder, tables)
     ]  # a compaction may have come between
 
 
 def find_truncated(folder: Path) -> list[DamagedFile]:
     """Return the files that are missing or truncated; reads the last bytes of each. Raises `WarehouseFailure`."""
-    found = [(table, path, _truncation(path)) for table, path in _named(folder, TABLES)]
-    return [DamagedFile(table, path, reason) for table, path, reason in found if reason is not None]
+    truncations = [(table, path, _truncation(path)) for table, path in _named(folder, TABLES)]
+    return [DamagedFile(table, path, reason) for table, path, reason in truncations if reason is not None]
 
 
 def find_unfit(folder: Path, files: Mapping[str, Sequence[str]]) -> list[DamagedFile]:
     """Return what is in the place of a file and is none, such as a link or a pipe, which a query would wait for."""
-    found = []
+    unfit = []
     for table in TABLES:
         for name in files[table.name]:
             path = folder / table.name / name
             with suppress(OSError):  # such as of a missing file, which is reported when it is read
                 if not stat.S_ISREG(path.lstat().st_mode):
-                    found.append(DamagedFile(table, path, f"is {NOT_REGULAR}"))
-    return found
+                    unfit.append(DamagedFile(table, path, f"is {NOT_REGULAR}"))
+    return unfit
 
 
-def damaged_error(found: Sequence[DamagedFile]) -> FileDamaged:
+def damaged_error(damaged: Sequence[DamagedFile]) -> FileDamaged:
     """Return the error for damaged files."""
-    listed = "\n  ".join(map(str, found[:MOST_LISTED]))
-    more = f"\n  and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
+    listed = "\n  ".join(map(str, damaged[:MOST_LISTED]))
+    more_text = f"\n  and {len(damaged) - MOST_LISTED} more" if len(damaged) > MOST_LISTED else ""
     return FileDamaged(
-        f"the warehouse has {len(found)} damaged file{'s' if len(found) > 1 else ''}:\n  {listed}{more}\n"
+        f"the warehouse has {len(damaged)} damaged file{'s' if len(damaged) > 1 else ''}:\n  {listed}{more_text}\n"
         "queries fail and new rows of its table stay pending until the file is set aside and its rows are sent "
         "again from the records with: uploader push --repair, with the same --to and --results"
     )
@@ -145,8 +145,13 @@ def _truncation(path: Path) -> str | None:
 
 def _named(folder: Path, tables: Sequence[Table]) -> list[tuple[Table, Path]]:
     files = manifest.read(folder) or manifest.empty()
-    wanted = {table.name for table in tables}
-    return [(BY_NAME[name], folder / name / one) for name, names in files.items() if name in wanted for one in names]
+    table_names = {table.name for table in tables}
+    return [
+        (BY_NAME[name], folder / name / file_name)
+        for name, names in files.items()
+        if name in table_names
+        for file_name in names
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,49 +165,49 @@ class Repairs:
 
 def repair(folder: Path) -> list[str]:
     """Repair the files, with the warehouse's lock; return a line for each repair. Raises `WarehouseFailure`."""
-    done = Repairs(FileTester())
-    found = _manifest(folder, done)
+    repairs = Repairs(FileTester())
+    manifest_files = _manifest(folder, repairs)
     files, restored = manifest.empty(), []
     for table in TABLES:
         named = files[table.name]
-        if found is not None:
-            named += _readable(folder, table, found[table.name], done)
+        if manifest_files is not None:
+            named += _readable(folder, table, manifest_files[table.name], repairs)
         else:
-            for name in _readable(folder, table, manifest.parquet_files(folder, table.name), done):
+            for name in _readable(folder, table, manifest.parquet_files(folder, table.name), repairs):
                 _add_rows(folder, table, named, folder / table.name / name)
-        restored += _restore(folder, table, named, done)
-    if files != found:
+        restored += _restore(folder, table, named, repairs)
+    if files != manifest_files:
         manifest.write(folder, files)
     for path in restored:
         path.unlink()
-    return [*done.lines, *([WITHOUT_RECORD] if done.aside else [])]
+    return [*repairs.lines, *([WITHOUT_RECORD] if repairs.aside else [])]
 
 
-def _manifest(folder: Path, done: Repairs) -> Files | None:
+def _manifest(folder: Path, repairs: Repairs) -> Files | None:
     """Return the files that the manifest names; None if it must be rebuilt."""
     try:
         return manifest.read(folder) or manifest.empty()
     except ManifestDamaged as error:
         path = folder / manifest.NAME
-        done.lines.append(f"{str(error).rpartition(';')[0]}; rebuilt from the Parquet files")
+        repairs.lines.append(f"{str(error).rpartition(';')[0]}; rebuilt from the Parquet files")
         if path.exists() or path.is_symlink():
             set_aside(folder, path, "")
         return None
 
 
-def _readable(folder: Path, table: Table, names: Sequence[str], done: Repairs) -> list[str]:
+def _readable(folder: Path, table: Table, names: Sequence[str], repairs: Repairs) -> list[str]:
     """Return the readable files without duplicates; set the others aside."""
     readable = []
     for name in dict.fromkeys(names):
         path = folder / table.name / name
-        reason = done.reader.unreadable(table, path)
+        reason = repairs.reader.unreadable(table, path)
         if reason is None:
             readable.append(name)
         elif reason == MISSING:
-            done.lines.append(f"{path}: is missing; removed from the manifest")
+            repairs.lines.append(f"{path}: is missing; removed from the manifest")
         else:
-            done.aside.append(set_aside(folder, path, table.name))
-            done.lines.append(f"{path}: {reason}; set aside as {done.aside[-1]}")
+            repairs.aside.append(set_aside(folder, path, table.name))
+            repairs.lines.append(f"{path}: {reason}; set aside as {repairs.aside[-1]}")
     return readable
 
 
@@ -219,29 +224,29 @@ def set_aside(folder: Path, path: Path, below: str) -> Path:
     return target
 
 
-def _restore(folder: Path, table: Table, named: list[str], done: Repairs) -> list[Path]:
+def _restore(folder: Path, table: Table, named: list[str], repairs: Repairs) -> list[Path]:
     """Add the rows of files that were set aside and can be read now; return these files."""
     restored = []
     for name in manifest.parquet_files(folder / DAMAGED, table.name):
         path = folder / DAMAGED / table.name / name
-        if done.reader.unreadable(table, path) is None:
+        if repairs.reader.unreadable(table, path) is None:
             count = _add_rows(folder, table, named, path)
-            done.lines.append(f"{path}: can be read again; {count:,} of its rows were missing and are restored")
+            repairs.lines.append(f"{path}: can be read again; {count:,} of its rows were missing and are restored")
             restored.append(path)
     return restored
 
 
 def _add_rows(folder: Path, table: Table, named: list[str], path: Path) -> int:
     """Add the rows of a file whose keys are missing in the table; return how many."""
-    engine, here = parquet.engine(), folder / table.name
+    engine, table_folder = parquet.engine(), folder / table.name
     parquet.load_parquet(engine, table, str(path))
-    parquet.drop_existing(engine, table, [str(here / name) for name in named])
+    parquet.drop_existing(engine, table, [str(table_folder / name) for name in named])
     count = parquet.incoming_rows(engine)
-    if path.parent == here and count == parquet.count_rows(engine, table, str(path)):
+    if path.parent == table_folder and count == parquet.count_rows(engine, table, str(path)):
         named.append(path.name)
     elif count:
-        target = here / f"{secrets.token_hex(16)}.parquet"
-        here.mkdir(parents=True, exist_ok=True)
+        target = table_folder / f"{secrets.token_hex(16)}.parquet"
+        table_folder.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
             parquet.write_new(engine, table, [], str(temporary))
         named.append(target.name)

@@ -79,15 +79,15 @@ def header_of(path: Path) -> str:
         raise GraphFileDamaged(f"{path}: cannot be read: {error}") from error
     try:
         with engine() as connection:
-            found = connection.execute(
+            row = connection.execute(
                 "SELECT value FROM parquet_kv_metadata($file) WHERE key = $key",
                 {"file": str(path), "key": HEADER.encode()},
             ).fetchone()
     except duckdb.Error as error:
         raise GraphFileDamaged(f"{path}: cannot be read as Parquet: {_first_line(error)}") from error
-    if found is None:
+    if row is None:
         raise GraphFileDamaged(f"{path}: is a Parquet file, but not a stored trace graph")
-    return bytes(found[0]).decode()
+    return bytes(row[0]).decode()
 
 
 def rows_of(paths: Sequence[Path]) -> list[tuple[Any, ...]]:
@@ -103,8 +103,8 @@ def rows_of(paths: Sequence[Path]) -> list[tuple[Any, ...]]:
         with engine() as connection:
             return connection.execute(f"SELECT {names} FROM read_parquet([{listed}]) ORDER BY number").fetchall()
     except duckdb.Error as error:
-        where = ", ".join(str(path) for path in paths)
-        raise GraphFileDamaged(f"{where}: cannot be read as a stored trace graph: {_first_line(error)}") from error
+        paths_text = ", ".join(str(path) for path in paths)
+        raise GraphFileDamaged(f"{paths_text}: cannot be read as a stored trace graph: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -78,14 +78,14 @@ def parquet_files(folder: Path, table: str) -> list[str]:
     return sorted(path.name for path in (folder / table).glob("*.parquet") if FILE_NAME.fullmatch(path.name))
 
 
-def _checked(path: Path, found: object) -> Files:
+def _checked(path: Path, contents: object) -> Files:
     """Return the files that a manifest names. Raises `CodecError` if it is invalid."""
-    version = found.get("version") if isinstance(found, dict) else None
-    if not isinstance(found, dict) or type(version) is not int:
+    version = contents.get("version") if isinstance(contents, dict) else None
+    if not isinstance(contents, dict) or type(version) is not int:
         raise CodecError("it has no version")
     if version > VERSION:
         raise WarehouseFailure(f"{path}: version {version} is newer than {VERSION}; update this program")
-    tables = found.get("tables")
+    tables = contents.get("tables")
     if not isinstance(tables, dict):
         raise CodecError(f"tables: must be an object, got {type(tables).__name__}")
     return {table.name: _names(table.name, tables.get(table.name, [])) for table in TABLES}

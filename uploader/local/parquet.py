@@ -28,9 +28,9 @@ def engine() -> duckdb.DuckDBPyConnection:
     """Return an in-memory connection that loads no extension and writes no file."""
     import duckdb
 
-    made = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
-    made.execute("SET TimeZone = 'UTC'")
-    return made
+    connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
 
 
 def type_of(column: TableColumn) -> str:
@@ -40,8 +40,8 @@ def type_of(column: TableColumn) -> str:
 
 def columns(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> list[str]:
     """Return the names of the columns in any of these files."""
-    found = connection.execute("SELECT DISTINCT name FROM parquet_schema($files)", {"files": list(files)}).fetchall()
-    return [name for (name,) in found]
+    rows = connection.execute("SELECT DISTINCT name FROM parquet_schema($files)", {"files": list(files)}).fetchall()
+    return [name for (name,) in rows]
 
 
 def load_lines(connection: duckdb.DuckDBPyConnection, table: Table, lines: str) -> None:
@@ -75,8 +75,8 @@ def drop_existing(connection: duckdb.DuckDBPyConnection, table: Table, files: Se
 
 def incoming_rows(connection: duckdb.DuckDBPyConnection) -> int:
     """Return how many rows `incoming` has."""
-    found = connection.execute("SELECT count(*) FROM incoming").fetchone()
-    return int(found[0]) if found else 0
+    row = connection.execute("SELECT count(*) FROM incoming").fetchone()
+    return int(row[0]) if row else 0
 
 
 def count_rows(connection: duckdb.DuckDBPyConnection, table: Table, file: str) -> int:
@@ -87,8 +87,8 @@ def count_rows(connection: duckdb.DuckDBPyConnection, table: Table, file: str) -
     if missing := sorted({*table.key, "row_hash"} - set(columns(connection, [file]))):
         raise ValueError(f"it has no column {missing[0]}")
     columns_sql = _columns(connection, table, [file])
-    found = connection.execute(f"SELECT count(*), max(hash(t)) FROM (SELECT {columns_sql} FROM {_read([file])}) AS t")
-    return int((found.fetchone() or (0,))[0])
+    cursor = connection.execute(f"SELECT count(*), max(hash(t)) FROM (SELECT {columns_sql} FROM {_read([file])}) AS t")
+    return int((cursor.fetchone() or (0,))[0])
 
 
 def _load(connection: duckdb.DuckDBPyConnection, table: Table, source: str) -> None:
@@ -124,11 +124,11 @@ def _json_source(table: Table, lines: str) -> str:
 
 def _columns(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[str]) -> str:
     existing = set(columns(connection, files))
-    found = []
+    expressions = []
     for column in table.columns:
         source = f'"{column.name}"' if column.name in existing else "NULL"
-        found.append(f'CAST({source} AS {type_of(column)}) AS "{column.name}"')
-    return ", ".join(found)
+        expressions.append(f'CAST({source} AS {type_of(column)}) AS "{column.name}"')
+    return ", ".join(expressions)
 
 
 def _read(files: Sequence[str]) -> str:

@@ -49,13 +49,13 @@ def _free_name(stem: str, names: Sequence[str]) -> str:
 
 def _answer(described: list[tuple[Any, ...]], rows: list[tuple[Any, ...]]) -> QueryResult:
     """Return a query's result with JSON columns parsed, as BigQuery's client returns them; DuckDB returns text."""
-    parsed = {index for index, one in enumerate(described) if str(one[1]) == "JSON"}
+    parsed = {index for index, column in enumerate(described) if str(column[1]) == "JSON"}
     if parsed:
         rows = [
             tuple(json.loads(v) if index in parsed and v is not None else v for index, v in enumerate(row))
             for row in rows
         ]
-    return QueryResult(tuple(str(one[0]) for one in described), rows)
+    return QueryResult(tuple(str(column[0]) for column in described), rows)
 
 
 class LocalWarehouse:
@@ -76,10 +76,10 @@ class LocalWarehouse:
     def create(self) -> list[str]:
         """Create the folder and an empty manifest if they are missing. Raises `ManifestDamaged`."""
         with self._locked():
-            made = [] if manifest.read(self.folder) is not None else [str(self.folder)]
-            if made:
+            created = [] if manifest.read(self.folder) is not None else [str(self.folder)]
+            if created:
                 manifest.write(self.folder, manifest.empty())
-        return made
+        return created
 
     def actual(self, table: Table) -> Actual | None:
         """Return the columns of a table's definition: a column that a file lacks reads as NULL."""
@@ -118,7 +118,7 @@ class LocalWarehouse:
         import duckdb
 
         translated = to_duckdb(sql)
-        for left in reversed(range(TRIES)):
+        for tries_left in reversed(range(TRIES)):
             try:
                 cursor = self._opened(translated).execute(translated, dict(parameters or {}))
                 return _answer(cursor.description or [], cursor.fetchall())
@@ -126,7 +126,7 @@ class LocalWarehouse:
                 raise WarehouseFailure(f"the query failed: {str(error).splitlines()[0]}") from error
             except duckdb.Error as error:
                 self._shown = None
-                if left and isinstance(error, duckdb.IOException):
+                if tries_left and isinstance(error, duckdb.IOException):
                     continue
                 raise self._explained(TABLES, error, f"the query failed: {str(error).splitlines()[0]}") from error
         raise AssertionError("the last attempt returns or raises")
@@ -163,8 +163,8 @@ class LocalWarehouse:
     def check_files(self) -> None:
         """Raise `FileDamaged` if a file is missing or truncated. Contents are not read."""
         with self._locked():
-            if found := damaged_files.find_truncated(self.folder):
-                raise damaged_files.damaged_error(found)
+            if truncated := damaged_files.find_truncated(self.folder):
+                raise damaged_files.damaged_error(truncated)
 
     def retained_from(self) -> str | None:
         """Return None: rows never expire."""
@@ -199,14 +199,14 @@ class LocalWarehouse:
         """Merge a table's small files into one if there are many: each file slows queries down."""
         if len(files[table.name]) <= MOST_FILES:
             return
-        here = self.folder / table.name
-        small = [name for name in files[table.name] if (here / name).stat().st_size < parquet.LARGE_BYTES]
+        table_folder = self.folder / table.name
+        small = [name for name in files[table.name] if (table_folder / name).stat().st_size < parquet.LARGE_BYTES]
         if len(small) < 2:
             return
         name = hashlib.sha256("\n".join(small).encode()).hexdigest() + ".parquet"
         with self._written(table, name) as temporary:
             parquet.write_merged(self._engine(), table, self._paths(table, small), str(temporary))
-        files[table.name] = [*(one for one in files[table.name] if one not in small), name]
+        files[table.name] = [*(file_name for file_name in files[table.name] if file_name not in small), name]
         manifest.write(self.folder, files)
         self._sweep(files)
 
@@ -238,8 +238,8 @@ class LocalWarehouse:
 
         if isinstance(error, duckdb.FatalException | duckdb.InternalException):
             self.close()  # the connection is unusable after such an error
-        if isinstance(error, duckdb.Error) and (found := damaged_files.find_damaged(self.folder, tables)):
-            return damaged_files.damaged_error(found)
+        if isinstance(error, duckdb.Error) and (damaged := damaged_files.find_damaged(self.folder, tables)):
+            return damaged_files.damaged_error(damaged)
         return WarehouseFailure(text)
 
     @contextlib.contextmanager

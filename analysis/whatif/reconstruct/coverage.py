@@ -52,7 +52,7 @@ class PhaseTime:
     @property
     def errors(self) -> tuple[float, ...]:
         """The relative errors of each step's time as the prediction of the next one's."""
-        return tuple((own - after) / after for own, after in pairwise(self.time_s) if after)
+        return tuple((before - after) / after for before, after in pairwise(self.time_s) if after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,22 +128,24 @@ class Before(NamedTuple):
 
 
 def _predecessors(nodes: Sequence[Node], rank: int, parallel: Collection[str]) -> dict[int, Before]:
-    found: dict[int, Before] = {}
+    before_by_node: dict[int, Before] = {}
     reached: dict[str, int] = {}
     firsts: dict[str, int] = {}
     for node in nodes:
         if node.rank == rank:
-            same, earlier = (
+            same_step, earlier = (
                 tuple(other for other in others if nodes[other].rank == rank)
                 for others in (node.depends, node.depends_before)
             )
-            found[node.number] = Before((*same, reached[node.lane]) if node.lane in reached else same, earlier)
+            before_by_node[node.number] = Before(
+                (*same_step, reached[node.lane]) if node.lane in reached else same_step, earlier
+            )
             if node.lane not in parallel:
                 firsts.setdefault(node.lane, node.number)
                 reached[node.lane] = node.number
     for lane, first in firsts.items():
-        found[first] = found[first]._replace(earlier=(*found[first].earlier, reached[lane]))
-    return found
+        before_by_node[first] = before_by_node[first]._replace(earlier=(*before_by_node[first].earlier, reached[lane]))
+    return before_by_node
 
 
 def _path(
@@ -156,20 +158,20 @@ def _path(
     def ended_before(number: int) -> int:
         return _end(nodes[number], previous) - step_times_ns[previous]
 
-    found, reached, until = [], last, ends[last]
+    passed, reached, until = [], last, ends[last]
     while True:
         node = nodes[reached]
         start = node.starts_ns[step]
         worked = 0 if node.kind is NodeKind.WAIT else max(0, min(ends[reached], until) - start)
-        found.append(Passed(node, worked, node.gaps_ns[step]))
+        passed.append(Passed(node, worked, node.gaps_ns[step]))
         waited, earlier = before[reached]
         if not waited:
-            return tuple(found)
+            return tuple(passed)
         until = start
         # Of equal ends the later node, so that the path moves on within a lane.
         reached = waited[0] if len(waited) == 1 else max(waited, key=lambda other: (ends[other], other))
         if any(ended_before(other) > ends[reached] for other in earlier):
-            return tuple(found)
+            return tuple(passed)
 
 
 def _end(node: Node, step: int) -> int:

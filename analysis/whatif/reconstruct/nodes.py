@@ -50,16 +50,16 @@ class Joint:
 
 def make(traces: Sequence[RankTrace], offsets_ns: Sequence[int], threads: int) -> Made:
     """Return the nodes. `offsets_ns` added to a rank's clock is the common one, `threads` are those of an operator."""
-    made = Made()
+    built = Made()
     joints = _joints(traces, offsets_ns)
     begin = 0
     for trace, offset_ns in zip(traces, offsets_ns, strict=True):
         rank = _Rank(trace, offset_ns, joints, threads, begin)
-        made.nodes += rank.nodes()
-        made.last[trace.rank] = rank.last
-        made.caveats += rank.caveats
-        begin = len(made.nodes)
-    return made
+        built.nodes += rank.nodes()
+        built.last[trace.rank] = rank.last
+        built.caveats += rank.caveats
+        begin = len(built.nodes)
+    return built
 
 
 def _joints(traces: Sequence[RankTrace], offsets_ns: Sequence[int]) -> dict[tuple[str, int, int], Joint]:
@@ -68,7 +68,7 @@ def _joints(traces: Sequence[RankTrace], offsets_ns: Sequence[int]) -> dict[tupl
     All ranks end at the same time; the event of one may end late, because its thread has to wait for a core. A rank
     that only sends a broadcast ends early.
     """
-    found: dict[tuple[str, int, int], Joint] = {}
+    joints: dict[tuple[str, int, int], Joint] = {}
     for trace, offset_ns in zip(traces, offsets_ns, strict=True):
         for step in range(len(trace.windows)):
             for piece in trace.pieces(step):
@@ -76,13 +76,13 @@ def _joints(traces: Sequence[RankTrace], offsets_ns: Sequence[int]) -> dict[tupl
                     continue
                 key = call.group, call.ordinal, step
                 begin_ns, end_ns = piece.start_ns + offset_ns, piece.end_ns + offset_ns
-                if (joint := found.get(key)) is None:
-                    found[key] = Joint(begin_ns, end_ns)
+                if (joint := joints.get(key)) is None:
+                    joints[key] = Joint(begin_ns, end_ns)
                     continue
                 latest = max if call.operation == "broadcast" else min
                 joint.begin_ns = max(joint.begin_ns, begin_ns)
                 joint.end_ns = latest(joint.end_ns, end_ns)
-    return found
+    return joints
 
 
 class _Rank:
@@ -111,14 +111,14 @@ class _Rank:
         """Return the nodes of the rank; their numbers begin with `first`."""
         self._match()
         steps = len(self._trace.windows)
-        depends = [self._depends(at, row) for at, row in enumerate(self._rows)]
+        depends = [self._depends(index, row) for index, row in enumerate(self._rows)]
         times = [[self._times(piece) for piece in row] for row in self._rows]
         self._drop_contradicted(depends, times)
         gaps = [[0] * steps for _ in self._rows]
         for step in range(steps):
             self._gaps(step, depends, times, gaps)
         self.last = self._first + self._ending(times)
-        return [self._node(at, depends[at], times[at], gaps[at]) for at in range(len(self._rows))]
+        return [self._node(index, depends[index], times[index], gaps[index]) for index in range(len(self._rows))]
 
     def _ending(self, times: list[list[tuple[int, int, int]]]) -> int:
         """Return the row that ends the steps: the last of the main lane, or of the device whose clock they have."""
@@ -131,20 +131,20 @@ class _Rank:
     def _match(self) -> None:
         """Set the rows of all lanes, in the order of their starts in the last step."""
         keyed: list[tuple[int, int, str, Row]] = []
-        others: Counter[str] = Counter()
+        unmatched_ns: Counter[str] = Counter()
         for number, (lane, steps) in enumerate(self._trace.lanes.items()):
             matched = match(steps)
-            others += matched.others_ns
+            unmatched_ns += matched.others_ns
             reached = 0
             for row in matched.rows:
                 reached = max(reached, row[-1].start_ns)
                 keyed.append((reached, number, lane, row))
-        keyed.sort(key=lambda one: one[:2])
-        for at, (_, _, lane, row) in enumerate(keyed):
+        keyed.sort(key=lambda keyed_row: keyed_row[:2])
+        for index, (_, _, lane, row) in enumerate(keyed):
             self._rows.append(row)
             self._lane_before.append(self._lane_last.get(lane, -1))
-            self._lane_last[lane] = at
-            self._numbers |= {id(piece): at for piece in row}
+            self._lane_last[lane] = index
+            self._numbers |= {id(piece): index for piece in row}
         for steps in self._trace.lanes.values():
             for pieces in steps:
                 before = -1
@@ -157,24 +157,24 @@ class _Rank:
                         if waiting:
                             self._inherited[id(piece)], waiting = waiting, []
                     self._previous[id(piece)] = before
-        if others:
-            self.caveats.append(_report(self._trace, others))
+        if unmatched_ns:
+            self.caveats.append(_report(self._trace, unmatched_ns))
 
-    def _depends(self, at: int, row: Row) -> tuple[list[int], list[int]]:
+    def _depends(self, index: int, row: Row) -> tuple[list[int], list[int]]:
         """Return the rows that a row waits for in most steps, in the same step and in the one before."""
         if not any(piece.after or id(piece) in self._inherited for piece in row):
             return [], []
-        own: Counter[int] = Counter()
+        same_step: Counter[int] = Counter()
         earlier: Counter[int] = Counter()
         for piece in row:
-            found: set[tuple[bool, int]] = set()
+            targets: set[tuple[bool, int]] = set()
             for before in (*piece.after, *self._inherited.get(id(piece), ())):
                 target = self._previous.get(id(before), -1)
                 if target >= 0 and before.step in (piece.step, piece.step - 1):
-                    found.add((before.step == piece.step, target))
-            for same, target in found:
-                (own if same else earlier)[target] += 1
-        kept = [target for target, count in own.items() if 2 * count > len(row) and target != at]
+                    targets.add((before.step == piece.step, target))
+            for is_same_step, target in targets:
+                (same_step if is_same_step else earlier)[target] += 1
+        kept = [target for target, count in same_step.items() if 2 * count > len(row) and target != index]
         late = [target for target, count in earlier.items() if 2 * count > len(row) - 1 > 0]
         return sorted(kept), sorted(late)
 
@@ -191,12 +191,14 @@ class _Rank:
         self, depends: list[tuple[list[int], list[int]]], times: list[list[tuple[int, int, int]]]
     ) -> None:
         dropped: Counter[str] = Counter()
-        for at, (own, _) in enumerate(depends):
-            for target in list(own):
-                late = sum(times[target][step][2] > times[at][step][0] + TOLERANCE_NS for step in range(len(times[at])))
-                if 2 * late > len(times[at]):
-                    own.remove(target)
-                    dropped[f"{self._rows[at][-1].name} after {self._rows[target][-1].name}"] += 1
+        for index, (targets, _) in enumerate(depends):
+            for target in list(targets):
+                late = sum(
+                    times[target][step][2] > times[index][step][0] + TOLERANCE_NS for step in range(len(times[index]))
+                )
+                if 2 * late > len(times[index]):
+                    targets.remove(target)
+                    dropped[f"{self._rows[index][-1].name} after {self._rows[target][-1].name}"] += 1
         if dropped:
             (example, _), *_ = dropped.most_common(1)
             self.caveats.append(
@@ -213,63 +215,65 @@ class _Rank:
     ) -> None:
         """Set the gap before each row in one step: from the end of what it waited for last, in any step."""
         busy: dict[str, list[int]] = defaultdict(list)  # of lanes that run several: the ends of what runs, sorted
-        for at, row in enumerate(self._rows):
+        for index, row in enumerate(self._rows):
             lane = row[0].lane
-            ready = times[at][step][0]
-            before = [times[target][step][2] for target in depends[at][0]]
+            ready = times[index][step][0]
+            before = [times[target][step][2] for target in depends[index][0]]
             at_a_time = self._trace.parallel.get(lane, 1)
-            is_first = at_a_time == 1 and self._lane_before[at] < 0
+            is_first = at_a_time == 1 and self._lane_before[index] < 0
             if at_a_time > 1:
                 running = busy[lane]
                 if len(running) >= at_a_time:
                     before.append(running[-at_a_time])
-                insort(running, times[at][step][2])
+                insort(running, times[index][step][2])
             elif not is_first:
-                before.append(times[self._lane_before[at]][step][2])
+                before.append(times[self._lane_before[index]][step][2])
             if is_first and lane == self._trace.main and not before:
-                gaps[at][step] = self._first_gap(at, step, times)
+                gaps[index][step] = self._first_gap(index, step, times)
                 continue
-            earlier = [*depends[at][1], self._lane_last[lane]] if is_first or not before else depends[at][1]
+            earlier = [*depends[index][1], self._lane_last[lane]] if is_first or not before else depends[index][1]
             if before or lane in self._trace.streams:
                 # Of work of unknown cause nothing is known but how it lies in its own step.
-                ends = [self._earlier_end(times[target], step, known=bool(before)) for target in earlier]
-                gaps[at][step] = max(0, ready - max([*before, *ends]))
+                ends = [self._earlier_end(times[target], step, step_known=bool(before)) for target in earlier]
+                gaps[index][step] = max(0, ready - max([*before, *ends]))
             else:
-                gaps[at][step] = self._gap_between(times[at], [times[target] for target in earlier], step)
+                gaps[index][step] = self._gap_between(times[index], [times[target] for target in earlier], step)
 
-    def _earlier_end(self, times: list[tuple[int, int, int]], step: int, *, known: bool) -> int:
+    def _earlier_end(self, times: list[tuple[int, int, int]], step: int, *, step_known: bool) -> int:
         """Return when an operation ended in the step before: the traced one if it is known, else an equal one."""
-        is_traced = known and self._trace.follows(step)
+        is_traced = step_known and self._trace.follows(step)
         return times[step - 1][2] if is_traced else times[step][2] - self._trace.periods[step].time_ns
 
     def _gap_between(
         self, times: list[tuple[int, int, int]], earlier: list[list[tuple[int, int, int]]], step: int
     ) -> int:
         """Return the gap before a row that waits only for the step before, the usual one if that was not traced."""
-        steps = [one for one in range(len(times)) if self._trace.follows(one)]
+        steps = [traced_step for traced_step in range(len(times)) if self._trace.follows(traced_step)]
         if step in steps or not steps:
-            ends = [self._earlier_end(one, step, known=True) for one in earlier]
+            ends = [self._earlier_end(earlier_times, step, step_known=True) for earlier_times in earlier]
             return max(0, times[step][0] - max(ends))
-        found = [max(0, times[one][0] - max(other[one - 1][2] for other in earlier)) for one in steps]
-        return round(median(found))
+        gaps = [
+            max(0, times[traced_step][0] - max(other[traced_step - 1][2] for other in earlier)) for traced_step in steps
+        ]
+        return round(median(gaps))
 
-    def _first_gap(self, at: int, step: int, times: list[list[tuple[int, int, int]]]) -> int:
+    def _first_gap(self, index: int, step: int, times: list[list[tuple[int, int, int]]]) -> int:
         """Return the gap before the first row of the main lane.
 
         The time after the last row of a step is in the gap of the next step's first row, and counts for its own step.
         """
         window = self._trace.windows[step]
         end_ns = times[self._lane_last[self._trace.main]][step][2]
-        return max(0, times[at][step][0] - window.begin_ns) + max(0, window.end_ns - end_ns)
+        return max(0, times[index][step][0] - window.begin_ns) + max(0, window.end_ns - end_ns)
 
     def _node(
-        self, at: int, depends: tuple[list[int], list[int]], times: list[tuple[int, int, int]], gaps: list[int]
+        self, index: int, depends: tuple[list[int], list[int]], times: list[tuple[int, int, int]], gaps: list[int]
     ) -> Node:
-        piece = self._rows[at][-1]
+        piece = self._rows[index][-1]
         large = piece.flops is not None or (piece.shape is not None and _elements(piece.shape) >= LARGE_ELEMENTS)
         cores = piece.cores * (self._threads if large and piece.kind is NodeKind.COMPUTE else 1)
         return Node(
-            number=self._first + at,
+            number=self._first + index,
             rank=self._trace.rank,
             lane=piece.lane,
             kind=piece.kind,
@@ -308,13 +312,13 @@ def _collective(piece: Piece) -> Collective | None:
     )
 
 
-def _report(trace: RankTrace, others: Counter[str]) -> str:
+def _report(trace: RankTrace, unmatched_ns: Counter[str]) -> str:
     """Return a sentence about operations that are not in all steps."""
-    total_ms = others.total() / 1e6 / len(trace.windows)
-    names = ", ".join(name for name, _ in others.most_common(3))
+    total_ms = unmatched_ns.total() / 1e6 / len(trace.windows)
+    names = ", ".join(name for name, _ in unmatched_ns.most_common(3))
     return (
-        f"rank {trace.rank}: {len(others)} operations ({total_ms:.3f} ms a step) are only in some steps, or in another"
-        f" order, and are left out: {names}"
+        f"rank {trace.rank}: {len(unmatched_ns)} operations ({total_ms:.3f} ms a step) are only in some steps, or in "
+        f"another order, and are left out: {names}"
     )
 
 
@@ -329,21 +333,23 @@ def match(steps: Sequence[Lane]) -> Matched:
     """Match the pieces of a lane. An operation that a step lacks, or has in another order, is one of the others."""
     names = [[piece.name for piece in lane] for lane in steps]
     reference = _usual(names)
-    positions = [list(range(len(names[reference]))) if own is names[reference] else None for own in names]
+    positions = [list(range(len(names[reference]))) if lane_names is names[reference] else None for lane_names in names]
     kept = set(range(len(names[reference])))
     aligned: list[dict[int, int]] = []
-    for own, known in zip(names, positions, strict=True):
-        pairs = dict(enumerate(known)) if known is not None else _aligned(names[reference], own)
+    for lane_names, lane_positions in zip(names, positions, strict=True):
+        pairs = (
+            dict(enumerate(lane_positions)) if lane_positions is not None else _aligned(names[reference], lane_names)
+        )
         aligned.append(pairs)
         kept &= pairs.keys()
-    rows = [tuple(lane[pairs[at]] for lane, pairs in zip(steps, aligned, strict=True)) for at in sorted(kept)]
-    others: Counter[str] = Counter()
+    rows = [tuple(lane[pairs[index]] for lane, pairs in zip(steps, aligned, strict=True)) for index in sorted(kept)]
+    unmatched_ns: Counter[str] = Counter()
     for lane, pairs in zip(steps, aligned, strict=True):
-        used = {pairs[at] for at in kept}
-        for at, piece in enumerate(lane):
-            if at not in used:
-                others[piece.name] += piece.duration_ns
-    return Matched(rows, others)
+        used = {pairs[index] for index in kept}
+        for index, piece in enumerate(lane):
+            if index not in used:
+                unmatched_ns[piece.name] += piece.duration_ns
+    return Matched(rows, unmatched_ns)
 
 
 def unusual(steps: Sequence[Lane]) -> set[int]:
@@ -351,32 +357,34 @@ def unusual(steps: Sequence[Lane]) -> set[int]:
     names = [[piece.name for piece in lane] for lane in steps]
     reference = _usual(names)
     usual = Counter(names[reference])
-    found = set()
-    for step, own in enumerate(names):
-        shared = (usual & Counter(own)).total()
-        if shared < LEAST_SHARED * max(len(own), usual.total()):
-            found.add(step)
-    return found
+    unusual_steps = set()
+    for step, step_names in enumerate(names):
+        shared = (usual & Counter(step_names)).total()
+        if shared < LEAST_SHARED * max(len(step_names), usual.total()):
+            unusual_steps.add(step)
+    return unusual_steps
 
 
 def _usual(names: Sequence[Sequence[str]]) -> int:
     """Return the step whose operations most steps have exactly; of several the last, which is the most settled."""
-    counts = Counter(tuple(own) for own in names)
+    counts = Counter(tuple(step_names) for step_names in names)
     return max(range(len(names)), key=lambda step: (counts[tuple(names[step])], step))
 
 
-def _aligned(reference: Sequence[str], own: Sequence[str]) -> dict[int, int]:
+def _aligned(reference: Sequence[str], names: Sequence[str]) -> dict[int, int]:
     """Return the positions in a step by those in the reference, of the operations that both have in the same order."""
-    if list(reference) == list(own):
-        return {at: at for at in range(len(own))}
-    least = min(len(reference), len(own))
-    begin = next((at for at in range(least) if reference[at] != own[at]), least)
-    end = next((at for at in range(least - begin) if reference[-1 - at] != own[-1 - at]), least - begin)
-    pairs = {at: at for at in range(begin)}
-    pairs |= {len(reference) - 1 - at: len(own) - 1 - at for at in range(end)}
-    middle = SequenceMatcher(None, reference[begin : len(reference) - end], own[begin : len(own) - end], autojunk=False)
+    if list(reference) == list(names):
+        return {index: index for index in range(len(names))}
+    least = min(len(reference), len(names))
+    begin = next((index for index in range(least) if reference[index] != names[index]), least)
+    end = next((index for index in range(least - begin) if reference[-1 - index] != names[-1 - index]), least - begin)
+    pairs = {index: index for index in range(begin)}
+    pairs |= {len(reference) - 1 - index: len(names) - 1 - index for index in range(end)}
+    middle = SequenceMatcher(
+        None, reference[begin : len(reference) - end], names[begin : len(names) - end], autojunk=False
+    )
     for block in middle.get_matching_blocks():
-        pairs |= {begin + block.a + at: begin + block.b + at for at in range(block.size)}
+        pairs |= {begin + block.a + index: begin + block.b + index for index in range(block.size)}
     return pairs
 
 
@@ -388,25 +396,27 @@ def assign_groups(
     queues = {trace.rank: _unknown(trace) for trace in traces}
     shifts = {trace.rank: offset_ns for trace, offset_ns in zip(traces, offsets_ns, strict=True)}
     while any(queues.values()):
-        found = _next(queues, several, shifts)
-        if found is None:
+        group = _next(queues, several, shifts)
+        if group is None:
             trace = next(trace for trace in traces if queues[trace.rank])
             raise GraphError(
                 f"{trace.source}: {queues[trace.rank][0][0].name!r} of rank {trace.rank} belongs to no process group"
                 " whose other ranks call it, too; give the files of all ranks of the groups"
             )
-        for rank in several[found]:
+        for rank in several[group]:
             for piece in queues[rank].pop(0) if rank in queues else ():
                 if piece.call is not None:
-                    piece.call.group, piece.call.ranks = found, several[found]
+                    piece.call.group, piece.call.ranks = group, several[group]
 
 
 def _unknown(trace: RankTrace) -> list[Row]:
     """Return the collectives without a group, in the order in which they were started. Raises `GraphError`."""
     steps = []
     for step in range(len(trace.windows)):
-        found = [piece for piece in trace.pieces(step) if piece.call is not None and not piece.call.group]
-        steps.append(sorted(found, key=lambda one: max((before.end_ns for before in one.after), default=one.start_ns)))
+        unnamed = [piece for piece in trace.pieces(step) if piece.call is not None and not piece.call.group]
+        steps.append(
+            sorted(unnamed, key=lambda piece: max((before.end_ns for before in piece.after), default=piece.start_ns))
+        )
     counts = [len(pieces) for pieces in steps]
     if len(set(counts)) > 1:
         step = next(step for step, count in enumerate(counts) if count != counts[0])
@@ -421,14 +431,14 @@ def _next(
     queues: Mapping[int, Sequence[Row]], groups: Mapping[str, tuple[int, ...]], shifts: Mapping[int, int]
 ) -> str | None:
     """Return a group whose members all come to the same collective next: of several the one that fits the times."""
-    found = []
+    candidates = []
     for name, ranks in groups.items():
-        own = [rank for rank in ranks if rank in queues]
-        heads = [(queues[rank][0], shifts[rank]) for rank in own if queues[rank]]
+        waiting_ranks = [rank for rank in ranks if rank in queues]
+        heads = [(queues[rank][0], shifts[rank]) for rank in waiting_ranks if queues[rank]]
         kinds = {(row[0].name, row[0].call.bytes if row[0].call else 0) for row, _ in heads}
-        if heads and len(heads) == len(own) and len(kinds) == 1:
-            found.append((*_apart(heads), name))
-    return min(found)[2] if found else None
+        if heads and len(heads) == len(waiting_ranks) and len(kinds) == 1:
+            candidates.append((*_apart(heads), name))
+    return min(candidates)[2] if candidates else None
 
 
 def _apart(heads: Sequence[tuple[Row, int]]) -> tuple[int, int]:

@@ -135,10 +135,10 @@ def collectives(trace: RankTrace, step: int) -> list[Piece]:
 
 def by_step(pieces: Sequence[Piece], steps: int) -> list[Lane]:
     """Return the pieces of each step, in their order."""
-    found: list[Lane] = [[] for _ in range(steps)]
+    lanes: list[Lane] = [[] for _ in range(steps)]
     for piece in pieces:
-        found[piece.step].append(piece)
-    return found
+        lanes[piece.step].append(piece)
+    return lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +163,16 @@ def align(traces: Sequence[RankTrace], clocks: Sequence[Clock]) -> Alignment:
     if len(traces) < 2:
         return Alignment((0,) * len(traces))
     if all(clock.marks for clock in clocks) and len({clock.host for clock in clocks}) == 1:
-        ahead = [min(own - machine for own, machine in clock.marks) for clock in clocks]
-        return Alignment(tuple(ahead[0] - one for one in ahead))
+        ahead = [min(own_ns - machine for own_ns, machine in clock.marks) for clock in clocks]
+        return Alignment(tuple(ahead[0] - ahead_ns for ahead_ns in ahead))
     bases = [clock.base_ns - clocks[0].base_ns for clock in clocks]
     ends = [_ends(trace) for trace in traces]
     offsets = [0]
     unknown = []
-    for trace, base_ns, own in zip(traces[1:], bases[1:], ends[1:], strict=True):
-        shared = ends[0].keys() & own.keys()
+    for trace, base_ns, rank_ends in zip(traces[1:], bases[1:], ends[1:], strict=True):
+        shared = ends[0].keys() & rank_ends.keys()
         if shared:
-            offsets.append(round(median(ends[0][key] - own[key] for key in shared)))
+            offsets.append(round(median(ends[0][key] - rank_ends[key] for key in shared)))
         else:
             offsets.append(base_ns)
             unknown.append(trace.rank)

@@ -80,38 +80,42 @@ class Sums:
 def sums_of(graph: Graph) -> Sums:
     """Return the sums of gradients in a graph. Raises `WhatIfError` if it has none."""
     collectives = _collectives(graph)
-    tensors = [(at, tensor) for at, members in enumerate(collectives) for tensor in _tensors(members)]
+    tensors = [(index, tensor) for index, members in enumerate(collectives) for tensor in _tensors(members)]
     ranks = sorted(collectives[0])
-    made = {rank: [node for node in graph.nodes if node.rank == rank and node.gradient_of] for rank in ranks}
+    nodes_by_rank = {rank: [node for node in graph.nodes if node.rank == rank and node.gradient_of] for rank in ranks}
     layers = [layer for _, (_, layer) in tensors]
-    matched = {rank: found for rank in ranks if (found := _matched(layers, made[rank])) is not None}
+    matched = {rank: numbers for rank in ranks if (numbers := _matched(layers, nodes_by_rank[rank])) is not None}
     order = list(range(len(tensors)))
     if len(matched) == len(ranks):
         order.sort(key=matched[ranks[0]].__getitem__)
     else:
         matched = {}
     gradients = []
-    for at in order:
-        of, (size, layer) = tensors[at]
-        ready = {rank: (matched[rank][at],) if matched else collectives[of][rank].depends for rank in ranks}
+    for index in order:
+        of, (size, layer) = tensors[index]
+        ready = {rank: (matched[rank][index],) if matched else collectives[of][rank].depends for rank in ranks}
         gradients.append(Gradient(size, layer, ready))
-    position = {at: place for place, at in enumerate(order)}
+    position = {index: place for place, index in enumerate(order)}
     groups: dict[int, list[int]] = defaultdict(list)
-    for at, (of, _) in enumerate(tensors):
-        groups[of].append(position[at])
-    in_groups = tuple(tuple(sorted(groups[at])) for at in sorted(groups))
+    for index, (of, _) in enumerate(tensors):
+        groups[of].append(position[index])
+    in_groups = tuple(tuple(sorted(groups[index])) for index in sorted(groups))
     is_exact = bool(matched) or len(tensors) == len(collectives)
     return Sums(tuple(gradients), tuple(collectives), in_groups, is_exact)
 
 
 def _collectives(graph: Graph) -> list[Mapping[int, Node]]:
     """Return the all-reduces of gradients, in their order: those with known gradients, or else all of any size."""
-    found: dict[tuple[str, int], dict[int, Node]] = defaultdict(dict)
+    by_collective: dict[tuple[str, int], dict[int, Node]] = defaultdict(dict)
     for node in graph.nodes:
-        if (one := node.collective) is not None and one.operation == "all_reduce" and one.bytes:
-            found[one.group, one.ordinal][node.rank] = node
-    known = {key: members for key, members in found.items() if any(one.tensors for one in _of(members.values()))}
-    chosen = known or found
+        if (collective := node.collective) is not None and collective.operation == "all_reduce" and collective.bytes:
+            by_collective[collective.group, collective.ordinal][node.rank] = node
+    with_tensors = {
+        key: members
+        for key, members in by_collective.items()
+        if any(collective.tensors for collective in _of(members.values()))
+    }
+    chosen = with_tensors or by_collective
     if not chosen:
         raise WhatIfError(f"{graph.header.source} has no all-reduce with its bytes; trace two workers")
     if len({group for group, _ in chosen}) > 1:
@@ -127,30 +131,34 @@ def _of(nodes: Iterable[Node]) -> Iterator[Collective]:
 
 def _tensors(members: Mapping[int, Node]) -> list[tuple[int, str | None]]:
     """Return the bytes and the layer of each gradient in a collective; a single one if they are not known."""
-    one = next(_of(members.values()))
-    if not one.tensors:
-        return [(one.bytes, None)]
-    layers = one.tensor_layers if len(one.tensor_layers) == len(one.tensors) else (None,) * len(one.tensors)
-    return list(zip(one.tensors, layers, strict=True))
+    collective = next(_of(members.values()))
+    if not collective.tensors:
+        return [(collective.bytes, None)]
+    layers = (
+        collective.tensor_layers
+        if len(collective.tensor_layers) == len(collective.tensors)
+        else (None,) * len(collective.tensors)
+    )
+    return list(zip(collective.tensors, layers, strict=True))
 
 
-def _matched(layers: Sequence[str | None], made: Sequence[Node]) -> list[int] | None:
+def _matched(layers: Sequence[str | None], gradient_nodes: Sequence[Node]) -> list[int] | None:
     """Return the node that completes each gradient: the next one of its layer, or the one at its position.
 
     A layer with one node for several gradients completes all of them with it. None if the nodes do not fit.
     """
     by_layer: dict[str | None, list[int]] = defaultdict(list)
-    for node in made:
+    for node in gradient_nodes:
         by_layer[node.gradient_of].append(node.number)
     if all(layer in by_layer for layer in layers):
         used: dict[str | None, int] = defaultdict(int)
-        found = []
+        matched = []
         for layer in layers:
             numbers = by_layer[layer]
-            found.append(numbers[min(used[layer], len(numbers) - 1)])
+            matched.append(numbers[min(used[layer], len(numbers) - 1)])
             used[layer] += 1
-        return found
-    return [node.number for node in made] if len(made) == len(layers) else None
+        return matched
+    return [node.number for node in gradient_nodes] if len(gradient_nodes) == len(layers) else None
 
 
 def without_overlap(graph: Graph, value: None = None, predict: Predict | None = None) -> Graph:
@@ -159,8 +167,8 @@ def without_overlap(graph: Graph, value: None = None, predict: Predict | None = 
     The workload `fc` sums each gradient by itself then; other graphs keep their buckets.
     """
     sums = sums_of(graph)
-    alone = [[at] for at in range(len(sums.gradients))]
-    groups = alone if setting(graph, "workload") == "fc" else [list(one) for one in sums.groups]
+    alone = [[index] for index in range(len(sums.gradients))]
+    groups = alone if setting(graph, "workload") == "fc" else [list(group) for group in sums.groups]
     changed = with_groups(graph, sums, groups, overlap=False)
     lanes = {node.lane for node in changed.nodes if node.collective is not None}
     at_a_time = {lane: count for lane, count in changed.header.parallel_lanes.items() if lane not in lanes}
@@ -235,7 +243,7 @@ def parse(text: str) -> Fusion:
 
 def groups(sums: Sums, fusion: Fusion) -> list[list[int]]:
     """Return the positions of the gradients of each bucket. Raises `WhatIfError` for counts that do not fit."""
-    sizes = [one.bytes for one in sums.gradients]
+    sizes = [gradient.bytes for gradient in sums.gradients]
     if fusion.counts is not None:
         if (total := sum(fusion.counts)) != len(sizes):
             raise WhatIfError(
@@ -247,7 +255,7 @@ def groups(sums: Sums, fusion: Fusion) -> list[list[int]]:
         return ddp_buckets(sizes, fusion.cap_mb)
     if fusion.bytes_per_pack is not None:
         return tf_packs(sizes, fusion.bytes_per_pack)
-    return [[at] for at in range(len(sizes))]
+    return [[index] for index in range(len(sizes))]
 
 
 def change(graph: Graph, fusion: Fusion, predict: Predict | None = None) -> Graph:
@@ -271,7 +279,7 @@ def with_groups(graph: Graph, sums: Sums, groups: Sequence[Sequence[int]], *, ov
     link = of_trace(graph)
     correction = corrections(graph, sums, link)
     first = len(graph.nodes)
-    made: list[Node] = []
+    new_nodes: list[Node] = []
     by_position: dict[tuple[int, int], int] = {}
     lane, lanes = _lane(graph, sums)
     last = max(node.collective.ordinal for node in graph.nodes if node.collective is not None)
@@ -279,32 +287,32 @@ def with_groups(graph: Graph, sums: Sums, groups: Sequence[Sequence[int]], *, ov
         gaps = _gaps(sums, rank)
         for ordinal, group in enumerate(groups):
             waits = range(len(sums.gradients)) if not overlap else group
-            ready = sorted({number for at in waits for number in sums.gradients[at].ready[rank]})
-            one = _collective(pattern, sums, last + 1 + ordinal, group)
-            nominal_ns = time_s(link, one.operation, len(one.ranks), one.bytes) * 1e9
+            ready = sorted({number for index in waits for number in sums.gradients[index].ready[rank]})
+            collective = _collective(pattern, sums, last + 1 + ordinal, group)
+            nominal_ns = time_s(link, collective.operation, len(collective.ranks), collective.bytes) * 1e9
             node = replace(
                 pattern,
-                number=first + len(made),
+                number=first + len(new_nodes),
                 lane=lane,
                 depends=tuple(ready),
                 depends_before=(),
                 durations_ns=tuple(round(nominal_ns * factor) for factor in correction),
                 gaps_ns=gaps,
                 starts_ns=(),
-                bytes=one.bytes,
+                bytes=collective.bytes,
                 shape=None,
-                collective=one,
+                collective=collective,
             )
-            by_position |= {(rank, at): node.number for at in group}
-            made.append(node)
+            by_position |= {(rank, index): node.number for index in group}
+            new_nodes.append(node)
     removed = {node.number for node in sums.nodes}
     instead = {
-        node.number: tuple(dict.fromkeys(by_position[rank, at] for at in sums.groups[of]))
+        node.number: tuple(dict.fromkeys(by_position[rank, index] for index in sums.groups[of]))
         for of, members in enumerate(sums.collectives)
         for rank, node in members.items()
     }
     kept = [node for node in graph.nodes if node.number not in removed]
-    ordered = in_order(graph, kept, made, instead)
+    ordered = in_order(graph, kept, new_nodes, instead)
     return renumbered(graph, ordered, instead, parallel_lanes=lanes, caveats=_caveats(graph, sums))
 
 
@@ -313,27 +321,27 @@ def corrections(graph: Graph, sums: Sums, link: LinkCalibration) -> list[float]:
 
     1 for all if ranks are missing, whose waits are in the measured times, or if the link is clearly another one.
     """
-    members = [list(one.values()) for one in sums.collectives]
+    members = [list(members.values()) for members in sums.collectives]
     steps = max(len(node.durations_ns) for node in members[0])
     nominal_ns = 0.0
     for nodes in members:
-        if (one := nodes[0].collective) is not None:
-            nominal_ns += time_s(link, one.operation, len(one.ranks), one.bytes) * 1e9
+        if (collective := nodes[0].collective) is not None:
+            nominal_ns += time_s(link, collective.operation, len(collective.ranks), collective.bytes) * 1e9
     measured_ns = [
         sum(min(node.durations_ns[step % len(node.durations_ns)] for node in nodes) for nodes in members)
         for step in range(steps)
     ]
-    found = [value / nominal_ns if nominal_ns else 1.0 for value in measured_ns]
-    usual = median(found)
+    ratios = [value / nominal_ns if nominal_ns else 1.0 for value in measured_ns]
+    usual = median(ratios)
     if graph.header.missing_ranks or not 1 / MOST_CORRECTION <= usual <= MOST_CORRECTION:
         return [1.0] * steps
-    return found
+    return ratios
 
 
 def _collective(pattern: Node, sums: Sums, ordinal: int, group: Sequence[int]) -> Collective:
-    gradients = [sums.gradients[at] for at in group]
-    layers = tuple(one.layer for one in gradients if one.layer is not None)
-    sizes = tuple(one.bytes for one in gradients)
+    gradients = [sums.gradients[index] for index in group]
+    layers = tuple(gradient.layer for gradient in gradients if gradient.layer is not None)
+    sizes = tuple(gradient.bytes for gradient in gradients)
     before = pattern.collective
     if before is None:
         raise WhatIfError(f"{NAME}: node {pattern.number} ({pattern.name!r}) is not a collective")
@@ -348,7 +356,7 @@ def _collective(pattern: Node, sums: Sums, ordinal: int, group: Sequence[int]) -
 
 def _gaps(sums: Sums, rank: int) -> tuple[int, ...]:
     """Return the median gap before a rank's sums, for each traced step."""
-    rows = [one[rank].gaps_ns for one in sums.collectives]
+    rows = [members[rank].gaps_ns for members in sums.collectives]
     return tuple(round(median(values)) for values in zip(*rows, strict=False))
 
 
@@ -366,21 +374,21 @@ def _lane(graph: Graph, sums: Sums) -> tuple[str, dict[str, int]]:
 
 
 def _caveats(graph: Graph, sums: Sums) -> tuple[str, ...]:
-    found: list[str] = []
+    caveats: list[str] = []
     if not sums.is_exact:
-        found.append(
+        caveats.append(
             f"{NAME}: the trace does not say when each gradient was complete; those of one traced collective count as"
             " complete together"
         )
-    return tuple(dict.fromkeys((*graph.header.caveats, *found)))
+    return tuple(dict.fromkeys((*graph.header.caveats, *caveats)))
 
 
 def settings(graph: Graph, fusion: Fusion) -> Realised:
     """Return the parameters of the backend that make these buckets, whose sums overlap with the backward pass."""
-    found = _grouping(graph, fusion)
-    if found.settings is None or setting(graph, "overlap") != "off":
-        return found
-    return replace(found, settings={**found.settings, "overlap": rules.DEFAULTS["overlap"]})
+    grouping = _grouping(graph, fusion)
+    if grouping.settings is None or setting(graph, "overlap") != "off":
+        return grouping
+    return replace(grouping, settings={**grouping.settings, "overlap": rules.DEFAULTS["overlap"]})
 
 
 def _grouping(graph: Graph, fusion: Fusion) -> Realised:

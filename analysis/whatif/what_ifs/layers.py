@@ -60,37 +60,37 @@ def layers_of(graph: Graph) -> tuple[str, ...]:
     """Return the names of the layers, in the order in which the forward pass reaches them."""
     named = [node for node in graph.nodes if node.layer is not None]
     forward = [node for node in named if node.phase == "forward"]
-    found = dict.fromkeys(node.layer for node in (*forward, *named) if node.layer is not None)
-    if found and all(NUMBERED.fullmatch(name) for name in found):
-        return tuple(sorted(found, key=lambda name: int(name.rpartition("_")[2])))
-    return tuple(found)
+    names = dict.fromkeys(node.layer for node in (*forward, *named) if node.layer is not None)
+    if names and all(NUMBERED.fullmatch(name) for name in names):
+        return tuple(sorted(names, key=lambda name: int(name.rpartition("_")[2])))
+    return tuple(names)
 
 
 def named(graph: Graph, text: str, what_if: str) -> tuple[str, ...]:
     """Return the layers that a text names: `a-b` are numbers from 0, anything else is a name. Raises `WhatIfError`."""
-    known = layers_of(graph)
-    if not known:
+    layer_names = layers_of(graph)
+    if not layer_names:
         raise WhatIfError(f"{what_if}: no operation of {graph.header.source} has a layer; trace with layers")
     if text == ALL:
-        return known
+        return layer_names
     chosen: list[str] = []
     for part in text.split(","):
-        if part in known:
+        if part in layer_names:
             chosen.append(part)
         elif match := RANGE.fullmatch(part):
             first, last = int(match[1]), int(match[2] or match[1])
-            if not first <= last < len(known):
-                raise WhatIfError(f"{what_if}: must be layers from 0 to {len(known) - 1}, got {part!r}")
-            chosen += known[first : last + 1]
+            if not first <= last < len(layer_names):
+                raise WhatIfError(f"{what_if}: must be layers from 0 to {len(layer_names) - 1}, got {part!r}")
+            chosen += layer_names[first : last + 1]
         else:
-            raise WhatIfError(f"{what_if}: has no layer {part!r}; layers are {', '.join(known[:8])}")
+            raise WhatIfError(f"{what_if}: has no layer {part!r}; layers are {', '.join(layer_names[:8])}")
     return tuple(dict.fromkeys(chosen))
 
 
 def as_text(graph: Graph, layers: Sequence[str]) -> str:
     """Return layers as numbers and ranges of them, such as `0-3,6`."""
-    known = layers_of(graph)
-    numbers = sorted(known.index(name) for name in layers)
+    layer_names = layers_of(graph)
+    numbers = sorted(layer_names.index(name) for name in layers)
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and number == ranges[-1][1] + 1:
@@ -132,7 +132,7 @@ def parse_ratios(name: str, text: str) -> tuple[LayerRatio, ...]:
         parts.append(LayerRatio(layers))
         if colon:
             value = _ratio(name, ratio)
-            parts = [one if one.ratio is not None else replace(one, ratio=value) for one in parts]
+            parts = [part if part.ratio is not None else replace(part, ratio=value) for part in parts]
     return tuple(parts)
 
 
@@ -208,9 +208,9 @@ def segments_of(graph: Graph, texts: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the layers of each segment. Raises `WhatIfError`."""
     if tuple(texts) != (ALL,):
         return [named(graph, text, RECOMPUTED) for text in texts]
-    known = named(graph, ALL, RECOMPUTED)
-    divided = rules.segments(len(known), "", recompute=True)
-    return [tuple(known[unit.start] for unit in segment) for segment in divided]
+    layer_names = named(graph, ALL, RECOMPUTED)
+    divided = rules.segments(len(layer_names), "", recompute=True)
+    return [tuple(layer_names[unit.start] for unit in segment) for segment in divided]
 
 
 def with_recomputation(graph: Graph, texts: Sequence[str], predict: Predict | None = None) -> Graph:
@@ -222,14 +222,14 @@ def with_recomputation(graph: Graph, texts: Sequence[str], predict: Predict | No
 def recomputed(graph: Graph, segments: Sequence[Sequence[str]]) -> Graph:
     """Return the graph with these segments, each a list of layers."""
     before: dict[int, list[Node]] = defaultdict(list)  # copies, by the number of the node that they precede
-    first, found = len(graph.nodes), False
+    first, any_repeated = len(graph.nodes), False
     for rank in range(graph.header.world_size):
         for segment in segments:
             chosen = frozenset(segment)
-            own = [node for node in graph.nodes if node.rank == rank and node.layer in chosen]
-            backward = [node for node in own if node.phase == "backward" and node.collective is None]
-            again = [node for node in own if node.phase == "forward" and node.collective is None]
-            found = found or bool(backward and again)
+            rank_nodes = [node for node in graph.nodes if node.rank == rank and node.layer in chosen]
+            backward = [node for node in rank_nodes if node.phase == "backward" and node.collective is None]
+            again = [node for node in rank_nodes if node.phase == "forward" and node.collective is None]
+            any_repeated = any_repeated or bool(backward and again)
             if _is_linear(graph):
                 again = [node for node in again if node.layer != segment[-1]]
             if not (backward and again):
@@ -238,9 +238,9 @@ def recomputed(graph: Graph, segments: Sequence[Sequence[str]]) -> Graph:
             lanes = {node.lane for node in again}
             # On a lane of its own the forward pass would run at once; it belongs to the thread of the backward pass.
             lane = start.lane if len(lanes) == 1 else None
-            numbers = {node.number: first + at for at, node in enumerate(again)}
+            numbers = {node.number: first + index for index, node in enumerate(again)}
             for node in again:
-                depends = tuple(numbers[one] for one in node.depends if one in numbers)
+                depends = tuple(numbers[number] for number in node.depends if number in numbers)
                 if node is again[0]:
                     depends = (*depends, *start.depends)
                 copy = replace(
@@ -248,9 +248,9 @@ def recomputed(graph: Graph, segments: Sequence[Sequence[str]]) -> Graph:
                 )
                 before[start.number].append(copy if lane is None else replace(copy, lane=lane))
             first += len(again)
-    if not found:
+    if not any_repeated:
         raise WhatIfError(f"{RECOMPUTED}: no layer of {graph.header.source} has a forward and a backward phase")
-    return renumbered(graph, [one for node in graph.nodes for one in (*before[node.number], node)])
+    return renumbered(graph, [placed for node in graph.nodes for placed in (*before[node.number], node)])
 
 
 def _is_linear(graph: Graph) -> bool:
@@ -296,11 +296,11 @@ def _ratio(name: str, text: str) -> float:
 
 def layers_in(graph: Graph, name: str, parts: Sequence[LayerRatio]) -> list[tuple[tuple[str, ...], float | None]]:
     """Return the layers of each part, `a+b` being several names, and its ratio. Raises `WhatIfError`."""
-    found = []
+    layer_ratios = []
     for part in parts:
-        layers = [layer for one in part.text.split("+") for layer in named(graph, one, name)]
-        found.append((tuple(dict.fromkeys(layers)), part.ratio))
-    return found
+        layers = [layer for layer_text in part.text.split("+") for layer in named(graph, layer_text, name)]
+        layer_ratios.append((tuple(dict.fromkeys(layers)), part.ratio))
+    return layer_ratios
 
 
 def belongs(node: Node, layers: frozenset[str]) -> bool:

@@ -22,8 +22,8 @@ from keras_matrix.analysis.whatif.what_ifs.what_if import (
 from keras_matrix.analysis.whatif.what_ifs.workers import BANDWIDTH, BATCH_SIZE, GRADIENT_ACCUMULATION, LATENCY, WORKERS
 
 WHAT_IFS: dict[str, WhatIf] = {
-    one.name: one
-    for one in (
+    what_if.name: what_if
+    for what_if in (
         WORKERS,
         BANDWIDTH,
         LATENCY,
@@ -79,8 +79,8 @@ def apply(graph: Graph, choices: Iterable[ChosenWhatIf], predict: Predict | None
 
     Raises `WhatIfError`, which names the text of the what-if.
     """
-    for one in effective(graph, tuple(choices)):
-        graph = _changed(graph, one, predict)
+    for choice in effective(graph, tuple(choices)):
+        graph = _changed(graph, choice, predict)
     return graph
 
 
@@ -92,14 +92,14 @@ def realised(graph: Graph, choices: Iterable[ChosenWhatIf], predict: Predict | N
     settings: dict[str, Scalar] = {}
     reasons: dict[str, list[str]] = {}
     chosen = effective(graph, tuple(choices))
-    for one in chosen:
-        with _named(one):
-            found = one.what_if.settings(graph, one.value)
-        if found.settings is None:
-            reasons.setdefault(found.reason, []).append(one.text)
+    for choice in chosen:
+        with _named(choice):
+            realisation = choice.what_if.settings(graph, choice.value)
+        if realisation.settings is None:
+            reasons.setdefault(realisation.reason, []).append(choice.text)
         else:
-            settings |= found.settings
-        graph = _changed(graph, one, predict)
+            settings |= realisation.settings
+        graph = _changed(graph, choice, predict)
     texts = [
         reason if 1 < len(names) == len(chosen) else f"{', '.join(names)}: {reason}"
         for reason, names in reasons.items()
@@ -109,18 +109,20 @@ def realised(graph: Graph, choices: Iterable[ChosenWhatIf], predict: Predict | N
 
 def effective(graph: Graph, choices: Sequence[ChosenWhatIf]) -> list[ChosenWhatIf]:
     """Return the what-ifs that have an effect in a combination, in their order: all but those of `without_effect`."""
-    excluded = [one for one, _ in without_effect(graph, choices)]
-    return [one for one in choices if all(one is not other for other in excluded)]
+    excluded = [choice for choice, _ in without_effect(graph, choices)]
+    return [choice for choice in choices if all(choice is not other for other in excluded)]
 
 
 def without_effect(graph: Graph, choices: Sequence[ChosenWhatIf]) -> list[tuple[ChosenWhatIf, str]]:
     """Return the what-ifs that another one of the combination excludes, each with the reason."""
-    alone = next((one for one in choices if one.what_if is WORKERS and one.value == 1), None)
+    alone = next((choice for choice in choices if choice.what_if is WORKERS and choice.value == 1), None)
     if alone is not None and graph.header.world_size > 1:
-        others = [one for one in choices if one.what_if in COMMUNICATION and one.what_if is not WORKERS]
-        return [(one, f"with {alone.text} nothing is sent or summed over workers") for one in others]
-    summing = [one for one in choices if one.what_if in (TENSOR_FUSION, NO_OVERLAP)]
-    if {TENSOR_FUSION.name, NO_OVERLAP.name} != {one.what_if.name for one in summing}:
+        communicating = [
+            choice for choice in choices if choice.what_if in COMMUNICATION and choice.what_if is not WORKERS
+        ]
+        return [(choice, f"with {alone.text} nothing is sent or summed over workers") for choice in communicating]
+    summing = [choice for choice in choices if choice.what_if in (TENSOR_FUSION, NO_OVERLAP)]
+    if {TENSOR_FUSION.name, NO_OVERLAP.name} != {choice.what_if.name for choice in summing}:
         return []
     first, last = summing[0], summing[-1]
     if last.what_if is TENSOR_FUSION:
@@ -130,15 +132,15 @@ def without_effect(graph: Graph, choices: Sequence[ChosenWhatIf]) -> list[tuple[
     return []
 
 
-def _changed(graph: Graph, one: ChosenWhatIf, predict: Predict | None) -> Graph:
-    with _named(one):
-        return one.what_if.apply(graph, one.value, predict)
+def _changed(graph: Graph, choice: ChosenWhatIf, predict: Predict | None) -> Graph:
+    with _named(choice):
+        return choice.what_if.apply(graph, choice.value, predict)
 
 
 @contextmanager
-def _named(one: ChosenWhatIf) -> Iterator[None]:
+def _named(choice: ChosenWhatIf) -> Iterator[None]:
     """Make an error begin with the text of the what-if, as it was written."""
     try:
         yield
     except GraphError as error:
-        raise WhatIfError(f"{one.text}: {str(error).removeprefix(f'{one.what_if.name}: ')}") from error
+        raise WhatIfError(f"{choice.text}: {str(error).removeprefix(f'{choice.what_if.name}: ')}") from error

@@ -111,7 +111,7 @@ def in_order(
     node stays where it is unless something that it waits for, by `instead` for a missing one, comes later now.
     """
     together = (*nodes, *placed)
-    index = {node.number: at for at, node in enumerate(together)}
+    index = {node.number: index for index, node in enumerate(together)}
     depends = {node.number: _resolved(node, index, instead) for node in together}
     last: dict[tuple[int, str], int] = {}
     for node in nodes:
@@ -126,31 +126,31 @@ def in_order(
     floating = {node.number for node in placed}
     places: dict[int, tuple[int, int]] = {}
     for number in _dependencies_first(depends):
-        behind = [(places[one][0], places[one][1] + 1) for one in depends[number] if one in places]
+        behind = [(places[before][0], places[before][1] + 1) for before in depends[number] if before in places]
         places[number] = max(behind if number in floating else [(index[number], 0), *behind], default=(-1, 0))
     return sorted(together, key=lambda node: (places[node.number], index[node.number]))
 
 
 def _resolved(node: Node, present: Mapping[int, int], instead: Mapping[int, Sequence[int]]) -> list[int]:
     """Return the present nodes that a node depends on."""
-    return [one for other in node.depends for one in ([other] if other in present else instead.get(other, ()))]
+    return [target for other in node.depends for target in ([other] if other in present else instead.get(other, ()))]
 
 
 def _dependencies_first(depends: Mapping[int, Sequence[int]]) -> list[int]:
     """Return the numbers of nodes, each behind those that it depends on if they form no circle."""
-    found: dict[int, None] = {}
+    ordered: dict[int, None] = {}
     entered: set[int] = set()
     for first in depends:
         stack = [first]
         while stack:
             number = stack[-1]
-            waiting = [] if number in entered else [one for one in depends[number] if one not in entered]
+            waiting = [] if number in entered else [before for before in depends[number] if before not in entered]
             entered.add(number)
             if waiting:
                 stack += waiting
             else:
-                found.setdefault(stack.pop())
-    return list(found)
+                ordered.setdefault(stack.pop())
+    return list(ordered)
 
 
 def renumbered(
@@ -161,37 +161,39 @@ def renumbered(
     Their numbers are those of the old graph, or new ones beyond them. A dependency on a node that is missing becomes
     one on those that `instead` names for it, or otherwise on what the missing node depended on.
     """
-    position = {node.number: at for at, node in enumerate(nodes)}
+    position = {node.number: index for index, node in enumerate(nodes)}
     removed = {node.number: node for node in graph.nodes if node.number not in position}
-    found: dict[tuple[int, bool], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    resolutions: dict[tuple[int, bool], tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     def resolved(number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return what a dependency has become: nodes of the same step, and of the step before."""
         if number in position:
             return (position[number],), ()
         if instead is not None and number in instead:
-            return tuple(position[one] for one in instead[number]), ()
+            return tuple(position[target] for target in instead[number]), ()
         key = number, True
-        if key not in found:
-            found[key] = (), ()  # ends a cycle; a checked graph has none within a step
-            found[key] = both(removed[number].depends, removed[number].depends_before)
-        return found[key]
+        if key not in resolutions:
+            resolutions[key] = (), ()  # ends a cycle; a checked graph has none within a step
+            resolutions[key] = both(removed[number].depends, removed[number].depends_before)
+        return resolutions[key]
 
     def both(depends: Iterable[int], depends_before: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        same: list[int] = []
+        same_step: list[int] = []
         before: list[int] = []
         for number in depends:
-            own, earlier = resolved(number)
-            same += own
+            own_targets, earlier = resolved(number)
+            same_step += own_targets
             before += earlier
         for number in depends_before:
             before += resolved(number)[0]  # two steps back is always earlier than what else is waited for
-        return tuple(dict.fromkeys(same)), tuple(dict.fromkeys(before))
+        return tuple(dict.fromkeys(same_step)), tuple(dict.fromkeys(before))
 
-    made = []
-    for at, node in enumerate(nodes):
+    new_nodes = []
+    for index, node in enumerate(nodes):
         depends, depends_before = both(node.depends, node.depends_before)
-        depends = tuple(one for one in depends if one != at)
-        same = (at, depends, depends_before) == (node.number, node.depends, node.depends_before)
-        made.append(node if same else replace(node, number=at, depends=depends, depends_before=depends_before))
-    return graph.with_nodes(made, **header)
+        depends = tuple(target for target in depends if target != index)
+        is_same = (index, depends, depends_before) == (node.number, node.depends, node.depends_before)
+        new_nodes.append(
+            node if is_same else replace(node, number=index, depends=depends, depends_before=depends_before)
+        )
+    return graph.with_nodes(new_nodes, **header)

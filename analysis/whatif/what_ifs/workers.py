@@ -62,7 +62,7 @@ def change(graph: Graph, workers: int, predict: Predict | None = None) -> Graph:
     first, copies = len(graph.nodes), list[Node]()
     # Without the traces of some ranks the others' collectives are as they were measured, waits included.
     for rank in range(before, 0 if missing else workers):
-        numbers = {node.number: first + at for at, node in enumerate(graph.nodes) if node.rank == rank % before}
+        numbers = {node.number: first + index for index, node in enumerate(graph.nodes) if node.rank == rank % before}
         copies += [_copied(node, rank, numbers) for node in kept if node.rank == rank % before]
         first += len(graph.nodes)
     present = {node.rank for node in (*kept, *copies)}
@@ -81,19 +81,21 @@ def _collectives(graph: Graph) -> int:
 
 
 def _with_ranks(node: Node, workers: int, link: LinkCalibration | None) -> Node:
-    one = node.collective
-    if one is None or workers == 1:
+    collective = node.collective
+    if collective is None or workers == 1:
         return node
-    size = len(one.ranks)
-    before, after = ring(one.operation, size)[1], ring(one.operation, workers)[1]
-    if link is not None and one.bytes:
-        before, after = (time_s(link, one.operation, ranks, one.bytes) for ranks in (size, workers))
-    return replace(scaled(node, after / before), collective=replace(one, ranks=tuple(range(workers))))
+    size = len(collective.ranks)
+    before, after = ring(collective.operation, size)[1], ring(collective.operation, workers)[1]
+    if link is not None and collective.bytes:
+        before, after = (time_s(link, collective.operation, ranks, collective.bytes) for ranks in (size, workers))
+    return replace(scaled(node, after / before), collective=replace(collective, ranks=tuple(range(workers))))
 
 
 def _copied(node: Node, rank: int, numbers: Mapping[int, int]) -> Node:
     """Return a node of another rank. What it waits for is that of its own rank."""
-    depends, before = (tuple(numbers.get(one, one) for one in found) for found in (node.depends, node.depends_before))
+    depends, before = (
+        tuple(numbers.get(target, target) for target in targets) for targets in (node.depends, node.depends_before)
+    )
     return replace(node, number=numbers[node.number], rank=rank, depends=depends, depends_before=before)
 
 
@@ -102,18 +104,20 @@ def _machine(header: Header, workers: int) -> Mapping[str, Any]:
     if not (hosts := header.machine.get("hosts")):
         return header.machine
     alone = len(set(hosts)) == len(hosts)
-    more = [max(hosts) + 1 + at if alone else hosts[at % len(hosts)] for at in range(workers - len(hosts))]
-    return {**header.machine, "hosts": [*hosts, *more][:workers]}
+    new_hosts = [
+        max(hosts) + 1 + index if alone else hosts[index % len(hosts)] for index in range(workers - len(hosts))
+    ]
+    return {**header.machine, "hosts": [*hosts, *new_hosts][:workers]}
 
 
 def settings(graph: Graph, workers: int) -> Realised:
     """Return the settings of a cell of so many workers; its batch keeps each worker's share."""
-    found = of_fc(graph, NAME, {"workers": workers})
+    realisation = of_fc(graph, NAME, {"workers": workers})
     batch = setting(graph, "batch_size")
-    if found.settings is None or not isinstance(batch, int):
-        return found
-    whole_batch, rest = divmod(batch * workers, graph.header.world_size)
-    if rest:
+    if realisation.settings is None or not isinstance(batch, int):
+        return realisation
+    whole_batch, remainder = divmod(batch * workers, graph.header.world_size)
+    if remainder:
         return Realised(None, f"{workers} workers cannot keep the share that each of {graph.header.world_size} has")
     return Realised({"workers": workers, "batch_size": whole_batch})
 
@@ -179,19 +183,19 @@ def change_accumulation(graph: Graph, parts: int, predict: Predict | None = None
     nodes: list[Node] = []
     first = len(graph.nodes)
     for rank in range(graph.header.world_size):
-        own = [node for node in graph.nodes if node.rank == rank]
-        repeated = _repeated(graph, own, parts)
+        rank_nodes = [node for node in graph.nodes if node.rank == rank]
+        repeated = _repeated(graph, rank_nodes, parts)
         if not repeated:
-            nodes += own
+            nodes += rank_nodes
             continue
         begin, ends = min(repeated), _ends(graph, repeated.values())
         after: tuple[int, ...] = ()  # the ends of the part before, on threads
-        nodes += [node for node in own if node.number < begin]
+        nodes += [node for node in rank_nodes if node.number < begin]
         for part in range(parts - 1):
             nodes += _copies(repeated, first, after, is_first=not part)
             after = tuple(first + number for number in ends)
             first += len(graph.nodes)
-        last = [repeated.get(node.number, node) for node in own if node.number >= begin]
+        last = [repeated.get(node.number, node) for node in rank_nodes if node.number >= begin]
         nodes += [replace(last[0], depends=(*last[0].depends, *after)), *last[1:]]
     if len(nodes) == len(graph.nodes):
         raise WhatIfError(f"{ACCUMULATION}: no operation of {graph.header.source} is in the forward or backward phase")
@@ -208,7 +212,7 @@ def _repeated(graph: Graph, nodes: list[Node], parts: int) -> dict[int, Node]:
     if not inside:
         return {}
     after_sums: set[int] = {node.number for node in nodes if node.collective is not None}
-    found = {}
+    scaled_nodes = {}
     for node in nodes:
         if after_sums.intersection(node.depends):
             after_sums.add(node.number)
@@ -218,8 +222,8 @@ def _repeated(graph: Graph, nodes: list[Node], parts: int) -> dict[int, Node]:
             and node.phase not in (*UNSCALED, "input")
             and node.kind not in (NodeKind.COMMUNICATION, NodeKind.INPUT)
         ):
-            found[node.number] = scaled(node, 1 / parts) if grows_with_batch(graph, node) else node
-    return found
+            scaled_nodes[node.number] = scaled(node, 1 / parts) if grows_with_batch(graph, node) else node
+    return scaled_nodes
 
 
 def _ends(graph: Graph, nodes: Iterable[Node]) -> list[int]:
@@ -236,7 +240,9 @@ def _copies(repeated: Mapping[int, Node], first: int, after: tuple[int, ...], *,
     begin = min(repeated)
     for number, node in repeated.items():
         depends = tuple(
-            first + one if one in repeated else one for one in node.depends if one in repeated or one < begin
+            first + target if target in repeated else target
+            for target in node.depends
+            if target in repeated or target < begin
         )
         if number == begin:
             depends = (*depends, *after)
@@ -291,10 +297,12 @@ def change_bandwidth(graph: Graph, bits_per_s: float, predict: Predict | None = 
     after = with_rate(before, bits_per_s)
 
     def changed(node: Node) -> Node:
-        one = node.collective
-        if one is None or len(one.ranks) < 2:
+        collective = node.collective
+        if collective is None or len(collective.ranks) < 2:
             return node
-        was, is_now = (time_s(link, one.operation, len(one.ranks), one.bytes) for link in (before, after))
+        was, is_now = (
+            time_s(link, collective.operation, len(collective.ranks), collective.bytes) for link in (before, after)
+        )
         factor = is_now / was if was else 1.0
         return replace(node, durations_ns=tuple(round(value * factor) for value in node.durations_ns))
 
@@ -308,9 +316,9 @@ def change_latency(graph: Graph, latency_s: float, predict: Predict | None = Non
         return latency_s * ring(operation, ranks)[0]
 
     def changed(node: Node) -> Node:
-        if (one := node.collective) is None:
+        if (collective := node.collective) is None:
             return node
-        more_ns = round(added_s(one.operation, len(one.ranks)) * 1e9)
+        more_ns = round(added_s(collective.operation, len(collective.ranks)) * 1e9)
         return replace(node, durations_ns=tuple(value + more_ns for value in node.durations_ns))
 
     before = of_trace(graph)

@@ -89,14 +89,14 @@ class GitHub:
         request.add_unredirected_header("Authorization", f"Bearer {self._token}")
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                found: bytes = answer.read(limit_bytes + 1)
+                body: bytes = answer.read(limit_bytes + 1)
         except urllib.error.HTTPError as error:
             raise Refused(f"{method} {path}: GitHub answers {error.code} {error.reason}") from error
         except (OSError, http.client.HTTPException) as error:
             raise Refused(f"{method} {path}: {error}") from error
-        if len(found) > limit_bytes:
+        if len(body) > limit_bytes:
             raise Refused(f"{method} {path}: more than {limit_bytes:,} bytes")
-        return found
+        return body
 
 
 def measured_run(event: Mapping[str, Any]) -> MeasuredRun | None:
@@ -117,24 +117,24 @@ def pull_request(github: GitHub, run: MeasuredRun) -> int | None:
     The list of a commit's pull requests misses those of forks, and so does the event.
     """
     head = urllib.parse.quote(f"{run.owner}:{run.branch}", safe="")
-    found = [
+    numbers = [
         int(pull["number"])
         for pull in github.json(f"/pulls?state=open&per_page=100&head={head}")
         if pull["head"]["sha"] == run.sha
         and pull["head"]["ref"] == run.branch
         and (pull["head"]["repo"] or {}).get("full_name") == run.repository
     ]
-    return found[0] if len(found) == 1 else None
+    return numbers[0] if len(numbers) == 1 else None
 
 
 def markdown_of(github: GitHub, run_id: int, name: str) -> str | None:
     """Return the Markdown in the run's newest artifact of this name; None without one. Raises `Refused`."""
     query = urllib.parse.urlencode({"name": name, "per_page": 100})
     listed = github.json(f"/actions/runs/{run_id}/artifacts?{query}")["artifacts"]
-    found = [one for one in listed if one["name"] == name and not one["expired"]]
-    if not found:
+    artifacts = [artifact for artifact in listed if artifact["name"] == name and not artifact["expired"]]
+    if not artifacts:
         return None
-    newest = max(found, key=lambda one: int(one["id"]))
+    newest = max(artifacts, key=lambda artifact: int(artifact["id"]))
     if newest["size_in_bytes"] > ARTIFACT_LIMIT_BYTES:
         raise Refused(f"artifact {name}: {newest['size_in_bytes']:,} bytes, more than {ARTIFACT_LIMIT_BYTES:,}")
     archive = github.file(f"/actions/artifacts/{int(newest['id'])}/zip", ARTIFACT_LIMIT_BYTES)
@@ -149,7 +149,7 @@ def markdown_of(github: GitHub, run_id: int, name: str) -> str | None:
 def harmless(text: str) -> str:
     """Return Markdown in which tables, lists and emphasis still work, and nothing else does."""
     text = FENCE.sub("", INVISIBLE.sub("", text)).replace("&lt;", "<").replace("&", "&amp;")
-    text = ACTIVE.sub(lambda found: found[0] + BREAK, text)
+    text = ACTIVE.sub(lambda match: match[0] + BREAK, text)
     for character, entity in ENTITIES.items():
         text = text.replace(character, entity)
     if len(text) > TEXT_LIMIT:
@@ -160,9 +160,9 @@ def harmless(text: str) -> str:
 def comments(github: GitHub, number: int) -> Iterator[Mapping[str, Any]]:
     """Yield the comments of a pull request."""
     for page in range(1, MOST_PAGES + 1):
-        found = github.json(f"/issues/{number}/comments?per_page=100&page={page}")
-        yield from found
-        if len(found) < 100:
+        page_comments = github.json(f"/issues/{number}/comments?per_page=100&page={page}")
+        yield from page_comments
+        if len(page_comments) < 100:
             return
 
 
@@ -192,8 +192,8 @@ def comment(environment: Mapping[str, str]) -> str:
     if (text := markdown_of(github, run.run_id, name)) is None:
         return f"no comment: the run has no artifact {name}; it failed before it had a comparison"
     source = f"Measured by [a run]({run.url}) of this pull request's own code, at {run.sha}:"
-    done = publish(github, number, f"<!-- {name} of keras-matrix -->", f"{source}\n\n{harmless(text)}\n")
-    return f"comment {done} on pull request {number}"
+    action = publish(github, number, f"<!-- {name} of keras-matrix -->", f"{source}\n\n{harmless(text)}\n")
+    return f"comment {action} on pull request {number}"
 
 
 def main() -> int:

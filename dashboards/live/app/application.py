@@ -52,15 +52,15 @@ class Application:
     def __call__(self, environ: Mapping[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
         path = str(environ.get("PATH_INFO") or "/")
-        given = parse_qs(environ.get("QUERY_STRING", ""))
-        status, body = self._page(path, {name: values[-1][:LONGEST_CHOICE] for name, values in given.items()})
+        query = parse_qs(environ.get("QUERY_STRING", ""))
+        status, body = self._page(path, {name: values[-1][:LONGEST_CHOICE] for name, values in query.items()})
         page = body.encode("utf-8", "replace")
         start_response(STATUS[status], [HTML, *SAFE_HEADERS, ("Content-Length", str(len(page)))])
         return [page]
 
-    def _page(self, path: str, given: Mapping[str, str]) -> tuple[int, str]:
-        texts = given.get("workload", ""), given.get("backend", ""), given.get("since") or EARLIEST_DAY
-        choice = checked(DashboardFilter(*texts, given.get("id", "")))
+    def _page(self, path: str, parameters: Mapping[str, str]) -> tuple[int, str]:
+        texts = parameters.get("workload", ""), parameters.get("backend", ""), parameters.get("since") or EARLIEST_DAY
+        choice = checked(DashboardFilter(*texts, parameters.get("id", "")))
         try:
             if path == "/":
                 return 200, self._overview(self.source.edition(), choice)
@@ -113,8 +113,8 @@ class Application:
 
     def _run_counts(self, edition: Edition) -> RunCounts:
         """Return the number of runs of an edition. Raises `UploadError`."""
-        found: RunCounts = self._answer(edition, "run_counts", lambda: dashboard.run_counts(edition.reader))
-        return found
+        counts: RunCounts = self._answer(edition, "run_counts", lambda: dashboard.run_counts(edition.reader))
+        return counts
 
     def _choices(self, edition: Edition) -> tuple[list[str], list[str]]:
         rows: list[tuple[Any, ...]] = self._answer(
@@ -124,7 +124,7 @@ class Application:
 
     def _panels(self, edition: Edition, shown: list[Question], choice: DashboardFilter) -> list[Panel]:
         ask = partial(dashboard.panel_of, edition.reader)
-        return [self._answer(edition, (one.name, choice), partial(ask, one, choice)) for one in shown]
+        return [self._answer(edition, (question.name, choice), partial(ask, question, choice)) for question in shown]
 
     def _health(self) -> tuple[int, str]:
         try:
@@ -154,7 +154,12 @@ class Application:
 
 def statements() -> list[str]:
     """Return every statement that the application sends to a source."""
-    return [*(one.sql for one in questions().values()), dashboard.RUN_COUNTS, with_views(dashboard.CELL_WORK), CHOICES]
+    return [
+        *(question.sql for question in questions().values()),
+        dashboard.RUN_COUNTS,
+        with_views(dashboard.CELL_WORK),
+        CHOICES,
+    ]
 
 
 def _state(edition: Edition) -> str:

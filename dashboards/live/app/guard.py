@@ -65,7 +65,7 @@ def _is_of_another_site(environ: Mapping[str, Any], host: str) -> bool:
     return (environ.get("HTTP_SEC_FETCH_MODE"), environ.get("HTTP_SEC_FETCH_DEST")) != ("navigate", "document")
 
 
-def _refused(start_response: StartResponse, status: str, text: str, *more: tuple[str, str]) -> Iterable[bytes]:
+def _refused(start_response: StartResponse, status: str, text: str, *headers: tuple[str, str]) -> Iterable[bytes]:
     body = f"{text}\n".encode("utf-8", "replace")
-    start_response(status, [PLAIN, *SAFE_HEADERS, ("Content-Length", str(len(body))), *more])
+    start_response(status, [PLAIN, *SAFE_HEADERS, ("Content-Length", str(len(body))), *headers])
     return [body]

@@ -32,10 +32,10 @@ class ListenAddress:
 
     def accepts(self, header: str) -> bool:
         """Return whether a request with this Host header, with any port, is answered."""
-        found = HOST_HEADER.fullmatch(header)
-        if found is None:
+        match = HOST_HEADER.fullmatch(header)
+        if match is None:
             return False
-        name = _normal(found["name"])
+        name = _normal(match["name"])
         return _is_loopback(name) or name in self.names
 
 
@@ -58,16 +58,16 @@ def listen_address(listen: str, public: Sequence[str]) -> ListenAddress:
 
 def address(text: str) -> tuple[str, int]:
     """Parse HOST:PORT; an IPv6 address may be in brackets. Raises ValueError."""
-    found = LISTEN.fullmatch(text)
-    if found is None or int(found["port"]) > 65535:
+    match = LISTEN.fullmatch(text)
+    if match is None or int(match["port"]) > 65535:
         raise ValueError(f"must be HOST:PORT, got {text!r}")
-    return found["bracketed"] or found["host"], int(found["port"])
+    return match["bracketed"] or match["host"], int(match["port"])
 
 
 def _public_name(text: str) -> str:
     bracketed = f"[{text}]" if ":" in text and not text.startswith("[") else text
-    found = HOST_HEADER.fullmatch(bracketed)
-    if found is None or found["name"] != bracketed or _is_wildcard(_normal(bracketed)):
+    match = HOST_HEADER.fullmatch(bracketed)
+    if match is None or match["name"] != bracketed or _is_wildcard(_normal(bracketed)):
         raise ValueError(
             f"--public: must be a host name or an address, without scheme and port, such as bench.example.org, "
             f"got {text!r}"

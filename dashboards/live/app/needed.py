@@ -35,23 +35,23 @@ def needed(statements: Iterable[str]) -> Needed:
     trees = [_inlined(parsed(sql), defined) for sql in statements]
     pairs = {pair for tree in trees for pair in _read(tree)}
     columns = {table.name: _of_table(table, pairs) for table in TABLES}
-    used = {text for tree in trees for one in tree.find_all(exp.Subquery) for text in one.comments or ()}
-    read = {name: found for name, found in columns.items() if found}
+    used = {text for tree in trees for subquery in tree.find_all(exp.Subquery) for text in subquery.comments or ()}
+    read = {name: column_names for name, column_names in columns.items() if column_names}
     return Needed(read, tuple(name for name in defined if f"source: {name}" in used))
 
 
 def _of_table(table: Table, pairs: set[tuple[str, str]]) -> tuple[str, ...]:
     """Return the columns of a table among the pairs, and `day`, which bounds every read."""
     read = {column for name, column in pairs if name == table.name}
-    return tuple(one.name for one in table.columns if one.name in read | {"day"}) if read else ()
+    return tuple(column.name for column in table.columns if column.name in read | {"day"}) if read else ()
 
 
 def _inlined(tree: exp.Expr, defined: Mapping[str, exp.Query]) -> exp.Expr:
     """Return a statement with each view replaced by its definition, except views that are its own CTEs."""
     from sqlglot import exp
 
-    own = {one.alias for one in tree.find_all(exp.CTE)}
-    return exp.expand(tree, {name: one for name, one in defined.items() if name not in own}, dialect=DIALECT)
+    own_names = {cte.alias for cte in tree.find_all(exp.CTE)}
+    return exp.expand(tree, {name: query for name, query in defined.items() if name not in own_names}, dialect=DIALECT)
 
 
 def _read(tree: exp.Expr) -> Iterator[tuple[str, str]]:
@@ -61,9 +61,9 @@ def _read(tree: exp.Expr) -> Iterator[tuple[str, str]]:
     from sqlglot.optimizer.qualify import qualify
     from sqlglot.optimizer.scope import traverse_scope
 
-    schema: dict[str, object] = {t.name: {one.name: str(one.type) for one in t.columns} for t in TABLES}
-    known = qualify(tree.copy(), schema=schema, dialect=DIALECT, quote_identifiers=False)
-    for scope in traverse_scope(pushdown_projections(known)):
+    schema: dict[str, object] = {t.name: {column.name: str(column.type) for column in t.columns} for t in TABLES}
+    qualified = qualify(tree.copy(), schema=schema, dialect=DIALECT, quote_identifiers=False)
+    for scope in traverse_scope(pushdown_projections(qualified)):
         for column in scope.columns:
             source = scope.sources.get(column.table)
             if isinstance(source, exp.Table):

@@ -101,8 +101,8 @@ class Refreshed:
         with self._changed:
             if self._shown is None:
                 self._changed.wait_for(lambda: not self._running, self._times.first_wait_s)
-            if (found := self._current()) is not None:
-                return found
+            if (edition := self._current()) is not None:
+                return edition
             raise self._failure or Unreachable("The first reading is not complete: reload this page in a minute.")
 
     def peek(self) -> Edition | None:
@@ -224,7 +224,7 @@ class Snapshot:
             cursor = self._engine.execute(to_duckdb(sql), dict(parameters or {}))
         except duckdb.Error as error:
             raise WarehouseFailure(f"the query failed: {str(error).splitlines()[0]}") from error
-        return QueryResult(tuple(str(one[0]) for one in cursor.description or []), cursor.fetchall())
+        return QueryResult(tuple(str(column[0]) for column in cursor.description or []), cursor.fetchall())
 
 
 def statement(table: str, columns: tuple[str, ...]) -> str:

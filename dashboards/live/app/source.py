@@ -70,21 +70,21 @@ class EndedRuns:
 
     def __call__(self) -> bool:
         """Send what has ended; return whether there was anything. Raises `UploadError` or `StoreFailure`."""
-        found = self._ended()
-        if found == self._sent:
+        ended = self._ended()
+        if ended == self._sent:
             return False
         self.send()
-        self._sent = found
+        self._sent = ended
         return True
 
     def _ended(self) -> frozenset[tuple[str, int]]:
         """Return the files that say that a run has ended and what it found, each with its time of change."""
-        found = set()
+        ended = set()
         for run in Results(self.results).runs():
             for name in (FINISHED, findings.FILE):
                 with contextlib.suppress(OSError):
-                    found.add((f"{run.run_id}/{name}", (run.folder / name).stat().st_mtime_ns))
-        return frozenset(found)
+                    ended.add((f"{run.run_id}/{name}", (run.folder / name).stat().st_mtime_ns))
+        return frozenset(ended)
 
 
 @dataclass(slots=True)
@@ -101,12 +101,12 @@ class UnreadFiles:
         lines = [self._line(problem) for problem in results.left_out()]
         read = {}
         for run in results.runs()[-RUNS_READ:]:
-            state, known = _files_of(run), self._read.get(run.run_id)
-            read[run.run_id] = known if known is not None and known[0] == state else (state, self._lines(run))
+            state, previous = _files_of(run), self._read.get(run.run_id)
+            read[run.run_id] = previous if previous is not None and previous[0] == state else (state, self._lines(run))
             lines += read[run.run_id][1]
         self._read = read
-        more = [f"and {plural(len(lines) - LINES_SHOWN, 'other file')}"] if len(lines) > LINES_SHOWN else []
-        return (*lines[:LINES_SHOWN], *more)
+        more_line = [f"and {plural(len(lines) - LINES_SHOWN, 'other file')}"] if len(lines) > LINES_SHOWN else []
+        return (*lines[:LINES_SHOWN], *more_line)
 
     def _lines(self, run: Run) -> tuple[str, ...]:
         try:
@@ -123,12 +123,12 @@ class UnreadFiles:
 def _files_of(run: Run) -> frozenset[tuple[str, int, int]]:
     """Return the name, size and time of change of each record and of the findings."""
     paths = [*(run.folder / "records").glob("*.json"), run.folder / findings.FILE]
-    found = set()
+    states = set()
     for path in paths:
         with contextlib.suppress(OSError):
             state = path.lstat()
-            found.add((path.name, state.st_size, state.st_mtime_ns))
-    return frozenset(found)
+            states.add((path.name, state.st_size, state.st_mtime_ns))
+    return frozenset(states)
 
 
 @dataclass(slots=True)

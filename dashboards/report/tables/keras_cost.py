@@ -17,17 +17,17 @@ from keras_matrix.records.text import NOTHING
 def tables(keras_costs: Sequence[KerasCost]) -> list[Grid]:
     """Return the tables of a run; empty without cells of other implementations."""
     works: dict[str, list[KerasCost]] = {}
-    for one in keras_costs:
-        works.setdefault(one.key, []).append(one)
+    for cost in keras_costs:
+        works.setdefault(cost.key, []).append(cost)
     return [_table(costs) for costs in works.values()]
 
 
 def _table(costs: Sequence[KerasCost]) -> Grid:
-    names = list(dict.fromkeys(part.name for one in costs for part in one.parts))
-    caveats = " ".join(f"{one.backend}: {one.caveat}." for one in costs if one.caveat)
-    return Grid(costs[0].work, ["Keras over native", *names], [_row(one, names) for one in costs], caveats)
+    names = list(dict.fromkeys(part.name for cost in costs for part in cost.parts))
+    caveats = " ".join(f"{cost.backend}: {cost.caveat}." for cost in costs if cost.caveat)
+    return Grid(costs[0].work, ["Keras over native", *names], [_row(cost, names) for cost in costs], caveats)
 
 
-def _row(one: KerasCost, names: Sequence[str]) -> grid.GridRow:
-    shares = {part.name: share_text(part.share) for part in one.parts}
-    return grid.GridRow(one.backend, [one.ratio_text, *(shares.get(name, NOTHING) for name in names)])
+def _row(cost: KerasCost, names: Sequence[str]) -> grid.GridRow:
+    shares = {part.name: share_text(part.share) for part in cost.parts}
+    return grid.GridRow(cost.backend, [cost.ratio_text, *(shares.get(name, NOTHING) for name in names)])

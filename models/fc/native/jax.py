@@ -15,8 +15,8 @@ def reserve(workers: int, device: str, key: str = "workers") -> None:
     if device == "cpu":
         jax.config.update("jax_num_cpu_devices", workers)
     # Without an accelerator, JAX lists the CPU instead.
-    found = [one for one in jax.devices() if device == "cpu" or one.platform != "cpu"]
-    require_devices("jax", device, len(found), workers, key)
+    devices = [candidate for candidate in jax.devices() if device == "cpu" or candidate.platform != "cpu"]
+    require_devices("jax", device, len(devices), workers, key)
 
 
 def make(order: WorkerSpec) -> WorkerGroup:

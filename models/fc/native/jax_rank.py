@@ -78,10 +78,10 @@ class JaxRank(JaxWorkerGroup):
 
     def watched(self, steps: int, epochs: int) -> list[tuple[float, float]]:
         """Run further epochs; return for each the seconds of a step, and those of it inside collectives."""
-        seen = self.communication(steps, epochs)
-        if seen is None:
+        communication = self.communication(steps, epochs)
+        if communication is None:
             return []
-        pairs = zip(seen.step_times_s, seen.compute_times_s, strict=True)
+        pairs = zip(communication.step_times_s, communication.compute_times_s, strict=True)
         return [(step_s, step_s - compute_s) for step_s, compute_s in pairs]
 
     def traced(self, order: TraceOrder) -> None:

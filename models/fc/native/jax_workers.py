@@ -72,23 +72,23 @@ class JaxWorker(Worker):
         return value, gradients
 
     def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        own, gradients = self.gradient(loss, weights)
-        return own, self._summed(gradients)
+        loss_value, gradients = self.gradient(loss, weights)
+        return loss_value, self._summed(gradients)
 
     def accumulated_gradient(self, losses: Sequence[Loss], weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Let each loss begin after the gradients of the previous one: XLA would compute them at the same time."""
         total, sums = self.gradient(losses[0], weights)
         for loss in losses[1:]:
             first, *_ = self._after_all([weights[0], *sums])
-            more, gradients = self.gradient(loss, [first, *weights[1:]])
-            total, sums = total + more, [a + b for a, b in zip(sums, gradients, strict=True)]
+            part_loss, gradients = self.gradient(loss, [first, *weights[1:]])
+            total, sums = total + part_loss, [a + b for a, b in zip(sums, gradients, strict=True)]
         return total, sums
 
     def summed_accumulated_gradient(
         self, losses: Sequence[Loss], weights: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        own, gradients = self.accumulated_gradient(losses, weights)
-        return own, self._summed(gradients)
+        loss, gradients = self.accumulated_gradient(losses, weights)
+        return loss, self._summed(gradients)
 
     def slept(self, x: Tensor, forward_s: float, backward_s: float) -> Tensor:
         slept: Tensor = _sleeping(forward_s, backward_s)(x)
@@ -102,7 +102,9 @@ class JaxWorker(Worker):
         if self.size == 1 or not self.buckets:
             return [self.all_reduce(gradient) for gradient in gradients]
         backward = gradients[::-1]
-        sums = [self._summed_together([backward[at] for at in bucket]) for bucket in buckets_by_count(self.buckets)]
+        sums = [
+            self._summed_together([backward[index] for index in bucket]) for bucket in buckets_by_count(self.buckets)
+        ]
         return [gradient for bucket in sums for gradient in bucket][::-1]
 
     def _summed_together(self, arrays: Sequence[Tensor]) -> list[Tensor]:
@@ -216,12 +218,16 @@ class JaxWorkerGroup(WorkerGroup):
         losses = np.zeros(self._order.problem.workers)
         losses[: len(self._losses)] = self._losses  # a single one if JAX divides the work itself
         arrays = zip(self._of_each(self._gradients), self._of_each(self._weights), strict=True)
-        return [WorkerState(float(loss), *own) for loss, own in zip(losses, arrays, strict=True)]
+        return [WorkerState(float(loss), *rank_arrays) for loss, rank_arrays in zip(losses, arrays, strict=True)]
 
     def places(self) -> list[WorkerPlacement]:
         weights, batch = (list(map(_shards, arrays)) for arrays in (self._weights, self._batch))
         return [
-            placement(rank, [batch[0][rank].device], *([own[rank].data for own in part] for part in (weights, batch)))
+            placement(
+                rank,
+                [batch[0][rank].device],
+                *([array_shards[rank].data for array_shards in part] for part in (weights, batch)),
+            )
             for rank in range(self._order.problem.workers)
         ]
 
@@ -292,7 +298,10 @@ class JaxWorkerGroup(WorkerGroup):
     def _of_each(self, arrays: Sequence[Any]) -> list[list[worker_group.Array]]:
         """Return each worker's pieces of these arrays."""
         shards = [_shards(array) for array in arrays]
-        return [[np.asarray(own[rank].data) for own in shards] for rank in range(self._order.problem.workers)]
+        return [
+            [np.asarray(array_shards[rank].data) for array_shards in shards]
+            for rank in range(self._order.problem.workers)
+        ]
 
 
 def _specs(problem: FcProblem) -> tuple[P, P, P]:
@@ -359,10 +368,12 @@ class JaxStages(WorkerGroup):
     def _step(self) -> None:
         for stage in self._stages:
             stage.begin_step()
-        found = in_turn(self._stages, self._order.problem, self._weights, self._batches, lambda rank: nullcontext())
-        self._losses = [loss for loss, _ in found]
-        self._weights = [_descended(own, new) for own, (_, new) in zip(self._weights, found, strict=True)]
-        self._gradients = [gradients for _, gradients in found] if self._order.keep_gradients else []
+        outcomes = in_turn(self._stages, self._order.problem, self._weights, self._batches, lambda rank: nullcontext())
+        self._losses = [loss for loss, _ in outcomes]
+        self._weights = [
+            _descended(rank_weights, new) for rank_weights, (_, new) in zip(self._weights, outcomes, strict=True)
+        ]
+        self._gradients = [gradients for _, gradients in outcomes] if self._order.keep_gradients else []
 
     def _placed(self, array: worker_group.Array, rank: int) -> Any:
         typed = array.astype(jnp.dtype(self._order.problem.precision))

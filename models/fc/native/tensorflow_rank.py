@@ -70,14 +70,14 @@ class MirroredWorker(TracedWorker):
         return taped_gradient(loss, weights)
 
     def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        own, gradients = self.gradient(loss, weights)
-        return own, self._summed(gradients)
+        loss_value, gradients = self.gradient(loss, weights)
+        return loss_value, self._summed(gradients)
 
     def summed_accumulated_gradient(
         self, losses: Sequence[Loss], weights: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        own, gradients = self.accumulated_gradient(losses, weights)
-        return own, self._summed(gradients)
+        loss, gradients = self.accumulated_gradient(losses, weights)
+        return loss, self._summed(gradients)
 
     def _summed(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Sum all gradients in one call, like an optimizer under a strategy; the strategy decides how to pack them."""
@@ -139,10 +139,10 @@ class TensorFlowRank(WorkerGroup):
 
     def watched(self, steps: int, epochs: int) -> list[tuple[float, float]]:
         """Run further epochs; return for each the seconds of a step, and those of it inside collectives."""
-        seen = by_profiling(lambda run: _inside_s(seen_by(self.backend, run)), self.run, steps, epochs)
-        if seen is None:
+        communication = by_profiling(lambda run: _inside_s(seen_by(self.backend, run)), self.run, steps, epochs)
+        if communication is None:
             return []
-        pairs = zip(seen.step_times_s, seen.compute_times_s, strict=True)
+        pairs = zip(communication.step_times_s, communication.compute_times_s, strict=True)
         return [(step_s, step_s - compute_s) for step_s, compute_s in pairs]
 
     def traced(self, order: TraceOrder) -> None:
@@ -196,8 +196,8 @@ def _inside_s(planes: list[Plane]) -> float:
         kinds = {kind for kind, name in plane.event_names.items() if name.endswith(COLLECTIVE)}
         for line in plane.lines if kinds else []:
             events = line.events()
-            found = [kind in kinds for kind in events.kinds.tolist()]
-            spans += zip(events.start_ns[found].tolist(), events.end_ns[found].tolist(), strict=True)
+            is_collective = [kind in kinds for kind in events.kinds.tolist()]
+            spans += zip(events.start_ns[is_collective].tolist(), events.end_ns[is_collective].tolist(), strict=True)
     return covered(spans) / 1e9
 
 
@@ -222,7 +222,7 @@ class MirroredWorkerGroup(TensorFlowWorkerGroup):
         with self._strategy.scope():
             drawn = worker_group.weights_of(self._order.problem, self._order.seed, 0)  # equal for all replicas
             self._mirrored = [tf.Variable(self._typed(weight)) for weight in drawn]
-        return [[own.values[rank] for own in self._mirrored] for rank in range(self._order.problem.workers)]
+        return [[variable.values[rank] for variable in self._mirrored] for rank in range(self._order.problem.workers)]
 
     def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:
         problem = self._order.problem
@@ -231,11 +231,11 @@ class MirroredWorkerGroup(TensorFlowWorkerGroup):
         def local(batch: tuple[Any, Any]) -> Result:
             workers.append(MirroredWorker(problem.workers))
             return program(problem.mode)(
-                workers[-1], problem, [tf.convert_to_tensor(own) for own in self._mirrored], batch
+                workers[-1], problem, [tf.convert_to_tensor(variable) for variable in self._mirrored], batch
             )
 
         loss, gradients = self._strategy.run(local, args=(self._batch,))
         self._workers = workers
         of_each = self._strategy.experimental_local_results
         parts = [of_each(gradient) for gradient in gradients]
-        return [(own, [part[rank] for part in parts]) for rank, own in enumerate(of_each(loss))]
+        return [(rank_loss, [part[rank] for part in parts]) for rank, rank_loss in enumerate(of_each(loss))]

@@ -49,7 +49,10 @@ class Lockstep:
     def run(self, programs: Sequence[Callable[[], Any]]) -> list[Any]:
         """Return the result of each program. Raises the error of the first that fails."""
         results: list[Any] = [None] * self._size
-        threads = [threading.Thread(target=self._follow, args=(k, one, results)) for k, one in enumerate(programs)]
+        threads = [
+            threading.Thread(target=self._follow, args=(k, worker_program, results))
+            for k, worker_program in enumerate(programs)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -101,11 +104,11 @@ class TracedStep:
 
     def on_each(self, devices: Sequence[str], make: Callable[[int], Any]) -> list[Any]:
         """Return the result of `make` for the index of each of these devices, placed there."""
-        made = []
+        outputs = []
         for number, device in enumerate(devices):
             with self.collective(device, 1):
-                made.append(make(number))
-        return made
+                outputs.append(make(number))
+        return outputs
 
     @contextmanager
     def collective(self, device: str, waiting: int) -> Iterator[None]:
@@ -130,8 +133,8 @@ class TracedWorker(Worker):
         total, sums = self.gradient(losses[0], weights)
         for loss in losses[1:]:
             first, *_ = self._after_all([weights[0], *sums])
-            more, gradients = self.gradient(loss, [first, *weights[1:]])
-            total, sums = total + more, [a + b for a, b in zip(sums, gradients, strict=True)]
+            part_loss, gradients = self.gradient(loss, [first, *weights[1:]])
+            total, sums = total + part_loss, [a + b for a, b in zip(sums, gradients, strict=True)]
         return total, sums
 
     def slept(self, x: Tensor, forward_s: float, backward_s: float) -> Tensor:
@@ -173,8 +176,8 @@ def _after_sleep(x: Any, seconds: float) -> Any:
         time.sleep(seconds)
         return np.float32(0)
 
-    one = tf.cast(tf.reshape(x, [-1])[0], tf.float32)  # bfloat16 is not passed to Python
-    zero = tf.numpy_function(sleep, [one], tf.float32, stateful=True)
+    scalar = tf.cast(tf.reshape(x, [-1])[0], tf.float32)  # bfloat16 is not passed to Python
+    zero = tf.numpy_function(sleep, [scalar], tf.float32, stateful=True)
     return x + tf.cast(tf.ensure_shape(zero, ()), x.dtype)
 
 
@@ -204,7 +207,7 @@ class TensorFlowWorker(TracedWorker):
     def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
         def combine(parts: list[Tensor], devices: list[str]) -> list[Tensor]:
             pieces = self._step.on_each(devices, lambda k: tf.split(parts[k], self.size, axis))
-            return self._step.on_each(devices, lambda k: tf.add_n([own[k] for own in pieces]))
+            return self._step.on_each(devices, lambda k: tf.add_n([part_pieces[k] for part_pieces in pieces]))
 
         return self._exchange(x, combine)
 
@@ -220,8 +223,8 @@ class TensorFlowWorker(TracedWorker):
         def of_all(parts: list[Tensor]) -> list[Tensor]:
             answers: list[Tensor] = [None] * len(parts)
             for group in self._groups:
-                made = combine([parts[k] for k in group], [self._step.devices[k] for k in group])
-                for k, answer in zip(group, made, strict=True):
+                combined = combine([parts[k] for k in group], [self._step.devices[k] for k in group])
+                for k, answer in zip(group, combined, strict=True):
                     answers[k] = answer
             return answers
 
@@ -291,10 +294,10 @@ class TensorFlowWorkerGroup(WorkerGroup):
         """The step of every worker: its loss, and its gradients if they are requested."""
         problem = self._order.problem
         weights = [self._read(rank) for rank in range(problem.workers)]
-        found = self._in_stages(weights) if problem.kind is Parallelism.PIPELINE else self._in_lockstep(weights)
-        for rank, (_, gradients) in enumerate(found):
+        results = self._in_stages(weights) if problem.kind is Parallelism.PIPELINE else self._in_lockstep(weights)
+        for rank, (_, gradients) in enumerate(results):
             self._descend(rank, gradients)
-        return [(loss, gradients if self._order.keep_gradients else []) for loss, gradients in found]
+        return [(loss, gradients if self._order.keep_gradients else []) for loss, gradients in results]
 
     def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:
         problem, graph = self._order.problem, tf.compat.v1.get_default_graph()
@@ -351,5 +354,5 @@ def _of_worker(rank: int, device: str) -> Iterator[None]:
 
 
 def _devices(order: WorkerSpec) -> list[str]:
-    found = tf.config.list_logical_devices(order.device.upper())
-    return [device.name for device in found[: order.problem.workers]]
+    logical_devices = tf.config.list_logical_devices(order.device.upper())
+    return [device.name for device in logical_devices[: order.problem.workers]]

@@ -43,9 +43,9 @@ def make(order: WorkerSpec) -> TorchRank:
 
 def join(meeting: Meeting) -> TorchRank:
     """Join the other workers and return this one. Raises unless all join in time."""
-    order, (number, here) = meeting.order, meeting.here
+    order, (number, local_workers) = meeting.order, meeting.here
     size, limit = order.problem.workers, timedelta(seconds=meeting.timeout_s)
-    member = Member(meeting.rank, size, number, here, order.device, meeting.interface())
+    member = Member(meeting.rank, size, number, local_workers, order.device, meeting.interface())
     library = prepare(member)
     try:
         connect(member, library, _store(meeting, limit), limit)
@@ -197,14 +197,14 @@ class TorchRank(WorkerGroup):
         """Run further epochs; return for each the seconds of a step, and those of it inside collectives."""
         assert isinstance(self._worker, TorchWorker), "stages have no collectives"
         watch = CollectiveTimer(self._worker, self._device)
-        found = []
+        step_times = []
         for _ in range(epochs + 1):
             dist.barrier()
             watch.inside_s, begun_s = 0.0, perf_counter()
             self.run(steps)
-            found.append(((perf_counter() - begun_s) / steps, watch.inside_s / steps))
+            step_times.append(((perf_counter() - begun_s) / steps, watch.inside_s / steps))
         watch.end()
-        return found[1:]
+        return step_times[1:]
 
     def traced(self, order: TraceOrder) -> None:
         """Run steps that the profiler records, all workers at the same time."""

@@ -51,8 +51,8 @@ class TorchWorker(Worker):
             groups = worker_group.groups(problem, axis is WorkerAxis.MODEL)
             apart = [ranks if 1 < len(ranks) < self.size else None for ranks in groups]
             handles = [dist.new_group(ranks, timeout=COLLECTIVE_LIMIT) if ranks else None for ranks in apart]
-            (own,) = (handle for handle, ranks in zip(handles, groups, strict=True) if rank in ranks)
-            self._parts[axis] = TorchWorker(len(groups[0]), own, self)
+            (group,) = (handle for handle, ranks in zip(handles, groups, strict=True) if rank in ranks)
+            self._parts[axis] = TorchWorker(len(groups[0]), group, self)
 
     def group_gradients(self, problem: FcProblem) -> None:
         """Sum gradients in the buckets of a problem."""
@@ -124,7 +124,7 @@ class TorchWorker(Worker):
     def bucket_reduce(self, buffer: Tensor) -> Any:
         """Start to sum a bucket of gradients; return its future."""
         work = dist.all_reduce(buffer, async_op=True)
-        return work.get_future().then(lambda done: done.value()[0])
+        return work.get_future().then(lambda future: future.value()[0])
 
     def _all_reduce(self, x: Tensor) -> Tensor:
         x = x.contiguous()
@@ -135,9 +135,9 @@ class TorchWorker(Worker):
         # Pieces along the first axis are already contiguous, as the collectives require.
         pieces = x.contiguous() if axis == 0 else torch.cat(torch.chunk(x, self.size, axis))
         if x.is_cuda:
-            own = x.new_empty((pieces.shape[0] // self.size, *pieces.shape[1:]))
-            dist.reduce_scatter_single(own, pieces, group=self._group)
-            return own
+            shard = x.new_empty((pieces.shape[0] // self.size, *pieces.shape[1:]))
+            dist.reduce_scatter_single(shard, pieces, group=self._group)
+            return shard
         # gloo's reduce-scatter sums the entire array on every worker, which sends twice as much as this exchange.
         received = torch.empty_like(pieces)
         dist.all_to_all_single(received, pieces, group=self._group)
@@ -236,17 +236,17 @@ class CudaWorker(TorchWorker):
         self._stream = self._stream or torch.cuda.Stream()
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            made = communicate()
-            done = torch.cuda.Event()
-            done.record(self._stream)
-        return Pending(communicate, made, done)
+            communicated = communicate()
+            event = torch.cuda.Event()
+            event.record(self._stream)
+        return Pending(communicate, communicated, event)
 
 
 class Pending:
     """The result of an asynchronous communication; a call lets the current stream wait for it."""
 
-    def __init__(self, communicate: Callable[[], Tensor], made: Tensor, done: Any) -> None:
-        self._communicate, self._made, self._done = communicate, made, done
+    def __init__(self, communicate: Callable[[], Tensor], communicated: Tensor, event: Any) -> None:
+        self._communicate, self._made, self._done = communicate, communicated, event
 
     def __call__(self) -> Tensor:
         """Return the result, for use on the current stream."""
@@ -280,9 +280,9 @@ class DTensorWorker(TorchWorker):
         if self._counted:
             return super().gradient(loss, weights)
         with CollectiveCounter(self):
-            found = super().gradient(loss, weights)
+            loss_and_gradients = super().gradient(loss, weights)
         self._counted = True
-        return found
+        return loss_and_gradients
 
 
 # DTensor's collectives, the field that counts each, and whether its argument is one worker's piece of the array.

@@ -128,12 +128,12 @@ class BatchLoader:
                     f"{self.source.name(index)}: {problem}; remove or replace it, or set bad_images: skip"
                 ) from None
         _report(self.source.name(index))
-        for other in self._next(index):
-            found = self._readable(other)
+        for other_index in self._next(index):
+            replacement = self._readable(other_index)
             try:
-                if found is not None:
-                    self.decode.into(out, found.data)
-                    return found.label
+                if replacement is not None:
+                    self.decode.into(out, replacement.data)
+                    return replacement.label
             except BadImage:
                 continue
         raise InputDataError(f"{self.source.name(index)}: no sample of the data set can be decoded")

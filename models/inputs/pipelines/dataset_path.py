@@ -14,12 +14,12 @@ from keras_matrix.records.host.data_places import places
 
 def found_path(request: Request, name: str) -> Path:
     """Return the existing path that the text parameter `name` names. Raises `InputDataError` with all places tried."""
-    given = request.text(name)
-    tried = places(given, request.dataset_dir, request.folders)
+    path_text = request.text(name)
+    tried = places(path_text, request.dataset_dir, request.folders)
     for place in tried:
         if place.exists():
             return place.absolute()
     raise InputDataError(
-        f"{name}: {Path(given).expanduser()} does not exist, looked for {', '.join(map(str, tried))}; give a path "
+        f"{name}: {Path(path_text).expanduser()} does not exist, looked for {', '.join(map(str, tried))}; give a path "
         "relative to --datasets or to the folder of the matrix, or an absolute one"
     )

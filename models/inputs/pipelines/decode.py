@@ -102,18 +102,18 @@ def chosen_decoder(name: str) -> str:
     if name == NATIVE_DECODER:
         return name
     if name == "auto":
-        found = next((one for one, needed in DECODERS.items() if _installed(needed)), None)
-        if found is None:
+        decoder = next((candidate for candidate, needed in DECODERS.items() if _installed(needed)), None)
+        if decoder is None:
             raise DecoderUnavailable("decoder: none is installed; install simplejpeg and opencv-python-headless")
-        return found
+        return decoder
     if not _installed(DECODERS[name]):
-        packages = " ".join(_PACKAGES.get(one, one) for one in DECODERS[name])
+        packages = " ".join(_PACKAGES.get(package, package) for package in DECODERS[name])
         raise DecoderUnavailable(f"decoder: {name} is not installed; install {packages}, or use decoder: auto")
     return name
 
 
 def _installed(modules: tuple[str, ...]) -> bool:
-    return all(importlib.util.find_spec(one) for one in modules)
+    return all(importlib.util.find_spec(module) for module in modules)
 
 
 def _divisor(header: JpegHeader, size: int) -> int:
@@ -139,10 +139,10 @@ def _functions(name: str) -> tuple[Decoder, Callable[[Any, Pixels], None]]:
 @lru_cache(maxsize=1)
 def _raised_by_decoders() -> tuple[type[Exception], ...]:
     """Return the exceptions by which the libraries refuse data; TensorFlow's are converted by its module."""
-    found: list[type[Exception]] = [ValueError, OSError, SyntaxError]
+    exceptions: list[type[Exception]] = [ValueError, OSError, SyntaxError]
     if _installed(("cv2",)):
-        found.append(opencv().error)
-    return tuple(found)
+        exceptions.append(opencv().error)
+    return tuple(exceptions)
 
 
 def _simplejpeg(data: bytes, header: JpegHeader, divisor: int) -> Any:
@@ -204,42 +204,44 @@ def read_header(data: bytes) -> JpegHeader:
     if not data:
         raise BadImage("is empty")
     if not data.startswith(START):
-        other = next((name for sign, name in _OTHER_FORMATS.items() if data.startswith(sign)), None)
-        raise BadImage(f"is {other}, not JPEG; convert it" if other else f"is not JPEG: begins with {data[:4]!r}")
+        other_format = next((name for sign, name in _OTHER_FORMATS.items() if data.startswith(sign)), None)
+        raise BadImage(
+            f"is {other_format}, not JPEG; convert it" if other_format else f"is not JPEG: begins with {data[:4]!r}"
+        )
     frame: JpegHeader | None = None
-    at = len(START)
+    offset = len(START)
     while True:
-        marker, at = _marker(data, at)
+        marker, offset = _marker(data, offset)
         if marker == _SCAN:
             break
-        length = int.from_bytes(data[at : at + 2], "big")
-        if length < 2 or at + length > len(data):
+        length = int.from_bytes(data[offset : offset + 2], "big")
+        if length < 2 or offset + length > len(data):
             raise BadImage(f"is truncated: ends within its header, at byte {len(data)}")
         if marker in _FRAMES:
-            frame = _frame(data[at : at + length], marker)
-        at += length
+            frame = _frame(data[offset : offset + length], marker)
+        offset += length
     if frame is None:
         raise BadImage("has no frame header before its data")
     # Thumbnails end with the same marker, but they are in the header.
-    if data.rfind(END) < at:
+    if data.rfind(END) < offset:
         raise BadImage(f"is truncated: has no end marker in its {len(data)} bytes")
     return frame
 
 
-def _marker(data: bytes, at: int) -> tuple[int, int]:
+def _marker(data: bytes, offset: int) -> tuple[int, int]:
     """Return the next marker with a length, and the position after it."""
     while True:
-        if at + 4 > len(data) or data[at : at + 2] == END:
+        if offset + 4 > len(data) or data[offset : offset + 2] == END:
             raise BadImage(f"is truncated: ends within its header, at byte {len(data)}")
-        if data[at] != 0xFF:
-            raise BadImage(f"is damaged: has no marker at byte {at}")
-        marker = data[at + 1]
+        if data[offset] != 0xFF:
+            raise BadImage(f"is damaged: has no marker at byte {offset}")
+        marker = data[offset + 1]
         if marker == 0xFF:  # a fill byte
-            at += 1
+            offset += 1
         elif marker in _WITHOUT_LENGTH:
-            at += 2
+            offset += 2
         else:
-            return marker, at + 2
+            return marker, offset + 2
 
 
 def _frame(segment: bytes, marker: int) -> JpegHeader:

@@ -32,5 +32,5 @@ def timed_wait(after: Any, seconds: float) -> Any:
         time.sleep(seconds)
         return np.zeros((), dtype)
 
-    one = jax.lax.stop_gradient(jnp.ravel(after)[0])
-    return io_callback(wait, jax.ShapeDtypeStruct((), dtype), one)
+    scalar = jax.lax.stop_gradient(jnp.ravel(after)[0])
+    return io_callback(wait, jax.ShapeDtypeStruct((), dtype), scalar)

@@ -133,18 +133,18 @@ def native() -> ModuleType | None:
     return importlib.import_module(name) if importlib.util.find_spec(name) else None
 
 
-def _module(wanted: str) -> tuple[str, ModuleType]:
-    own = native()
-    name = wanted if wanted != "auto" else own.PIPELINE if own is not None else NEUTRAL[0]
-    if own is not None and name == own.PIPELINE:
-        return name, own
+def _module(requested: str) -> tuple[str, ModuleType]:
+    backend_module = native()
+    name = requested if requested != "auto" else backend_module.PIPELINE if backend_module is not None else NEUTRAL[0]
+    if backend_module is not None and name == backend_module.PIPELINE:
+        return name, backend_module
     if name in NEUTRAL:
         return name, importlib.import_module(f"keras_matrix.models.inputs.pipelines.{name}")
     import keras
 
-    there = ", ".join(dict.fromkeys([own.PIPELINE, *NEUTRAL] if own is not None else NEUTRAL))
+    choices = ", ".join(dict.fromkeys([backend_module.PIPELINE, *NEUTRAL] if backend_module is not None else NEUTRAL))
     raise UnsupportedWorkload(
-        f"pipeline: {name} belongs to another backend than {keras.backend.backend()}; use auto or one of {there}"
+        f"pipeline: {name} belongs to another backend than {keras.backend.backend()}; use auto or one of {choices}"
     )
 
 
@@ -161,9 +161,9 @@ def _workers(request: Request, pipeline: str, module: ModuleType) -> PipelineWor
 
 
 def _decoder(request: Request) -> str:
-    own = native()
+    backend_module = native()
     name = request.text("decoder")
-    if name == NATIVE_DECODER and (own is None or not own.DECODES):
+    if name == NATIVE_DECODER and (backend_module is None or not backend_module.DECODES):
         raise UnsupportedWorkload(f"decoder: {name} runs on another backend only; use auto, simplejpeg, cv2 or pil")
     try:
         return chosen_decoder(name)
@@ -210,7 +210,7 @@ class NoDataset:
         """Return synthetic batches."""
         x, y = self.drawn(batches * self.batch_size, self.seed)
         starts = range(0, len(y), self.batch_size)
-        return [(x[at : at + self.batch_size], y[at : at + self.batch_size]) for at in starts]
+        return [(x[start : start + self.batch_size], y[start : start + self.batch_size]) for start in starts]
 
     def _missing(self) -> InputDataError:
         return InputDataError(
@@ -284,9 +284,9 @@ def cached(loader: BatchLoader, copies: int) -> CachedLoader:
     needed = copies * loader.order.count * math.prod(loader.sample_shape) * np.dtype(loader.dtype).itemsize
     usable = usable_memory_bytes()
     if usable is not None and needed > usable / 2:
-        where = f" in {copies} worker processes" if copies > 1 else ""
+        copies_text = f" in {copies} worker processes" if copies > 1 else ""
         raise ValueError(
-            f"cache: ram needs {bytes_text(needed)}{where} for {loader.order.count} images of "
+            f"cache: ram needs {bytes_text(needed)}{copies_text} for {loader.order.count} images of "
             f"{loader.sample_shape[0]} pixels, more than half of this machine's {bytes_text(usable)}; set a smaller "
             "dataset_size or image_size, preprocess: device, or cache: none"
         )

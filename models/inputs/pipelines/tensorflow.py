@@ -80,6 +80,6 @@ def timed_wait(after: Any, seconds: float) -> Any:
         time.sleep(seconds)
         return np.float32(0)
 
-    one = tf.cast(tf.stop_gradient(tf.reshape(after, [-1])[0]), tf.float32)  # bfloat16 is not passed to Python
-    zero = tf.numpy_function(wait, [one], tf.float32, stateful=True)
+    scalar = tf.cast(tf.stop_gradient(tf.reshape(after, [-1])[0]), tf.float32)  # bfloat16 is not passed to Python
+    zero = tf.numpy_function(wait, [scalar], tf.float32, stateful=True)
     return tf.stop_gradient(tf.cast(tf.ensure_shape(zero, ()), after.dtype))

@@ -103,14 +103,15 @@ def start_output(folder: Path, begun: Manifest) -> Manifest | None:
     """
     if folder.exists() and not folder.is_dir():
         raise InputDataError(f"{folder}: is a file; give another --output-path")
-    found = shards.read(folder) if folder.is_dir() else None
-    if found is not None:
-        if (found.kind, found.settings) != (begun.kind, begun.settings):
+    stored_manifest = shards.read(folder) if folder.is_dir() else None
+    if stored_manifest is not None:
+        if (stored_manifest.kind, stored_manifest.settings) != (begun.kind, begun.settings):
             raise InputDataError(
-                f"{folder}: contains another data set, or one with other settings ({_differences(found, begun)}); "
+                f"{folder}: contains another data set, or one with other settings "
+                f"({_differences(stored_manifest, begun)}); "
                 f"give another --output-path, or repeat the command with the same settings"
             )
-        return found
+        return stored_manifest
     if folder.is_dir() and any(folder.iterdir()):
         raise InputDataError(f"{folder}: is not empty; give a new or an empty folder as --output-path")
     folder.mkdir(parents=True, exist_ok=True)
@@ -137,13 +138,13 @@ def in_parallel(function: Callable[[Any], Any], tasks: Sequence[Any], workers: i
     waiting = iter(tasks)
     try:
         for task in islice(waiting, workers):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(function, theirs, [*links, ours]))
+            parent_end, child_end = context.Pipe()
+            process = context.Process(target=_serve, args=(function, child_end, [*links, parent_end]))
             with _signals_blocked():  # a new process must not be interrupted before it ignores signals
                 process.start()
-                links[ours] = process
-            theirs.close()
-            ours.send(task)
+                links[parent_end] = process
+            child_end.close()
+            parent_end.send(task)
         while links:
             for link in cast("list[Connection]", wait(list(links))):
                 yield _result(link)
@@ -223,16 +224,16 @@ def _outcome(function: Callable[[Any], Any], task: Any) -> Any:
 def _interrupt(number: int, _: object) -> None:
     """Interrupt the command once; while it stops, further signals are ignored."""
     if threading.current_thread() is threading.main_thread():
-        for one in SIGNALS:
-            signal.signal(one, signal.SIG_IGN)
+        for signal_number in SIGNALS:
+            signal.signal(signal_number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
 
-def _differences(found: Manifest, begun: Manifest) -> str:
-    if found.kind != begun.kind:
-        return f"it is {found.kind}, not {begun.kind}"
-    keys = [key for key in begun.settings if found.settings.get(key) != begun.settings[key]]
-    return ", ".join(f"{key} was {found.settings.get(key)!r}, not {begun.settings[key]!r}" for key in keys)
+def _differences(stored_manifest: Manifest, begun: Manifest) -> str:
+    if stored_manifest.kind != begun.kind:
+        return f"it is {stored_manifest.kind}, not {begun.kind}"
+    keys = [key for key in begun.settings if stored_manifest.settings.get(key) != begun.settings[key]]
+    return ", ".join(f"{key} was {stored_manifest.settings.get(key)!r}, not {begun.settings[key]!r}" for key in keys)
 
 
 def _disk_problem(error: OSError) -> str:

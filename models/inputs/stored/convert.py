@@ -82,28 +82,28 @@ def convert(request: dict[str, Any]) -> str:
     or null. Raises `InputDataError` and OSError.
     """
     require_crc32c()
-    given, folder, kind = Path(request["dataset_path"]), Path(request["output_path"]).absolute(), request["to"]
+    source_path, folder, kind = Path(request["dataset_path"]), Path(request["output_path"]).absolute(), request["to"]
     if kind == shards.ARRAY_RECORD:
         module()
-    _check_places(given, folder)
-    source = open_source(given)
+    _check_places(source_path, folder)
+    source = open_source(source_path)
     for note in source.notes:
-        print(f"runner: {given}: {note}", file=sys.stderr)
+        print(f"runner: {source_path}: {note}", file=sys.stderr)
     work = _planned(source, folder, request)
     begun = _begun(work, request)
     start_output(folder, begun)
-    done, missing = _finished_files(work)
+    finished, missing = _finished_files(work)
     require_space(folder, sum(map(work.size, missing)))
     workers = request.get("workers") or min(WORKERS_PER_CPU * usable_cpus(), MOST_WORKERS)
     progress = WriteProgress("convert:", sum(map(work.records, missing)))
     _WORK[:] = [work]
     with closing(in_parallel(_write, missing, workers)) as written:
         for number, part in written:
-            done[number] = part
+            finished[number] = part
             progress.add(part.records, part.bytes)
     progress.end()
-    parts = tuple(done[number] for number in sorted(done))
-    if missing or not (found := shards.read(folder)) or not found.finished:
+    parts = tuple(finished[number] for number in sorted(finished))
+    if missing or not (stored_manifest := shards.read(folder)) or not stored_manifest.finished:
         shards.write(folder, replace(begun, finished=True, parts=parts))
     return _summary(work, parts, len(missing), progress)
 
@@ -121,10 +121,10 @@ def cut(sizes: Integers, most_bytes: int) -> Integers:
     return np.array(cuts, np.int64)
 
 
-def _check_places(given: Path, folder: Path) -> None:
-    source, target = given.resolve(), folder.resolve()
+def _check_places(source_path: Path, folder: Path) -> None:
+    source, target = source_path.resolve(), folder.resolve()
     if target == source or source in target.parents:
-        raise InputDataError(f"{folder}: lies within the data set {given}; give an --output-path outside of it")
+        raise InputDataError(f"{folder}: lies within the data set {source_path}; give an --output-path outside of it")
 
 
 def _planned(source: Source, folder: Path, request: dict[str, Any]) -> ConversionJob:
@@ -159,14 +159,14 @@ def _finished_files(work: ConversionJob) -> tuple[dict[int, RecordFile], list[in
     """Return the files that exist, and the numbers of those to write; remove what an interrupted start left."""
     for leftover in work.folder.glob(".images-*.part"):
         leftover.unlink()
-    done, missing = {}, []
+    finished, missing = {}, []
     for number in range(len(work.cuts) - 1):
         part = writers.existing(work.path(number), work.kind, work.records(number))
         if part is None:
             missing.append(number)
         else:
-            done[number] = part
-    return done, missing
+            finished[number] = part
+    return finished, missing
 
 
 def _write(number: int) -> tuple[int, RecordFile]:
@@ -176,11 +176,11 @@ def _write(number: int) -> tuple[int, RecordFile]:
 
 def _samples(work: ConversionJob, number: int) -> Iterator[NamedSample]:
     """Yield the samples of a file, read a few MiB at a time."""
-    wanted = work.order[work.cuts[number] : work.cuts[number + 1]]
-    cuts = cut(work.sizes[wanted], READ_BYTES).tolist()
+    positions = work.order[work.cuts[number] : work.cuts[number + 1]]
+    cuts = cut(work.sizes[positions], READ_BYTES).tolist()
     for start, end in pairwise(cuts):
         check_stopped()
-        indices = wanted[start:end].tolist()
+        indices = positions[start:end].tolist()
         for index, sample in zip(indices, work.source.read(indices), strict=True):
             yield NamedSample(sample, work.source.classes[sample.label], work.source.name(index))
 

@@ -118,9 +118,9 @@ def open_folder(path: Path, limit: int | None = None) -> FolderSource:
     root = os.fsencode(path)
     try:
         with os.scandir(root) as entries:
-            everything = sorted(entries, key=lambda entry: entry.name)
-        top = [entry for entry in everything if not _is_hidden(entry.name)]
-        hidden = [entry.name for entry in everything if _is_hidden(entry.name)]
+            all_entries = sorted(entries, key=lambda entry: entry.name)
+        top = [entry for entry in all_entries if not _is_hidden(entry.name)]
+        hidden = [entry.name for entry in all_entries if _is_hidden(entry.name)]
         folders = [entry.name for entry in top if _is_folder(entry)]
     except OSError as error:
         raise _unreadable(error) from None
@@ -143,15 +143,15 @@ def _by_class(path: Path, folders: list[bytes], others: tuple[list[bytes], list[
     """Return the source of class folders; `others` are the files beside them, and the hidden entries."""
     root = os.fsencode(path)
     all_found = [_scan(root, folder) for folder in folders]
-    counts = [len(found.files) for found in all_found]
+    counts = [len(scan.files) for scan in all_found]
     if not any(counts):
         raise InputDataError(f"{path}: none of its {len(folders)} class folders has a JPEG file (*.jpg, *.jpeg)")
     classes = tuple(map(os.fsdecode, folders))
-    files = [place for found in all_found for place in found.files]
+    files = [place for scan in all_found for place in scan.files]
     loose, hidden = others
-    left_out = loose + [name for found in all_found for name in found.left_out]
-    hidden = hidden + [name for found in all_found for name in found.hidden]
-    loops = [name for found in all_found for name in found.loops]
+    left_out = loose + [name for scan in all_found for name in scan.left_out]
+    hidden = hidden + [name for scan in all_found for name in scan.hidden]
+    loops = [name for scan in all_found for name in scan.loops]
     notes = (
         *_note("class without images", [name for name, count in zip(folders, counts, strict=True) if count == 0]),
         *_note("class with one image", [name for name, count in zip(folders, counts, strict=True) if count == 1]),
@@ -167,8 +167,8 @@ def _flat(path: Path, entries: list[os.DirEntry[bytes]], others: tuple[Path, lis
     listed, hidden = others
     names = [entry.name for entry in entries if _is_jpeg(entry.name) and _is_file(entry)]
     classes, labels, notes = labels_of(listed, names)
-    known = {*names, os.fsencode(listed.name)}
-    skipped = [entry.name for entry in entries if entry.name not in known]
+    listed_names = {*names, os.fsencode(listed.name)}
+    skipped = [entry.name for entry in entries if entry.name not in listed_names]
     notes = (*notes, *_note(NOT_JPEG, skipped), *_note(HIDDEN, hidden))
     return _packed(os.fsencode(path), (classes, notes), [(b"", name) for name in names], labels)
 
@@ -193,35 +193,35 @@ def _packed(
 def _scan(root: bytes, folder: bytes) -> FolderScan:
     """Return the JPEG files in a class folder and below it, sorted by folder and name."""
     above = Path(os.fsdecode(root)).stat()
-    found, seen, waiting = FolderScan(), {(above.st_dev, above.st_ino)}, [folder]
+    scan, visited, waiting = FolderScan(), {(above.st_dev, above.st_ino)}, [folder]
     while waiting:
         relative = waiting.pop()
         try:
             status = Path(os.fsdecode(_joined(root, relative))).stat()
-            if (status.st_dev, status.st_ino) in seen:
-                found.loops.append(relative)
+            if (status.st_dev, status.st_ino) in visited:
+                scan.loops.append(relative)
                 continue
-            seen.add((status.st_dev, status.st_ino))
-            waiting.extend(reversed(list(_read_folder(root, relative, found))))
+            visited.add((status.st_dev, status.st_ino))
+            waiting.extend(reversed(list(_read_folder(root, relative, scan))))
         except OSError as error:
             raise _unreadable(error) from None
-    found.files.sort()
-    return found
+    scan.files.sort()
+    return scan
 
 
-def _read_folder(root: bytes, relative: bytes, found: FolderScan) -> Iterator[bytes]:
-    """Add the files of one folder to `found`, and yield its sub-folders in order."""
+def _read_folder(root: bytes, relative: bytes, scan: FolderScan) -> Iterator[bytes]:
+    """Add the files of one folder to `scan`, and yield its sub-folders in order."""
     with os.scandir(_joined(root, relative)) as entries:
         inside = sorted(entries, key=lambda entry: entry.name)
     for entry in inside:
         if _is_hidden(entry.name):
-            found.hidden.append(_joined(relative, entry.name))
+            scan.hidden.append(_joined(relative, entry.name))
         elif _is_jpeg(entry.name) and _is_file(entry):
-            found.files.append((relative, entry.name))
+            scan.files.append((relative, entry.name))
         elif _is_folder(entry):
             yield _joined(relative, entry.name)
         else:
-            found.left_out.append(_joined(relative, entry.name))
+            scan.left_out.append(_joined(relative, entry.name))
 
 
 def _joined(folder: bytes, name: bytes) -> bytes:
@@ -251,13 +251,13 @@ def _is_file(entry: os.DirEntry[bytes]) -> bool:
         return False
 
 
-def _note(what: str, names: Sequence[bytes]) -> list[str]:
+def _note(problem: str, names: Sequence[bytes]) -> list[str]:
     """Return a sentence with the first names, or nothing without names."""
     if not names:
         return []
     first = ", ".join(os.fsencode(name).decode("utf-8", "backslashreplace") for name in names[:MOST_NAMED])
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return [f"{what} ({len(names)}): {first}{more}"]
+    more_text = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return [f"{problem} ({len(names)}): {first}{more_text}"]
 
 
 def _contents(path: bytes) -> bytes:
@@ -267,8 +267,8 @@ def _contents(path: bytes) -> bytes:
         try:
             size = os.fstat(handle).st_size
             data = os.read(handle, size)
-            while len(data) < size and (more := os.read(handle, size - len(data))):
-                data += more
+            while len(data) < size and (chunk := os.read(handle, size - len(data))):
+                data += chunk
             return data
         finally:
             os.close(handle)
@@ -338,9 +338,9 @@ def _classes(listed: Path, texts: list[bytes]) -> tuple[tuple[str, ...], Labels,
     if all(text.isdigit() for text in texts):
         labels = np.array([int(text) for text in texts], np.int64)
         return tuple(map(str, range(int(labels.max(initial=0)) + 1))), labels, ()
-    found = sorted(set(texts))
-    numbers = {text: number for number, text in enumerate(found)}
-    return tuple(map(os.fsdecode, found)), np.array([numbers[text] for text in texts], np.int64), ()
+    class_names = sorted(set(texts))
+    numbers = {text: number for number, text in enumerate(class_names)}
+    return tuple(map(os.fsdecode, class_names)), np.array([numbers[text] for text in texts], np.int64), ()
 
 
 def _identifiers(listed: Path, texts: list[bytes]) -> tuple[tuple[str, ...], Labels, tuple[str, ...]]:

@@ -202,12 +202,12 @@ def _planned(request: dict[str, Any], folder: Path, photographs: list[Path]) -> 
 
 def _photographs() -> list[Path]:
     """Return the photographs in installed packages, which are located without being imported."""
-    found = []
+    photographs = []
     for package, folder, names in PHOTOGRAPHS:
         spec = find_spec(package)
         for place in (spec.submodule_search_locations or []) if spec else []:
-            found += [path for name in names if (path := Path(place) / folder / name).is_file()]
-    return found
+            photographs += [path for name in names if (path := Path(place) / folder / name).is_file()]
+    return photographs
 
 
 def _decoded(path: Path) -> Pixels:

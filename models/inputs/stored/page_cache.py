@@ -84,8 +84,8 @@ def _evicted(path: Path) -> bool:
         return False
     try:
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-        left = _pages(path)
-        if left is not None and left[0]:
+        cached_pages = _pages(path)
+        if cached_pages is not None and cached_pages[0]:
             os.fdatasync(handle)
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
         return True

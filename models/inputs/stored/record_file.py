@@ -110,12 +110,12 @@ def checked_records(path: Path, start: int = 0, block_bytes: int = BLOCK_BYTES) 
 def split(data: bytes, start: int, path: Path) -> Iterator[bytes]:
     """Yield the payload of each record in bytes that were read from the offset `start` of a file."""
     require_crc32c()
-    at = 0
+    offset = 0
     for payload, end, _ in _complete(data, start, path):
-        at = end
+        offset = end
         yield payload
-    if at < len(data):
-        raise _truncated(path, start + at, len(data) - at)
+    if offset < len(data):
+        raise _truncated(path, start + offset, len(data) - offset)
 
 
 def offsets(path: Path) -> Integers:
@@ -123,48 +123,48 @@ def offsets(path: Path) -> Integers:
     require_crc32c()
     with _opened(path) as file:
         handle, size = file.fileno(), _size(file.fileno(), path)
-        found, at = [0], 0
-        while at < size:
-            at += _length(os.pread(handle, HEADER.size, at), at, size, path) + FRAME_BYTES
-            found.append(at)
-    return np.array(found, np.int64)
+        starts, offset = [0], 0
+        while offset < size:
+            offset += _length(os.pread(handle, HEADER.size, offset), offset, size, path) + FRAME_BYTES
+            starts.append(offset)
+    return np.array(starts, np.int64)
 
 
 def stored_offsets(path: Path) -> Integers | None:
     """Return the offsets from the index beside a file; None if it is missing or belongs to other contents."""
     index = path.with_name(path.name + INDEX_SUFFIX)
     try:
-        found = np.frombuffer(index.read_bytes(), "<i8").astype(np.int64)
+        starts = np.frombuffer(index.read_bytes(), "<i8").astype(np.int64)
         size = path.stat().st_size
     except (OSError, ValueError):
         return None
-    fits = len(found) > 1 and found[0] == 0 and found[-1] == size and bool((np.diff(found) >= FRAME_BYTES).all())
-    return found if fits else None
+    fits = len(starts) > 1 and starts[0] == 0 and starts[-1] == size and bool((np.diff(starts) >= FRAME_BYTES).all())
+    return starts if fits else None
 
 
 def _complete(block: bytes, start: int, path: Path) -> Iterator[tuple[bytes, int, int]]:
     """Yield the payload of each record that ends within a block, where it ends, and its CRC32C."""
-    at, size = 0, len(block)
+    offset, size = 0, len(block)
     header, footer, crc = HEADER.unpack_from, FOOTER.unpack_from, crc32c
-    while at + FRAME_BYTES <= size:
-        length, length_crc = header(block, at)
+    while offset + FRAME_BYTES <= size:
+        length, length_crc = header(block, offset)
         # As in `masked`, written out: a call costs a fifth of the time of a record of 1 KB.
-        found = crc(block[at : at + 8])
-        if ((found >> 15 | found << 17) + MASK) & 0xFFFFFFFF != length_crc:
-            raise _bad_length(block[at : at + 8], start + at, path)
-        begin = at + 12
+        computed_crc = crc(block[offset : offset + 8])
+        if ((computed_crc >> 15 | computed_crc << 17) + MASK) & 0xFFFFFFFF != length_crc:
+            raise _bad_length(block[offset : offset + 8], start + offset, path)
+        begin = offset + 12
         end = begin + length
         if end + 4 > size:
             return
         payload = block[begin:end]
-        found = crc(payload)
-        if ((found >> 15 | found << 17) + MASK) & 0xFFFFFFFF != footer(block, end)[0]:
+        computed_crc = crc(payload)
+        if ((computed_crc >> 15 | computed_crc << 17) + MASK) & 0xFFFFFFFF != footer(block, end)[0]:
             raise InputDataError(
-                f"{path}: offset {start + at}: the checksum of a record of {length} bytes is wrong; "
+                f"{path}: offset {start + offset}: the checksum of a record of {length} bytes is wrong; "
                 f"the file is damaged: write it again, or copy it again"
             )
-        at = end + 4
-        yield payload, at, found
+        offset = end + 4
+        yield payload, offset, computed_crc
 
 
 def _one(handle: int, start: int, size: int, path: Path) -> bytes:
@@ -172,10 +172,10 @@ def _one(handle: int, start: int, size: int, path: Path) -> bytes:
     length = _length(os.pread(handle, HEADER.size, start), start, size, path)
     data = b""
     while len(data) < length + FRAME_BYTES:
-        more = os.pread(handle, length + FRAME_BYTES - len(data), start + len(data))
-        if not more:
+        chunk = os.pread(handle, length + FRAME_BYTES - len(data), start + len(data))
+        if not chunk:
             raise _truncated(path, start, len(data))
-        data = data + more if data else more
+        data = data + chunk if data else chunk
     return next(split(data, start, path))
 
 
@@ -194,13 +194,14 @@ def _length(header: bytes, start: int, size: int, path: Path) -> int:
 def _bad_length(header: bytes, start: int, path: Path) -> InputDataError:
     if start == 0 and header.startswith(GZIP_MAGIC):
         return InputDataError(f"{path}: offset 0: is compressed with gzip, which is not supported; run gunzip on it")
-    what = "is not a TFRecord file" if start == 0 else "the checksum of a length is wrong"
-    return InputDataError(f"{path}: offset {start}: {what}, or damaged; write it again, or copy it again")
+    problem = "is not a TFRecord file" if start == 0 else "the checksum of a length is wrong"
+    return InputDataError(f"{path}: offset {start}: {problem}, or damaged; write it again, or copy it again")
 
 
-def _truncated(path: Path, start: int, left: int) -> InputDataError:
+def _truncated(path: Path, start: int, left_bytes: int) -> InputDataError:
     return InputDataError(
-        f"{path}: offset {start}: the record is truncated, {left} bytes are left in the file; write or copy it again"
+        f"{path}: offset {start}: the record is truncated, {left_bytes} bytes are left in the file; write or copy it "
+        "again"
     )
 
 
@@ -254,56 +255,56 @@ def before_image(sample: Sample, text: str, file: str) -> bytes:
 
 def decoded(payload: bytes | memoryview, names: Features) -> Sample:
     """Return the sample in an Example. Raises `WrongExample`, which names the features that it has."""
-    found = features_of(payload)
-    names = _present(found, names)
-    values = _values(_wanted(found, names.image), BYTES_LIST)
+    features = features_of(payload)
+    names = _present(features, names)
+    values = _values(_wanted(features, names.image), BYTES_LIST)
     if not values:
         raise WrongExample(f"feature {names.image!r} has no bytes; it must contain one encoded image")
-    return Sample(bytes(piece(values[0])), _label(found, names))
+    return Sample(bytes(piece(values[0])), _label(features, names))
 
 
 def label_and_text(payload: bytes | memoryview, names: Features) -> tuple[int, str]:
     """Return the label of an Example and the name of its class, empty without one; does not touch the image's bytes."""
-    found = features_of(payload)
-    names = _present(found, names)
-    _wanted(found, names.image)
-    texts = _values(found[TEXT], BYTES_LIST) if TEXT in found else ()
-    return _label(found, names), os.fsdecode(bytes(piece(texts[0]))) if texts else ""
+    features = features_of(payload)
+    names = _present(features, names)
+    _wanted(features, names.image)
+    texts = _values(features[TEXT], BYTES_LIST) if TEXT in features else ()
+    return _label(features, names), os.fsdecode(bytes(piece(texts[0]))) if texts else ""
 
 
 def features_of(payload: bytes | memoryview) -> dict[str, memoryview]:
     """Return the features of an Example by name, as messages. Raises `WrongExample`."""
-    found = {}
+    feature_by_name = {}
     try:
         for top, features in fields(memoryview(payload)):
             for inner, entry in fields(piece(features)) if top == 1 else ():
                 if inner == 1:
                     parts = dict(fields(piece(entry)))
-                    found[str(piece(parts[1]), "utf-8", "backslashreplace")] = piece(parts[2])
+                    feature_by_name[str(piece(parts[1]), "utf-8", "backslashreplace")] = piece(parts[2])
     except (Malformed, IndexError, KeyError) as error:
         raise WrongExample(f"is not a tf.train.Example: {error}") from None
-    return found
+    return feature_by_name
 
 
-def _present(found: dict[str, memoryview], names: Features) -> Features:
+def _present(features: dict[str, memoryview], names: Features) -> Features:
     """Return the names to use: those of TensorFlow Datasets if a record has these and not the usual ones."""
-    usual = names.image in found or names != IMAGENET
-    return names if usual or not {TFDS.image, TFDS.label} <= found.keys() else TFDS
+    usual = names.image in features or names != IMAGENET
+    return names if usual or not {TFDS.image, TFDS.label} <= features.keys() else TFDS
 
 
-def _wanted(found: dict[str, memoryview], name: str) -> memoryview:
+def _wanted(features: dict[str, memoryview], name: str) -> memoryview:
     try:
-        return found[name]
+        return features[name]
     except KeyError:
-        names = ", ".join(sorted(found)) or "no features"
+        names = ", ".join(sorted(features)) or "no features"
         raise WrongExample(
             f"has no feature {name!r}; it has {names}; write the image and its label as {IMAGENET.image} and "
             f"{IMAGENET.label}, or as {TFDS.image} and {TFDS.label}"
         ) from None
 
 
-def _label(found: dict[str, memoryview], names: Features) -> int:
-    values = _values(_wanted(found, names.label), INT64_LIST)
+def _label(features: dict[str, memoryview], names: Features) -> int:
+    values = _values(_wanted(features, names.label), INT64_LIST)
     if not values:
         raise WrongExample(f"feature {names.label!r} has no integer; it must contain one label")
     first = values[0]
@@ -317,7 +318,7 @@ def _values(feature: memoryview, kind: int) -> Sequence[int | memoryview]:
     """Return the list in a feature; packed integers are one item. Empty if the feature is of another kind."""
     try:
         lists = [value for field, value in fields(feature) if field == kind]
-        values = [value for one in lists for field, value in fields(piece(one)) if field == 1]
+        values = [value for packed in lists for field, value in fields(piece(packed)) if field == 1]
         return [value for value in values if isinstance(value, int) or len(value)]
     except (Malformed, IndexError) as error:
         raise WrongExample(f"is not a tf.train.Example: {error}") from None

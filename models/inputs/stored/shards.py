@@ -50,14 +50,14 @@ class RecordSource(ABC):
 
     def read(self, indices: Sequence[int]) -> list[Sample]:
         """Return these samples, with their checksums verified. Raises `InputDataError`."""
-        found: list[Sample] = []
+        samples: list[Sample] = []
         for file, record, count in runs(indices, self.firsts):
             for number, payload in enumerate(self.payloads(file, record, count)):
                 try:
-                    found.append(decoded(payload, self.features))
+                    samples.append(decoded(payload, self.features))
                 except WrongExample as error:
                     refuse(f"{self.paths[file]}: record {record + number}", error)
-        return found
+        return samples
 
     def name(self, index: int) -> str:
         """Return the file and the record's number in it."""
@@ -102,11 +102,11 @@ def checked_manifest(files: Sequence[Path], single: bool) -> Manifest | None:
 
     Raises `InputDataError` if a file that it lists is missing or has changed.
     """
-    found = finished(files[0].parent)
+    stored_manifest = finished(files[0].parent)
     present = {path.name for path in files}
-    if found is None or (single and not present & {part.name for part in found.parts}):
+    if stored_manifest is None or (single and not present & {part.name for part in stored_manifest.parts}):
         return None
-    for part in found.parts:
+    for part in stored_manifest.parts:
         path = files[0].parent / part.name
         if part.name not in present:
             if single:
@@ -117,7 +117,7 @@ def checked_manifest(files: Sequence[Path], single: bool) -> Manifest | None:
                 f"{path}: has {path.stat().st_size} bytes, but {NAME} says {part.bytes}; "
                 f"it is truncated or was replaced: restore it, or convert again"
             )
-    return found
+    return stored_manifest
 
 
 def check_limit(path: Path, count: int, limit: int | None) -> int:
@@ -140,15 +140,15 @@ def runs(indices: Sequence[int], firsts: Integers) -> Iterator[tuple[int, int, i
 
     `firsts` has the number of the first sample of each file, and behind them the number of samples.
     """
-    wanted = np.asarray(indices, np.int64)
-    if not len(wanted):
+    positions = np.asarray(indices, np.int64)
+    if not len(positions):
         return
-    if wanted.min() < 0 or wanted.max() >= firsts[-1]:
-        raise IndexError(f"samples have the indices 0 to {firsts[-1] - 1}, got {wanted.min()} to {wanted.max()}")
-    file = np.searchsorted(firsts, wanted, side="right") - 1
-    breaks = np.flatnonzero((np.diff(wanted) != 1) | (np.diff(file) != 0)) + 1
-    for start, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(wanted)], strict=True):
-        yield int(file[start]), int(wanted[start] - firsts[file[start]]), end - start
+    if positions.min() < 0 or positions.max() >= firsts[-1]:
+        raise IndexError(f"samples have the indices 0 to {firsts[-1] - 1}, got {positions.min()} to {positions.max()}")
+    file = np.searchsorted(firsts, positions, side="right") - 1
+    breaks = np.flatnonzero((np.diff(positions) != 1) | (np.diff(file) != 0)) + 1
+    for start, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(positions)], strict=True):
+        yield int(file[start]), int(positions[start] - firsts[file[start]]), end - start
 
 
 def refuse(place: str, error: Exception) -> NoReturn:

@@ -47,14 +47,14 @@ def open_source(path: Path, limit: int | None = None, features: Features | None 
         raise InputDataError(f"{path}: no such folder; give the folder of the data set, or run `runner make-images`")
     if limit is not None and limit < 1:
         raise InputDataError(f"{path}: the number of samples must be at least 1, got {limit}")
-    found = shards.record_files(path)
-    if found is None:
+    kind_and_files = shards.record_files(path)
+    if kind_and_files is None:
         shards.finished(path)
         return open_folder(path, limit)
-    kind, files = found
+    kind, files = kind_and_files
     opener = open_tfrecord if kind == shards.TFRECORD else open_array_record
-    known = shards.checked_manifest(files, single=path.is_file())
-    return opener(files, limit, features or Features(), known)
+    stored_manifest = shards.checked_manifest(files, single=path.is_file())
+    return opener(files, limit, features or Features(), stored_manifest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,21 +77,24 @@ class TFRecordSource(shards.RecordSource):
 
 
 def open_tfrecord(
-    paths: Sequence[Path], limit: int | None, features: Features, known: Manifest | None
+    paths: Sequence[Path], limit: int | None, features: Features, stored_manifest: Manifest | None
 ) -> TFRecordSource:
     """Return the source of TFRecord files. Raises `InputDataError` if one is damaged or has other features."""
     record_file.require_crc32c()
     stored = [record_file.stored_offsets(path) for path in paths]
-    starts = [record_file.offsets(path) if one is None else one for path, one in zip(paths, stored, strict=True)]
-    firsts = np.concatenate([[0], np.cumsum([len(one) - 1 for one in starts])]).astype(np.int64)
+    starts = [
+        record_file.offsets(path) if file_starts is None else file_starts
+        for path, file_starts in zip(paths, stored, strict=True)
+    ]
+    firsts = np.concatenate([[0], np.cumsum([len(file_starts) - 1 for file_starts in starts])]).astype(np.int64)
     count = shards.check_limit(paths[0].parent, int(firsts[-1]), limit)
-    if known is None:
+    if stored_manifest is None:
         labels: dict[int, str] = {}
-        for path, one in zip(paths, starts, strict=True):
-            _collect_tfrecord_labels(path, one, features, labels)
+        for path, file_starts in zip(paths, starts, strict=True):
+            _collect_tfrecord_labels(path, file_starts, features, labels)
         classes = shards.class_names(labels)
     else:
-        classes = known.classes
+        classes = stored_manifest.classes
         decoded_first = _bytes(paths[0], 0, int(starts[0][1]))
         try:
             decoded(next(record_file.split(decoded_first, 0, paths[0])), features)
@@ -99,8 +102,8 @@ def open_tfrecord(
             shards.refuse(f"{paths[0]}: record 0", error)
     notes = tuple(
         f"{path.name}{record_file.INDEX_SUFFIX} does not belong to its file and is not used"
-        for path, one in zip(paths, stored, strict=True)
-        if one is None and path.with_name(path.name + record_file.INDEX_SUFFIX).exists()
+        for path, file_starts in zip(paths, stored, strict=True)
+        if file_starts is None and path.with_name(path.name + record_file.INDEX_SUFFIX).exists()
     )
     return TFRecordSource(
         paths=tuple(paths),
@@ -137,8 +140,8 @@ def _bytes(path: Path, start: int, end: int) -> bytes:
         try:
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)  # no more than this part is read from storage
             data = os.pread(handle, end - start, start)
-            while start + len(data) < end and (more := os.pread(handle, end - start - len(data), start + len(data))):
-                data += more
+            while start + len(data) < end and (chunk := os.pread(handle, end - start - len(data), start + len(data))):
+                data += chunk
             return data
         finally:
             os.close(handle)
@@ -169,18 +172,18 @@ class ArrayRecordSource(shards.RecordSource):
 
 
 def open_array_record(
-    paths: Sequence[Path], limit: int | None, features: Features, known: Manifest | None
+    paths: Sequence[Path], limit: int | None, features: Features, stored_manifest: Manifest | None
 ) -> ArrayRecordSource:
     """Return the source of ArrayRecord files. Raises `InputDataError` if one is damaged or has other features."""
     identities = tuple(identity(path) for path in paths)
-    counts = [_reader(path, one).num_records() for path, one in zip(paths, identities, strict=True)]
+    counts = [_reader(path, file_identity).num_records() for path, file_identity in zip(paths, identities, strict=True)]
     firsts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     count = shards.check_limit(paths[0].parent, int(firsts[-1]), limit)
     labels: dict[int, str] = {}
-    for path, one, total in zip(paths, identities, counts, strict=True):
+    for path, file_identity, total in zip(paths, identities, counts, strict=True):
         # With a manifest, the first record is enough to check the names of the features.
-        _collect_record_labels((path, one), total if known is None else 1, features, labels)
-    classes = shards.class_names(labels) if known is None else known.classes
+        _collect_record_labels((path, file_identity), total if stored_manifest is None else 1, features, labels)
+    classes = shards.class_names(labels) if stored_manifest is None else stored_manifest.classes
     return ArrayRecordSource(
         paths=tuple(paths), identities=identities, firsts=firsts, count=count, features=features, classes=classes
     )

@@ -77,9 +77,9 @@ class TFRecordWriter:
     def _flush(self) -> None:
         written = os.writev(self._handle, self._pieces) if self._pieces else 0
         if written < self._waiting:
-            rest = memoryview(b"".join(self._pieces))[written:]
-            while rest:
-                rest = rest[os.write(self._handle, rest) :]
+            unwritten = memoryview(b"".join(self._pieces))[written:]
+            while unwritten:
+                unwritten = unwritten[os.write(self._handle, unwritten) :]
         self._pieces, self._waiting = [], 0
 
 
@@ -112,21 +112,21 @@ def write_file(path: Path, kind: str, samples: Iterable[NamedSample]) -> RecordF
     partial = path.with_name(f".{path.name}.part")
     try:
         writer = TFRecordWriter(partial) if kind == shards.TFRECORD else ArrayRecordWriter(partial)
-        wanted = array("q")
+        checksums = array("q")
         try:
             for named in samples:
                 start = before_image(named.sample, named.text, named.file)
-                wanted.append(record_file.checksum(start, named.sample.data))
-                writer.write(start, named.sample.data, wanted[-1])
+                checksums.append(record_file.checksum(start, named.sample.data))
+                writer.write(start, named.sample.data, checksums[-1])
         finally:
             writer.close()
-        _verify(partial, kind, wanted)
+        _verify(partial, kind, checksums)
         if isinstance(writer, TFRecordWriter):
             write_index(path, writer.starts)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    return RecordFile(path.name, len(wanted), path.stat().st_size)
+    return RecordFile(path.name, len(checksums), path.stat().st_size)
 
 
 def existing(path: Path, kind: str, records: int) -> RecordFile | None:
@@ -135,13 +135,13 @@ def existing(path: Path, kind: str, records: int) -> RecordFile | None:
         return None
     if kind == shards.TFRECORD:
         starts = record_file.stored_offsets(path)
-        found = None if starts is None else len(starts) - 1
+        stored_records = None if starts is None else len(starts) - 1
     else:
         try:
-            found = source.record_count(path)
+            stored_records = source.record_count(path)
         except InputDataError:
-            found = None
-    return RecordFile(path.name, records, path.stat().st_size) if found == records else None
+            stored_records = None
+    return RecordFile(path.name, records, path.stat().st_size) if stored_records == records else None
 
 
 def write_index(path: Path, starts: array[int]) -> None:
@@ -152,19 +152,19 @@ def write_index(path: Path, starts: array[int]) -> None:
     partial.replace(index)
 
 
-def _verify(path: Path, kind: str, wanted: array[int]) -> None:
+def _verify(path: Path, kind: str, checksums: array[int]) -> None:
     """Compare the records of a file with the checksums of what was to be written."""
     number = -1
     try:
-        for number, crc in enumerate(_checksums(path, kind, len(wanted))):
+        for number, crc in enumerate(_checksums(path, kind, len(checksums))):
             if number % VERIFY_RUN == 0:
                 check_stopped()
-            if number >= len(wanted) or crc != wanted[number]:
+            if number >= len(checksums) or crc != checksums[number]:
                 raise _not_written(path, f"record {number} differs from its source")
     except InputDataError as error:
         raise _not_written(path, str(error)) from None
-    if number + 1 != len(wanted):
-        raise _not_written(path, f"has {number + 1} of {len(wanted)} records")
+    if number + 1 != len(checksums):
+        raise _not_written(path, f"has {number + 1} of {len(checksums)} records")
 
 
 def _checksums(path: Path, kind: str, count: int) -> Iterator[int]:

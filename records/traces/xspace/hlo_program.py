@@ -59,8 +59,8 @@ class ArrayShape(NamedTuple):
     @property
     def bytes(self) -> int:
         """The size of the array, or of all arrays of a tuple."""
-        own = math.ceil(math.prod(self.dimensions) * self.bits / 8) if self.bits else 0
-        return own + sum(part.bytes for part in self.parts)
+        own_bytes = math.ceil(math.prod(self.dimensions) * self.bits / 8) if self.bits else 0
+        return own_bytes + sum(part.bytes for part in self.parts)
 
     @property
     def arrays(self) -> tuple[ArrayShape, ...]:
@@ -99,15 +99,15 @@ class HloProgram:
     @cached_property
     def computations(self) -> dict[str, list[HloOperation]]:
         """The operations of each computation."""
-        found: dict[str, list[HloOperation]] = {}
+        by_computation: dict[str, list[HloOperation]] = {}
         for operation in self.operations.values():
-            found.setdefault(operation.computation, []).append(operation)
-        return found
+            by_computation.setdefault(operation.computation, []).append(operation)
+        return by_computation
 
     def shapes_of_operands(self, operation: HloOperation) -> list[ArrayShape]:
         """Return the shapes of an operation's operands."""
-        found = (self.operations.get(name) for name in operation.operands)
-        return [NO_SHAPE if one is None else one.shape for one in found]
+        operands = (self.operations.get(name) for name in operation.operands)
+        return [NO_SHAPE if operand is None else operand.shape for operand in operands]
 
     def bytes(self, operation: HloOperation) -> int:
         """Return the bytes that an operation reads and writes, if it reads each operand once."""
@@ -125,17 +125,21 @@ class HloProgram:
         shapes = self.shapes_of_operands(operation)
         if opcode == "dot" and shapes:
             dimensions = shapes[0].dimensions
-            summed = math.prod(dimensions[at] for at in operation.contracted if at < len(dimensions))
+            summed = math.prod(dimensions[axis] for axis in operation.contracted if axis < len(dimensions))
             return 2.0 * operation.shape.elements * summed
         if opcode == "convolution" and len(shapes) > 1:
-            kernel, at = shapes[1], operation.output_feature or 0
-            features = kernel.dimensions[at] if at < len(kernel.dimensions) else 1
+            kernel, feature_axis = shapes[1], operation.output_feature or 0
+            features = kernel.dimensions[feature_axis] if feature_axis < len(kernel.dimensions) else 1
             return 2.0 * operation.shape.elements * kernel.elements / max(1, features)
         return float(shapes[0].elements if opcode in REDUCES and shapes else operation.shape.elements)
 
     def _flops_of_called(self, operation: HloOperation) -> float | None:
-        inner = [self.flops(one) for name in operation.called for one in self.computations.get(name, ())]
-        return None if None in inner else sum(one for one in inner if one is not None)
+        inner = [
+            self.flops(inner_operation)
+            for name in operation.called
+            for inner_operation in self.computations.get(name, ())
+        ]
+        return None if None in inner else sum(inner_flops for inner_flops in inner if inner_flops is not None)
 
 
 def read(data: memoryview) -> HloProgram:
@@ -158,10 +162,15 @@ def _module(data: memoryview) -> HloProgram:
     names = {part.number: part.name for part in parts}
     operations: dict[str, HloOperation] = {}
     for part in parts:
-        operands = {one.number: one.name for one in part.instructions}
-        for one in part.instructions:
-            operations[one.name] = _operation(one, part.name, operands, names)
-    roots = {part.name: one.name for part in parts for one in part.instructions if one.number == part.root}
+        operands = {instruction.number: instruction.name for instruction in part.instructions}
+        for instruction in part.instructions:
+            operations[instruction.name] = _operation(instruction, part.name, operands, names)
+    roots = {
+        part.name: instruction.name
+        for part in parts
+        for instruction in part.instructions
+        if instruction.number == part.root
+    }
     return HloProgram(name, operations, names.get(entry_id, ""), roots)
 
 
@@ -179,17 +188,17 @@ class _Computation(NamedTuple):
 
 
 def _computation(data: memoryview) -> _Computation:
-    name, own, root, instructions = "", 0, 0, []
+    name, own_number, root, instructions = "", 0, 0, []
     for key, value in fields(data):
         if key == 1:
             name = text(value)
         elif key == 2:
             instructions.append(_instruction(piece(value)))
         elif key == 5:
-            own = number(value)
+            own_number = number(value)
         elif key == 6:
             root = number(value)
-    return _Computation(own, name, root, instructions)
+    return _Computation(own_number, name, root, instructions)
 
 
 def _instruction(data: memoryview) -> _Instruction:
@@ -201,20 +210,24 @@ def _instruction(data: memoryview) -> _Instruction:
 
 
 def _operation(
-    one: _Instruction, computation: str, operands: Mapping[int, str], computations: Mapping[int, str]
+    instruction: _Instruction, computation: str, operands: Mapping[int, str], computations: Mapping[int, str]
 ) -> HloOperation:
-    content = one.content
+    content = instruction.content
     metadata = dict(fields(piece(content[7][0]))) if 7 in content else {}
     dot = fields(piece(content[30][0])) if 30 in content else ()
     convolution = dict(fields(piece(content[16][0]))) if 16 in content else {}
     return HloOperation(
-        name=one.name,
+        name=instruction.name,
         opcode=text(content[2][0]) if 2 in content else "",
         origin=text(metadata[2]) if 2 in metadata else "",
         computation=computation,
         shape=_shape(piece(content[3][0])) if 3 in content else NO_SHAPE,
-        operands=tuple(operands[at] for at in numbers(content.get(36, ())) if at in operands),
-        called=tuple(computations[at] for at in numbers(content.get(38, ())) if at in computations),
+        operands=tuple(operands[operand_id] for operand_id in numbers(content.get(36, ())) if operand_id in operands),
+        called=tuple(
+            computations[computation_id]
+            for computation_id in numbers(content.get(38, ()))
+            if computation_id in computations
+        ),
         contracted=tuple(numbers([value for key, value in dot if key == 1])),
         output_feature=number(convolution.get(4, 0)) if convolution else None,
         groups=_groups(content),
@@ -249,7 +262,7 @@ def numbers(values: Iterator[Value] | list[Value] | tuple[Value, ...]) -> Iterat
         if isinstance(value, int):
             yield signed(value)
             continue
-        at = 0
-        while at < len(value):
-            item, at = varint(value, at)
+        offset = 0
+        while offset < len(value):
+            item, offset = varint(value, offset)
             yield signed(item)

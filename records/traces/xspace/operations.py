@@ -83,9 +83,9 @@ class OperationTable:
         self._ends = [(NONE, NONE)]
         self._worked = [NOTHING]
 
-    def what(self, what: ProgramOperation) -> int:
+    def what(self, operation: ProgramOperation) -> int:
         """Return the index of an operation."""
-        return self.whats.setdefault(what, len(self.whats))
+        return self.whats.setdefault(operation, len(self.whats))
 
     def end(self, contexts: Places, end_ns: Places) -> None:
         """Add the ends of the operations with these numbers."""
@@ -112,15 +112,15 @@ class OperationTable:
 
     def worked(self) -> OperationColumns:
         """Return all operations, with their separate end events if those are later."""
-        found = OperationColumns(*map(np.concatenate, zip(*self._worked, strict=True)))
+        columns = OperationColumns(*map(np.concatenate, zip(*self._worked, strict=True)))
         contexts, end_ns = map(np.concatenate, zip(*self._ends, strict=True))
         if not contexts.size:
-            return found
+            return columns
         order = np.argsort(contexts, kind="stable")  # the last of several ends counts
-        at = np.searchsorted(contexts[order], found.contexts, side="right") - 1
-        at = order[at.clip(0)]
-        apart = found.awaited & (contexts[at] == found.contexts) & (end_ns[at] > found.end_ns)
-        return found._replace(end_ns=np.where(apart, end_ns[at], found.end_ns), apart=apart)
+        positions = np.searchsorted(contexts[order], columns.contexts, side="right") - 1
+        positions = order[positions.clip(0)]
+        apart = columns.awaited & (contexts[positions] == columns.contexts) & (end_ns[positions] > columns.end_ns)
+        return columns._replace(end_ns=np.where(apart, end_ns[positions], columns.end_ns), apart=apart)
 
 
 class StepMark(NamedTuple):
@@ -143,9 +143,11 @@ class Launches(NamedTuple):
         """Return the step that launched the work with each of these numbers, `NO_STEP` if unknown."""
         if not self.correlations.size:
             return np.full(correlations.size, NO_STEP)
-        at = np.searchsorted(self.correlations, correlations, side="right") - 1
-        known = (at >= 0) & (self.correlations[at.clip(0)] == correlations) & (correlations != NO_CORRELATION)
-        return np.where(known, self.steps[at.clip(0)], NO_STEP)
+        positions = np.searchsorted(self.correlations, correlations, side="right") - 1
+        is_known = (
+            (positions >= 0) & (self.correlations[positions.clip(0)] == correlations) & (correlations != NO_CORRELATION)
+        )
+        return np.where(is_known, self.steps[positions.clip(0)], NO_STEP)
 
     def before(self, correlations: Places) -> Flags:
         """Return which work was launched before the profile began: it has a number, and no call of the file has it."""
@@ -201,18 +203,18 @@ class _Thread:
         """Assign the step during which each call was made, if its step is still unknown."""
         for mark in marks:
             first, after = np.searchsorted(self.starts_ns, (mark.start_ns, mark.end_ns))
-            these = self.steps[first:after]
-            these[these == NO_STEP] = mark.number
+            marked_steps = self.steps[first:after]
+            marked_steps[marked_steps == NO_STEP] = mark.number
 
     def take_consumed(self, producers: dict[Key, int]) -> int:
         """Assign the steps of the producers, the innermost event's last; return how many are new."""
         before = int((self.steps == NO_STEP).sum())
-        known = self.steps != NO_STEP
+        has_step = self.steps != NO_STEP
         steps = self.steps.copy()
         for key, first, after in self.consumed:
             if (step := producers.get(key, NO_STEP)) != NO_STEP:
                 steps[first:after] = step
-        self.steps = np.where(known, self.steps, steps)
+        self.steps = np.where(has_step, self.steps, steps)
         return before - int((self.steps == NO_STEP).sum())
 
 
@@ -221,27 +223,27 @@ def _thread(plane: Plane, line: PlaneLine) -> _Thread | None:
     events = line.events()
     correlations, launched = events.numbers(CORRELATION)
     producers, produced = _connections(events, "_pt", "_p")
-    at = np.flatnonzero(launched | produced)
-    if not at.size:
+    positions = np.flatnonzero(launched | produced)
+    if not positions.size:
         return None
-    at = at[np.argsort(events.start_ns[at], kind="stable")]
-    starts_ns = events.start_ns[at]
+    positions = positions[np.argsort(events.start_ns[positions], kind="stable")]
+    starts_ns = events.start_ns[positions]
     return _Thread(
         (plane.name, line.number),
         starts_ns,
-        np.full(at.size, NO_STEP),
-        np.where(launched, correlations, NO_CORRELATION)[at],
-        [producers[place] if produced[place] else None for place in at.tolist()],
+        np.full(positions.size, NO_STEP),
+        np.where(launched, correlations, NO_CORRELATION)[positions],
+        [producers[place] if produced[place] else None for place in positions.tolist()],
         list(_consumed(events, starts_ns)),
     )
 
 
 def _consumed(events: Events, starts_ns: Places) -> Iterator[tuple[Key, int, int]]:
     """Yield the connection of each consumer, and the range of these times within it."""
-    keys, there = _connections(events, "_ct", "_c")
+    keys, is_connected = _connections(events, "_ct", "_c")
     first, after = (np.searchsorted(starts_ns, times) for times in (events.start_ns, events.end_ns))
-    at = np.flatnonzero(there & (first < after))
-    order = at[np.lexsort((-events.end_ns[at], events.start_ns[at]))]
+    positions = np.flatnonzero(is_connected & (first < after))
+    order = positions[np.lexsort((-events.end_ns[positions], events.start_ns[positions]))]
     for place in order.tolist():
         yield keys[place], int(first[place]), int(after[place])
 
@@ -249,18 +251,18 @@ def _consumed(events: Events, starts_ns: Places) -> Iterator[tuple[Key, int, int
 def _connections(events: Events, kind: str, number: str) -> tuple[list[Key], Flags]:
     """Return type and number of each event's connection, and which events have one."""
     kinds, _ = events.numbers(kind)
-    numbers, there = events.numbers(number)
-    return list(zip(kinds.tolist(), numbers.tolist(), strict=True)), there
+    numbers, is_present = events.numbers(number)
+    return list(zip(kinds.tolist(), numbers.tolist(), strict=True)), is_present
 
 
 def _producers(threads: Iterable[_Thread]) -> dict[Key, int]:
     """Return the step of each connection, `NO_STEP` for a number that several steps used."""
-    found: dict[Key, int] = {}
+    steps: dict[Key, int] = {}
     for thread in threads:
         for key, step in zip(thread.produced, thread.steps.tolist(), strict=True):
             if key is not None and step != NO_STEP:
-                found[key] = step if found.setdefault(key, step) == step else NO_STEP
-    return found
+                steps[key] = step if steps.setdefault(key, step) == step else NO_STEP
+    return steps
 
 
 def _sorted(threads: Sequence[_Thread]) -> Launches:

@@ -109,9 +109,9 @@ def read(path: Path) -> XSpaceRecording:
     """Read a file. Raises `TraceError`."""
     try:
         data = read_plain(os.path.realpath(path), PROFILE_LIMIT_BYTES)  # named by a user, who may name a link
-        found = _read(list(xplane.planes(data)))
-        found.warnings = xplane.messages(data)
-        return found
+        recording = _read(list(xplane.planes(data)))
+        recording.warnings = xplane.messages(data)
+        return recording
     except (UnfitFile, OSError) as error:
         raise TraceError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except (LookupError, TypeError, ValueError, OverflowError) as error:
@@ -120,33 +120,33 @@ def read(path: Path) -> XSpaceRecording:
 
 def _read(planes: list[Plane]) -> XSpaceRecording:
     programs, sheets = Programs(planes), OperationTable()
-    found = XSpaceRecording(programs=programs.stored)
+    recording = XSpaceRecording(programs=programs.stored)
     hosts = [p for p in planes if not p.name.startswith(DEVICE_PLANE) and p.name != xplane.METADATA_PLANE]
     for plane in planes:
         if plane.name.startswith(DEVICE_PLANE):
-            _read_device(found, plane, programs, sheets)
+            _read_device(recording, plane, programs, sheets)
     for plane in hosts:
-        host = _Host(found, plane, programs, sheets)
+        host = _Host(recording, plane, programs, sheets)
         for line in plane.lines:
             host.read(line)
-    if not any(mark.name.startswith(STEP) for mark in found.marks):
-        found.marks += found.annotated
-    found.worked, found.whats, found.places = sheets.worked(), list(sheets.whats), list(sheets.places)
-    if (found.worked.correlations != NO_CORRELATION).any():
-        found.launches = _launches(found, hosts)
-    return found
+    if not any(mark.name.startswith(STEP) for mark in recording.marks):
+        recording.marks += recording.annotated
+    recording.worked, recording.whats, recording.places = sheets.worked(), list(sheets.whats), list(sheets.places)
+    if (recording.worked.correlations != NO_CORRELATION).any():
+        recording.launches = _launches(recording, hosts)
+    return recording
 
 
-def _launches(found: XSpaceRecording, hosts: list[Plane]) -> Launches:
+def _launches(recording: XSpaceRecording, hosts: list[Plane]) -> Launches:
     """Return the steps that launched the events of the devices."""
     steps = [
         StepMark(*mark.place, mark.start_ns, mark.end_ns, int(mark.name.removeprefix(STEP)))
-        for mark in found.marks
+        for mark in recording.marks
         if mark.name.startswith(STEP)
     ]
     # Operations of a graph, which do not belong to a program of XLA, are TensorFlow's.
-    of_graph = np.array([not what.program for what in found.whats], np.bool_)
-    return launches(hosts, steps, bool(of_graph[found.worked.whats[~found.worked.on_device]].any()))
+    of_graph = np.array([not operation.program for operation in recording.whats], np.bool_)
+    return launches(hosts, steps, bool(of_graph[recording.worked.whats[~recording.worked.on_device]].any()))
 
 
 class Programs:
@@ -160,17 +160,17 @@ class Programs:
             if plane.name == xplane.METADATA_PLANE:
                 for name, stats in plane.own_stats():
                     if isinstance(program := stats.get(PROGRAM_STAT), memoryview):
-                        found = program_instructions(program)
+                        instructions = program_instructions(program)
                         self.stored[name] = bytes(program)
-                        self._instructions[name] = self._instructions[name.partition("(")[0]] = found
+                        self._instructions[name] = self._instructions[name.partition("(")[0]] = instructions
 
     def _instruction(self, name: str, module: str, number: int | None) -> ProgramOperation:
         """Return the operation of an instruction; a program with this number precedes one with this name."""
         # A program's name contains its number as unsigned.
         program = f"{module}({None if number is None else number % (1 << 64)})"
-        own = self._instructions.get(program) or self._instructions.get(module, {})
-        found = own.get(name) or Instruction(NUMBER.sub("", name), "")
-        return ProgramOperation(name, _op_of(found), found.origin, program)
+        instructions = self._instructions.get(program) or self._instructions.get(module, {})
+        instruction = instructions.get(name) or Instruction(NUMBER.sub("", name), "")
+        return ProgramOperation(name, _op_of(instruction), instruction.origin, program)
 
 
 def _op_of(instruction: Instruction) -> str:
@@ -194,18 +194,18 @@ class _Role(Enum):
 class _Host:
     """Reads the plane of a host. The role of events with the same name is determined once."""
 
-    def __init__(self, found: XSpaceRecording, plane: Plane, programs: Programs, sheets: OperationTable) -> None:
-        self._found, self._plane, self._programs, self._sheets = found, plane, programs, sheets
+    def __init__(self, recording: XSpaceRecording, plane: Plane, programs: Programs, sheets: OperationTable) -> None:
+        self._found, self._plane, self._programs, self._sheets = recording, plane, programs, sheets
         self._roles: dict[int, _Role] = {}
         self._nodes: dict[int, tuple[int, int]] = {}
         self._marks = {kind for kind, name in plane.event_names.items() if MARKED.match(name)}
 
     def read(self, line: PlaneLine) -> None:
         place = (self._plane.name, line.number)
-        kinds, first, which = np.unique(line.kinds(), return_index=True, return_inverse=True)
+        kinds, first, inverse = np.unique(line.kinds(), return_index=True, return_inverse=True)
         distinct = kinds.tolist()
         self._learn(line, distinct, first)
-        roles = np.array([self._roles[kind].value for kind in distinct], np.int64)[which]
+        roles = np.array([self._roles[kind].value for kind in distinct], np.int64)[inverse]
         readers: dict[Callable[[LineKey, Events], None], list[_Role]] = {
             self._end: [_Role.END],
             self._node: [_Role.NODE],
@@ -215,14 +215,14 @@ class _Host:
             self._mark: [_Role.MARK] if self._marks.isdisjoint(distinct) else [_Role.MARK, _Role.OTHER],
             self._step: [_Role.STEP],
         }
-        for reader, its in readers.items():
-            at = np.flatnonzero(np.isin(roles, [role.value for role in its]))
-            if at.size:
-                reader(place, line.events(at))
+        for reader, reader_roles in readers.items():
+            positions = np.flatnonzero(np.isin(roles, [role.value for role in reader_roles]))
+            if positions.size:
+                reader(place, line.events(positions))
 
     def _learn(self, line: PlaneLine, kinds: list[int], first: Places) -> None:
         """Determine the roles of events of these kinds, by their names or by the statistics of the first of them."""
-        if new := [at for at, kind in enumerate(kinds) if kind not in self._roles]:
+        if new := [index for index, kind in enumerate(kinds) if kind not in self._roles]:
             self._roles |= {event.kind: _role(event) for event in line.events(first[new])}
 
     def _mark(self, place: LineKey, events: Events) -> None:
@@ -242,20 +242,23 @@ class _Host:
         self._found.fetches += (_marked(place, event)._replace(name=named) for event in events)
 
     def _end(self, place: LineKey, events: Events) -> None:
-        contexts, known = events.numbers("_c")
-        self._sheets.end(contexts[known], events.end_ns[known])
+        contexts, has_context = events.numbers("_c")
+        self._sheets.end(contexts[has_context], events.end_ns[has_context])
 
     def _node(self, place: LineKey, events: Events) -> None:
-        kinds, which = np.unique(events.kinds, return_inverse=True)
-        known = np.array([self._nodes.get(kind) or self._new_node(kind) for kind in kinds.tolist()], np.int64)
-        self._sheets.add(place, events, *known[which].T)
+        kinds, inverse = np.unique(events.kinds, return_inverse=True)
+        nodes = np.array([self._nodes.get(kind) or self._new_node(kind) for kind in kinds.tolist()], np.int64)
+        self._sheets.add(place, events, *nodes[inverse].T)
 
     def _new_node(self, kind: int) -> tuple[int, int]:
         """Return the operation of a node, and the number of its worker."""
         node, _, op = self._plane.event_names[kind].rpartition(":")
         worker = WORKER.search(node)
-        self._nodes[kind] = found = self._sheets.what(ProgramOperation(node, op, node)), int(worker[1]) if worker else 0
-        return found
+        self._nodes[kind] = node_and_worker = (
+            self._sheets.what(ProgramOperation(node, op, node)),
+            int(worker[1]) if worker else 0,
+        )
+        return node_and_worker
 
     def _instruction(self, place: LineKey, events: Events) -> None:
         runs, has_run = events.numbers("run_id")
@@ -273,13 +276,13 @@ class _Host:
 
     def _instructions(self, events: Events) -> Places:
         """Return the operation of each of these instructions."""
-        instructions, which = _instruction_of(events)
-        found = []
-        for one in instructions:
-            if one is None:
+        instructions, inverse = _instruction_of(events)
+        numbers = []
+        for instruction in instructions:
+            if instruction is None:
                 raise Malformed("one of several events with the same name is not an instruction")
-            found.append(self._sheets.what(self._programs.instruction(*one)))
-        return np.array(found, np.int64)[which]
+            numbers.append(self._sheets.what(self._programs.instruction(*instruction)))
+        return np.array(numbers, np.int64)[inverse]
 
 
 def _role(event: PlaneEvent) -> _Role:
@@ -301,13 +304,13 @@ def _marked(place: LineKey, event: PlaneEvent) -> ProgramMark:
     return ProgramMark(place, event.start_ns, event.end_ns, event.name)
 
 
-def _read_device(found: XSpaceRecording, plane: Plane, programs: Programs, sheets: OperationTable) -> None:
+def _read_device(recording: XSpaceRecording, plane: Plane, programs: Programs, sheets: OperationTable) -> None:
     """Read the streams of a device; each event is a kernel or a copy."""
     number = plane.name.rpartition(":")[2]
     device = int(number) if number.isdecimal() else 0
     kind = plane.name.removeprefix(DEVICE_PLANE).partition(":")[0].lower()
-    if kind != "gpu" and found.device == "cpu":
-        found.device = kind
+    if kind != "gpu" and recording.device == "cpu":
+        recording.device = kind
     for line in plane.lines:
         if line.name.startswith((*DERIVED, *NO_STREAMS)):
             continue
@@ -315,70 +318,74 @@ def _read_device(found: XSpaceRecording, plane: Plane, programs: Programs, sheet
         if not len(events):
             continue
         if kind == "gpu":
-            found.device = kind
-        correlations, known = events.numbers(CORRELATION)
+            recording.device = kind
+        correlations, has_correlation = events.numbers(CORRELATION)
         sheets.add(
             (plane.name, line.number),
             events,
             _kernels(events, plane, programs, sheets),
             np.full(len(events), device, np.int64),
             on_device=np.ones(len(events), np.bool_),
-            correlations=np.where(known, correlations, NO_CORRELATION),
+            correlations=np.where(has_correlation, correlations, NO_CORRELATION),
             sizes=_sizes(events),
         )
 
 
 def _work(line: PlaneLine, plane: Plane) -> Events:
     """Return the events of a stream that are work of the device."""
-    others = [kind for kind, name in plane.event_names.items() if name in NOT_WORK]
-    return line.events(np.flatnonzero(~np.isin(line.kinds(), others))) if others else line.events()
+    not_work = [kind for kind, name in plane.event_names.items() if name in NOT_WORK]
+    return line.events(np.flatnonzero(~np.isin(line.kinds(), not_work))) if not_work else line.events()
 
 
 def _sizes(events: Events) -> Places:
     """Return the bytes of each copy, `NO_SIZE` if unknown."""
-    which, words = events.words("memcpy_details")
+    inverse, words = events.words("memcpy_details")
     sizes = [int(size[1]) if (size := SIZE.search(word)) else NO_SIZE for word in words]
-    return np.array([*sizes, NO_SIZE], np.int64)[which]  # without details, `which` is -1
+    return np.array([*sizes, NO_SIZE], np.int64)[inverse]  # without details, `inverse` is -1
 
 
 def _kernels(events: Events, plane: Plane, programs: Programs, sheets: OperationTable) -> Places:
     """Return the operation of each kernel, by the instruction or node for which it ran."""
     instructions, of_instruction = _instruction_of(events)
     paths, words = events.words("tf_op")
-    rows, which = _distinct(events.kinds, of_instruction, paths)
-    found = []
-    for kind, at, path in rows:
+    rows, inverse = _distinct(events.kinds, of_instruction, paths)
+    numbers = []
+    for kind, index, path in rows:
         name = op = plane.event_names.get(kind, "")
         origin = program = ""
-        if (instruction := instructions[at]) is not None:
+        if (instruction := instructions[index]) is not None:
             _, op, origin, program = programs.instruction(*instruction)
         elif path != UNTOLD and (node := NODE.match(words[path])):
             origin, op = node[1], node[2]
-        found.append(sheets.what(ProgramOperation(name, copy_of(name) or op, origin, program)))
-    return np.array(found, np.int64)[which]
+        numbers.append(sheets.what(ProgramOperation(name, copy_of(name) or op, origin, program)))
+    return np.array(numbers, np.int64)[inverse]
 
 
 def _instruction_of(events: Events) -> tuple[list[tuple[str, str, int | None] | None], Places]:
     """Return the distinct instructions (name, program's name and number; or None), and the index of each event's."""
     ops, names = events.words("hlo_op")
     modules, module_names = events.words("hlo_module")
-    numbers, known = events.numbers("program_id")
-    rows, which = _distinct(ops, modules, numbers, known.astype(np.int64))
+    numbers, has_program = events.numbers("program_id")
+    rows, inverse = _distinct(ops, modules, numbers, has_program.astype(np.int64))
     return [
         None
         if op == UNTOLD
         else (names[op], "" if module == UNTOLD else module_names[module], number if is_known else None)
         for op, module, number, is_known in rows
-    ], which
+    ], inverse
 
 
 def _distinct(*columns: Places) -> tuple[list[tuple[int, ...]], Places]:
     """Return the distinct rows of these columns, and the index of each row among them."""
     parts = [np.unique(column, return_inverse=True) for column in columns]
     shape = tuple(max(1, values.size) for values, _ in parts)
-    codes, which = np.unique(np.ravel_multi_index(tuple(at for _, at in parts), shape), return_inverse=True)
-    rows = [values[at].tolist() for (values, _), at in zip(parts, np.unravel_index(codes, shape), strict=True)]
-    return list(zip(*rows, strict=True)), which
+    codes, inverse = np.unique(
+        np.ravel_multi_index(tuple(column_codes for _, column_codes in parts), shape), return_inverse=True
+    )
+    rows = [
+        values[indices].tolist() for (values, _), indices in zip(parts, np.unravel_index(codes, shape), strict=True)
+    ]
+    return list(zip(*rows, strict=True)), inverse
 
 
 class Instruction(NamedTuple):
@@ -390,14 +397,14 @@ class Instruction(NamedTuple):
 
 def program_instructions(data: memoryview) -> dict[str, Instruction]:
     """Return the instructions of all computations of a program by name. Raises `IndexError` or `ValueError`."""
-    found: dict[str, Instruction] = {}
+    by_name: dict[str, Instruction] = {}
     for key, module in fields(data):
         if key != 1:
             continue
         for inner, computation in fields(piece(module)):
             if inner == 3:
-                found |= dict(_instruction(piece(one)) for name, one in fields(piece(computation)) if name == 2)
-    return found
+                by_name |= dict(_instruction(piece(entry)) for name, entry in fields(piece(computation)) if name == 2)
+    return by_name
 
 
 def _instruction(data: memoryview) -> tuple[str, Instruction]:

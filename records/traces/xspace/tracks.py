@@ -44,8 +44,8 @@ Objects = NDArray[np.object_]
 def spans(recording: XSpaceRecording, worker: int, names: Names) -> list[Span]:
     """Return the spans of a file, in the profiler's own clock; its devices are the workers from `worker` on."""
     worked = _in_order(recording.worked)
-    whats, scopes = recording.whats, Scopes(names)
-    read = [_read(what, scopes) for what in whats]
+    program_operations, scopes = recording.whats, Scopes(names)
+    read = [_read(operation, scopes) for operation in program_operations]
 
     def of_each(values: Iterable[Any]) -> Objects:
         return _objects(list(values))[worked.whats]
@@ -55,11 +55,11 @@ def spans(recording: XSpaceRecording, worker: int, names: Names) -> list[Span]:
     if worked.on_device.any():
         kinds[~worked.on_device] = KINDS.index(TrackKind.HOST)
         kinds[recording.launches.before(worked.correlations) & worked.on_device] = KINDS.index(TrackKind.OUTSIDE)
-    which, tracks = _tracks(worked, kinds, worker, {mark.track for mark in marks})
+    inverse, tracks = _tracks(worked, kinds, worker, {mark.track for mark in marks})
     columns = (
-        _objects(tracks)[which],
-        of_each(what.name for what in whats),
-        of_each(what.op for what in whats),
+        _objects(tracks)[inverse],
+        of_each(operation.name for operation in program_operations),
+        of_each(operation.op for operation in program_operations),
         worked.start_ns,
         worked.end_ns - worked.start_ns,
         of_each(phase for _, phase, _ in read),
@@ -72,7 +72,7 @@ def spans(recording: XSpaceRecording, worker: int, names: Names) -> list[Span]:
 
 def operations(recording: XSpaceRecording) -> list[ProgramOperation]:
     """Return the operation of each span of work, in the order in which `spans` ends with them."""
-    return [recording.whats[at] for at in _in_order(recording.worked).whats.tolist()]
+    return [recording.whats[number] for number in _in_order(recording.worked).whats.tolist()]
 
 
 def _in_order(worked: OperationColumns) -> OperationColumns:
@@ -81,9 +81,9 @@ def _in_order(worked: OperationColumns) -> OperationColumns:
 
 
 def _objects(values: list[Any]) -> Objects:
-    found = np.empty(len(values), np.object_)
-    found[:] = values
-    return found
+    objects = np.empty(len(values), np.object_)
+    objects[:] = values
+    return objects
 
 
 def _of_device(recording: XSpaceRecording, worked: OperationColumns) -> list[Objects]:
@@ -94,45 +94,45 @@ def _of_device(recording: XSpaceRecording, worked: OperationColumns) -> list[Obj
         (worked.sizes, worked.sizes != NO_SIZE),
         (worked.correlations, worked.correlations != NO_CORRELATION),
     )
-    found = [np.full(worked.places.size, None, np.object_) for _ in numbers]
-    for column, (values, known) in zip(found, numbers, strict=True):
-        column[known] = values[known]
-    return found
+    columns = [np.full(worked.places.size, None, np.object_) for _ in numbers]
+    for column, (values, is_known) in zip(columns, numbers, strict=True):
+        column[is_known] = values[is_known]
+    return columns
 
 
-def _read(what: ProgramOperation, scopes: Scopes) -> tuple[TrackKind, Phase | None, str | None]:
+def _read(operation: ProgramOperation, scopes: Scopes) -> tuple[TrackKind, Phase | None, str | None]:
     """Return the kind of track, the phase and the layer of an operation."""
-    phase, layer = scopes.read(what.origin)
-    if what.op == copy_of(what.name):
+    phase, layer = scopes.read(operation.origin)
+    if operation.op == copy_of(operation.name):
         return TrackKind.COPY, phase, layer
-    if is_collective(what.name) or COLLECTIVE.match(what.op) or COLLECTIVE_SCOPE.search(what.origin):
+    if is_collective(operation.name) or COLLECTIVE.match(operation.op) or COLLECTIVE_SCOPE.search(operation.origin):
         return TrackKind.COMMUNICATION, Phase.COMMUNICATION, layer
-    return TrackKind.COMPUTE, Phase.INPUT if INPUT.match(what.op) else phase, layer
+    return TrackKind.COMPUTE, Phase.INPUT if INPUT.match(operation.op) else phase, layer
 
 
 def _tracks(
-    worked: OperationColumns, kinds: Places, first_worker: int, taken: set[Track]
+    worked: OperationColumns, kinds: Places, first_worker: int, taken_tracks: set[Track]
 ) -> tuple[Places, list[Track]]:
-    """Return the index of each operation's track, and the tracks; those in `taken` are used by others.
+    """Return the index of each operation's track, and the tracks; those in `taken_tracks` are used by others.
 
     The operations of a thread or a stream share a track, since they nest. Operations that ended elsewhere, and kernels
     that overlap on a stream, are on further tracks, on which they follow one another.
     """
-    devices, which = np.unique(worked.devices, return_inverse=True)
-    groups = len(KINDS) * which + kinds
+    devices, inverse = np.unique(worked.devices, return_inverse=True)
+    groups = len(KINDS) * inverse + kinds
     places = worked.places.copy()
     apart = np.flatnonzero(worked.apart | _overlapping(worked))
     places[apart] = places.max(initial=0) + 1 + _follow(worked, groups, apart)
     width = int(places.max(initial=0)) + 1
-    distinct, first, which = np.unique(groups * width + places, return_index=True, return_inverse=True)
-    lanes = Counter((track.worker, track.kind) for track in taken)
+    distinct, first, inverse = np.unique(groups * width + places, return_index=True, return_inverse=True)
+    lanes = Counter((track.worker, track.kind) for track in taken_tracks)
     tracks: dict[int, Track] = {}
-    for at in np.argsort(first).tolist():
-        device, kind = divmod(int(distinct[at]) // width, len(KINDS))
+    for index in np.argsort(first).tolist():
+        device, kind = divmod(int(distinct[index]) // width, len(KINDS))
         group = first_worker + int(devices[device]), KINDS[kind]
-        tracks[at] = Track(*group, lanes[group])
+        tracks[index] = Track(*group, lanes[group])
         lanes[group] += 1
-    return which, [tracks[at] for at in range(len(tracks))]
+    return inverse, [tracks[index] for index in range(len(tracks))]
 
 
 def _overlapping(worked: OperationColumns) -> Flags:
@@ -140,55 +140,59 @@ def _overlapping(worked: OperationColumns) -> Flags:
 
     Kernels of a CUDA graph, and those of programmatic dependent launch, do.
     """
-    found = np.zeros(worked.places.size, np.bool_)
+    overlaps = np.zeros(worked.places.size, np.bool_)
     for place in np.unique(worked.places[worked.on_device]):
-        at = np.flatnonzero(worked.on_device & (worked.places == place))
-        found[at[1:]] = np.maximum.accumulate(worked.end_ns[at])[:-1] > worked.start_ns[at[1:]]
-    return found
+        positions = np.flatnonzero(worked.on_device & (worked.places == place))
+        overlaps[positions[1:]] = np.maximum.accumulate(worked.end_ns[positions])[:-1] > worked.start_ns[positions[1:]]
+    return overlaps
 
 
-def _follow(worked: OperationColumns, groups: Places, at: Places) -> Places:
+def _follow(worked: OperationColumns, groups: Places, positions: Places) -> Places:
     """Return for each of these operations the number of its group's first track that is free when it begins."""
     free_ns: dict[int, list[int]] = {}
-    found = []
+    numbers = []
     for group, start_ns, end_ns in zip(
-        groups[at].tolist(), worked.start_ns[at].tolist(), worked.end_ns[at].tolist(), strict=True
+        groups[positions].tolist(), worked.start_ns[positions].tolist(), worked.end_ns[positions].tolist(), strict=True
     ):
         free = free_ns.setdefault(group, [])
         number = next((number for number, free_from_ns in enumerate(free) if free_from_ns <= start_ns), len(free))
         free[number : number + 1] = [end_ns]
-        found.append(number)
-    return np.array(found, np.int64)
+        numbers.append(number)
+    return np.array(numbers, np.int64)
 
 
 class _Steps:
     """Finds the step of each operation."""
 
     def __init__(self, recording: XSpaceRecording) -> None:
-        steps = sorted((one.start_ns, one.end_ns, one.name) for one in recording.marks if one.name.startswith(STEP))
+        steps = sorted(
+            (mark.start_ns, mark.end_ns, mark.name) for mark in recording.marks if mark.name.startswith(STEP)
+        )
         self._begins = np.array([begin for begin, _, _ in steps], np.int64)
         self._ends = np.array([end for _, end, _ in steps], np.int64)
         self._numbers = [int(name.removeprefix(STEP)) for _, _, name in steps]
         self._launches = recording.launches
         self._worked = len(self._numbers)  # how many of them have work: the profiler may have stopped in the last one
         # Operations without a program have the number 0.
-        self._programs = _numbered(["", *(what.program for what in recording.whats)])[1:]
+        self._programs = _numbered(["", *(operation.program for operation in recording.whats)])[1:]
 
     def of(self, worked: OperationColumns) -> Objects:
         """Return the number of each operation's step, None if unknown; operations are in order."""
-        found = np.zeros(worked.whats.size, np.int64)
+        steps = np.zeros(worked.whats.size, np.int64)
         if self._numbers:
             if self._worked > 1 and not (worked.start_ns >= self._begins[-1]).any():
                 self._worked -= 1
             of_run = worked.runs != NO_RUN
-            its = np.flatnonzero(of_run)
-            found[its] = self._of_runs(worked.start_ns[its], self._programs[worked.whats[its]], worked.runs[its])
-            at = np.searchsorted(self._begins, worked.start_ns, side="right") - 1
-            within = ~of_run & ~worked.on_device & (at >= 0) & (worked.end_ns <= self._ends[at])
-            found[within] = at[within] + 1
-            its = np.flatnonzero(worked.on_device)
-            found[its] = self._of_launches(worked.at(its))
-        return _objects([None, *self._numbers])[found]
+            positions = np.flatnonzero(of_run)
+            steps[positions] = self._of_runs(
+                worked.start_ns[positions], self._programs[worked.whats[positions]], worked.runs[positions]
+            )
+            step_indices = np.searchsorted(self._begins, worked.start_ns, side="right") - 1
+            within = ~of_run & ~worked.on_device & (step_indices >= 0) & (worked.end_ns <= self._ends[step_indices])
+            steps[within] = step_indices[within] + 1
+            positions = np.flatnonzero(worked.on_device)
+            steps[positions] = self._of_launches(worked.at(positions))
+        return _objects([None, *self._numbers])[steps]
 
     def _of_launches(self, worked: OperationColumns) -> Places:
         """Return for operations on devices the position of their step, counted from 1; 0 if unknown."""
@@ -202,49 +206,49 @@ class _Steps:
     def _of_repetitions(self, worked: OperationColumns) -> Places:
         """Return the same for the kernels of XLA's instructions, by how often each ran on its device."""
         steps = np.zeros(worked.whats.size, np.int64)
-        its = np.flatnonzero((self._programs[worked.whats] != 0) & (worked.start_ns >= self._begins[0]))
-        keys = worked.devices[its] * len(self._programs) + worked.whats[its]
+        positions = np.flatnonzero((self._programs[worked.whats] != 0) & (worked.start_ns >= self._begins[0]))
+        keys = worked.devices[positions] * len(self._programs) + worked.whats[positions]
         for key in np.unique(keys):
-            ran = its[keys == key]
-            times, rest = divmod(ran.size, self._worked)
-            if not rest:
+            ran = positions[keys == key]
+            times, remainder = divmod(ran.size, self._worked)
+            if not remainder:
                 steps[ran] = 1 + np.arange(ran.size) // times
         return steps
 
     def _of_runs(self, start_ns: Places, programs: Places, runs: Places) -> Places:
         """Return for operations of these runs the position of their step, counted from 1; 0 if unknown."""
-        each, numbers = np.unique(runs, return_inverse=True)
-        pairs, pair = np.unique(programs * each.size + numbers, return_inverse=True)
+        distinct_runs, numbers = np.unique(runs, return_inverse=True)
+        pairs, pair = np.unique(programs * distinct_runs.size + numbers, return_inverse=True)
         # Operations before the first step belong to no step.
         called, first = np.unique(pair[start_ns >= self._begins[0]], return_index=True)
         called = called[np.argsort(first)]
         steps = np.zeros(pairs.size, np.int64)
-        of_program = pairs[called] // max(1, each.size)
+        of_program = pairs[called] // max(1, distinct_runs.size)
         for program in np.unique(of_program):
-            its = called[of_program == program]
-            times, rest = divmod(its.size, self._worked)
-            if not rest:
-                steps[its] = 1 + np.arange(its.size) // times
+            positions = called[of_program == program]
+            times, remainder = divmod(positions.size, self._worked)
+            if not remainder:
+                steps[positions] = 1 + np.arange(positions.size) // times
         return steps[pair]
 
 
 def _numbered(words: list[str]) -> Places:
     """Return a number for each word, equal for equal words."""
-    known: dict[str, int] = {}
-    return np.array([known.setdefault(word, len(known)) for word in words], np.int64)
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int64)
 
 
 def _marks(recording: XSpaceRecording, worker: int) -> Iterator[Span]:
     places: dict[tuple[LineKey, TrackKind], int] = {}
     marks = [*recording.marks, *recording.fetches]
-    for mark in sorted(marks, key=lambda one: (one.start_ns, -one.end_ns)):
+    for mark in sorted(marks, key=lambda mark: (mark.start_ns, -mark.end_ns)):
         name, kind, step, phase = mark.name, TrackKind.HOST, None, None
         if name.startswith(STEP):
             name, kind, step = f"step {name.removeprefix(STEP)}", TrackKind.STEPS, int(name.removeprefix(STEP))
         elif name.startswith(PHASE):
             name = name.removeprefix(PHASE)
             kind, phase = (TrackKind.INPUT if name == Phase.INPUT else TrackKind.LAYERS), Phase(name)
-        lane = places.setdefault((mark.place, kind), sum(other is kind for _, other in places))
+        lane = places.setdefault((mark.place, kind), sum(other_kind is kind for _, other_kind in places))
         op = "step" if kind is TrackKind.STEPS else name
         track = Track(worker, kind, lane)
         yield Span(track, name, op, mark.start_ns, mark.end_ns - mark.start_ns, phase, None, step)

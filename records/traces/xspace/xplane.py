@@ -88,25 +88,25 @@ class Plane:
 
     def stat(self, data: memoryview) -> tuple[str, Any]:
         """Return a statistic's name, empty if it is missing, and its value. Raises `IndexError` or `Malformed`."""
-        name, at, end = "", 0, len(data)
+        name, offset, end = "", 0, len(data)
         value: Any = None
-        while at < end:
-            key = data[at]
+        while offset < end:
+            key = data[offset]
             if key == KIND:
-                kind, at = varint(data, at + 1)
+                kind, offset = varint(data, offset + 1)
                 name = self.stat_names.get(kind, "")
             elif key in (WHOLE, SIGNED, NAMED):
-                item, at = varint(data, at + 1)
+                item, offset = varint(data, offset + 1)
                 value = self.stat_names.get(item, "") if key == NAMED else signed(item) if key == SIGNED else item
             elif key in (TEXT, BYTES):
-                size, begin = varint(data, at + 1)
-                at = begin + size
-                value = text(data[begin:at]) if key == TEXT else data[begin:at]
+                size, begin = varint(data, offset + 1)
+                offset = begin + size
+                value = text(data[begin:offset]) if key == TEXT else data[begin:offset]
             elif key == REAL:
-                value, at = real(data[at + 1 : at + 9]), at + 9
+                value, offset = real(data[offset + 1 : offset + 9]), offset + 9
             else:
-                at = passed(data, at)
-        if at > end:
+                offset = passed(data, offset)
+        if offset > end:
             raise Malformed("a statistic is truncated")
         return name, value
 
@@ -126,23 +126,23 @@ class PlaneLine:
     def kinds(self) -> Places:
         """Return the kind of each event, in the order of the file. Raises `Malformed` if one is truncated."""
         data = padded(self.data)
-        found = np.zeros(self.begins.size, np.int64)
+        kinds = np.zeros(self.begins.size, np.int64)
         # A profiler writes it first, and omits it if it is zero.
         first = (data[self.begins] == KIND) & (self.begins < self.ends)
         places = np.flatnonzero(first)
         value, behind = varints(data, self.begins[places] + 1)
         if (behind > self.ends[places]).any():
             raise Malformed("an event is truncated")
-        found[places] = value.astype(np.int64)
-        rest = np.flatnonzero(~first)
-        for one in event_fields(data, self.begins[rest], self.ends[rest]):
-            its = np.flatnonzero(one.key == KIND)
-            found[rest[one.message[its]]] = one.value[its].astype(np.int64)
-        return found
+        kinds[places] = value.astype(np.int64)
+        remaining = np.flatnonzero(~first)
+        for batch in event_fields(data, self.begins[remaining], self.ends[remaining]):
+            positions = np.flatnonzero(batch.key == KIND)
+            kinds[remaining[batch.message[positions]]] = batch.value[positions].astype(np.int64)
+        return kinds
 
-    def events(self, at: Places | None = None) -> Events:
+    def events(self, positions: Places | None = None) -> Events:
         """Return the events of the line at these places, by default all. Raises `Malformed` if one is truncated."""
-        begins, ends = (self.begins, self.ends) if at is None else (self.begins[at], self.ends[at])
+        begins, ends = (self.begins, self.ends) if positions is None else (self.begins[positions], self.ends[positions])
         return Events(self, padded(self.data), begins, ends)
 
 
@@ -156,18 +156,18 @@ class Events:
     def __init__(self, line: PlaneLine, data: Bytes, begins: Places, ends: Places) -> None:
         """Read everything except the statistics' content. Raises `Malformed` if an event is truncated."""
         self._line, self._data = line, data
-        found = {key: np.zeros(begins.size, np.int64) for key in (KIND, OFFSET, DURATION)}
+        arrays = {key: np.zeros(begins.size, np.int64) for key in (KIND, OFFSET, DURATION)}
         stats = [(np.zeros(0, np.int64),) * 3]
-        for one in event_fields(data, begins, ends):
-            for key, column in found.items():
-                its = one.key == key
-                column[one.message[its]] = one.value[its].astype(np.int64)
-            its = one.key == STAT
-            if its.any():
-                stats.append((one.message[its], one.value[its].astype(np.int64), one.end[its]))
-        self.kinds, offset_ps = found[KIND], found[OFFSET]
+        for batch in event_fields(data, begins, ends):
+            for key, column in arrays.items():
+                matching = batch.key == key
+                column[batch.message[matching]] = batch.value[matching].astype(np.int64)
+            matching = batch.key == STAT
+            if matching.any():
+                stats.append((batch.message[matching], batch.value[matching].astype(np.int64), batch.end[matching]))
+        self.kinds, offset_ps = arrays[KIND], arrays[OFFSET]
         self.start_ns = line.start_ns + _ns(offset_ps)
-        self.end_ns = line.start_ns + _ns(offset_ps + found[DURATION].clip(0).astype(np.float64))
+        self.end_ns = line.start_ns + _ns(offset_ps + arrays[DURATION].clip(0).astype(np.float64))
         self._owners, self._begins, self._ends = map(np.concatenate, zip(*stats, strict=True))
         self._columns_of_stats: _Stats | None = None
 
@@ -178,47 +178,54 @@ class Events:
     def __iter__(self) -> Iterator[PlaneEvent]:
         """Yield them one by one. Raises `IndexError` or `Malformed` if a statistic is truncated."""
         plane, data = self._line.plane, self._line.data
-        own: list[dict[str, Any]] = [{} for _ in range(len(self))]
+        stats_by_event: list[dict[str, Any]] = [{} for _ in range(len(self))]
         for owner, begin, end in zip(self._owners.tolist(), self._begins.tolist(), self._ends.tolist(), strict=True):
             name, value = plane.stat(data[begin:end])
             if name:
-                own[owner][name] = value
-        rows = zip(self.kinds.tolist(), self.start_ns.tolist(), self.end_ns.tolist(), own, strict=True)
+                stats_by_event[owner][name] = value
+        rows = zip(self.kinds.tolist(), self.start_ns.tolist(), self.end_ns.tolist(), stats_by_event, strict=True)
         for kind, start_ns, end_ns, stats in rows:
             yield PlaneEvent(plane.event_names.get(kind, ""), start_ns, end_ns, kind, plane.stats_of(kind) | stats)
 
     def numbers(self, name: str) -> tuple[Places, NDArray[np.bool_]]:
         """Return each event's integer statistic with that name, 0 if it is missing, and which events have it."""
-        values, which = self._of_kinds(name)
+        values, inverse = self._of_kinds(name)
         if not all(value is None or isinstance(value, int) for value in values):
             raise Malformed(f"{name} of an event is not an integer")
-        found = np.array([signed(value or 0) for value in values], np.int64)[which]
-        known = np.array([value is not None for value in values], np.bool_)[which]
+        numbers = np.array([signed(value or 0) for value in values], np.int64)[inverse]
+        is_known = np.array([value is not None for value in values], np.bool_)[inverse]
         stats = self._stats()
-        its = stats.named(self._line.plane, name)
-        if not np.isin(stats.key[its], (WHOLE, SIGNED)).all():
+        positions = stats.named(self._line.plane, name)
+        if not np.isin(stats.key[positions], (WHOLE, SIGNED)).all():
             raise Malformed(f"{name} of an event is not an integer")
-        found[self._owners[its]], known[self._owners[its]] = stats.value[its].astype(np.int64), True
-        return found, known
+        numbers[self._owners[positions]], is_known[self._owners[positions]] = (
+            stats.value[positions].astype(np.int64),
+            True,
+        )
+        return numbers, is_known
 
     def words(self, name: str) -> tuple[Places, Sequence[str]]:
         """Return the index of each event's text statistic with that name, `UNTOLD` if missing, and the texts."""
-        known: dict[str, int] = {}
-        values, which = self._of_kinds(name)
-        numbers = [UNTOLD if value is None else _number_of(known, value) for value in values]
-        found = np.array(numbers, np.int64)[which]
+        word_numbers: dict[str, int] = {}
+        values, inverse = self._of_kinds(name)
+        numbers = [UNTOLD if value is None else _number_of(word_numbers, value) for value in values]
+        event_codes = np.array(numbers, np.int64)[inverse]
         stats, names = self._stats(), self._line.plane.stat_names
-        its = stats.named(self._line.plane, name)
-        key, value, end = stats.key[its], stats.value[its], stats.end[its]
-        codes = np.full(its.size, UNTOLD)
+        positions = stats.named(self._line.plane, name)
+        key, value, end = stats.key[positions], stats.value[positions], stats.end[positions]
+        codes = np.full(positions.size, UNTOLD)
         numbered = np.flatnonzero(key == NAMED)
-        each, which = np.unique(value[numbered], return_inverse=True)
-        codes[numbered] = np.array([_number_of(known, names.get(one, "")) for one in each.tolist()], np.int64)[which]
-        for at in np.flatnonzero(key != NAMED).tolist():
-            is_text = key[at] == TEXT
-            codes[at] = _number_of(known, text(self._line.data[int(value[at]) : end[at]]) if is_text else None)
-        found[self._owners[its]] = codes
-        return found, list(known)
+        distinct, inverse = np.unique(value[numbered], return_inverse=True)
+        codes[numbered] = np.array(
+            [_number_of(word_numbers, names.get(name_id, "")) for name_id in distinct.tolist()], np.int64
+        )[inverse]
+        for index in np.flatnonzero(key != NAMED).tolist():
+            is_text = key[index] == TEXT
+            codes[index] = _number_of(
+                word_numbers, text(self._line.data[int(value[index]) : end[index]]) if is_text else None
+            )
+        event_codes[self._owners[positions]] = codes
+        return event_codes, list(word_numbers)
 
     def _stats(self) -> _Stats:
         if self._columns_of_stats is None:
@@ -230,8 +237,8 @@ class Events:
         plane = self._line.plane
         if not plane.event_stats:
             return [None], np.zeros(len(self), np.int64)
-        kinds, which = np.unique(self.kinds, return_inverse=True)
-        return [plane.stats_of(kind).get(name) for kind in kinds.tolist()], which
+        kinds, inverse = np.unique(self.kinds, return_inverse=True)
+        return [plane.stats_of(kind).get(name) for kind in kinds.tolist()], inverse
 
 
 class _Stats(NamedTuple):
@@ -244,7 +251,7 @@ class _Stats(NamedTuple):
 
     def named(self, plane: Plane, name: str) -> Places:
         """Return which of them have that name and a value."""
-        numbers = [number for number, one in plane.stat_names.items() if one == name]
+        numbers = [number for number, stat_name in plane.stat_names.items() if stat_name == name]
         return np.flatnonzero(np.isin(self.kind, numbers) & (self.key != 0))
 
 
@@ -299,8 +306,8 @@ def _name_event(data: memoryview, plane: Plane) -> None:
 
 def _entry(data: memoryview) -> tuple[int, memoryview]:
     """Return key and value of an entry of a map."""
-    found = dict(fields(data))
-    return number(found.get(1, 0)), piece(found.get(2, memoryview(b"")))
+    members = dict(fields(data))
+    return number(members.get(1, 0)), piece(members.get(2, memoryview(b"")))
 
 
 def _pieces(data: bytes) -> tuple[Places, Places, list[tuple[int, int]]]:
@@ -310,46 +317,46 @@ def _pieces(data: bytes) -> tuple[Places, Places, list[tuple[int, int]]]:
     """
     begins, ends, others = array("q"), array("q"), []
     begun, ended = begins.append, ends.append
-    at, end = 0, len(data)
-    while at < end:
-        if data[at] != EVENT:
-            others.append((at, at := passed(data, at)))
+    offset, end = 0, len(data)
+    while offset < end:
+        if data[offset] != EVENT:
+            others.append((offset, offset := passed(data, offset)))
             continue
-        size = data[at + 1]
-        at += 2
+        size = data[offset + 1]
+        offset += 2
         if size > 127:
-            size, at = varint(data, at - 1)
-        begun(at)
-        at += size
-        ended(at)
-    if at > end:
+            size, offset = varint(data, offset - 1)
+        begun(offset)
+        offset += size
+        ended(offset)
+    if offset > end:
         raise Malformed("a message is truncated")
     return np.frombuffer(begins, np.int64), np.frombuffer(ends, np.int64), others
 
 
 def _stats(data: Bytes, begins: Places, ends: Places) -> _Stats:
-    found = _Stats(*(np.zeros(begins.size, np.int64) for _ in _Stats._fields))
-    for one in event_fields(data, begins, ends):
-        is_kind = one.key == KIND
-        its = one.message[is_kind]
-        found.kind[its] = one.value[is_kind].astype(np.int64)
-        is_value = np.isin(one.key, VALUES)
-        its = one.message[is_value]
-        found.key[its] = one.key[is_value].astype(np.int64)
-        found.value[its] = one.value[is_value].astype(np.int64)
-        found.end[its] = one.end[is_value]
-    return found
+    stats = _Stats(*(np.zeros(begins.size, np.int64) for _ in _Stats._fields))
+    for batch in event_fields(data, begins, ends):
+        is_kind = batch.key == KIND
+        indices = batch.message[is_kind]
+        stats.kind[indices] = batch.value[is_kind].astype(np.int64)
+        is_value = np.isin(batch.key, VALUES)
+        indices = batch.message[is_value]
+        stats.key[indices] = batch.key[is_value].astype(np.int64)
+        stats.value[indices] = batch.value[is_value].astype(np.int64)
+        stats.end[indices] = batch.end[is_value]
+    return stats
 
 
 def _ns(ps: NDArray[Any]) -> Places:
     return np.rint(ps / 1000).astype(np.int64)
 
 
-def _number_of(known: dict[str, int], word: Any) -> int:
+def _number_of(word_numbers: dict[str, int], word: Any) -> int:
     """Return the index of a word, which is added if it is new. Raises `Malformed` for other values."""
     if not isinstance(word, str):
         raise Malformed("a name of an event is not text")
-    return known.setdefault(word, len(known))
+    return word_numbers.setdefault(word, len(word_numbers))
 
 
 class Fields(NamedTuple):
@@ -367,9 +374,9 @@ class Fields(NamedTuple):
 
 def padded(data: bytes | memoryview) -> Bytes:
     """Return a copy of these bytes with padding for `fields`."""
-    found = np.zeros(len(data) + PADDING, np.uint8)
-    found[: len(data)] = np.frombuffer(data, np.uint8)
-    return found
+    buffer = np.zeros(len(data) + PADDING, np.uint8)
+    buffer[: len(data)] = np.frombuffer(data, np.uint8)
+    return buffer
 
 
 def event_fields(data: Bytes, begins: Places, ends: Places) -> Iterator[Fields]:
@@ -378,29 +385,29 @@ def event_fields(data: Bytes, begins: Places, ends: Places) -> Iterator[Fields]:
     `data` is `padded`. Raises `Malformed` for a truncated message, or a field of an unknown kind.
     """
     message = np.flatnonzero(begins < ends)
-    at, end = begins[message], ends[message]
+    offsets, end = begins[message], ends[message]
     while message.size:
-        key, at = varints(data, at)
+        key, offsets = varints(data, offsets)
         kind = (key & np.uint64(7)).astype(np.uint8)
         if kind.any():
-            value, at = _values(data, at, kind, end)
+            value, offsets = _values(data, offsets, kind, end)
         else:
-            value, at = varints(data, at)
-        if (at > end).any():
+            value, offsets = varints(data, offsets)
+        if (offsets > end).any():
             raise Malformed("a message is truncated")
-        yield Fields(message, key, value, at)
-        more = at < end
-        if not more.all():
-            message, at, end = message[more], at[more], end[more]
+        yield Fields(message, key, value, offsets)
+        unfinished = offsets < end
+        if not unfinished.all():
+            message, offsets, end = message[unfinished], offsets[unfinished], end[unfinished]
 
 
-def _values(data: Bytes, at: Places, kind: NDArray[np.uint8], end: Places) -> tuple[Numbers, Places]:
+def _values(data: Bytes, offsets: Places, kind: NDArray[np.uint8], end: Places) -> tuple[Numbers, Places]:
     """Return the values of fields of several kinds, and the positions after them."""
     if unknown := set(np.flatnonzero(np.bincount(kind)).tolist()) - KINDS:
         raise Malformed(f"a message has a field of unknown kind {min(unknown)}")
-    value, behind = np.zeros(at.size, np.uint64), at.copy()
+    value, behind = np.zeros(offsets.size, np.uint64), offsets.copy()
     variable = np.flatnonzero((kind == 0) | (kind == PIECE))
-    value[variable], behind[variable] = varints(data, at[variable])
+    value[variable], behind[variable] = varints(data, offsets[variable])
     pieces = np.flatnonzero(kind == PIECE)
     # Checked before it is added: a length may have any value.
     if (value[pieces] > (end[pieces] - behind[pieces]).clip(0).astype(np.uint64)).any():
@@ -408,23 +415,23 @@ def _values(data: Bytes, at: Places, kind: NDArray[np.uint8], end: Places) -> tu
     length = value[pieces].astype(np.int64)
     value[pieces] = behind[pieces].astype(np.uint64)
     behind[pieces] += length
-    for one, size in FIXED_BYTES.items():
-        fixed = np.flatnonzero(kind == one)
-        value[fixed] = at[fixed].astype(np.uint64)
-        behind[fixed] = at[fixed] + size
+    for fixed_kind, size in FIXED_BYTES.items():
+        fixed = np.flatnonzero(kind == fixed_kind)
+        value[fixed] = offsets[fixed].astype(np.uint64)
+        behind[fixed] = offsets[fixed] + size
     return value, behind
 
 
-def varints(data: Bytes, at: Places) -> tuple[Numbers, Places]:
+def varints(data: Bytes, offsets: Places) -> tuple[Numbers, Places]:
     """Return the numbers of variable length at these positions, and the positions after them. Raises `Malformed`."""
-    low = data[at]
-    value, behind = (low & 127).astype(np.uint64), at + 1
-    more, shift = np.flatnonzero(low > 127), 7
-    while more.size:
+    low = data[offsets]
+    value, behind = (low & 127).astype(np.uint64), offsets + 1
+    continued, shift = np.flatnonzero(low > 127), 7
+    while continued.size:
         if shift >= MOST_BITS:
             raise Malformed("a message has a number of more than ten bytes")
-        low = data[behind[more]]
-        value[more] |= (low & 127).astype(np.uint64) << np.uint64(shift)
-        behind[more] += 1
-        more, shift = more[low > 127], shift + 7
+        low = data[behind[continued]]
+        value[continued] |= (low & 127).astype(np.uint64) << np.uint64(shift)
+        behind[continued] += 1
+        continued, shift = continued[low > 127], shift + 7
     return value, behind

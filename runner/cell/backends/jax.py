@@ -90,7 +90,7 @@ class Adapter(BackendAdapter):
         return 0 if jax.default_backend() == "cpu" else 1
 
     def platforms(self, tensors: Any) -> set[str]:
-        values = [getattr(one, "value", one) for one in tensors]
+        values = [getattr(tensor, "value", tensor) for tensor in tensors]
         return {_platform(device) for value in values if isinstance(value, jax.Array) for device in value.devices()}
 
     def output(self, model: Any, inputs: Any) -> Any:
@@ -148,7 +148,7 @@ class Adapter(BackendAdapter):
         import keras
 
         variables = model.variables
-        values = [one.value for one in variables]
+        values = [variable.value for variable in variables]
 
         def stateless(held: Sequence[Any], *arrays: Any) -> Any:
             with keras.StatelessScope(state_mapping=zip(variables, held, strict=True)):
@@ -164,16 +164,16 @@ class Adapter(BackendAdapter):
         return "mixes integers of 32 and 64 bits, which JAX refuses" if precision == "float64" else None
 
     def free_device_memory_bytes(self) -> int | None:
-        found = _statistics()
-        return found["bytes_limit"] - found["bytes_in_use"] if "bytes_limit" in found else None
+        statistics = _statistics()
+        return statistics["bytes_limit"] - statistics["bytes_in_use"] if "bytes_limit" in statistics else None
 
     def versions(self) -> dict[str, str]:
-        found = {"jax": jax.__version__, "jaxlib": jax.lib.__version__}
+        versions = {"jax": jax.__version__, "jaxlib": jax.lib.__version__}
         if jax.default_backend() == "gpu":
             for name in TABLE["jax"].plugins:
                 with suppress(metadata.PackageNotFoundError):
-                    found[name] = metadata.version(name)
-        return found
+                    versions[name] = metadata.version(name)
+        return versions
 
     def _on_duration(self, event: str, duration_s: float, **_: Any) -> None:
         self._durations[event] = self._durations.get(event, 0.0) + duration_s

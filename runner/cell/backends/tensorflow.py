@@ -99,7 +99,7 @@ class Adapter(BackendAdapter):
         return DatasetStream(request)
 
     def platforms(self, tensors: Any) -> set[str]:
-        values = [getattr(one, "value", one) for one in tensors]
+        values = [getattr(tensor, "value", tensor) for tensor in tensors]
         return {value.device.split(":")[-2].lower() for value in values if getattr(value, "device", "")}
 
     def output(self, model: Any, inputs: Any) -> Any:
@@ -216,16 +216,16 @@ def accelerator() -> str | None:
 
 def _iterators_of(dataset: Any) -> list[Any]:
     """Return a list to which each iterator of this data set is added when it is created."""
-    made: list[Any] = []
+    iterators: list[Any] = []
 
     class Watched(type(dataset)):  # type: ignore[misc]
         def __iter__(self) -> Any:
             iterator = super().__iter__()
-            made.append(iterator)
+            iterators.append(iterator)
             return iterator
 
     dataset.__class__ = Watched
-    return made
+    return iterators
 
 
 def _taken(iterators: Sequence[Any], length: int) -> int | None:
@@ -246,8 +246,8 @@ def _chain(datasets: list[Any]) -> Any:
     return _chain(datasets[:middle]).concatenate(_chain(datasets[middle:]))
 
 
-def _allocated_bytes(which: str) -> int | None:
+def _allocated_bytes(statistic: str) -> int | None:
     """Return the `peak` or `current` memory of TensorFlow's allocator on the first GPU; None without one."""
     if not tf.config.list_physical_devices("GPU"):
         return None
-    return int(tf.config.experimental.get_memory_info("GPU:0")[which])
+    return int(tf.config.experimental.get_memory_info("GPU:0")[statistic])

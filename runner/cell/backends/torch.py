@@ -68,7 +68,7 @@ class Adapter(BackendAdapter):
         return cast(Iterable[Any], data_adapter.get_torch_dataloader())
 
     def platforms(self, tensors: Any) -> set[str]:
-        values = [getattr(one, "value", one) for one in tensors]
+        values = [getattr(tensor, "value", tensor) for tensor in tensors]
         kinds = {value.device.type for value in values if isinstance(value, torch.Tensor)}
         return {{"cuda": "gpu", "xla": "tpu"}.get(kind, kind) for kind in kinds}
 

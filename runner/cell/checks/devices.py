@@ -39,8 +39,8 @@ def refuse_devices(settings: Settings) -> None:
     """Raise `Unsupported` if the backend or the cell's CPUs do not allow its number of devices."""
     problems = (*replicas.problems(settings), replicas.backend_problem(settings))
     cpus = len(os.sched_getaffinity(0))
-    if found := [one for one in (*problems, replicas.too_few_cpus(settings, cpus)) if one]:
-        raise Unsupported("; ".join(found))
+    if reasons := [reason for reason in (*problems, replicas.too_few_cpus(settings, cpus)) if reason]:
+        raise Unsupported("; ".join(reasons))
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def check_initialised(error: Exception, settings: Settings) -> None:
     and fails an assertion if `JAX_PLATFORMS` names only missing devices (`jax._src.xla_bridge`).
     """
     text = str(error) or NO_PLATFORM
-    is_missing = any(one in text for one in NO_DEVICE_TEXTS)
+    is_missing = any(phrase in text for phrase in NO_DEVICE_TEXTS)
     if settings.device != "cpu" and is_missing and not says_out_of_memory(text):
         raise DeviceMismatch(
             f"device: {settings.device} was requested, but {settings.backend} cannot use one: {text.splitlines()[0]}; "

@@ -65,10 +65,10 @@ def _synchronisation(adapter: BackendAdapter, rows: int, products: int) -> tuple
     return called_s, waited_s, monotonic() - begun_s - waited_s
 
 
-def relative_error(found: Any, wanted: Any) -> float:
+def relative_error(actual: Any, expected: Any) -> float:
     """Return |found - wanted| / |wanted| in the Frobenius norm; TF32 gives some 3e-4, float32 less than 1e-5."""
-    exact = np.asarray(wanted, "float64")
-    return float(np.linalg.norm(np.asarray(found, "float64") - exact) / np.linalg.norm(exact))
+    exact = np.asarray(expected, "float64")
+    return float(np.linalg.norm(np.asarray(actual, "float64") - exact) / np.linalg.norm(exact))
 
 
 def _random(*shape: int) -> Any:
@@ -77,8 +77,10 @@ def _random(*shape: int) -> Any:
 
 def _product_error() -> float:
     a, b = _random(512, 512), _random(512, 512)
-    found = keras.ops.convert_to_numpy(keras.ops.matmul(keras.ops.convert_to_tensor(a), keras.ops.convert_to_tensor(b)))
-    return relative_error(found, a.astype("float64") @ b.astype("float64"))
+    product = keras.ops.convert_to_numpy(
+        keras.ops.matmul(keras.ops.convert_to_tensor(a), keras.ops.convert_to_tensor(b))
+    )
+    return relative_error(product, a.astype("float64") @ b.astype("float64"))
 
 
 def _convolution_error() -> float:
@@ -91,8 +93,8 @@ def _convolution_error() -> float:
         data_format="channels_last",
     )
     wide = images.astype("float64")
-    wanted = sum(wide[:, i : i + 16, j : j + 16] @ kernel[i, j].astype("float64") for i in range(3) for j in range(3))
-    return relative_error(keras.ops.convert_to_numpy(convolved), wanted)
+    expected = sum(wide[:, i : i + 16, j : j + 16] @ kernel[i, j].astype("float64") for i in range(3) for j in range(3))
+    return relative_error(keras.ops.convert_to_numpy(convolved), expected)
 
 
 def _recurrent_error() -> float:
@@ -104,8 +106,8 @@ def _recurrent_error() -> float:
     layer.set_weights([kernel, layer.get_weights()[1], bias])
     gates = x[:, 0].astype("float64") @ kernel.astype("float64")
     i, _, c, o = np.split(gates, 4, axis=1)
-    wanted = _sigmoid(o) * np.tanh(_sigmoid(i) * np.tanh(c))
-    return relative_error(keras.ops.convert_to_numpy(layer(keras.ops.convert_to_tensor(x))), wanted)
+    expected = _sigmoid(o) * np.tanh(_sigmoid(i) * np.tanh(c))
+    return relative_error(keras.ops.convert_to_numpy(layer(keras.ops.convert_to_tensor(x))), expected)
 
 
 def _sigmoid(values: Any) -> Any:

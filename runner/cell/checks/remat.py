@@ -49,8 +49,8 @@ def check_remat(model: Any, settings: Settings) -> None:
 
 
 def _layers(model: Any) -> list[Any]:
-    made = (layer for layer in model._flatten_layers() if getattr(layer, "_remat_mode", None) is not None)
-    return [layer for layer in made if not isinstance(layer, keras.layers.InputLayer)]
+    remat_layers = (layer for layer in model._flatten_layers() if getattr(layer, "_remat_mode", None) is not None)
+    return [layer for layer in remat_layers if not isinstance(layer, keras.layers.InputLayer)]
 
 
 def _refused(layers: list[Any]) -> str | None:
@@ -69,7 +69,7 @@ def _refused(layers: list[Any]) -> str | None:
 
 def _uses_training(layer: Any) -> bool:
     call = inspect.unwrap(layer.call)
-    return any(one.argval == "training" for one in dis.get_instructions(call))
+    return any(instruction.argval == "training" for instruction in dis.get_instructions(call))
 
 
 def _failure(make: Callable[[], Any]) -> str | None:

@@ -40,10 +40,10 @@ def uses_tf32(of_one: Any, of_fine: Any) -> bool | None:
 
     None if the results are not conclusive: not finite, or zero.
     """
-    one, fine = (np.asarray(values, dtype=np.float64) for values in (of_one, of_fine))
-    if not (np.isfinite(one).all() and np.isfinite(fine).all() and one.all()):
+    coarse, fine = (np.asarray(values, dtype=np.float64) for values in (of_one, of_fine))
+    if not (np.isfinite(coarse).all() and np.isfinite(fine).all() and coarse.all()):
         return None
-    return bool(np.median(np.abs(fine - one) / np.abs(one)) < LEAST_DIFFERENCE)
+    return bool(np.median(np.abs(fine - coarse) / np.abs(coarse)) < LEAST_DIFFERENCE)
 
 
 def may_use_tf32(adapter: BackendAdapter) -> bool | None:
@@ -55,9 +55,9 @@ def tf32_of(adapter: BackendAdapter, jit: bool) -> dict[str, bool | None]:
     """Return the fields of `Resolved` about TF32: of each operation, and of any; `jit` as the cell's step has it."""
     if _is_without_tf32(adapter):
         return dict.fromkeys(("tf32", *PROBES), False)
-    found = {name: _answer(probe, adapter, jit) for name, probe in PROBES.items()}
-    known = [value for value in found.values() if value is not None]
-    return {"tf32": any(known) if known else None, **found}
+    answers = {name: _answer(probe, adapter, jit) for name, probe in PROBES.items()}
+    known_answers = [value for value in answers.values() if value is not None]
+    return {"tf32": any(known_answers) if known_answers else None, **answers}
 
 
 def _is_without_tf32(adapter: BackendAdapter) -> bool:
@@ -67,23 +67,23 @@ def _is_without_tf32(adapter: BackendAdapter) -> bool:
 
 def operations_of(model: Any) -> list[str]:
     """Return which of matmul, convolution and rnn a model's layers compute; empty if a layer is not Keras's own."""
-    found = set()
+    operations = set()
     # Not in Keras's public interface: if it is missing, the operations are unknown.
     layers: Callable[..., Any] = getattr(model, "_flatten_layers", lambda include_self: [])
     for layer in layers(include_self=False):
         if not type(layer).__module__.startswith("keras."):
             return []
         if isinstance(layer, _classes(_CONVOLUTIONS)):
-            found.add("convolution")
+            operations.add("convolution")
         elif isinstance(layer, _classes(_PRODUCTS)):
-            found.add("matmul")
+            operations.add("matmul")
         elif isinstance(layer, keras.layers.RNN):
-            found |= {"matmul", "rnn"}  # some backends have no fused kernel and loop over products
-    return sorted(found)
+            operations |= {"matmul", "rnn"}  # some backends have no fused kernel and loop over products
+    return sorted(operations)
 
 
 def _classes(names: tuple[str, ...]) -> tuple[type, ...]:
-    return tuple(found for name in names if (found := getattr(keras.layers, name, None)))
+    return tuple(layer_class for name in names if (layer_class := getattr(keras.layers, name, None)))
 
 
 def _answer(probe: Callable[[BackendAdapter, bool], bool | None], adapter: BackendAdapter, jit: bool) -> bool | None:
@@ -129,7 +129,7 @@ def _compared(
 ) -> bool | None:
     """Return the decision on one operation, applied to an array of ones and to one of `FINE`."""
     results = [adapter.run(function, (_float32(np.full(shape, value)),), jit) for value in (1.0, FINE)]
-    return uses_tf32(*(keras.ops.convert_to_numpy(one) for one in results))
+    return uses_tf32(*(keras.ops.convert_to_numpy(tensor) for tensor in results))
 
 
 def _weights(shape: tuple[int, ...]) -> Any:

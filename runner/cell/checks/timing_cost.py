@@ -93,10 +93,10 @@ def _alternating(ours: Callable[[], float], bare: Callable[[], float], target: f
     begun_s = monotonic()
     while len(logs) < LEAST_PAIRS or (half_width(logs) > target and monotonic() - begun_s < limit_s):
         if len(logs) % 2:
-            theirs, own = bare(), ours()
+            bare_s, timed_s = bare(), ours()
         else:
-            own, theirs = ours(), bare()
-        logs.append(math.log(own / theirs))
+            timed_s, bare_s = ours(), bare()
+        logs.append(math.log(timed_s / bare_s))
     return logs
 
 

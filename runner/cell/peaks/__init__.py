@@ -99,16 +99,16 @@ class ArrayPlan:
 
 def plan_arrays(memory: DeviceMemory) -> ArrayPlan:
     """Return the size of an array: 1 GiB and four L2 caches, but all three within a third of the free memory."""
-    wanted = max(LEAST_ARRAY_BYTES, L2_CACHES_PER_ARRAY * (memory.l2_bytes or DEFAULT_L2_BYTES))
+    array_bytes = max(LEAST_ARRAY_BYTES, L2_CACHES_PER_ARRAY * (memory.l2_bytes or DEFAULT_L2_BYTES))
     if memory.free_bytes is None:
-        return ArrayPlan(_whole_elements(wanted))
+        return ArrayPlan(_whole_elements(array_bytes))
     allowed = _whole_elements(int(memory.free_bytes * MEMORY_SHARE / ARRAYS))
-    if allowed >= wanted:
-        return ArrayPlan(_whole_elements(wanted))
+    if allowed >= array_bytes:
+        return ArrayPlan(_whole_elements(array_bytes))
     return ArrayPlan(
         allowed,
-        f"arrays of {bytes_text(allowed)} instead of {bytes_text(wanted)}, since {bytes_text(memory.free_bytes)} of "
-        "the device's memory were free: caches may raise the figure; end other processes on the device and measure "
+        f"arrays of {bytes_text(allowed)} instead of {bytes_text(array_bytes)}, since {bytes_text(memory.free_bytes)} "
+        "of the device's memory were free: caches may raise the figure; end other processes on the device and measure "
         "again",
     )
 
@@ -121,8 +121,8 @@ def calls_per_stretch(time_stretch: Callable[[int], float]) -> int:
         if spent_s >= LEAST_STRETCH_S:
             return calls
         # At most tenfold: the first calls may be too short for the clock, or long because they load code.
-        wanted = math.ceil(calls * LEAST_STRETCH_S / spent_s * MARGIN) if spent_s > 0 else 10 * calls
-        calls = min(max(wanted, calls + 1), 10 * calls, MOST_CALLS_PER_STRETCH)
+        needed_calls = math.ceil(calls * LEAST_STRETCH_S / spent_s * MARGIN) if spent_s > 0 else 10 * calls
+        calls = min(max(needed_calls, calls + 1), 10 * calls, MOST_CALLS_PER_STRETCH)
     return calls
 
 

@@ -18,26 +18,26 @@ def answer(order: PeakOrder) -> PeakAnswer:
     """Time the ordered operations, in random order. What cannot be timed is refused with its reason."""
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
-    bench, found = _bench(order)
+    bench, peak_answer = _bench(order)
     if bench is None:
-        return found
+        return peak_answer
     if order.kernels and (plan := array_plan(bench, order)):
         order = replace(order, array_bytes=plan.array_bytes)
-        found.notes.update({kernel: plan.note for kernel in order.kernels if plan.note})
+        peak_answer.notes.update({kernel: plan.note for kernel in order.kernels if plan.note})
     names = [*order.precisions, *order.kernels]
     random.Random(order.seed).shuffle(names)
     for name in names:
         try:
             if name in order.kernels:
-                found.streams.append(stream(bench, order, name))
+                peak_answer.streams.append(stream(bench, order, name))
             else:
-                found.gemms.extend(gemms(bench, order, name))
+                peak_answer.gemms.extend(gemms(bench, order, name))
         except NotTimeable as refused:
-            found.refused[name] = str(refused)
+            peak_answer.refused[name] = str(refused)
         except Exception as error:  # noqa: BLE001 - any error of a backend: this figure alone is missing
             traceback.print_exc()
-            found.refused[name] = f"{type(error).__name__}: {error}"[:300]
-    return found
+            peak_answer.refused[name] = f"{type(error).__name__}: {error}"[:300]
+    return peak_answer
 
 
 def _bench(order: PeakOrder) -> tuple[Bench | None, PeakAnswer]:
@@ -52,11 +52,11 @@ def _bench(order: PeakOrder) -> tuple[Bench | None, PeakAnswer]:
     adapter = backends.load(settings.backend)
     adapter.configure(settings, None)
     proof = adapter.proof()
-    found = replace(empty, versions={**empty.versions, **adapter.versions()}, device=proof)
+    peak_answer = replace(empty, versions={**empty.versions, **adapter.versions()}, device=proof)
     if proof.platform != settings.device:
-        found.refused["device"] = f"{settings.device} was requested, but tensors are placed on {proof.name}"
-        return None, found
-    return peaks.load(settings, adapter), found
+        peak_answer.refused["device"] = f"{settings.device} was requested, but tensors are placed on {proof.name}"
+        return None, peak_answer
+    return peaks.load(settings, adapter), peak_answer
 
 
 if __name__ == "__main__":

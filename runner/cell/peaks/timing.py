@@ -75,11 +75,11 @@ def rates(call: TimedOperation, amount: int, order: PeakOrder, clock: Clock = mo
 
     time_stretch(1)
     calls = 1 if order.settings.device == "cpu" else calls_per_stretch(time_stretch)
-    found: list[float] = []
+    call_rates: list[float] = []
     begun_s = clock()
-    while _continues(len(found), clock() - begun_s, order):
-        found.append(calls * amount / time_stretch(calls))
-    return Timed(found, 1)
+    while _continues(len(call_rates), clock() - begun_s, order):
+        call_rates.append(calls * amount / time_stretch(calls))
+    return Timed(call_rates, 1)
 
 
 def array_plan(bench: Bench, order: PeakOrder) -> ArrayPlan | None:
@@ -87,8 +87,8 @@ def array_plan(bench: Bench, order: PeakOrder) -> ArrayPlan | None:
     if order.array_bytes or order.settings.device == "cpu":
         return None
     memory = bench.memory()
-    known = [size for size in (memory.free_bytes, order.device_free_bytes) if size is not None]
-    return plan_arrays(DeviceMemory(min(known, default=None), memory.l2_bytes))
+    free_sizes = [size for size in (memory.free_bytes, order.device_free_bytes) if size is not None]
+    return plan_arrays(DeviceMemory(min(free_sizes, default=None), memory.l2_bytes))
 
 
 def _continues(calls: int, spent_s: float, order: PeakOrder) -> bool:
@@ -101,15 +101,15 @@ def _continues(calls: int, spent_s: float, order: PeakOrder) -> bool:
 
 def default_array_bytes() -> int:
     """Return the size that STREAM requires, within the limits of the memory."""
-    wanted = max(LEAST_ARRAY_BYTES, CACHES_PER_ARRAY * (cache_bytes() or 0))
+    array_bytes = max(LEAST_ARRAY_BYTES, CACHES_PER_ARRAY * (cache_bytes() or 0))
     free = free_memory_bytes()
     allowed = MOST_ARRAY_BYTES if free is None else int(free * MEMORY_SHARE)
-    return min(wanted, allowed, MOST_ARRAY_BYTES) // FLOAT64_BYTES * FLOAT64_BYTES
+    return min(array_bytes, allowed, MOST_ARRAY_BYTES) // FLOAT64_BYTES * FLOAT64_BYTES
 
 
 def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
     """Return the total size of all CPUs' last-level caches; None if the kernel does not report it."""
-    found: dict[int, dict[str, int]] = {}
+    sizes_by_level: dict[int, dict[str, int]] = {}
     for index in root.glob("cpu[0-9]*/cache/index[0-9]*"):
         try:
             level, kind, shared, size = (
@@ -119,5 +119,5 @@ def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
         except OSError:
             continue
         if kind != "Instruction" and size.endswith("K"):
-            found.setdefault(int(level), {})[shared] = int(size[:-1]) << 10
-    return sum(found[max(found)].values()) if found else None
+            sizes_by_level.setdefault(int(level), {})[shared] = int(size[:-1]) << 10
+    return sum(sizes_by_level[max(sizes_by_level)].values()) if sizes_by_level else None

@@ -71,7 +71,7 @@ class ProcessTree:
         pids = [self._pid, *self._descendants(self._pid)]
         times_s = [self._cpu_time_s(pid) for pid in pids]
         return TreeCounters(
-            sum(one for one in times_s if one is not None) if times_s[0] is not None else None,
+            sum(time_s for time_s in times_s if time_s is not None) if times_s[0] is not None else None,
             {pid: counts for pid in pids if (counts := self._reads(pid)) is not None},
             self._device_reads(),
         )
@@ -83,31 +83,31 @@ class ProcessTree:
         batch is there. A process that rests would otherwise read ahead during the turn of another one, from the same
         storage and often the same files.
         """
-        before, quiet, wanted = self.snapshot(), 0, math.ceil(round(min(quiet_s, IDLE_LIMIT_S) / IDLE_S, 6))
+        before, quiet, quiet_rounds = self.snapshot(), 0, math.ceil(round(min(quiet_s, IDLE_LIMIT_S) / IDLE_S, 6))
         for _ in range(round(IDLE_LIMIT_S / IDLE_S)):
             pause(IDLE_S)
             now = self.snapshot()
             used, before = used_between(before, now), now
             rests = (used.cpu_time_s or 0.0) < IDLE_CPU_SHARE * IDLE_S and (used.file_read_bytes or 0) < IDLE_BYTES
             quiet = quiet + 1 if rests else 0
-            if quiet >= wanted:
+            if quiet >= quiet_rounds:
                 return True
         return False
 
     def _descendants(self, pid: int) -> list[int]:
-        found: list[int] = []
+        children: list[int] = []
         for thread in self._tree.names(f"/proc/{pid}/task", "[0-9]*"):
             text = self._tree.text(f"/proc/{pid}/task/{thread}/children")
             if not isinstance(text, Unread):
-                found += [int(one) for one in text.split()]
-        return found + [one for child in found for one in self._descendants(child)]
+                children += [int(word) for word in text.split()]
+        return children + [descendant for child in children for descendant in self._descendants(child)]
 
     def _cpu_time_s(self, pid: int) -> float | None:
         text = self._tree.text(f"/proc/{pid}/stat")
         if isinstance(text, Unread):
             return None
-        ticks = [integer(one) for one in text.rpartition(")")[2].split()[CPU_FIELDS]]
-        return TICK_S * sum(one for one in ticks if one is not None)
+        ticks = [integer(word) for word in text.rpartition(")")[2].split()[CPU_FIELDS]]
+        return TICK_S * sum(tick for tick in ticks if tick is not None)
 
     def _reads(self, pid: int) -> ReadCounts | None:
         text = self._tree.text(f"/proc/{pid}/io")
@@ -130,11 +130,11 @@ class ProcessTree:
 
 def used_between(before: TreeCounters, after: TreeCounters) -> Used:
     """Return what was used between two snapshots."""
-    known = before.reads.keys() <= after.reads.keys() and bool(after.reads)
+    is_known = before.reads.keys() <= after.reads.keys() and bool(after.reads)
     zero = ReadCounts(0, 0, 0)
 
     def grown(name: str) -> int | None:
-        if not known:
+        if not is_known:
             return None
         pairs = [(before.reads.get(pid, zero), now) for pid, now in after.reads.items()]
         return sum(int(getattr(now, name)) - int(getattr(then, name)) for then, now in pairs)
@@ -153,7 +153,7 @@ def used_between(before: TreeCounters, after: TreeCounters) -> Used:
 def total(parts: Iterable[float | None]) -> float | None:
     """Return the sum; None if a part is not known, or without parts."""
     listed = list(parts)
-    return None if not listed or None in listed else sum(one for one in listed if one is not None)
+    return None if not listed or None in listed else sum(part for part in listed if part is not None)
 
 
 def _statistics_path(files: Sequence[Path]) -> str | None:
@@ -203,8 +203,8 @@ class PageCache:
     @property
     def resident_share(self) -> float | None:
         """The share of the files in the cache when epochs began, the highest one; None if one cannot be read."""
-        known = [share for share in self.resident_shares if share is not None]
-        return max(known, default=None) if len(known) == len(self.resident_shares) else None
+        shares = [share for share in self.resident_shares if share is not None]
+        return max(shares, default=None) if len(shares) == len(self.resident_shares) else None
 
     @property
     def cold_meaning(self) -> str | None:

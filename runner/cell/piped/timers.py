@@ -142,14 +142,16 @@ def hundredths(epochs: Sequence[Sequence[int]]) -> list[float]:
 
     Epochs of fewer steps repeat the value of a step.
     """
-    known = [values for values in epochs if values]
-    if not known:
+    measured = [values for values in epochs if values]
+    if not measured:
         return []
-    return [float(np.mean([part for values in known for part in _part(values, at)])) for at in range(HUNDREDTHS)]
+    return [
+        float(np.mean([part for values in measured for part in _part(values, index)])) for index in range(HUNDREDTHS)
+    ]
 
 
-def _part(values: Sequence[int], at: int) -> Sequence[int]:
-    begin, end = at * len(values) // HUNDREDTHS, (at + 1) * len(values) // HUNDREDTHS
+def _part(values: Sequence[int], index: int) -> Sequence[int]:
+    begin, end = index * len(values) // HUNDREDTHS, (index + 1) * len(values) // HUNDREDTHS
     return values[begin : max(end, begin + 1)]
 
 
@@ -169,7 +171,7 @@ def _on_host(stages: Any) -> Any:
 def queue_of(adapter: Any, iterator: Any) -> Queue | None:
     """Return a function that counts the ready batches of a pass, None if they cannot be counted."""
     candidates = (_enqueuer(adapter), *map(_prefetch_of, _chain(iterator)))
-    queue = next((found for found in candidates if found is not None), None)
+    queue = next((queue for queue in candidates if queue is not None), None)
     return _careful(queue) if queue is not None else None
 
 
@@ -179,18 +181,18 @@ def watch(source: Any) -> Callable[[], Any]:
     Keras's data adapters hide the iterators that they make. The object gets a class derived from its own; a source that
     does not allow it is not watched.
     """
-    made: list[Any] = [None]
+    last_iterator: list[Any] = [None]
     try:
 
         class Watched(type(source)):  # type: ignore[misc]
             def __iter__(self) -> Any:
-                made[0] = super().__iter__()
-                return made[0]
+                last_iterator[0] = super().__iter__()
+                return last_iterator[0]
 
         source.__class__ = Watched
     except (TypeError, AttributeError):
         pass
-    return lambda: made[0]
+    return lambda: last_iterator[0]
 
 
 def _careful(queue: Queue) -> Queue:
@@ -210,7 +212,7 @@ def _enqueuer(adapter: Any) -> Queue | None:
     enqueuer = getattr(adapter, "enqueuer", None)
     if enqueuer is None:
         return None
-    return lambda: enqueuer.ready_queue.qsize() + sum(one.ready() for one in list(enqueuer.future_queue.queue))
+    return lambda: enqueuer.ready_queue.qsize() + sum(future.ready() for future in list(enqueuer.future_queue.queue))
 
 
 def _chain(iterator: Any) -> Iterator[Any]:
@@ -223,14 +225,14 @@ def _chain(iterator: Any) -> Iterator[Any]:
         iterator = inside if inside is not None else _attribute(iterator, "_iterator", "_parent", "_inner_iter")
 
 
-def _attribute(thing: Any, *names: str) -> Any:
+def _attribute(owner: Any, *names: str) -> Any:
     for name in names:
         try:
-            found = getattr(thing, name, None)
+            attribute = getattr(owner, name, None)
         except Exception:  # noqa: BLE001, S112 - a property of another library
             continue
-        if found is not None:
-            return found
+        if attribute is not None:
+            return attribute
     return None
 
 
@@ -242,4 +244,4 @@ def _prefetch_of(iterator: Any) -> Queue | None:
         return None
     if hasattr(buffer, "qsize"):
         return lambda: int(buffer.qsize())
-    return lambda: sum(one.done() if hasattr(one, "done") else 1 for one in list(iterator._buffer or ()))
+    return lambda: sum(future.done() if hasattr(future, "done") else 1 for future in list(iterator._buffer or ()))

@@ -119,8 +119,8 @@ class PipedTraining(Training):
             timers=timers,
         )
         self.epochs_input.timers = timers
-        own = self._adapter.own_stream(request)
-        return own or PythonStream(request, self._adapter.one_pass, self._adapter.reads_ahead())
+        own_stream = self._adapter.own_stream(request)
+        return own_stream or PythonStream(request, self._adapter.one_pass, self._adapter.reads_ahead())
 
     def _call_time_s(self, calls: int) -> float:
         """Return the time of a call of the backend over two short epochs, without batches prepared before them."""
@@ -130,7 +130,7 @@ class PipedTraining(Training):
 
     def _epochs(self, steps: int) -> EpochLog:
         """Train the discarded and the measured epochs, each with a call of `fit`; return their times and logs."""
-        settings, found = self._job.settings, EpochLog()
+        settings, epoch_log = self._job.settings, EpochLog()
         stretch = self._measured.stretch(settings, steps)
         self.epochs_input.steps = steps
         counted: list[WorkStretch] = []
@@ -139,17 +139,17 @@ class PipedTraining(Training):
             is_measured = epoch >= settings.discard
             observed = _Observed(self.epochs_input, self._tree, monotonic()) if is_measured else None
             if self.page_cache.cold:
-                at = self._stream.taken + self._ready() + self._lead_in()
-                self._stream.drop(until_pass(at, steps, self._in_pass()))
+                position = self._stream.taken + self._ready() + self._lead_in()
+                self._stream.drop(until_pass(position, steps, self._in_pass()))
             self.page_cache.prepare()
             self._stream.drop(self._ready())
             log = self._epoch(steps, observed)
             counted.append(self.ledger.stretches.pop())
             self._settle(log.times_s[-1] / steps, is_measured)
-            found.times_s += log.times_s
-            found.logs += log.logs
+            epoch_log.times_s += log.times_s
+            epoch_log.logs += log.logs
         self.ledger.stretches.append(merged(counted))
-        return found
+        return epoch_log
 
     def _epoch(self, steps: int, observed: _Observed | None) -> EpochLog:
         """Train an epoch and its lead-in, and record what the processes read and computed meanwhile if observed."""
@@ -177,8 +177,8 @@ class PipedTraining(Training):
 class _Observed:
     """What the processes of a measured epoch read, computed and waited for, from the start of its clock to its end."""
 
-    def __init__(self, found: EpochsInput, tree: ProcessTree, begun_s: float) -> None:
-        self._found, self._tree, self._begun_s = found, tree, begun_s
+    def __init__(self, epochs_input: EpochsInput, tree: ProcessTree, begun_s: float) -> None:
+        self._found, self._tree, self._begun_s = epochs_input, tree, begun_s
         self._started_s = begun_s
         self._before: TreeCounters | None = None
 
@@ -199,17 +199,17 @@ class _Observed:
         self._found.used.append(used_between(self._before, self._tree.snapshot()))
 
 
-def until_pass(at: int, steps: int, in_pass: int | None) -> int:
+def until_pass(first: int, steps: int, in_pass: int | None) -> int:
     """Return the batches to drop before the files of a cold epoch are evicted, so that it does not read them twice.
 
-    The epoch would begin with batch `at` and take `steps` batches, of passes of `in_pass` over the data (None: not
+    The epoch would begin with batch `first` and take `steps` batches, of passes of `in_pass` over the data (None: not
     known). The next pass reads the same files in another order. So an epoch that fits into a pass, but would reach far
     into the next one, begins with the next one. Batches of the end of a pass that are dropped or trained before the
     clock starts are still read after the files are evicted.
     """
     if not in_pass or steps > in_pass:
         return 0
-    begun = at % in_pass
+    begun = first % in_pass
     return in_pass - begun if begun + steps - in_pass > MOST_REPEATED * steps else 0
 
 
@@ -245,8 +245,8 @@ def merged(parts: Sequence[WorkStretch]) -> WorkStretch:
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    known_counts = [count for count in counts if count is not None]
+    return sum(known_counts) if len(known_counts) == len(counts) else None
 
 
 def check(built: Built, settings: Settings) -> None:
@@ -287,30 +287,30 @@ def input_use(pipeline: InputPipeline | None, job: Job, work: object) -> InputUs
     facts = replace(facts, bad_samples=bad.count, bad_names=bad.names)
     if not isinstance(work, PipedTraining):
         return facts
-    found = _with_reads(facts, work.epochs_input)
-    found = replace(found, queue_capacity=pipeline.depth)
+    use = _with_reads(facts, work.epochs_input)
+    use = replace(use, queue_capacity=pipeline.depth)
     if work.epochs_input.timers is not None:
-        found = _with_timers(found, work.epochs_input, work.epochs_input.timers)
-    return _with_page_cache(found, work.page_cache)
+        use = _with_timers(use, work.epochs_input, work.epochs_input.timers)
+    return _with_page_cache(use, work.page_cache)
 
 
-def _with_reads(use: InputUse, found: EpochsInput) -> InputUse:
+def _with_reads(use: InputUse, epochs_input: EpochsInput) -> InputUse:
     return replace(
         use,
-        storage_read_bytes=_whole(total(one.storage_read_bytes for one in found.used)),
-        storage_reads=_whole(total(one.device_reads for one in found.used)),
-        file_read_bytes=_whole(total(one.file_read_bytes for one in found.used)),
-        file_reads=_whole(total(one.file_reads for one in found.used)),
-        cpu_time_s=total(one.cpu_time_s for one in found.used),
-        wall_time_s=total(found.wall_times_s),
-        lead_in_times_s=found.lead_in_times_s,
-        settling_times_s=found.settling_times_s,
-        restless_epochs=found.restless,
+        storage_read_bytes=_whole(total(used.storage_read_bytes for used in epochs_input.used)),
+        storage_reads=_whole(total(used.device_reads for used in epochs_input.used)),
+        file_read_bytes=_whole(total(used.file_read_bytes for used in epochs_input.used)),
+        file_reads=_whole(total(used.file_reads for used in epochs_input.used)),
+        cpu_time_s=total(used.cpu_time_s for used in epochs_input.used),
+        wall_time_s=total(epochs_input.wall_times_s),
+        lead_in_times_s=epochs_input.lead_in_times_s,
+        settling_times_s=epochs_input.settling_times_s,
+        restless_epochs=epochs_input.restless,
     )
 
 
-def _with_timers(use: InputUse, found: EpochsInput, timers: Timers) -> InputUse:
-    batches = found.steps * len(timers.wait_times_s)
+def _with_timers(use: InputUse, epochs_input: EpochsInput, timers: Timers) -> InputUse:
+    batches = epochs_input.steps * len(timers.wait_times_s)
     use = replace(
         use,
         wait_times_s=timers.wait_times_s,

@@ -30,10 +30,10 @@ def group_of(settings: Settings) -> DeviceGroup:
     return cast(DeviceGroup, module.Group(settings))
 
 
-def check_workload(settings: Settings, group: DeviceGroup, own: Sequence[str]) -> None:
+def check_workload(settings: Settings, group: DeviceGroup, overridden: Sequence[str]) -> None:
     """Raise `Unsupported` if the workload overrides methods of a training step that the group does not divide."""
-    if own and settings.devices > 1 and not group.divides_own_steps:
-        raise Unsupported(OVERRIDES.format(", ".join(own), settings.backend))
+    if overridden and settings.devices > 1 and not group.divides_own_steps:
+        raise Unsupported(OVERRIDES.format(", ".join(overridden), settings.backend))
 
 
 def check_resolved(settings: Settings, model: Any) -> None:
@@ -45,13 +45,13 @@ def check_resolved(settings: Settings, model: Any) -> None:
             "devices: the workload returns its own source of batches, which is not divided among devices; set feed: "
             "device_resident or host_fed, or devices: 1"
         )
-    if found := replicas.problems(settings):
-        raise Unsupported("; ".join(found))
-    own = TABLE[settings.backend]
-    if model.jit_compile and not own.compiles_replicas:
+    if reasons := replicas.problems(settings):
+        raise Unsupported("; ".join(reasons))
+    backend = TABLE[settings.backend]
+    if model.jit_compile and not backend.compiles_replicas:
         raise Unsupported(
-            f"devices: the workload compiles its model with jit_compile=True, but {own.name} does not compile a step "
-            f"on several devices ({own.not_compiled}); set jit: false in the matrix, or devices: 1"
+            f"devices: the workload compiles its model with jit_compile=True, but {backend.name} does not compile a "
+            f"step on several devices ({backend.not_compiled}); set jit: false in the matrix, or devices: 1"
         )
 
 
@@ -80,18 +80,18 @@ def semantics_of(model: Any, per_replica: bool) -> list[str]:
     """Return what layers of the model mean on several devices: of a replica, or of the global batch."""
     layers = list(model._flatten_layers())
     names = {type(layer).__name__ for layer in layers}
-    found = []
+    semantics = []
     if any(name.endswith("BatchNormalization") for name in names):
-        found.append(
+        semantics.append(
             "batch normalisation uses the statistics of each replica's rows, not of the global batch"
             if per_replica
             else "batch normalisation uses the statistics of the global batch, as on one device"
         )
     if per_replica and any(layer._seed_generators for layer in layers):
-        found.append("random layers, such as dropout, draw for each replica's rows: losses differ from one device")
+        semantics.append("random layers, such as dropout, draw for each replica's rows: losses differ from one device")
     if per_replica and any(getattr(layer, "mask_zero", False) or type(layer).__name__ == "Masking" for layer in layers):
-        found.append("losses without masked entries are means of the replicas' means, not of all entries")
-    return found
+        semantics.append("losses without masked entries are means of the replicas' means, not of all entries")
+    return semantics
 
 
 def gradient_bytes(model: Any) -> int:

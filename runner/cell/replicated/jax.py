@@ -86,13 +86,15 @@ class Group(DeviceGroup):
 
     def replicas(self, model: Any, batch: Batch) -> Replicas:
         """Return the parts of the devices that have a shard of every variable and of the batch."""
-        rows = {one.device: one.data.shape[0] for one in _first_array(self._placed(batch)).addressable_shards}
+        rows = {shard.device: shard.data.shape[0] for shard in _first_array(self._placed(batch)).addressable_shards}
         values = [variable.value for variable in model.variables]
         for value in values:
             rows = {device: count for device, count in rows.items() if device in value.sharding.device_set}
         divided = sum(map(_is_divided, model.variables))
         counter = update_counter(model.optimizer)
-        updates = {one.device: int(one.data) for one in counter.value.addressable_shards} if counter is not None else {}
+        updates = (
+            {shard.device: int(shard.data) for shard in counter.value.addressable_shards} if counter is not None else {}
+        )
         samples = int(keras.ops.convert_to_numpy(model._loss_tracker.count))
         is_data = self.settings.distribution == DATA
         return Replicas(
@@ -137,15 +139,15 @@ class Throttle(keras.callbacks.Callback):  # type: ignore[misc]
     """
 
     def on_train_begin(self, logs: Any = None) -> None:
-        step, left = self.model.train_function, STEPS_AHEAD
+        step, steps_left = self.model.train_function, STEPS_AHEAD
 
         def throttled(*arguments: Any) -> Any:
-            nonlocal left
+            nonlocal steps_left
             outputs = step(*arguments)
-            left -= 1
-            if not left:
+            steps_left -= 1
+            if not steps_left:
                 jax.block_until_ready(outputs[0])
-                left = STEPS_AHEAD
+                steps_left = STEPS_AHEAD
             return outputs
 
         self._plain = step

@@ -56,7 +56,10 @@ class Group(DeviceGroup):
     def reserve(self, job: Job) -> None:
         settings = self.settings
         reserve(settings.devices, settings.device, "devices")
-        devices = [one.name for one in tf.config.list_logical_devices(settings.device.upper())[: settings.devices]]
+        devices = [
+            logical_device.name
+            for logical_device in tf.config.list_logical_devices(settings.device.upper())[: settings.devices]
+        ]
         sums = NamedReduction(settings.devices) if settings.device == "cpu" else None
         self._strategy = tf.distribute.MirroredStrategy(devices, sums)
 
@@ -101,12 +104,12 @@ class Group(DeviceGroup):
             replicas=[
                 Replica(
                     copy.device,
-                    int(own.shape[0]),
+                    int(local_batch.shape[0]),
                     updates[rank],
                     samples[rank],
                     peak_device_memory_bytes=self._peak_bytes(rank),
                 )
-                for rank, (own, copy) in enumerate(
+                for rank, (local_batch, copy) in enumerate(
                     zip(self._strategy.experimental_local_results(first), copied[0].values, strict=True)
                 )
             ],
@@ -124,7 +127,7 @@ class Group(DeviceGroup):
 
     def _of_each(self, variable: Any) -> list[int]:
         """Return the value of a counter on each replica."""
-        return [int(own) for own in self._strategy.experimental_local_results(variable.value)]
+        return [int(local_value) for local_value in self._strategy.experimental_local_results(variable.value)]
 
     def _peak_bytes(self, rank: int) -> int | None:
         if self.settings.device == "cpu":

@@ -89,10 +89,10 @@ class Group(DeviceGroup):
         self._folder = tempfile.mkdtemp(prefix="replicas-")
         start = ReplicaStart(job, 0, str(Path(self._folder) / "meeting"))
         for rank in range(1, settings.devices):
-            ours, theirs = multiprocessing.Pipe()
-            self._pipes.append(ours)
-            own, method = ReplicaStart(job, rank, start.meeting), start_method(settings.device)
-            self._processes.append(started(live, own, theirs, list(self._pipes), method))
+            parent_end, child_end = multiprocessing.Pipe()
+            self._pipes.append(parent_end)
+            replica_start, method = ReplicaStart(job, rank, start.meeting), start_method(settings.device)
+            self._processes.append(started(live, replica_start, child_end, list(self._pipes), method))
         self._part = TorchReplica(start)
         Thread(target=self._end_if_lost, args=(job,), daemon=True).start()
 
@@ -144,17 +144,17 @@ class Group(DeviceGroup):
 
     def epoch_ended(self, logs: Logs) -> EpochEnd:
         self._ended = [self._received(rank) for rank in range(1, self.settings.devices)]
-        all_logs = [logs, *(one.logs for one in self._ended)]
-        return EpochEnd(self.part.combined(all_logs), sum(one.samples for one in self._ended))
+        all_logs = [logs, *(ended_epoch.logs for ended_epoch in self._ended)]
+        return EpochEnd(self.part.combined(all_logs), sum(ended_epoch.samples for ended_epoch in self._ended))
 
     def replicas(self, model: Any, batch: Batch) -> Replicas:
-        each = [self.part.described(rows_of(batch, 0, self.settings.devices)), *self._asked("described")]
+        described = [self.part.described(rows_of(batch, 0, self.settings.devices)), *self._asked("described")]
         return Replicas(
             method="keras.distribution.DataParallel"
             if self.part.uses_keras
             else "torch.nn.parallel.DistributedDataParallel",
             is_fit=self.part.uses_keras,
-            replicas=each,
+            replicas=described,
             divided_weights=0,
             copied_weights=len(model.variables),
             gradient_bytes=gradient_bytes(model),
@@ -172,7 +172,7 @@ class Group(DeviceGroup):
             sums.inside_s, begun_s = 0.0, perf_counter()
             run(steps)
             step_s = (perf_counter() - begun_s) / steps
-            inside_s = statistics.fmean([sums.inside_s, *(one.inside_s for one in self._ended)]) / steps
+            inside_s = statistics.fmean([sums.inside_s, *(ended_epoch.inside_s for ended_epoch in self._ended)]) / steps
             step_times_s.append(step_s)
             compute_times_s.append(step_s - inside_s)
         return Communication(TimingMethod.TIMED, step_times_s[1:], compute_times_s[1:])
@@ -303,7 +303,7 @@ class TorchReplica:
         predicted = self._replica(x, training=True) if model._call_has_training_arg else self._replica(x)
         model.zero_grad()
         loss = model._compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=True)
-        first = next(one for one in keras.tree.flatten(x) if one is not None)
+        first = next(tensor for tensor in keras.tree.flatten(x) if tensor is not None)
         model._loss_tracker.update_state(loss, sample_weight=first.shape[0])
         # DistributedDataParallel averages gradients: right for a mean over rows, too small for a sum.
         scaled = loss * self.settings.devices if self._sums_losses else loss
@@ -312,13 +312,13 @@ class TorchReplica:
         if not self._is_checked:
             self._check_first_step(weights)
         with torch.no_grad():
-            model.optimizer.apply([one.value.grad for one in weights], weights)
+            model.optimizer.apply([weight.value.grad for weight in weights], weights)
         return model.compute_metrics(x, y, predicted, sample_weight=weight)
 
     def _check_first_step(self, weights: Sequence[Any]) -> None:
         """Raise `Unsupported` for a model whose gradients cannot be combined, as its first step shows."""
         self._is_checked = True
-        if unused := [one.path for one in weights if one.value.grad is None]:
+        if unused := [weight.path for weight in weights if weight.value.grad is None]:
             raise Unsupported(
                 f"devices: {unused[0]} gets no gradient, which DistributedDataParallel waits for ({len(unused)} of "
                 f"{len(weights)} weights); freeze such weights, or set devices: 1"
@@ -335,19 +335,19 @@ class TorchReplica:
         Metrics that are not a mean over rows, such as AUC, are left out: no mean of replicas is that of the batch.
         """
         names = [name for name in logs[0] if name not in self._not_means()]
-        means = {name: sum(float(one[name]) for one in logs) / len(logs) for name in names}
+        means = {name: sum(float(replica_logs[name]) for replica_logs in logs) / len(logs) for name in names}
         if self._sums_losses and "loss" in means:
             means["loss"] *= len(logs)
         return means
 
     def _not_means(self) -> set[str]:
-        metrics = [inner for one in self._model.metrics for inner in getattr(one, "metrics", None) or [one]]
-        return {one.name for one in metrics if type(one).result is not keras.metrics.Mean.result}
+        metrics = [inner for metric in self._model.metrics for inner in getattr(metric, "metrics", None) or [metric]]
+        return {metric.name for metric in metrics if type(metric).result is not keras.metrics.Mean.result}
 
     def described(self, batch: Any) -> Replica:
         """Return the replica's part, with its rows of a batch."""
         model, is_cpu = self._model, self._device.type == "cpu"
-        (device,) = {one.value.device for one in model.trainable_variables}
+        (device,) = {variable.value.device for variable in model.trainable_variables}
         return Replica(
             str(device),
             int(keras.tree.flatten(list(batch))[0].shape[0]),
@@ -385,9 +385,9 @@ class WatchedSums:
         dist.all_reduce(buffer)
         settle(self._device)
         self.inside_s += perf_counter() - begun_s
-        done: Any = torch.futures.Future()
-        done.set_result(buffer)
-        return done
+        future: Any = torch.futures.Future()
+        future.set_result(buffer)
+        return future
 
 
 def keras_distributes() -> bool:
@@ -401,7 +401,7 @@ def keras_distributes() -> bool:
 
 def sums_losses(model: Any) -> bool:
     """Return whether the model's loss is a sum over rows; False for a mean. Raises `Unsupported` for others."""
-    kinds = {getattr(one, "reduction", MEANS[0]) for one in keras.tree.flatten(model.loss) if one is not None}
+    kinds = {getattr(loss, "reduction", MEANS[0]) for loss in keras.tree.flatten(model.loss) if loss is not None}
     if kinds <= set(MEANS):
         return False
     if kinds == {"sum"}:
@@ -508,5 +508,5 @@ class _Follow(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._part.settle()
         inside_s = self._part.sums.inside_s if self._part.sums is not None else 0.0
-        found = {name: float(value) for name, value in (logs or {}).items()}
-        self._requests.send(ReplicaEpoch(found, int(self.model._loss_tracker.count.value), inside_s))
+        epoch_logs = {name: float(value) for name, value in (logs or {}).items()}
+        self._requests.send(ReplicaEpoch(epoch_logs, int(self.model._loss_tracker.count.value), inside_s))

@@ -73,12 +73,12 @@ def with_trace(job: Job, trace: Trace, result: CellResult, subject: TraceSubject
 
 def _trace(job: Job, trace: Trace, subject: TraceSubject) -> int:
     """Write the trace into the job's folder; return the size of the backend's own files."""
-    own = job.traced_path / NATIVE_NAME
-    own.mkdir(parents=True)
-    subject.traced(TraceOrder(str(own), trace.epochs, trace.steps))
+    native_folder = job.traced_path / NATIVE_NAME
+    native_folder.mkdir(parents=True)
+    subject.traced(TraceOrder(str(native_folder), trace.epochs, trace.steps))
     names = subject.names()
-    (own / NAMES_NAME).write_text(dumps(names), encoding="utf-8")
-    files = conversion.files_in(own)
+    (native_folder / NAMES_NAME).write_text(dumps(names), encoding="utf-8")
+    files = conversion.files_in(native_folder)
     head = conversion.make(files, job.traced_path / TRACE_NAME, job.settings.backend, names)
     if head.steps != trace.all_steps:
         raise TraceError(f"steps: the profiler recorded {head.steps or 0} of {trace.all_steps}")
@@ -109,9 +109,9 @@ class TracedWorkload:
 
     @cached_property
     def _profiler(self) -> Profiler:
-        found = load(self._settings.backend)
-        found.steps_are_equal = self._settings.feed != PIPELINE  # a source may have batches of different lengths
-        return found
+        profiler = load(self._settings.backend)
+        profiler.steps_are_equal = self._settings.feed != PIPELINE  # a source may have batches of different lengths
+        return profiler
 
     def names(self) -> Names:
         """Return the names of the model's layers, including nested ones, and of its optimiser."""
@@ -210,13 +210,13 @@ def _page_faults() -> int:
 @contextmanager
 def _wrapped(owner: Any, name: str, wrap: Callable[[Call], Call]) -> Iterator[None]:
     """Put a wrapper round a method of a class or of one object, and take it away again."""
-    own = name in vars(owner)
-    plain = vars(owner)[name] if own else getattr(owner, name)
+    is_own = name in vars(owner)
+    plain = vars(owner)[name] if is_own else getattr(owner, name)
     setattr(owner, name, wrap(plain))
     try:
         yield
     finally:
-        if own:
+        if is_own:
             setattr(owner, name, plain)
         else:
             delattr(owner, name)

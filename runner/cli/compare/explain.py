@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
     """Find or measure both sides, and explain their difference. Returns the exit code."""
     check_range("--repeats", args.repeats, 1, MOST_REPEATS)
     check_range("--steps", args.steps, 2, MAX_STEPS)
-    wanted = ExplainRequest(compared_sides(args), args.cell, args.run, args.stored, args.repeats, args.steps)
-    base, new = sides_of(wanted)
+    explain_request = ExplainRequest(compared_sides(args), args.cell, args.run, args.stored, args.repeats, args.steps)
+    base, new = sides_of(explain_request)
     names = explain_text.names(base.records[0], new.records[0])
     if problem := problem_of(base, new):
         print(explain_text.without(names, problem, as_json=args.json))
@@ -55,6 +55,6 @@ def run(args: argparse.Namespace) -> int:
     if base.is_task or new.is_task:
         print(explain_text.of_commands(names, base.records, new.records, ratio, as_json=args.json))
         return base.exit_code or new.exit_code
-    found = explanation(base, new, ratio)
-    print(explain_text.as_json(names, found) if args.json else "\n".join(explain_text.lines(names, found)))
+    explained = explanation(base, new, ratio)
+    print(explain_text.as_json(names, explained) if args.json else "\n".join(explain_text.lines(names, explained)))
     return base.exit_code or new.exit_code

@@ -90,7 +90,7 @@ def _request(args: argparse.Namespace) -> ParityRequest:
         raise UsageError("--distribution: has no effect without --devices; add --devices 2")
     if args.batch_size is not None:
         check_range("--batch-size", args.batch_size, 1)
-    known = catalog.load()
+    workload_catalog = catalog.load()
     several = args.devices if args.devices is not None and args.distribution != MODEL else 1
     if args.batch_size is not None and args.batch_size % several:
         raise UsageError(f"--devices: must divide --batch-size ({args.batch_size}), got {several}")
@@ -102,12 +102,12 @@ def _request(args: argparse.Namespace) -> ParityRequest:
         subjects=[
             ParitySubject(
                 name,
-                (of_keras if name == spec.WORKLOAD else {}) | params_of(known, name, assigned),
+                (of_keras if name == spec.WORKLOAD else {}) | params_of(workload_catalog, name, assigned),
                 args.batch_size or small_batch(name),
                 args.steps,
                 args.seed,
             )
-            for name in dict.fromkeys(args.workloads or known.workloads)
+            for name in dict.fromkeys(args.workloads or workload_catalog.workloads)
         ],
         backends=compared_backends(args.backend, args.seams.executor, least=2 if args.devices is None else 1),
         precisions=precisions_of(args.precision),
@@ -158,9 +158,9 @@ def _notes(record: ParityRecord) -> list[str]:
         for finding in pair.findings:
             none = "constants that differ" if finding.figure == "initial" else "not finite"
             value = none if finding.value is None else f"{finding.value:.1e}, limit {finding.limit:.0e}"
-            at = f" at {finding.at}" if finding.at else ""
+            place_text = f" at {finding.at}" if finding.at else ""
             why = f": {finding.explanation}" if finding.explanation else ""
-            lines.append(f"{name}: {finding.precision} {finding.figure} {value}{at}{why}")
+            lines.append(f"{name}: {finding.precision} {finding.figure} {value}{place_text}{why}")
         if pair.located:
             lines.append(f"{name}: they deviate first at {pair.located}")
     for process, reason in record.failures.items():
@@ -171,19 +171,19 @@ def _notes(record: ParityRecord) -> list[str]:
 
 
 def _document(records: Sequence[ParityRecord], code: int) -> str:
-    found = [{"agrees": record.agrees, "verdict": verdict(record), **to_json(record)} for record in records]
-    return document({"exit_code": code, "workloads": found})
+    comparisons = [{"agrees": record.agrees, "verdict": verdict(record), **to_json(record)} for record in records]
+    return document({"exit_code": code, "workloads": comparisons})
 
 
 def run_devices(request: ParityRequest, devices: int, distribution: str, *, as_json: bool) -> int:
     """Prove the workloads and return the exit code: 1 if one differs otherwise than by a stated meaning."""
     ended = itertools.count(1)
 
-    def say(found: ReplicaProof) -> None:
+    def say(proof: ReplicaProof) -> None:
         if not as_json:
-            backends = [*found.backends, *found.failures, *found.unsupported]
-            verdicts = ", ".join(f"{name} {device_verdict(found, name).partition(':')[0]}" for name in backends)
-            print(f"{next(ended)}/{len(request.subjects)} {found.workload}: {verdicts}", file=sys.stderr, flush=True)
+            backends = [*proof.backends, *proof.failures, *proof.unsupported]
+            verdicts = ", ".join(f"{name} {device_verdict(proof, name).partition(':')[0]}" for name in backends)
+            print(f"{next(ended)}/{len(request.subjects)} {proof.workload}: {verdicts}", file=sys.stderr, flush=True)
 
     proofs = prove_all(request, devices, distribution, say)
     code = 0 if all(map(is_proved, proofs)) else 1
@@ -197,28 +197,32 @@ def run_devices(request: ParityRequest, devices: int, distribution: str, *, as_j
 def devices_table(proofs: Sequence[ReplicaProof], devices: int) -> list[str]:
     """Return the table of differences between several devices and one, and below it what explains them."""
     rows, notes = [DEVICES_HEAD], list[str]()
-    for found in proofs:
-        for number, (backend, own) in enumerate(found.backends.items()):
-            figures = [_device_figure(own, *one) for one in FIGURES]
-            rows.append(["" if number else found.workload, backend, *figures, device_verdict(found, backend)])
-            notes += _device_notes(f"{found.workload}, {backend}", own)
-        for backend in (*found.failures, *found.unsupported):
-            notes.append(f"  {found.workload}, {backend}: {device_verdict(found, backend)}")
+    for proof in proofs:
+        for number, (backend, backend_proof) in enumerate(proof.backends.items()):
+            figures = [_device_figure(backend_proof, *precision_and_figure) for precision_and_figure in FIGURES]
+            rows.append(["" if number else proof.workload, backend, *figures, device_verdict(proof, backend)])
+            notes += _device_notes(f"{proof.workload}, {backend}", backend_proof)
+        for backend in (*proof.failures, *proof.unsupported):
+            notes.append(f"  {proof.workload}, {backend}: {device_verdict(proof, backend)}")
     head = f"{devices} devices against one: relative differences, 0 is equal"
     return [head, "", *columns(rows, right=frozenset(range(2, 6))), *([""] if notes else []), *map(printable, notes)]
 
 
-def _device_notes(name: str, own: BackendProof) -> list[str]:
-    lines = [f"* {name}: {line}" for line in (*own.findings, *(verdict_meaning(own) if own.findings else []))]
-    if own.left_out:
+def _device_notes(name: str, backend_proof: BackendProof) -> list[str]:
+    lines = [
+        f"* {name}: {line}"
+        for line in (*backend_proof.findings, *(verdict_meaning(backend_proof) if backend_proof.findings else []))
+    ]
+    if backend_proof.left_out:
         lines.append(
-            f"  {name}: {len(own.left_out)} of {own.weights} weights are left out, whose update rounding decides"
+            f"  {name}: {len(backend_proof.left_out)} of {backend_proof.weights} weights are left out, whose update "
+            "rounding decides"
         )
     return lines
 
 
-def _device_figure(own: BackendProof, precision: str, figure: str) -> str:
-    observed = own.differences.get(precision)
+def _device_figure(backend_proof: BackendProof, precision: str, figure: str) -> str:
+    observed = backend_proof.differences.get(precision)
     return "-" if observed is None else _text(getattr(observed, figure))
 
 

@@ -59,27 +59,27 @@ def run(args: argparse.Namespace) -> int:
     args.executor = args.executor or ("docker" if stored.image else registry.DEFAULT)
     args.start = args.start or stored.start
     request = replace(run_request(args), results=args.out)
-    done = measured_again(stored, stored.cell(args.repeats), args.env, request, TerminalDisplay(args.json))
-    found = judged(stored, done.latest, args.threshold)
+    finished_run = measured_again(stored, stored.cell(args.repeats), args.env, request, TerminalDisplay(args.json))
+    reproduction = judged(stored, finished_run.latest, args.threshold)
     if args.json:
-        fields = {"cell_id": stored.records[0].cell_id, "stored": stored.run.run_id, "new": done.run.run_id}
-        print(document(fields | to_json(found)))
+        fields = {"cell_id": stored.records[0].cell_id, "stored": stored.run.run_id, "new": finished_run.run.run_id}
+        print(document(fields | to_json(reproduction)))
     else:
-        print("\n".join(lines(found, figure_of(stored.records), stored.records, done.latest)))
-    return exit_codes.VERDICTS["reproduce"][found.verdict]
+        print("\n".join(lines(reproduction, figure_of(stored.records), stored.records, finished_run.latest)))
+    return exit_codes.VERDICTS["reproduce"][reproduction.verdict]
 
 
-def lines(found: Reproduction, figure: Figure, stored: Sequence[Record], new: Sequence[Record]) -> list[str]:
+def lines(reproduction: Reproduction, figure: Figure, stored: Sequence[Record], new: Sequence[Record]) -> list[str]:
     """Return the lines: both figures, the verdict, and what has changed since."""
     first = stored[0]
-    said = [f"{settings_text(first.settings)} on {first.settings.backend}, cell {first.cell_id}"]
+    texts = [f"{settings_text(first.settings)} on {first.settings.backend}, cell {first.cell_id}"]
     for name, side in ((STORED, stored), (NEW, new)):
-        said.append(f"{name + ':':16} {_side(side, figure)}")
-    said += ["", _verdict(found)]
-    said += [f"losses: {_losses(found.loss)}"] if found.loss is not None else []
-    said += [f"changed since: {line}" for line in found.changed]
-    said += [f"caveat: {line}" for line in found.caveats]
-    return [printable(line) for line in said]
+        texts.append(f"{name + ':':16} {_side(side, figure)}")
+    texts += ["", _verdict(reproduction)]
+    texts += [f"losses: {_losses(reproduction.loss)}"] if reproduction.loss is not None else []
+    texts += [f"changed since: {line}" for line in reproduction.changed]
+    texts += [f"caveat: {line}" for line in reproduction.caveats]
+    return [printable(line) for line in texts]
 
 
 def _side(records: Sequence[Record], figure: Figure) -> str:
@@ -90,20 +90,23 @@ def _side(records: Sequence[Record], figure: Figure) -> str:
     return f"{text}; {failed[0]}" if failed else text
 
 
-def _verdict(found: Reproduction) -> str:
-    if found.ratio is None or found.work is not None:
-        return f"{found.verdict}: {found.work or 'a side has no process that ended ok'}"
-    ratio = f"new / stored {bracketed(found.ratio)}"
-    if found.ratio.bounds is None:
-        return f"{found.verdict}: there is no interval, which takes two processes on each side that ended ok: {ratio}"
-    tolerated = percentage(found.tolerance)
+def _verdict(reproduction: Reproduction) -> str:
+    if reproduction.ratio is None or reproduction.work is not None:
+        return f"{reproduction.verdict}: {reproduction.work or 'a side has no process that ended ok'}"
+    ratio = f"new / stored {bracketed(reproduction.ratio)}"
+    if reproduction.ratio.bounds is None:
+        return (
+            f"{reproduction.verdict}: there is no interval, which takes two processes on each side that ended ok: "
+            f"{ratio}"
+        )
+    tolerated = percentage(reproduction.tolerance)
     return {
         ReproductionVerdict.REPRODUCED: f"reproduced within {tolerated}: {ratio}",
         ReproductionVerdict.DIFFERS: f"differs by more than {tolerated}: {ratio}",
         ReproductionVerdict.UNDECIDED: (
             f"undecided, more --repeats narrow the interval: {ratio}; tolerated: {tolerated}"
         ),
-    }[found.verdict]
+    }[reproduction.verdict]
 
 
 def _losses(relative: float) -> str:

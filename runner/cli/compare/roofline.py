@@ -68,12 +68,12 @@ def run(args: argparse.Namespace) -> int:
     if args.check_flops is not None:
         return _check(request, args.check_flops or CHECKED, as_json=args.json)
     compared = compared_run(request.results, args.run)
-    found, peaks = roofline_of(request, compared)
-    page = write_picture(args.out, compared, found, peaks)
+    roofline, peaks = roofline_of(request, compared)
+    page = write_picture(args.out, compared, roofline, peaks)
     if args.json:
-        print(document(_fields(compared, found, peaks)))
+        print(document(_fields(compared, roofline, peaks)))
     else:
-        print("\n".join(lines(found, peaks)))
+        print("\n".join(lines(roofline, peaks)))
         if page:
             print(f"\npicture: {page}")
     return 0
@@ -84,14 +84,14 @@ def _say(line: str, *, quiet: bool) -> None:
         print(f"roofline: {line}", file=sys.stderr)
 
 
-def _fields(compared: Compared, found: Roofline, peaks: Peaks | None) -> dict[str, Any]:
+def _fields(compared: Compared, roofline: Roofline, peaks: Peaks | None) -> dict[str, Any]:
     return {
         "run_id": compared.store.run_id if compared.store else None,
-        "cells": to_json(found.shares),
-        "roofs": to_json(found.roofs),
-        "own_gemms": to_json(found.own),
-        "memory": to_json(found.slopes),
-        "notes": list(found.notes),
+        "cells": to_json(roofline.shares),
+        "roofs": to_json(roofline.roofs),
+        "own_gemms": to_json(roofline.own),
+        "memory": to_json(roofline.slopes),
+        "notes": list(roofline.notes),
         "peaks": to_json(peaks),
     }
 
@@ -100,14 +100,14 @@ def _check(request: RooflineRequest, workloads: Sequence[str], *, as_json: bool)
     """Count FLOPs with every method and print where they differ."""
     checks, refused = roofline.check(request.probe, targets_of(workloads), None, request.say)
     if as_json:
-        found = [{**to_json(one), "agreements": to_json(agreements(one))} for one in checks]
-        print(document({"checks": found, "refused": refused}))
+        checked = [{**to_json(check), "agreements": to_json(agreements(check))} for check in checks]
+        print(document({"checks": checked, "refused": refused}))
     else:
         print("\n".join(check_lines(checks, refused)))
     return 0 if checks and all_agree(checks) else 1
 
 
-def lines(found: Roofline, peaks: Peaks | None) -> list[str]:
+def lines(roofline: Roofline, peaks: Peaks | None) -> list[str]:
     """Return the peaks, the cells and the notes, as lines."""
     text: list[str] = []
     if peaks:
@@ -115,23 +115,33 @@ def lines(found: Roofline, peaks: Peaks | None) -> list[str]:
             f"peaks of {peaks.machine.cpu_model}, {peaks.machine.logical_cpus} CPUs, measured {peaks.measured_at}; "
             f"best and median over the calls of {peaks.rounds} processes each, interleaved in random order",
             "",
-            *_own_lines(found.own),
+            *_own_lines(roofline.own),
             "",
-            *_memory_lines(found.slopes),
+            *_memory_lines(roofline.slopes),
         ]
-    text += ["", *_cell_lines(found.shares)] if found.shares else []
-    return text + [""] * bool(found.notes) + [f"note: {printable(note)}" for note in found.notes]
+    text += ["", *_cell_lines(roofline.shares)] if roofline.shares else []
+    return text + [""] * bool(roofline.notes) + [f"note: {printable(note)}" for note in roofline.notes]
 
 
 def check_lines(checks: Sequence[FlopCheck], refused: Mapping[str, str]) -> list[str]:
     """Return the comparison of FLOP counts, as lines."""
     rows = [["workload", "backend", "batch", "comparison", "expected", "found", "ratio", "within", "verdict"]]
     for check in checks:
-        for one in agreements(check):
-            verdict = "no such count" if one.agrees is None else "agrees" if one.agrees else one.why or "DIFFERS"
-            figures = [count(one.expected), count(one.found), NOTHING if one.ratio is None else f"{one.ratio:.3f}"]
-            names = [check.workload, check.backend, str(check.batch_size), one.what]
-            rows.append([*names, *figures, percentage(one.tolerance), verdict])
+        for agreement in agreements(check):
+            verdict = (
+                "no such count"
+                if agreement.agrees is None
+                else "agrees"
+                if agreement.agrees
+                else agreement.why or "DIFFERS"
+            )
+            figures = [
+                count(agreement.expected),
+                count(agreement.found),
+                NOTHING if agreement.ratio is None else f"{agreement.ratio:.3f}",
+            ]
+            names = [check.workload, check.backend, str(check.batch_size), agreement.what]
+            rows.append([*names, *figures, percentage(agreement.tolerance), verdict])
     moved = [
         f"{c.workload}: XLA counts {count(c.framework_train_bytes)}B accessed by the compiled training step"
         for c in checks
@@ -143,7 +153,7 @@ def check_lines(checks: Sequence[FlopCheck], refused: Mapping[str, str]) -> list
         "",
         *sorted(tools),
         *moved,
-        *(f"not counted: {printable(what)}: {printable(why)}" for what, why in sorted(refused.items())),
+        *(f"not counted: {printable(subject)}: {printable(why)}" for subject, why in sorted(refused.items())),
     ]
 
 
@@ -152,25 +162,41 @@ def rate(value: float | None, unit: str = "FLOP/s") -> str:
     return NOTHING if value is None else count(value) + unit
 
 
-def _own_lines(own: Iterable[Product]) -> list[str]:
+def _own_lines(products: Iterable[Product]) -> list[str]:
     rows = [["matrix product", "CPUs", "backend", "best", "median", "calls", "of the best"]]
-    for one in own:
-        rates = [rate(one.best_flop_per_s), rate(one.median_flop_per_s)]
-        product = f"{one.place.device} {one.place.precision}"
+    for own_product in products:
+        rates = [rate(own_product.best_flop_per_s), rate(own_product.median_flop_per_s)]
+        product = f"{own_product.place.device} {own_product.place.precision}"
         rows.append(
-            [product, str(one.place.threads), one.backend, *rates, str(one.calls), percentage(one.share_of_best)]
+            [
+                product,
+                str(own_product.place.threads),
+                own_product.backend,
+                *rates,
+                str(own_product.calls),
+                percentage(own_product.share_of_best),
+            ]
         )
     return columns(rows, right=frozenset({1, 3, 4, 5, 6}))
 
 
 def _memory_lines(slopes: Iterable[Slope]) -> list[str]:
     rows = [["memory", "CPUs", "timed with", "triad, best", "median", "calls", "copy, best", "arrays"]]
-    for one in slopes:
+    for slope in slopes:
         best, median, copy = (
-            rate(value, "B/s") for value in (one.best_byte_per_s, one.median_byte_per_s, one.copy_byte_per_s)
+            rate(value, "B/s") for value in (slope.best_byte_per_s, slope.median_byte_per_s, slope.copy_byte_per_s)
         )
         rows.append(
-            [one.device, str(one.threads), one.by, best, median, str(one.calls), copy, bytes_text(one.array_bytes)]
+            [
+                slope.device,
+                str(slope.threads),
+                slope.by,
+                best,
+                median,
+                str(slope.calls),
+                copy,
+                bytes_text(slope.array_bytes),
+            ]
         )
     return columns(rows, right=frozenset({1, 3, 4, 5, 6, 7}))
 
@@ -178,21 +204,21 @@ def _memory_lines(slopes: Iterable[Slope]) -> list[str]:
 def _cell_lines(shares: Iterable[PeakShare]) -> list[str]:
     head = ["cell", "backend", "FLOPs/step", "reached", "peak", "share", "95 % interval", "of own product"]
     rows = [[*head, "FLOP/byte <=", "MFU", ""]]
-    for one in shares:
-        bounds = percentage_interval(one.low, one.high)
+    for share in shares:
+        bounds = percentage_interval(share.low, share.high)
         rows.append(
             [
-                printable(one.title),
-                one.backend,
-                count(one.flops_per_step),
-                rate(one.achieved_flop_per_s),
-                rate(one.peak_flop_per_s) + (f" ({one.peak_of})" if one.peak_of else ""),
-                percentage(one.share_of_peak),
+                printable(share.title),
+                share.backend,
+                count(share.flops_per_step),
+                rate(share.achieved_flop_per_s),
+                rate(share.peak_flop_per_s) + (f" ({share.peak_of})" if share.peak_of else ""),
+                percentage(share.share_of_peak),
                 bounds,
-                percentage(one.share_of_own_gemm),
-                number(one.intensity_flop_per_byte),
-                percentage(one.mfu),
-                one.note or "",
+                percentage(share.share_of_own_gemm),
+                number(share.intensity_flop_per_byte),
+                percentage(share.mfu),
+                share.note or "",
             ]
         )
     return columns(rows, right=frozenset(range(2, 10)))

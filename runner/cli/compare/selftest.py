@@ -76,18 +76,18 @@ def _text(fields: dict[str, Any]) -> str:
     planted = fields["planted"]
     rate_name = "slower found in" if planted else "false alarms"
     rows = [["backend", "comparisons", rate_name, "95 % interval of the rate", "median half-width", "mean ratio"]]
-    for one in fields["findings"]:
-        rate = one["slower"] if planted else one["outside"]
+    for finding in fields["findings"]:
+        rate = finding["slower"] if planted else finding["outside"]
         low, high = rate["interval"]
-        width = "-" if one["half_width"] is None else percentage(one["half_width"])
+        width = "-" if finding["half_width"] is None else percentage(finding["half_width"])
         figures = [
             str(rate["of"]),
             percentage(rate["share"]),
             percentage_interval(low, high),
             width,
-            f"{one['ratio']:.4f}",
+            f"{finding['ratio']:.4f}",
         ]
-        rows.append([one["name"], *figures])
+        rows.append([finding["name"], *figures])
     gate = fields["gate_regressed"]
     lines = [
         f"{plural(fields['sessions'], 'session')} of the matrix against itself, injected fault: {planted or 'none'}",
@@ -105,9 +105,9 @@ def _text(fields: dict[str, Any]) -> str:
             f"the runner's CPU: median {percentage(cpu['median'])} of a core, at most {percentage(cpu['maximum'])}"
         )
     lines += [
-        f"cost of timing on {one['backend']}: {percent_change(one['ratio'], one['low'], one['high'])} "
-        f"of a bare epoch's time, {one['pairs']} pairs"
-        for one in fields["cost"]
+        f"cost of timing on {cost['backend']}: {percent_change(cost['ratio'], cost['low'], cost['high'])} "
+        f"of a bare epoch's time, {cost['pairs']} pairs"
+        for cost in fields["cost"]
     ]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -115,30 +115,40 @@ def _text(fields: dict[str, Any]) -> str:
 def _kinds_text(kinds: dict[str, Any]) -> str:
     """Return the regression kinds found on a backend; all blocks of a cell and session are one comparison."""
     of = next(iter(kinds.values()))["of"]
-    found = [f"{kind} in {rate['count']}" for kind, rate in kinds.items() if rate["count"]]
-    return f"{', '.join(found) or 'nothing'}, of {of} comparison{'' if of == 1 else 's'}"
+    texts = [f"{kind} in {rate['count']}" for kind, rate in kinds.items() if rate["count"]]
+    return f"{', '.join(texts) or 'nothing'}, of {of} comparison{'' if of == 1 else 's'}"
 
 
 def _parallel_devices(request: RunRequest, *, stored: bool, as_json: bool) -> int:
     """Measure, store and print the influence of the other devices. Returns the exit code."""
-    found, missing = (
+    influences, missing = (
         (influence.load([request.results]), []) if stored else measured_influences(request, TerminalDisplay(as_json))
     )
-    if stored and not found:
+    if stored and not influences:
         raise UsageError(f"--stored: {request.results} contains no self test of parallel devices")
-    fields = {"influences": to_json(list(found)), "missing": missing}
-    print(document(fields) if as_json else "\n".join([*_influence_lines(found), *missing]))
+    fields = {"influences": to_json(list(influences)), "missing": missing}
+    print(document(fields) if as_json else "\n".join([*_influence_lines(influences), *missing]))
     return 1 if missing else 0
 
 
-def _influence_lines(found: Sequence[Influence]) -> list[str]:
-    if not found:
+def _influence_lines(influences: Sequence[Influence]) -> list[str]:
+    if not influences:
         return ["no cell was measured with the other devices at rest and at work"]
     rows = [["cell", "workload", "backend", "devices", "step time while the others work", "blocks"]]
-    for one in found:
-        rows.append([one.cell_id, one.workload, one.backend, str(one.devices), percent_text(one), str(one.blocks)])
+    for cell_influence in influences:
+        rows.append(
+            [
+                cell_influence.cell_id,
+                cell_influence.workload,
+                cell_influence.backend,
+                str(cell_influence.devices),
+                percent_text(cell_influence),
+                str(cell_influence.blocks),
+            ]
+        )
     return [
-        f"influence of other devices on {plural(len(found), 'cell')}, against the same cells with the others at rest",
+        f"influence of other devices on {plural(len(influences), 'cell')}, against the same cells with the others at "
+        "rest",
         "",
         *columns(rows),
         "",

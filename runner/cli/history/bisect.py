@@ -33,10 +33,10 @@ from keras_matrix.runner.service.bisect_axes import Cache
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     parser.add_argument("cell", metavar="CELL", help=f"{cells.HELP}; of the matrix, or else of a stored run")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--package", metavar="NAME", help="search the versions of this package")
-    what.add_argument("--dates", action="store_true", help="search the days of the complete lock; needs uv")
-    what.add_argument("--checkout", type=Path, metavar="FOLDER", help="search the commits of this git checkout")
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--package", metavar="NAME", help="search the versions of this package")
+    group.add_argument("--dates", action="store_true", help="search the days of the complete lock; needs uv")
+    group.add_argument("--checkout", type=Path, metavar="FOLDER", help="search the commits of this git checkout")
     parser.add_argument("--good", required=True, metavar="A", help="a fast version, day or commit")
     parser.add_argument("--bad", required=True, metavar="B", help="a later, slower one")
     parser.add_argument("--pre", action="store_true", help="with --package: pre-releases and nightly wheels, too")

@@ -141,9 +141,9 @@ def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
 
 
 def _calibrate(roots: Sequence[Path], cell: str | None, replays: Replays, run_length: int, *, as_json: bool) -> int:
-    there = any(Results(root).runs() for root in roots)
-    found = residuals(histories.assessed_histories(read(roots, cell)[0], roots)) if there else []
-    figures = measure(found, replays, run_length)
+    has_runs = any(Results(root).runs() for root in roots)
+    scaled_residuals = residuals(histories.assessed_histories(read(roots, cell)[0], roots)) if has_runs else []
+    figures = measure(scaled_residuals, replays, run_length)
     print(rule_json(figures) if as_json else "\n".join(rule_lines(figures)))
     return 0
 
@@ -161,8 +161,8 @@ def requested_note(args: argparse.Namespace) -> Note | None:
     """Return the note that is asked for, if any. Raises `UsageError` for flags that do not go together."""
     use = args.words[0] if args.words[:1] and args.words[0] in USES else None
     texts = {"--note": args.note, "--reason": args.reason}
-    given = {"--run": args.run, **texts, "--withdraw": args.withdraw or None}
-    for flag in (flag for flag, value in given.items() if value is not None):
+    flags = {"--run": args.run, **texts, "--withdraw": args.withdraw or None}
+    for flag in (flag for flag, value in flags.items() if value is not None):
         users = [name for name, (_, text, _) in USES.items() if flag not in texts or flag == text]
         if use not in users:
             shown = " or ".join(f"runner history {name} CELL --run RUN {USES[name][1]} TEXT" for name in users)
@@ -200,8 +200,8 @@ def requested_notification(args: argparse.Namespace, *, alone: bool) -> NotifyRe
 
     Raises `UsageError`.
     """
-    given = {"--dry-run": args.dry_run, "--owner": args.owner, "--site": args.site, "--token-file": args.token_file}
-    for flag, value in given.items():
+    flags = {"--dry-run": args.dry_run, "--owner": args.owner, "--site": args.site, "--token-file": args.token_file}
+    for flag, value in flags.items():
         if value and args.notify is None:
             raise UsageError(f"{flag}: belongs to: runner history --notify PLACE")
     if args.notify is None:
@@ -225,13 +225,13 @@ def rule_lines(figures: Figures) -> list[str]:
     """Return the tables for the terminal."""
     replays = figures.replays
     head = ["false alarms: steady history", *(f"{length} (threshold {h})" for length, h in THRESHOLDS.items())]
-    alarms = [head, *([name, *map(_run_length, found)] for name, found in figures.false_alarms.items())]
+    alarms = [head, *([name, *map(_run_length, run_lengths)] for name, run_lengths in figures.false_alarms.items())]
     head = [
         "delay: shift after " + f"{replays.baseline} sessions",
         *(percentage(shift) for shift in change_rule.SHIFTS),
     ]
     # The document names them without a space.
-    delays = [head, *([name.replace("%", " %"), *map(_delay, found)] for name, found in figures.delays.items())]
+    delays = [head, *([name.replace("%", " %"), *map(_delay, delays)] for name, delays in figures.delays.items())]
     stored = figures.stored_sessions
     missing = f"stored history: {stored} sessions in levels long enough, {LEAST_STORED} needed"
     return [
@@ -255,18 +255,20 @@ def rule_json(figures: Figures) -> str:
         "delays_at_run_length": figures.run_length,
         "shifts": list(change_rule.SHIFTS),
         "stored_sessions": figures.stored_sessions,
-        "false_alarms": {name: [to_json(one) for one in found] for name, found in figures.false_alarms.items()},
-        "delays": {name: [to_json(one) for one in found] for name, found in figures.delays.items()},
+        "false_alarms": {
+            name: [to_json(figure) for figure in run_lengths] for name, run_lengths in figures.false_alarms.items()
+        },
+        "delays": {name: [to_json(figure) for figure in delays] for name, delays in figures.delays.items()},
     }
     return document(fields)
 
 
-def _run_length(one: RunLength) -> str:
-    if one.mean is None or one.high is None:
-        return f"above {number(one.low)}"
-    return f"{number(one.mean)} {interval(one.low, one.high, one.mean)}"
+def _run_length(run_length: RunLength) -> str:
+    if run_length.mean is None or run_length.high is None:
+        return f"above {number(run_length.low)}"
+    return f"{number(run_length.mean)} {interval(run_length.low, run_length.high, run_length.mean)}"
 
 
-def _delay(one: Delay) -> str:
-    median, p90 = ("later" if sessions is None else str(sessions) for sessions in (one.median, one.p90))
-    return f"{median}, {p90}; {percentage(one.share_found)}"
+def _delay(delay: Delay) -> str:
+    median, p90 = ("later" if sessions is None else str(sessions) for sessions in (delay.median, delay.p90))
+    return f"{median}, {p90}; {percentage(delay.share_found)}"

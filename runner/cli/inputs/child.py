@@ -48,11 +48,11 @@ def data_folder(flag: str, path: Path) -> str:
 
 def size_in_bytes(flag: str, text: str) -> int:
     """Read a size: bytes, or a number with a unit such as MiB or MB. Raises `UsageError`."""
-    found = SIZE.fullmatch(text.strip())
-    unit = UNITS.get(found[2].upper()) if found else None
-    if found is None or unit is None or float(found[1]) * unit < 1:
+    match = SIZE.fullmatch(text.strip())
+    unit = UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None or float(match[1]) * unit < 1:
         raise UsageError(f"{flag}: must be a size such as 52428800, 50MiB, 50MB or 1.5GiB, got {text!r}")
-    return int(float(found[1]) * unit)
+    return int(float(match[1]) * unit)
 
 
 def become(module: str, request: dict[str, Any]) -> NoReturn:

@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tuning(args: argparse.Namespace) -> FineTuning:
-    how = (args.backend, args.device, args.repeats, args.epochs, args.batch_size, args.timeout)
-    return FineTuning(_given(args), *how)
+    options = (args.backend, args.device, args.repeats, args.epochs, args.batch_size, args.timeout)
+    return FineTuning(_given(args), *options)
 
 
 def _add(group: argparse._ArgumentGroup, name: str, kind: Callable[[str], Any], meaning: str) -> None:
@@ -98,8 +98,8 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
     params.setdefault(DATASET_PATH, IMAGES)
     if CHECKPOINT_PATH in params:
         params[CHECKPOINT_PATH] = str(Path(params[CHECKPOINT_PATH]).expanduser().resolve())
-    own = {"batch_size": args.batch_size, "epochs": args.epochs, "repeats": args.repeats, "timeout": args.timeout}
-    settings = {name: value for name, value in own.items() if value is not None}
+    options = {"batch_size": args.batch_size, "epochs": args.epochs, "repeats": args.repeats, "timeout": args.timeout}
+    settings = {name: value for name, value in options.items() if value is not None}
     for name, value in {**params, **settings}.items():
         if problem := {**DEFAULTS, **rules, "timeout": LIMITS["timeout_s"]}[name].problem(value):
             raise UsageError(f"--{name.replace('_', '-')}: {problem}")

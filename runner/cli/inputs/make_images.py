@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pixels(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d{1,4})x(\d{1,4})", text, re.ASCII)
-    width, height = (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.fullmatch(r"(\d{1,4})x(\d{1,4})", text, re.ASCII)
+    width, height = (int(match[1]), int(match[2])) if match else (0, 0)
     if not (16 <= width <= MOST_PIXELS and 16 <= height <= MOST_PIXELS):
         raise UsageError(f"--size: must be WIDTHxHEIGHT with 16 to {MOST_PIXELS} pixels each, got {text!r}")
     return width, height

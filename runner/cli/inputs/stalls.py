@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
     tools = request.seams.input_tools or ChildProcesses()
     work = StallWork(request, TerminalDisplay(args.json), tools, data_folders(request))
     most = (APPLIED if args.top is None else args.top) if args.verify else None
-    found, reports, code = analysed(work, Analysis(args.cell, args.run, args.cold is not False, most))
-    return max(code, _show(found, reports, as_json=args.json))
+    analysed_run, reports, code = analysed(work, Analysis(args.cell, args.run, args.cold is not False, most))
+    return max(code, _show(analysed_run, reports, as_json=args.json))
 
 
 def _check_flags(top: int | None, run: str | None, *, verify: bool, cold: bool | None) -> None:
@@ -86,12 +86,12 @@ def _check_flags(top: int | None, run: str | None, *, verify: bool, cold: bool |
 
 def _show(run: Run, reports: Sequence[StallReport], *, as_json: bool) -> int:
     """Print the analyses; return 1 if one has no result."""
-    failed = not reports or any(one.reason is not None for one in reports)
+    failed = not reports or any(report.reason is not None for report in reports)
     if as_json:
         print(document({"run": run.run_id, "reports": to_json(list(reports))}))
         return int(failed)
-    for one in reports:
-        print("\n".join(["", *map(printable, report_lines(one))]))
+    for report in reports:
+        print("\n".join(["", *map(printable, report_lines(report))]))
     if not reports:
         print("no analysis: no arm with an input pipeline was measured")
     print(f"\nreport: {run.folder / 'report.html'}   analysis: {run.folder / 'stalls.json'}")
@@ -177,20 +177,31 @@ def _advice_lines(report: StallReport) -> list[str]:
     if not report.advice:
         return [f"{report.without_advice}. {top[:1].upper()}{top[1:]}".rstrip()]
     rows = [["advice", "predicted speed-up", "step"], *map(_advice_row, report.advice)]
-    notes = [f"  {one.change}: {one.note}" for one in report.advice if one.note]
+    notes = [f"  {advice.change}: {advice.note}" for advice in report.advice if advice.note]
     return [*columns(rows, frozenset((1, 2))), *notes, top]
 
 
-def _advice_row(one: Advice) -> list[str]:
-    return [f"{one.change}: {one.text}", bracketed(one.speed_up), seconds(one.step_time_s)]
+def _advice_row(advice: Advice) -> list[str]:
+    return [f"{advice.change}: {advice.text}", bracketed(advice.speed_up), seconds(advice.step_time_s)]
 
 
-def _verified_lines(found: Sequence[VerifiedAdvice]) -> list[str]:
-    if not found:
+def _verified_lines(verified: Sequence[VerifiedAdvice]) -> list[str]:
+    if not verified:
         return []
     rows = [["applied and measured", "predicted", "measured", "verdict"]]
-    for one in found:
-        measured = NOTHING if one.measured is None else bracketed(one.measured)
-        rows.append([f"{one.change}: {one.text}", bracketed(one.predicted), measured, str(one.verdict)])
-    reasons = [f"  {one.change}: {one.reason}" for one in found if one.reason]
+    for verified_advice in verified:
+        measured = NOTHING if verified_advice.measured is None else bracketed(verified_advice.measured)
+        rows.append(
+            [
+                f"{verified_advice.change}: {verified_advice.text}",
+                bracketed(verified_advice.predicted),
+                measured,
+                str(verified_advice.verdict),
+            ]
+        )
+    reasons = [
+        f"  {verified_advice.change}: {verified_advice.reason}"
+        for verified_advice in verified
+        if verified_advice.reason
+    ]
     return ["", *columns(rows, frozenset((1, 2))), *reasons]

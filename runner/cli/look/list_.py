@@ -23,36 +23,37 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(json.loads(catalog.CATALOG_PATH.read_text(encoding="utf-8")), indent=1))
         return 0
-    known = catalog.load()
-    print("\n".join(_one(known, args.workload) if args.workload else _all(known)))
+    workload_catalog = catalog.load()
+    print("\n".join(_one(workload_catalog, args.workload) if args.workload else _all(workload_catalog)))
     return 0
 
 
-def _all(known: Catalog) -> list[str]:
+def _all(workload_catalog: Catalog) -> list[str]:
     rows = [["workload", "batch", "input", "output", "parameters", "FLOPs/sample", "what it is"]]
-    for w in known.workloads.values():
+    for w in workload_catalog.workloads.values():
         numbers = [count(w.parameters), count(w.forward_flops_per_sample)]
         rows.append([w.name, str(w.batch_size), _shape(w.input_shape), _shape(w.output_shape), *numbers, w.summary])
     return columns(rows, right=frozenset({1, 4, 5}))
 
 
-def _one(known: Catalog, name: str) -> list[str]:
-    found = known.workloads.get(name)
-    if found is None:
+def _one(workload_catalog: Catalog, name: str) -> list[str]:
+    workload = workload_catalog.workloads.get(name)
+    if workload is None:
         raise UsageError(
-            f"workload: must be one of {', '.join(known.workloads)}, got {name!r}{near(name, known.workloads)}"
+            f"workload: must be one of {', '.join(workload_catalog.workloads)}, got "
+            f"{name!r}{near(name, workload_catalog.workloads)}"
         )
     lines = [
-        f"{found.name}: {found.summary}",
-        f"  batch size {found.batch_size}, samples {found.samples}, data {', '.join(found.data)}",
-        f"  input {_shape(found.input_shape)}, output {_shape(found.output_shape)}",
-        f"  {count(found.parameters)} parameters, {count(found.forward_flops_per_sample)} forward FLOPs a sample",
-        f"  {found.optimizer}, {found.loss}",
+        f"{workload.name}: {workload.summary}",
+        f"  batch size {workload.batch_size}, samples {workload.samples}, data {', '.join(workload.data)}",
+        f"  input {_shape(workload.input_shape)}, output {_shape(workload.output_shape)}",
+        f"  {count(workload.parameters)} parameters, {count(workload.forward_flops_per_sample)} forward FLOPs a sample",
+        f"  {workload.optimizer}, {workload.loss}",
     ]
     lines += [
-        f"  {key}: {rule.words()}, default {rule.default}  ({rule.meaning})" for key, rule in found.params.items()
+        f"  {key}: {rule.words()}, default {rule.default}  ({rule.meaning})" for key, rule in workload.params.items()
     ]
-    lines += [f"  corrected: {text}" for text in found.corrections]
+    lines += [f"  corrected: {text}" for text in workload.corrections]
     return lines
 
 

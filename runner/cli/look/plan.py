@@ -95,8 +95,8 @@ def _head(cells: Sequence[Cell], measured: Sequence[Cell], estimated: Estimates)
     if any(cell.auto for cell in cells):
         head += " at least: repeats are added to auto cells"
     if count := sum(cell.uses_largest_batch for cell in cells):
-        found = "1 cell has" if count == 1 else f"{count} cells have"
-        head += f"\n{found} batch_size largest: found when the run begins, which takes more time"
+        cells_text = "1 cell has" if count == 1 else f"{count} cells have"
+        head += f"\n{cells_text} batch_size largest: found when the run begins, which takes more time"
     if not (capped := sum(cell.cell_id in estimated.over_limit_s for cell in measured)):
         return head
     unlimited = duration(sum(cell.repeats * estimated.without_limit_s(cell.cell_id) for cell in measured))

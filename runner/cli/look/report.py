@@ -72,15 +72,15 @@ def run(args: argparse.Namespace) -> int:
         return _publish(args.results, args.publish, args.last)
     store = chosen_run(args.results, args.run)
     page = args.output or store.folder / "report.html"
-    found = write_report(store, page)
+    run_findings = write_report(store, page)
     stray = unread_runs(args.results, args.run)
-    code = 1 if found.run_context.unread or stray else 0
+    code = 1 if run_findings.run_context.unread or stray else 0
     if args.format == JSON:
-        print(as_json(store, found, code, stray))
+        print(as_json(store, run_findings, code, stray))
     elif args.format != TABLE:
-        print_exported(found, args.format, stray)
+        print_exported(run_findings, args.format, stray)
     else:
-        print_table(found, stray=stray)
+        print_table(run_findings, stray=stray)
         print(f"\nreport: {page}")
     return code
 
@@ -130,8 +130,14 @@ def show_merged(request: MergeRequest, form: str) -> int:
 def heading(summary: MergeSummary) -> str:
     """Return the heading of a merged table."""
     rows = [
-        ["+".join(one.backends), one.run_id, moment(one.started_at), one.versions, "; ".join(one.images)]
-        for one in summary.runs
+        [
+            "+".join(merged_run.backends),
+            merged_run.run_id,
+            moment(merged_run.started_at),
+            merged_run.versions,
+            "; ".join(merged_run.images),
+        ]
+        for merged_run in summary.runs
     ]
     sessions = ", measured in separate sessions, not alternating" if summary.separate else ""
     lines = [f"merge of {plural(len(rows), 'run')} on one machine{sessions}"]
@@ -148,5 +154,5 @@ def how_to_alternate(summary: MergeSummary) -> str:
 
 def _fields(merge: Merge, summary: MergeSummary) -> dict[str, Any]:
     """Return the part of the JSON document on the runs of a merged table."""
-    found: dict[str, Any] = {**to_json(summary), "left_out": to_json(merge.left_out), "missing": list(merge.missing)}
-    return found
+    fields: dict[str, Any] = {**to_json(summary), "left_out": to_json(merge.left_out), "missing": list(merge.missing)}
+    return fields

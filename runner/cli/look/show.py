@@ -30,20 +30,20 @@ def run(args: argparse.Namespace) -> int:
     runs = [newest] if args.run else list(reversed(Results(args.results).runs()))
     store, passed = run_with_cell(runs, args.cell)
     records, problems = store.load()
-    there = {record.cell_id: record.settings for record in records}
+    settings_by_cell = {record.cell_id: record.settings for record in records}
     stray = [*passed, *unread_runs(args.results, args.run)]
     if args.json:
-        wanted = cells.matching(args.cell, there)
-        print(json.dumps([to_json(r) for r in records if r.cell_id in wanted], indent=1, allow_nan=False))
+        matching_cells = cells.matching(args.cell, settings_by_cell)
+        print(json.dumps([to_json(r) for r in records if r.cell_id in matching_cells], indent=1, allow_nan=False))
         unread = [*(unread_file(store.folder.parent, problem) for problem in problems), *stray]
         print("".join(f"{printable(line)}\n" for line in unread_lines(unread)), end="", file=sys.stderr)
         return 1 if unread else 0
-    name = cells.one_of(args.cell, there, f"run {store.run_id}")
-    found = findings_of(store)
-    shown = next((work, view) for work in found.table.works for view in work.cells if view.cell.cell_id == name)
+    name = cells.one_of(args.cell, settings_by_cell, f"run {store.run_id}")
+    run_findings = findings_of(store)
+    shown = next((work, view) for work in run_findings.table.works for view in work.cells if view.cell.cell_id == name)
     if store.run_id != newest.run_id:
         missing = "no such cell that can be read" if passed else "no such cell"
         print(f"the newest run, {newest.run_id}, has {missing}; this is of the newest that has it, {store.run_id}")
-    unread = [*found.run_context.unread, *stray]
+    unread = [*run_findings.run_context.unread, *stray]
     print("\n".join([*cell_lines(*shown), *unread_lines(unread)]))
     return 1 if unread else 0

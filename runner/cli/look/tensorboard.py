@@ -47,15 +47,15 @@ def run(args: argparse.Namespace) -> int:
     if importlib.util.find_spec("tensorboard_plugin_profile") is None:
         print("runner: profiles need the plugin too: pip install tensorboard-plugin-profile", file=sys.stderr)
     sys.stdout.flush()
-    where = ["--logdir", str(folder), "--host", host, "--port", str(port)]
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "tensorboard.main", *where])
+    options = ["--logdir", str(folder), "--host", host, "--port", str(port)]
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "tensorboard.main", *options])
     raise AssertionError("this process was replaced")
 
 
 def _newest(results: Path) -> Path:
     """Return the log folder of the newest run with one. Raises `UsageError`."""
-    for one in reversed(Results(results).runs()):
-        found = (one.load_object(LOG_DIR_NAME) or {}).get("log_dir")
-        if isinstance(found, str):
-            return Path(found)
+    for stored_run in reversed(Results(results).runs()):
+        log_dir = (stored_run.load_object(LOG_DIR_NAME) or {}).get("log_dir")
+        if isinstance(log_dir, str):
+            return Path(log_dir)
     raise UsageError(f"--log-dir: no run of {results} has a log folder; measure with: runner --log-dir FOLDER")

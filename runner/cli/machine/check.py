@@ -50,10 +50,10 @@ def _progress(quiet: bool) -> Callable[[int], None]:
     return lambda count: print(f"\r{count} pairs measured\r", end="", file=sys.stderr, flush=True)
 
 
-def _lines(found: Sequence[MachineFinding]) -> list[str]:
+def _lines(findings: Sequence[MachineFinding]) -> list[str]:
     names, verdicts = max(len(check.value) for check in Check), max(len(verdict.value) for verdict in Rating)
     lines = []
-    for finding in found:
+    for finding in findings:
         head = f"{finding.verdict.value:<{verdicts}}  {finding.check.value:<{names}}  "
         lines += _wrapped(finding.observed, head, len(head))
         if finding.advice:

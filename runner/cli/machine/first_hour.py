@@ -42,21 +42,21 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--merge: takes complete reports; leave out --only and --backend")
         return _write(merged({file.stem: read_report(file) for file in args.merge}), path)
     probe = args.seams.probe or ProcessProbe()
-    wanted = RequestedChecks(backends_to_check(args.backend, probe), args.device or "gpu", args.only, args.results)
-    report, interrupted = checked(wanted, probe, partial(print, end="", flush=True))
+    requested = RequestedChecks(backends_to_check(args.backend, probe), args.device or "gpu", args.only, args.results)
+    report, interrupted = checked(requested, probe, partial(print, end="", flush=True))
     code = _write(report, path)
     return Interrupted.exit_code if interrupted else code
 
 
-def _report_path(given: Path | None, results: Path) -> Path:
+def _report_path(path: Path | None, results: Path) -> Path:
     """Return the path of the report. Raises `UsageError` if it cannot be written."""
-    if given is None:
+    if path is None:
         results.mkdir(parents=True, exist_ok=True)
         return results / REPORT
-    if given.suffix != ".md":
-        raise UsageError(f"--report: must be a file such as report.md, got {given}; the .json is named after it")
-    check_output("--report", given)
-    return given
+    if path.suffix != ".md":
+        raise UsageError(f"--report: must be a file such as report.md, got {path}; the .json is named after it")
+    check_output("--report", path)
+    return path
 
 
 def _write(report: Report, path: Path) -> int:

@@ -90,36 +90,36 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(request: RunRequest, flags: FcFlags, display: TerminalDisplay) -> int:
-    done = measured_modes(request, flags, display)
-    figures = figures_of(done.found)
+    finished_run = measured_modes(request, flags, display)
+    figures = figures_of(finished_run.found)
     if display.quiet:
-        print(document({"cells": _cell_rows(done.latest, figures)}))
+        print(document({"cells": _cell_rows(finished_run.latest, figures)}))
     else:
-        print("\n".join(measured_lines(done.latest, figures)))
-        print(f"records: {done.run.folder / 'records'}")
-    missing = flags.full_trace and not all_traces_left(done.run, done.latest, display)
-    return done.exit_code or int(missing)
+        print("\n".join(measured_lines(finished_run.latest, figures)))
+        print(f"records: {finished_run.run.folder / 'records'}")
+    missing = flags.full_trace and not all_traces_left(finished_run.run, finished_run.latest, display)
+    return finished_run.exit_code or int(missing)
 
 
 def _by_cell(records: Sequence[Record]) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
+    by_cell: dict[str, list[Record]] = {}
     for record in records:
-        found.setdefault(record.cell_id, []).append(record)
-    return found
+        by_cell.setdefault(record.cell_id, []).append(record)
+    return by_cell
 
 
 def measured_lines(records: Sequence[Record], figures: Mapping[str, FcFigure]) -> list[str]:
     """Return the original's summary of each cell, with further figures and problems."""
     lines: list[str] = []
-    for cell, own in _by_cell(records).items():
-        lines += [*_summary_lines(own), *(figure_lines(figures[cell]) if cell in figures else [])]
-        lines += [*_problem_lines(own), ""]
+    for cell, cell_records in _by_cell(records).items():
+        lines += [*_summary_lines(cell_records), *(figure_lines(figures[cell]) if cell in figures else [])]
+        lines += [*_problem_lines(cell_records), ""]
     return list(map(printable, lines))
 
 
 def _summary_lines(records: Sequence[Record]) -> list[str]:
-    first, found = records[0], fc_summary(records)
-    if found is None:
+    first, summary = records[0], fc_summary(records)
+    if summary is None:
         return []
     task = problem_of(first.settings)
     steps = sum(len(r.times.epoch_times_s) * r.resolved.steps_per_epoch for r in records if r.resolved)
@@ -127,17 +127,17 @@ def _summary_lines(records: Sequence[Record]) -> list[str]:
     name = f"{task.mode}+{task.workers}+{aggregated}+{task.weight_size}+{task.batch_size}"
     return [
         f"{first.started_at}: Training {name} across {steps} steps, "
-        f"{found.mean_s:.6f} +/- {found.sd_s:.6f} sec / batch",
-        f"  {first.settings.backend}, {found.samples_per_s:,.1f} samples/sec; {_sent(found)}; {_layout(first)}",
+        f"{summary.mean_s:.6f} +/- {summary.sd_s:.6f} sec / batch",
+        f"  {first.settings.backend}, {summary.samples_per_s:,.1f} samples/sec; {_sent(summary)}; {_layout(first)}",
     ]
 
 
-def _sent(found: Summary) -> str:
+def _sent(summary: Summary) -> str:
     """Return the payload of a step by formula and the bytes sent for it; workers in one process send nothing."""
-    if not found.bytes_per_step:
+    if not summary.bytes_per_step:
         return "nothing communicated"
-    payload = f"{bytes_text(found.bytes_per_step)} payload a step"
-    wire = found.wire_bytes_per_step
+    payload = f"{bytes_text(summary.bytes_per_step)} payload a step"
+    wire = summary.wire_bytes_per_step
     return payload if wire is None else f"{payload}, {bytes_text(wire)} on the wire"
 
 
@@ -161,13 +161,13 @@ def _cell_rows(records: Sequence[Record], figures: Mapping[str, FcFigure]) -> li
     return [
         {
             "cell_id": cell,
-            "settings": to_json(own[0].settings),
-            "statuses": [str(record.status) for record in own],
-            "summary": to_json(fc_summary(own)),
+            "settings": to_json(cell_records[0].settings),
+            "statuses": [str(record.status) for record in cell_records],
+            "summary": to_json(fc_summary(cell_records)),
             "figure": to_json(figures.get(cell)),
-            "parallel": to_json(own[0].parallel),
+            "parallel": to_json(cell_records[0].parallel),
         }
-        for cell, own in _by_cell(records).items()
+        for cell, cell_records in _by_cell(records).items()
     ]
 
 
@@ -190,10 +190,10 @@ def _rate(figure: FcFigure) -> str:
     rate = f"{count(figure.flop_per_s)}FLOP/s"
     if figure.share_of_best is None:
         return f"{rate}; share of the best product not measured: runner roofline --measure"
-    own = (
+    own_share = (
         "" if figure.share_of_own is None else f", {percentage(figure.share_of_own)} of {figure.settings.backend}'s own"
     )
-    return f"{rate}: {percentage(figure.share_of_best)} of the machine's best product{own}"
+    return f"{rate}: {percentage(figure.share_of_best)} of the machine's best product{own_share}"
 
 
 def _communication(figure: FcFigure) -> str:
@@ -209,8 +209,8 @@ def _efficiency(figure: FcFigure) -> str:
         return "one worker"
     if figure.efficiency is None:
         return "efficiency not measured: this run has no such cell with one worker (--num-workers 1 2)"
-    found = figure.efficiency
-    return f"efficiency {percentage(found.centre, found.low, found.high)} against one worker"
+    efficiency = figure.efficiency
+    return f"efficiency {percentage(efficiency.centre, efficiency.low, efficiency.high)} against one worker"
 
 
 def _memory(figure: FcFigure) -> str:
@@ -222,25 +222,25 @@ def _memory(figure: FcFigure) -> str:
     return f"peak memory {memory}" + (" of the largest worker" if figure.task.workers > 1 else "")
 
 
-def refuse_unused(given: Mapping[str, object]) -> None:
+def refuse_unused(flags: Mapping[str, object]) -> None:
     """Raise `UsageError` for given flags that have no effect on a proof."""
-    wrong = [flag.replace("_", "-") for flag, value in UNUSED.items() if given[flag] not in (None, value)]
+    wrong = [flag.replace("_", "-") for flag, value in UNUSED.items() if flags[flag] not in (None, value)]
     if wrong:
         raise UsageError("\n".join(f"--{flag}: has no effect with --prove; leave one of the two out" for flag in wrong))
 
 
-def show_proof(found: FcProof, *, as_json: bool) -> int:
+def show_proof(proof: FcProof, *, as_json: bool) -> int:
     """Print a proof; exit code 1 if a task is beyond its limit or a backend gave no answer."""
-    skipped = found.request.skipped()
+    skipped = proof.request.skipped()
     if as_json:
-        head = {"holds": found.holds, "seed": found.seed, "device": found.device}
-        print(document({**head, "answers": to_json(list(found.answers)), "refused": found.refused, "skipped": skipped}))
-    elif not found.missing:
-        first = found.request.tasks()[0]
+        head = {"holds": proof.holds, "seed": proof.seed, "device": proof.device}
+        print(document({**head, "answers": to_json(list(proof.answers)), "refused": proof.refused, "skipped": skipped}))
+    elif not proof.missing:
+        first = proof.request.tasks()[0]
         sizes = f"level {first.level}, weight_size {first.weight_size}, batch_size {first.batch_size}"
-        lines = [*proof_lines(found.answers, found.refused), f"{sizes}, seed {found.seed}, on {found.device}"]
+        lines = [*proof_lines(proof.answers, proof.refused), f"{sizes}, seed {proof.seed}, on {proof.device}"]
         print("\n".join([*lines, *(f"* not proved: {why}" for why in skipped)]))
-    return 0 if found.holds else 1
+    return 0 if proof.holds else 1
 
 
 def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> list[str]:
@@ -258,8 +258,8 @@ def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> l
 
 
 def _worst(answer: ProofAnswer, mode: str, precision: str) -> str:
-    own = [p for p in answer.proofs if (p.problem.mode, p.problem.precision) == (mode, precision)]
-    worst, mark = worst_error(own), "" if not any(map(proof_problem, own)) else " *"
+    mode_proofs = [p for p in answer.proofs if (p.problem.mode, p.problem.precision) == (mode, precision)]
+    worst, mark = worst_error(mode_proofs), "" if not any(map(proof_problem, mode_proofs)) else " *"
     return "-" if worst is None else f"{worst:.0e}{mark}"
 
 
@@ -269,8 +269,8 @@ def _named(backend: str, task: FcProblem) -> str:
     extra += f" micro_batches={task.micro_batches}" if task.mode == "fc_pipeline" else ""
     extra += " overlap=off" if task.overlap == "off" else ""
     extra += f" partition={task.partition}" if task.partition != "program" else ""
-    given = asdict(task)
-    extra += "".join(f" {name}={given[name]}" for name in WHAT_IF if given[name] != DEFAULTS[name])
+    values = asdict(task)
+    extra += "".join(f" {name}={values[name]}" for name in WHAT_IF if values[name] != DEFAULTS[name])
     return f"{task.mode} on {backend}, {task.workers} workers, {task.precision}, {task.reduce}{extra}"
 
 

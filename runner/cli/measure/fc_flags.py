@@ -97,16 +97,16 @@ def _add_original_flags(parser: argparse.ArgumentParser) -> None:
     agree.add_argument("--num-classes", type=int, metavar="1", help="columns of the last layer: 1")
 
 
-def spelled(given: Sequence[str]) -> list[str]:
+def spelled(words: Sequence[str]) -> list[str]:
     """Return a command line in the spelling of this command: with hyphens and with its names.
 
     Raises `UsageError` for flags of the original that have no meaning here, all in one message.
     """
-    found = [_spelled(word) if word.startswith("--") else word for word in given]
-    named = {word.partition("=")[0].removeprefix("--"): given[at] for at, word in enumerate(found)}
+    spelled_words = [_spelled(word) if word.startswith("--") else word for word in words]
+    named = {word.partition("=")[0].removeprefix("--"): words[index] for index, word in enumerate(spelled_words)}
     if problems := [(named[name].partition("=")[0], why) for name, why in MEANINGLESS.items() if name in named]:
         raise UsageError("\n".join(f"{flag}: has no meaning here: {why}; leave it out" for flag, why in problems))
-    return found
+    return spelled_words
 
 
 def _spelled(word: str) -> str:

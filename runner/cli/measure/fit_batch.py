@@ -28,21 +28,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search on each backend and print the results."""
     request, display = run_request(args), TerminalDisplay(args.json)
-    found = [(cell, find(request, cell, display)) for cell in searched_cells(request, args.cell)]
+    largest_by_cell = [(cell, find(request, cell, display)) for cell in searched_cells(request, args.cell)]
     if args.json:
-        print(document({"cells": [_row(*one) for one in found]}))
+        print(document({"cells": [_row(*cell_and_largest) for cell_and_largest in largest_by_cell]}))
     else:
-        print("\n".join(line(cell_name(cell), one, display.known_problems) for cell, one in found))
-    return max(exit_code(one) for _, one in found)
+        print("\n".join(line(cell_name(cell), largest, display.known_problems) for cell, largest in largest_by_cell))
+    return max(exit_code(largest) for _, largest in largest_by_cell)
 
 
-def _row(cell: Cell, found: LargestCell) -> dict[str, object]:
+def _row(cell: Cell, largest: LargestCell) -> dict[str, object]:
     return {
         "backend": cell.settings.backend,
         "workload": cell.settings.workload,
-        "largest_batch": found.largest,
-        "smallest_too_large": found.smallest_too_large,
-        "peak_memory_bytes": found.peak_memory_bytes,
-        "tries": found.tries,
-        "stopped": found.stopped,
+        "largest_batch": largest.largest,
+        "smallest_too_large": largest.smallest_too_large,
+        "peak_memory_bytes": largest.peak_memory_bytes,
+        "tries": largest.tries,
+        "stopped": largest.stopped,
     }

@@ -53,8 +53,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure each backend once, and print the ratios and the command that decides."""
-    there = args.backend or installed("quick")
-    overrides = Overrides(tuple(there), (), dict(map(parse_assignment, args.assignments)))
+    backends = args.backend or installed("quick")
+    overrides = Overrides(tuple(backends), (), dict(map(parse_assignment, args.assignments)))
     request = RunRequest(
         command=("runner", *args.given),
         choice=workload_choice("MODEL", args.model, overrides, args.service, quick.DEFAULTS),
@@ -69,16 +69,20 @@ def run(args: argparse.Namespace) -> int:
     display = _Display(args.json)
     display.say(_beforehand(args.model, cells, quick.expected(args.results, cells)))
     begun_s = time.perf_counter()
-    done = finished(quick.measured(request, cells, decided_by, display))
+    finished_run = finished(quick.measured(request, cells, decided_by, display))
     if display.quiet:
-        head = {"run_id": done.run.run_id, "folder": str(done.run.folder), "exit_code": done.exit_code}
-        print(findings.as_document(head | {DECIDED_BY: decided_by}, done.found))
+        head = {
+            "run_id": finished_run.run.run_id,
+            "folder": str(finished_run.run.folder),
+            "exit_code": finished_run.exit_code,
+        }
+        print(findings.as_document(head | {DECIDED_BY: decided_by}, finished_run.found))
     else:
-        _print(done.found, display)
+        _print(finished_run.found, display)
         again_s = quick.DECIDING_REPEATS * (time.perf_counter() - begun_s)
-        display.say("\n".join(next_lines(done.found, decided_by, again_s)))
+        display.say("\n".join(next_lines(finished_run.found, decided_by, again_s)))
         display.say(f"\nreport: {request.results / 'latest' / 'report.html'}")
-    return done.exit_code
+    return finished_run.exit_code
 
 
 class _Display(TerminalDisplay):
@@ -102,24 +106,24 @@ def _beforehand(model: str, cells: Sequence[Cell], expected: quick.ExpectedDurat
     return f"{head}\n{times}; at most {duration(expected.limit_s)} (timeout_s)"
 
 
-def _print(found: Findings, display: TerminalDisplay) -> None:
+def _print(run_findings: Findings, display: TerminalDisplay) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    for work in found.table.works:
+    for work in run_findings.table.works:
         if any(view.cell.measured for view in work.cells):
             console.print("\n".join(["", *work_lines(work)]), markup=False, soft_wrap=True)
     console.print()
-    for line in undecided_lines(found):
+    for line in undecided_lines(run_findings):
         console.print(line, markup=False, soft_wrap=True)
-    findings.print_problems(console, found, display.known_problems)
+    findings.print_problems(console, run_findings, display.known_problems)
 
 
-def next_lines(found: Findings, decided_by: str, again_s: float) -> list[str]:
+def next_lines(run_findings: Findings, decided_by: str, again_s: float) -> list[str]:
     """Return the command that decides, with the time that it takes; nothing if no process was measured."""
-    if not any(record.status in MEASURED for record in found.records):
+    if not any(record.status in MEASURED for record in run_findings.records):
         return []
-    purpose = "to decide" if any(row.ratios for row in found.rows) else "for an interval"
+    purpose = "to decide" if any(row.ratios for row in run_findings.rows) else "for an interval"
     return ["", f"{purpose}, in five processes each (about {duration(again_s)}):", f"  {decided_by}"]
 
 
@@ -134,24 +138,24 @@ def work_lines(work: WorkView) -> list[str]:
         ]
         for view in work.cells
     ]
-    what = "call" if any(view.cell.settings.phase != "fit" for view in work.cells) else "step"
-    head = f"{printable(work.row.title)}: time of a {what}, and its ratio to the lowest"
+    noun = "call" if any(view.cell.settings.phase != "fit" for view in work.cells) else "step"
+    head = f"{printable(work.row.title)}: time of a {noun}, and its ratio to the lowest"
     caveats = (f"  caveat: {printable(caveat)}" for caveat in work.row.caveats)
     return [head, *columns(lines, frozenset({1, 2})), *caveats]
 
 
-def undecided_lines(found: Findings) -> list[str]:
+def undecided_lines(run_findings: Findings) -> list[str]:
     """Return what these figures do not say."""
-    if not any(row.ratios for row in found.rows):
-        measured = [row for row in found.rows if any(cell.measured for cell in row.cells.values())]
+    if not any(row.ratios for row in run_findings.rows):
+        measured = [row for row in run_findings.rows if any(cell.measured for cell in row.cells.values())]
         return [printable(f"{row.title}: {row.verdict}") for row in measured]
     lines = [
         "One process each: this does not say which backend is fastest, nor whether a",
         "difference is more than chance.",
     ]
-    for work in found.table.works:
+    for work in run_findings.table.works:
         if work.row.ratios and work.same_work.status in UNPROVED:
             lines.append(f"{UNPROVED[work.same_work.status]}: runner parity {work.cells[0].cell.settings.workload}")
-    if any(record.surroundings.disturbed for record in found.records):
+    if any(record.surroundings.disturbed for record in run_findings.records):
         lines.append("Other programs used this machine meanwhile: the figures may be far off.")
     return lines

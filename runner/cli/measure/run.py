@@ -33,26 +33,26 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print the table and upload. Returns the exit code."""
     request, upload = run_request(args), upload_of(args)
     display = TerminalDisplay(args.json)
-    done = measured_matrix(request, display)
-    code = conclude(done, display, in_service=args.in_service)
+    finished_run = measured_matrix(request, display)
+    code = conclude(finished_run, display, in_service=args.in_service)
     if upload is not None:
         after_run(upload, request.results, display.warn)
     return code
 
 
-def conclude(done: Finished, display: TerminalDisplay, *, in_service: bool) -> int:
+def conclude(finished_run: Finished, display: TerminalDisplay, *, in_service: bool) -> int:
     """Print the table of a finished run, and return the exit code; `in_service` is whether a compose service ran it."""
     if display.quiet:
-        print(findings.as_json(done.run, done.found, done.exit_code))
+        print(findings.as_json(finished_run.run, finished_run.found, finished_run.exit_code))
     else:
-        findings.print_table(done.found, display.known_problems)
-        if advice := merge_advice(done.found.rows, in_service=in_service):
+        findings.print_table(finished_run.found, display.known_problems)
+        if advice := merge_advice(finished_run.found.rows, in_service=in_service):
             print(advice)
         # The path through the link `latest` is shorter.
-        latest = done.run.folder.parent / "latest"
-        folder = latest if latest.resolve() == done.run.folder.resolve() else done.run.folder
-        print(f"\nreport: {folder / 'report.html'}   records: {done.run.folder / 'records'}")
-    return done.exit_code
+        latest = finished_run.run.folder.parent / "latest"
+        folder = latest if latest.resolve() == finished_run.run.folder.resolve() else finished_run.run.folder
+        print(f"\nreport: {folder / 'report.html'}   records: {finished_run.run.folder / 'records'}")
+    return finished_run.exit_code
 
 
 def merge_advice(rows: Sequence[Row], *, in_service: bool) -> str | None:

@@ -28,8 +28,8 @@ def pin(args: argparse.Namespace, environment: Mapping[str, str] | None = None) 
     if backends and hasattr(args, "backend"):
         args.backend = _pinned_backends(args.backend, backends)
     if device and hasattr(args, "assignments"):
-        given = [text.partition("=")[2] for text in args.assignments if text.partition("=")[0] == "device"]
-        _refuse_other(given, device, "--set device=")
+        devices = [text.partition("=")[2] for text in args.assignments if text.partition("=")[0] == "device"]
+        _refuse_other(devices, device, "--set device=")
     elif device and hasattr(args, "device"):
         _refuse_other([args.device] if args.device else [], device, "--device ")
         args.device = device
@@ -39,16 +39,16 @@ def pin(args: argparse.Namespace, environment: Mapping[str, str] | None = None) 
         args.service = Service(tuple(getattr(args, "backend", None) or backends), device)
 
 
-def _pinned_backends(given: list[str], there: list[str]) -> list[str]:
-    for name in given:
-        if name not in there:
-            service = f"this service has {', '.join(there)} ({BACKENDS_VARIABLE})"
+def _pinned_backends(named: list[str], available: list[str]) -> list[str]:
+    for name in named:
+        if name not in available:
+            service = f"this service has {', '.join(available)} ({BACKENDS_VARIABLE})"
             raise UsageError(f"--backend {name}: {service}; run the service of {name}")
-    return given or there
+    return named or available
 
 
-def _refuse_other(given: list[str], device: str, flag: str) -> None:
-    for other in given:
+def _refuse_other(devices: list[str], device: str, flag: str) -> None:
+    for other in devices:
         if other != device:
             raise UsageError(
                 f"{flag}{other}: this service is for {device} ({DEVICE_VARIABLE}); run the service for {other}"

@@ -65,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
         check_output("--result", output)
     labels = result_file.Labels(args.framework, args.metrics_suffix)
     display = TerminalDisplay(args.json)
-    done, has_figures = measured_task(request, matrix, labels, output, display)
-    code = conclude(done, display, in_service=args.in_service)
+    finished_run, has_figures = measured_task(request, matrix, labels, output, display)
+    code = conclude(finished_run, display, in_service=args.in_service)
     no_result = f"no result: nothing was measured, and {output} was not written"
     display.say(f"result: {output}" if has_figures else no_result)
     return code
@@ -76,8 +76,8 @@ def _matrix(args: argparse.Namespace) -> tuple[Path, Matrix]:
     """Return the file of the named task, and its matrix. Raises `InputError`."""
     if args.config is not None and args.matrix is not None:
         raise UsageError("--config, --matrix: name one file, not both")
-    here = (Path(name) for name in CONFIGS if Path(name).is_file())
-    if config := args.config or (None if args.matrix else next(here, None)):
+    config_files = (Path(name) for name in CONFIGS if Path(name).is_file())
+    if config := args.config or (None if args.matrix else next(config_files, None)):
         return config, matrix_of_cfg(config, args.task_name, _filled(args), TerminalDisplay(args.json).warn)
     flags = [f"--{name.replace('_', '-')}" for name in CFG_ONLY if getattr(args, name) is not None]
     if flags:

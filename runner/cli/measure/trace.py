@@ -72,18 +72,18 @@ def run(args: argparse.Namespace) -> int:
     output = _Output(args.top, args.to, args.html, args.json)
     if args.cell.endswith(FILE_ENDINGS):
         return _of_file(Path(args.cell), output)
-    wanted = requested(args.epochs, args.steps)
+    trace_request = requested(args.epochs, args.steps)
     request = run_request(args)
     display, is_new = TerminalDisplay(args.json), args.new or args.steps or args.epochs
     if not is_new and (stored := stored_trace(request.results, args.cell, args.run, display)):
         return _show(stored, output) or stored.exit_code
-    cell = replace(cell_to_trace(request, args.cell), trace=wanted)
-    recorded, done = record_trace(request, cell, display)
+    cell = replace(cell_to_trace(request, args.cell), trace=trace_request)
+    recorded, finished_run = record_trace(request, cell, display)
     if recorded:
-        return _show(recorded, output) or done.exit_code
-    for record in done.latest:
+        return _show(recorded, output) or finished_run.exit_code
+    for record in finished_run.latest:
         _say_why(record, as_json=args.json)
-    return done.exit_code or exit_codes.NOT_OK  # a measurement without a trace is a failure
+    return finished_run.exit_code or exit_codes.NOT_OK  # a measurement without a trace is a failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +105,21 @@ def _say_why(record: Record, *, as_json: bool) -> None:
         print(printable(f"no trace of {record.settings.backend} {settings_text(record.settings)}: {why}"))
 
 
-def _show(found: TracedRecord, output: _Output) -> int:
+def _show(traced_record: TracedRecord, output: _Output) -> int:
     try:
-        table = table_of(found.path)
-        write_copy(output.copy, found.path)
-        title = f"{found.record.settings.backend} {settings_text(found.record.settings)}"
-        write_page(output.page, title, table, found.path)
+        table = table_of(traced_record.path)
+        write_copy(output.copy, traced_record.path)
+        title = f"{traced_record.record.settings.backend} {settings_text(traced_record.record.settings)}"
+        write_page(output.page, title, table, traced_record.path)
     except TraceError as error:
         raise InfrastructureError(str(error)) from error
-    record, path = found.record, str(found.path)
+    record, path = traced_record.record, str(traced_record.path)
     if output.as_json:
-        fields = {"run": found.run.run_id, "cell_id": record.cell_id, "trace": path, "table": to_json(table)}
+        fields = {"run": traced_record.run.run_id, "cell_id": record.cell_id, "trace": path, "table": to_json(table)}
         print(document(fields))
         return 0
     settings = record.settings
-    title = f"{settings.backend} {settings_text(settings)}, cell {record.cell_id} of run {found.run.run_id}"
+    title = f"{settings.backend} {settings_text(settings)}, cell {record.cell_id} of run {traced_record.run.run_id}"
     lines = [title, *heading(table, call_time_s(record)), *start_lines(record), *table_lines(table, output.top)]
     print("\n".join([*map(printable, lines), f"trace: {path}   https://ui.perfetto.dev opens it"]))
     return 0
@@ -130,14 +130,14 @@ def _of_file(path: Path, output: _Output) -> int:
     if not path.is_file():
         raise UsageError(f"CELL: there is no file {path}")
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
-        made = Path(folder) / TRACE_NAME
+        converted = Path(folder) / TRACE_NAME
         try:
-            conversion.make_of(path, made)
-            table = table_of(made)
+            conversion.make_of(path, converted)
+            table = table_of(converted)
         except TraceError as error:
             raise UsageError(str(error)) from error
-        write_copy(output.copy, made)
-        write_page(output.page, path.name, table, made)
+        write_copy(output.copy, converted)
+        write_page(output.page, path.name, table, converted)
     if output.as_json:
         print(document({"file": str(path), "table": to_json(table)}))
     else:
@@ -168,14 +168,14 @@ def start_lines(record: Record) -> list[str]:
     """Return how the traced process started, as far as its backend reports it."""
     start = start_of([record])
     parts = {"trace": start.trace_time_s, "compile": start.compile_time_s, "first step": start.first_step_time_s}
-    known = ", ".join(f"{name} {seconds(value)}" for name, value in parts.items() if value is not None)
+    times_text = ", ".join(f"{name} {seconds(value)}" for name, value in parts.items() if value is not None)
     compiling = start.trace_time_s is not None or start.compile_time_s is not None
-    return [f"start of the process: {known}{f' ({START_MEANING})' if compiling else ''}"] if known else []
+    return [f"start of the process: {times_text}{f' ({START_MEANING})' if compiling else ''}"] if times_text else []
 
 
 def table_lines(table: TraceSummary, top: int) -> list[str]:
     """Return the tables: by operation, layer, phase and, if there are several, kind of work; and the largest gaps."""
-    lines = [line for found in part_tables(table, top) for line in ("", *_part_lines(found))]
+    lines = [line for part_table in part_tables(table, top) for line in ("", *_part_lines(part_table))]
     return [*lines, "", *_gap_lines(table, top), ""]
 
 
@@ -198,9 +198,9 @@ def _gap_lines(table: TraceSummary, top: int) -> list[str]:
 
 
 def _gap_row(gap: IdleGap, workers: int) -> list[str]:
-    where = f"worker {gap.worker}: " if workers > 1 else ""
+    worker_text = f"worker {gap.worker}: " if workers > 1 else ""
     around = [_short(name) if name else "-" for name in (gap.before, gap.after, gap.meanwhile)]
-    return [f"{where}{seconds(gap.duration_s)}", seconds(gap.begin_s), *around]
+    return [f"{worker_text}{seconds(gap.duration_s)}", seconds(gap.begin_s), *around]
 
 
 def _short(name: str) -> str:

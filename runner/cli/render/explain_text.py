@@ -28,19 +28,19 @@ def names(base: Record, new: Record) -> Names:
     return first, second
 
 
-def lines(names: Names, found: Explanation) -> list[str]:
+def lines(names: Names, explained: Explanation) -> list[str]:
     """Return the lines: the change, the differences with their shares, what else differs, caveats."""
-    said = [*_sides(names), f"time per step {_change(found)}", "", *_differences(found)]
-    said += ["", "also different:", *_facts(found.facts)] if found.facts else []
-    said += ["", *(f"caveat: {line}" for line in found.caveats)] if found.caveats else []
-    return [printable(line) for line in said]
+    texts = [*_sides(names), f"time per step {_change(explained)}", "", *_differences(explained)]
+    texts += ["", "also different:", *_facts(explained.facts)] if explained.facts else []
+    texts += ["", *(f"caveat: {line}" for line in explained.caveats)] if explained.caveats else []
+    return [printable(line) for line in texts]
 
 
-def as_json(names: Names, found: Explanation) -> str:
+def as_json(names: Names, explained: Explanation) -> str:
     """Return the explanation as one JSON document; docs/explain.md explains its fields."""
-    shares = {"change_s": found.change_s}
-    shares |= {f"{name}_share": found.share(getattr(found, f"{name}_s")) for name in ("others", "unexplained")}
-    return document({"base": names[0], "new": names[1], **shares, **to_json(found)})
+    shares = {"change_s": explained.change_s}
+    shares |= {f"{name}_share": explained.share(getattr(explained, f"{name}_s")) for name in ("others", "unexplained")}
+    return document({"base": names[0], "new": names[1], **shares, **to_json(explained)})
 
 
 def without(names: Names, problem: str, *, as_json: bool) -> str:
@@ -59,8 +59,8 @@ def of_commands(names: Names, base: Sequence[Record], new: Sequence[Record], rat
         fields = {"metric": figure.name, "base_value": values[0], "new_value": values[1], "ratio": to_json(ratio)}
         return document({"base": names[0], "new": names[1], "problem": problem, **fields})
     texts = [amount(value, figure.unit) for value in values]
-    said = [*_sides(names), f"{figure.name} {texts[0]} -> {texts[1]}, new / base {bracketed(ratio)}", problem]
-    return "\n".join(map(printable, said))
+    summary_lines = [*_sides(names), f"{figure.name} {texts[0]} -> {texts[1]}, new / base {bracketed(ratio)}", problem]
+    return "\n".join(map(printable, summary_lines))
 
 
 def fact_text(fact: Fact) -> str:
@@ -74,27 +74,34 @@ def _sides(names: Names) -> list[str]:
     return [f"base: {names[0]}", f"new:  {names[1]}"]
 
 
-def _change(found: Explanation) -> str:
-    times = f"{seconds(found.base_s)} -> {seconds(found.new_s)}"
-    return f"{times}: {_signed(found.change_s)}, new / base {bracketed(found.ratio)}"
+def _change(explained: Explanation) -> str:
+    times = f"{seconds(explained.base_s)} -> {seconds(explained.new_s)}"
+    return f"{times}: {_signed(explained.change_s)}, new / base {bracketed(explained.ratio)}"
 
 
-def _differences(found: Explanation) -> list[str]:
-    if found.nothing:
+def _differences(explained: Explanation) -> list[str]:
+    if explained.nothing:
         return ["no difference is larger than the noise: the interval of the ratio contains 1; nothing is explained"]
-    rows = [line for number, one in enumerate(found.differences, 1) for line in _difference(number, one)]
-    if not found.differences:
+    rows = [
+        line for number, difference in enumerate(explained.differences, 1) for line in _difference(number, difference)
+    ]
+    if not explained.differences:
         rows.append("   no difference has 1 % of the change")
-    rows.append(_row("", found.others_s, found.share(found.others_s), plural(found.others, "other difference")))
-    return [*rows, _row("", found.unexplained_s, found.share(found.unexplained_s), "unexplained")]
+    rows.append(
+        _row("", explained.others_s, explained.share(explained.others_s), plural(explained.others, "other difference"))
+    )
+    return [*rows, _row("", explained.unexplained_s, explained.share(explained.unexplained_s), "unexplained")]
 
 
-def _difference(number: int, one: Difference) -> list[str]:
+def _difference(number: int, difference: Difference) -> list[str]:
     indent = " " * len(_row("", 0.0, 0.0, ""))
-    scatter = () if one.half_width_s is None else (f"+- {seconds(one.half_width_s)} between steps",)
-    unsure = () if one.is_clear or not scatter else ("not larger than that: it may be noise",)
-    details = [*one.details, ", ".join((*scatter, *unsure))]
-    return [_row(f"{number}.", one.change_s, one.share, one.title), *(f"{indent}{line}" for line in details if line)]
+    scatter = () if difference.half_width_s is None else (f"+- {seconds(difference.half_width_s)} between steps",)
+    unsure = () if difference.is_clear or not scatter else ("not larger than that: it may be noise",)
+    details = [*difference.details, ", ".join((*scatter, *unsure))]
+    return [
+        _row(f"{number}.", difference.change_s, difference.share, difference.title),
+        *(f"{indent}{line}" for line in details if line),
+    ]
 
 
 def _row(number: str, time_s: float, share: float, text: str) -> str:

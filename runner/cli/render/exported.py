@@ -28,10 +28,10 @@ NANOSECONDS, MILLISECONDS = 1e9, 1e3
 Metric = dict[str, float]
 
 
-def print_exported(found: Findings, form: str, stray: Sequence[UnreadFile] = ()) -> None:
+def print_exported(run_findings: Findings, form: str, stray: Sequence[UnreadFile] = ()) -> None:
     """Print the table in one of `FORMATS`; what it leaves out, and files that cannot be read, on standard error."""
-    print(FORMATS[form](found.table), end="")
-    for line in (*without_figure(found.table, form), *unread_lines((*found.run_context.unread, *stray))):
+    print(FORMATS[form](run_findings.table), end="")
+    for line in (*without_figure(run_findings.table, form), *unread_lines((*run_findings.run_context.unread, *stray))):
         print(printable(line), file=sys.stderr)
 
 
@@ -67,7 +67,7 @@ def bencher(table: ResultTable) -> str:
     `latency`, the time per step in nanoseconds, and `throughput`, samples per second, have the units of Bencher's own
     measures of these names; memory is in bytes, a command's metric in its own unit.
     """
-    measures = {printable(view.name): found for view in table.cells if (found := _measures(view))}
+    measures = {printable(view.name): cell_measures for view in table.cells if (cell_measures := _measures(view))}
     return json.dumps(measures, indent=1, allow_nan=False) + "\n"
 
 
@@ -76,8 +76,8 @@ def github_action_benchmark(table: ResultTable) -> str:
 
     Times per step are in milliseconds, a command's metric in its own unit; one of which more is better is left out.
     """
-    found = [_smaller_is_better(view) for view in table.cells if view.cell.figure.goal is Goal.LOWER]
-    return json.dumps([one for one in found if one], indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    entries = [_smaller_is_better(view) for view in table.cells if view.cell.figure.goal is Goal.LOWER]
+    return json.dumps([entry for entry in entries if entry], indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 FORMATS: Mapping[str, Callable[[ResultTable], str]] = {

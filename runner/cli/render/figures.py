@@ -15,8 +15,10 @@ METRICS_SHOWN = 6
 
 def metric_lines(cell: CellSummary) -> list[str]:
     """Return a command's metrics other than the primary one, a line each, for a cell of the table."""
-    others = [one for one in metrics_over(completed(cell.records)) if one.name != cell.figure.name]
-    shown = [f"{one.name.removesuffix('_in_seconds')} {amount(one.value, one.unit)}" for one in others]
+    secondary = [summary for summary in metrics_over(completed(cell.records)) if summary.name != cell.figure.name]
+    shown = [
+        f"{summary.name.removesuffix('_in_seconds')} {amount(summary.value, summary.unit)}" for summary in secondary
+    ]
     return [cell.figure.name, *shown[:METRICS_SHOWN], *(["..."] if len(shown) > METRICS_SHOWN else [])]
 
 
@@ -25,7 +27,7 @@ def task_lines(cell: CellSummary) -> list[str]:
 
     For a workload the list is empty.
     """
-    names = [one.name for one in metrics_over(cell.records)]
+    names = [summary.name for summary in metrics_over(cell.records)]
     if not names:
         return []
     rows = [["repeat", "status", *names, "peak memory", "output", "left"]]
@@ -39,6 +41,8 @@ def task_lines(cell: CellSummary) -> list[str]:
         files = ", ".join(task.files) or NOTHING
         rows.append([str(record.repeat), record.status, *row, peak, f"{count(task.log_bytes)}B", files])
     problems = [
-        f"{name}: {one.problem}" for name, one in zip(names, metrics_over(cell.records), strict=True) if one.problem
+        f"{name}: {summary.problem}"
+        for name, summary in zip(names, metrics_over(cell.records), strict=True)
+        if summary.problem
     ]
     return ["", "metrics", *("  " + line for line in [*columns(rows), *problems])]

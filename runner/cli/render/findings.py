@@ -65,7 +65,7 @@ LOWEST = "1.00x"
 BACKEND = "  backend"
 
 
-def print_table(found: Findings, printed: Collection[str] = (), stray: Sequence[UnreadFile] = ()) -> None:
+def print_table(run_findings: Findings, printed: Collection[str] = (), stray: Sequence[UnreadFile] = ()) -> None:
     """Print the answer and the table of verdicts; then the summary of the run, failures, warnings and caveats.
 
     `printed` are reasons that were already printed in full: of these only the name is repeated. `stray` are further
@@ -73,7 +73,7 @@ def print_table(found: Findings, printed: Collection[str] = (), stray: Sequence[
     """
     from rich.console import Console
 
-    table, console = found.table, Console(highlight=False)
+    table, console = run_findings.table, Console(highlight=False)
     console.print()
     console.print(table.answer.text, style="bold", markup=False, soft_wrap=True)
     console.print()
@@ -84,22 +84,22 @@ def print_table(found: Findings, printed: Collection[str] = (), stray: Sequence[
         console.print(_plain(line))
     if table.repeats_advice:
         console.print(table.repeats_advice, style="bold", markup=False, soft_wrap=True)
-    print_problems(console, found, printed, stray)
-    for line in left_out.lines(found.left_out):
+    print_problems(console, run_findings, printed, stray)
+    for line in left_out.lines(run_findings.left_out):
         console.print(_plain(line), soft_wrap=True)
 
 
 def print_problems(
-    console: Any, found: Findings, printed: Collection[str] = (), stray: Sequence[UnreadFile] = ()
+    console: Any, run_findings: Findings, printed: Collection[str] = (), stray: Sequence[UnreadFile] = ()
 ) -> None:
     """Print what to know beside the figures: failures, warnings and caveats; of reasons `printed` before the name."""
-    _print_failures(console, found.table.cells, printed)
-    if lines := warning_lines(warnings_by_rule(found.records, found.table), len(found.records)):
+    _print_failures(console, run_findings.table.cells, printed)
+    if lines := warning_lines(warnings_by_rule(run_findings.records, run_findings.table), len(run_findings.records)):
         console.print()
     for line in lines:
         console.print(f"[yellow]warning[/] {_plain(line)}")
-    _print_caveats(console, found.table.cells)
-    for line in unread_lines((*found.run_context.unread, *stray)):
+    _print_caveats(console, run_findings.table.cells)
+    for line in unread_lines((*run_findings.run_context.unread, *stray)):
         console.print(_plain(line), style="bold", soft_wrap=True)
 
 
@@ -143,20 +143,20 @@ def _plain(text: str) -> str:
     return escape(printable(text))
 
 
-def as_json(store: Run, found: Findings, code: int, stray: Sequence[UnreadFile] = ()) -> str:
+def as_json(store: Run, run_findings: Findings, code: int, stray: Sequence[UnreadFile] = ()) -> str:
     """Return the findings of a run as a JSON document; `stray` are further files that cannot be read."""
-    return as_document({"run_id": store.run_id, "folder": str(store.folder), "exit_code": code}, found, stray)
+    return as_document({"run_id": store.run_id, "folder": str(store.folder), "exit_code": code}, run_findings, stray)
 
 
-def as_document(head: Mapping[str, object], found: Findings, stray: Sequence[UnreadFile] = ()) -> str:
+def as_document(head: Mapping[str, object], run_findings: Findings, stray: Sequence[UnreadFile] = ()) -> str:
     """Return findings as a JSON document that begins with these keys."""
     fields = {
         **head,
-        "answer": to_json(found.table.answer),
-        "statuses": dict(Counter(str(record.status) for record in found.records)),
-        "rows": [_row_json(work) for work in found.table.works],
-        left_out.KEY: to_json(found.left_out),
-        "unread": to_json((*found.run_context.unread, *stray)),
+        "answer": to_json(run_findings.table.answer),
+        "statuses": dict(Counter(str(record.status) for record in run_findings.records)),
+        "rows": [_row_json(work) for work in run_findings.table.works],
+        left_out.KEY: to_json(run_findings.left_out),
+        "unread": to_json((*run_findings.run_context.unread, *stray)),
     }
     return document(fields)
 
@@ -181,25 +181,25 @@ def _row_json(work: WorkView) -> dict[str, Any]:
     return plain
 
 
-def _cost_json(one: KerasCost) -> dict[str, Any]:
+def _cost_json(cost: KerasCost) -> dict[str, Any]:
     return {
-        "keras_over_native": to_json(one.estimate),
-        "shares": {part.name: to_json(part.share) for part in one.parts},
-        "text": one.text,
+        "keras_over_native": to_json(cost.estimate),
+        "shares": {part.name: to_json(part.share) for part in cost.parts},
+        "text": cost.text,
     }
 
 
-def _scaling_json(one: DeviceScaling | None) -> dict[str, Any] | None:
+def _scaling_json(scaling: DeviceScaling | None) -> dict[str, Any] | None:
     """Return what several devices gain; None for a cell on one device."""
-    if one is None:
+    if scaling is None:
         return None
     return {
-        "speed_up": to_json(one.speed_up),
-        "efficiency": to_json(one.efficiency),
-        "communication_share": one.spent.share if one.spent else None,
-        "communication_method": one.spent.method if one.spent else None,
-        "verdict": one.verdict,
-        "text": one.text,
+        "speed_up": to_json(scaling.speed_up),
+        "efficiency": to_json(scaling.efficiency),
+        "communication_share": scaling.spent.share if scaling.spent else None,
+        "communication_method": scaling.spent.method if scaling.spent else None,
+        "verdict": scaling.verdict,
+        "text": scaling.text,
     }
 
 
@@ -243,17 +243,17 @@ def _pairs(values: dict[str, Any]) -> list[str]:
 
 def _known_pairs(values: Mapping[str, Any]) -> list[str]:
     """Return the fields that have a value, formatted: most of those without one do not apply to the cell."""
-    known = {name: _field_text(name, value) for name, value in values.items() if value not in (None, [], {}, "")}
-    return _pairs(known)
+    known_texts = {name: _field_text(name, value) for name, value in values.items() if value not in (None, [], {}, "")}
+    return _pairs(known_texts)
 
 
 def _field_text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_field_text(key, each)}" for key, each in value.items())
+        return ", ".join(f"{key} {_field_text(key, member)}" for key, member in value.items())
     if isinstance(value, list):
-        return ", ".join(_field_text(name, each) for each in value)
+        return ", ".join(_field_text(name, entry) for entry in value)
     if isinstance(value, int) and name.endswith("_bytes"):
         return bytes_text(value)
     if isinstance(value, int) and name.endswith("flops"):
@@ -269,17 +269,17 @@ def _used(cell: CellSummary) -> dict[str, str]:
     if used is None:
         return {}
     memories = {"anonymous host memory": used.host_anonymous, "reserved on the device": used.device_memory}
-    found = {
-        name: f"peak {bytes_text(one.peak_bytes)}, mean {bytes_text(round(one.mean_bytes))}"
-        + (f" +- {bytes_text(round(one.std_bytes))}" if one.samples > 1 else "")
-        for name, one in memories.items()
-        if one
+    texts = {
+        name: f"peak {bytes_text(memory.peak_bytes)}, mean {bytes_text(round(memory.mean_bytes))}"
+        + (f" +- {bytes_text(round(memory.std_bytes))}" if memory.samples > 1 else "")
+        for name, memory in memories.items()
+        if memory
     }
     if used.device_utilisation:
-        found["device utilisation"] = f"mean {percentage(used.device_utilisation.mean_share)}"
+        texts["device utilisation"] = f"mean {percentage(used.device_utilisation.mean_share)}"
     if used.device_average_power_w is None and used.device_power:
-        found["device power"] = f"{number(used.device_power.mean_w)} W (mean of samples)"
-    return found
+        texts["device power"] = f"{number(used.device_power.mean_w)} W (mean of samples)"
+    return texts
 
 
 def _process_lines(cell: CellSummary) -> list[str]:
@@ -304,8 +304,8 @@ def _context_lines(work: WorkView, view: CellView) -> list[str]:
     same_work, share = work.same_work_on(view.backend), view.share
     lines = {"against the other backends": same_work.text}
     if share and share.share_of_peak is not None:
-        whose = f" ({share.peak_of})" if share.peak_of else ""
-        lines["share of the measured peak"] = f"{percentage(share.share_of_peak)}{whose}"
+        peak_text = f" ({share.peak_of})" if share.peak_of else ""
+        lines["share of the measured peak"] = f"{percentage(share.share_of_peak)}{peak_text}"
     remarks = [*same_work.remarks, *(() if work.run_context.has_peaks else work.run_context.notes)]
     return [*_pairs(lines), *(f"  {remark}" for remark in remarks)]
 
@@ -336,17 +336,17 @@ def _statistics(view: CellView) -> dict[str, str]:
     return texts
 
 
-def _bounds(estimate: Estimate | None, one: Statistic) -> str:
+def _bounds(estimate: Estimate | None, statistic: Statistic) -> str:
     """Return the interval of a statistic that has one, in its table's unit."""
-    bounds = estimate and interval(estimate.low, estimate.high, estimate.centre, one.scale[1])
+    bounds = estimate and interval(estimate.low, estimate.high, estimate.centre, statistic.scale[1])
     return f" {bounds}" if bounds else ""
 
 
-def _amount(value: float, one: Statistic) -> str:
+def _amount(value: float, statistic: Statistic) -> str:
     """Return a statistic with its unit: a time or a size in the unit that suits it."""
-    if one.unit in ("s", "B"):
-        return seconds(value) if one.unit == "s" else bytes_text(round(value))
-    return quantity(value, Unit(*one.scale))
+    if statistic.unit in ("s", "B"):
+        return seconds(value) if statistic.unit == "s" else bytes_text(round(value))
+    return quantity(value, Unit(*statistic.scale))
 
 
 def _summary_lines(view: CellView) -> list[str]:
@@ -426,22 +426,22 @@ def columns_of(table: ResultTable) -> list[Column]:
     calls = all(cell.settings.phase != FIT for cell in cells if cell.figure == STEP_TIME)
     time = "time per call" if calls else "time per step"
     figure = "figure" if commands and steps else "metric" if commands else time
-    found = [
+    columns = [
         Column(figure, _figure),
         Column("95 % interval", _interval),
         Column("ratio to lowest", _ratio),
     ]
     if any(cell.settings.phase == GENERATE for cell in cells):
-        found.append(Column("tokens/s", _tokens, left_out=5))
+        columns.append(Column("tokens/s", _tokens, left_out=5))
     if steps:
-        found += [
+        columns += [
             Column("samples/s", _samples, left_out=3),
             Column("first epoch", _first, left_out=2),
             Column("steady epoch", _steady, left_out=1),
         ]
     if table.run_context.has_peaks:
-        found.append(Column("of peak", _peak, left_out=4))
-    return found
+        columns.append(Column("of peak", _peak, left_out=4))
+    return columns
 
 
 def interval_of(cell: CellSummary) -> str:
@@ -458,11 +458,14 @@ def table_lines(table: ResultTable, width: int | None = None) -> list[Line]:
     columns = columns_of(table)
     texts = {view.cell.cell_id: [column.text(view) for column in columns] for view in table.cells}
     named = max([len(BACKEND), *(len(view.backend) + 2 for view in table.cells)])
-    widths = [max(map(len, [column.heading, *own])) for column, *own in zip(columns, *texts.values(), strict=True)]
+    widths = [
+        max(map(len, [column.heading, *column_texts]))
+        for column, *column_texts in zip(columns, *texts.values(), strict=True)
+    ]
     shown = _fitting(columns, widths, named, width)
 
-    def laid_out(name: str, found: Sequence[str]) -> str:
-        return GAP.join([name.ljust(named), *(found[i].rjust(widths[i]) for i in shown)]).rstrip()
+    def laid_out(name: str, cell_texts: Sequence[str]) -> str:
+        return GAP.join([name.ljust(named), *(cell_texts[i].rjust(widths[i]) for i in shown)]).rstrip()
 
     lines = [Line(laid_out(BACKEND, [column.heading for column in columns]), NOTE)]
     for work in table.works:
@@ -485,9 +488,9 @@ def _title(work: WorkView) -> list[Line]:
     title = Line(printable(work.row.title), TITLE)
     if any(view.cell.settings.workload.startswith(PREFIX) for view in work.cells):
         return [title]
-    found = work.same_work
-    advice = "" if found.checked else "; ".join(found.remarks[:1])
-    stated = [f"{found.text}{': ' + advice if advice else ''}"] if found.checked or advice else []
+    agreement = work.same_work
+    advice = "" if agreement.checked else "; ".join(agreement.remarks[:1])
+    stated = [f"{agreement.text}{': ' + advice if advice else ''}"] if agreement.checked or advice else []
     return [title, *(Line(f"  {printable(text)}", NOTE) for text in (*stated, *work.device_checks))]
 
 

@@ -63,8 +63,8 @@ def remarks(views: Sequence[HistoryView], caveats: Iterable[str], problems: Sequ
 
 
 def _first(lines: list[str]) -> list[str]:
-    rest = len(lines) - REMARKS_SHOWN
-    return [*lines[:REMARKS_SHOWN], f"and {rest} more of these; --json lists them"] if rest > 0 else lines
+    unlisted = len(lines) - REMARKS_SHOWN
+    return [*lines[:REMARKS_SHOWN], f"and {unlisted} more of these; --json lists them"] if unlisted > 0 else lines
 
 
 def _change_words(view: ChangeView) -> str:
@@ -93,8 +93,8 @@ def _history_lines(view: HistoryView, last: int) -> list[str]:
     shown = history.sessions[-last:]
     if len(shown) < len(history.sessions):
         lines.append(f"  {len(history.sessions) - len(shown)} earlier sessions: --last {len(history.sessions)}")
-    what = "step time" if history.figure == STEP_TIME else history.figure.name
-    head = ["session", what, "95 % interval", "processes", "left out"]
+    quantity = "step time" if history.figure == STEP_TIME else history.figure.name
+    head = ["session", quantity, "95 % interval", "processes", "left out"]
     rows = columns([head, *(_row(session, history.figure) for session in shown)])
     lines.append(f"  {rows[0]}")
     for session, row in zip(shown, rows[1:], strict=True):
@@ -150,7 +150,7 @@ def _spread(spread: SessionSpread | None) -> str:
 def _short(change: Change) -> str:
     size = "" if change.ratio is None else f"{percent_change(change.ratio)} "
     words = {"intended": change.note, "repaired": change.repaired, "acknowledged": change.acknowledged}
-    word = next((f" ({word})" for word, known in words.items() if known), "")
+    word = next((f" ({word})" for word, is_known in words.items() if is_known), "")
     return f"{size}{change.run_id}{word}"
 
 

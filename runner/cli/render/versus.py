@@ -28,8 +28,8 @@ def text(view: ComparisonView) -> str:
 
 def markdown(view: ComparisonView) -> str:
     """Return the findings as Markdown: the verdict, the table, what changed."""
-    verdict, *rest = _remarks(view)
-    remarks = [f"- {markdown_text(line)}" for line in rest]
+    verdict, *further = _remarks(view)
+    remarks = [f"- {markdown_text(line)}" for line in further]
     tables = [*markdown_table(_rows(view)), "", *markdown_table(_facet_rows(view))]
     return "".join(f"{printable(line)}\n" for line in [f"### Benchmarks: {verdict}", "", *tables, "", *remarks])
 
@@ -130,12 +130,16 @@ def _remarks(view: ComparisonView) -> list[str]:
     versus, cells = view.versus, [(change.name, change.comparison) for change in view.cells]
     summary = ", ".join(f"{times} {outcome}" for outcome, times in view.outcomes.items())
     lines = [f"{versus.outcome} ({summary or 'nothing in common'})"]
-    lines += [f"{name}: {one.facets.said}" for name, one in cells if one.facets and one.facets.said]
-    lines += [f"{name}: with the disturbed blocks, too: {_change(one.all_data)}" for name, one in cells if one.all_data]
-    lines += [f"failed: {name}: {failure}" for name, one in cells for failure in one.failures]
+    lines += [f"{name}: {change.facets.said}" for name, change in cells if change.facets and change.facets.said]
+    lines += [
+        f"{name}: with the disturbed blocks, too: {_change(change.all_data)}"
+        for name, change in cells
+        if change.all_data
+    ]
+    lines += [f"failed: {name}: {failure}" for name, change in cells for failure in change.failures]
     if versus.changed:
         lines.append(f"changed: {', '.join(versus.changed)}")
-    lines += _shortened([f"caveat: {name}: {caveat}" for name, one in cells for caveat in one.caveats])
+    lines += _shortened([f"caveat: {name}: {caveat}" for name, change in cells for caveat in change.caveats])
     if not versus.paired:
         lines += [TWO_SESSIONS, *([view.advice] if view.advice else [])]
     if versus.runs:
@@ -144,5 +148,8 @@ def _remarks(view: ComparisonView) -> list[str]:
 
 
 def _shortened(caveats: Sequence[str]) -> list[str]:
-    more = len(caveats) - CAVEATS_SHOWN
-    return [*caveats[:CAVEATS_SHOWN], *([f"and {more} more caveats: --json lists all of them"] if more > 0 else [])]
+    unlisted = len(caveats) - CAVEATS_SHOWN
+    return [
+        *caveats[:CAVEATS_SHOWN],
+        *([f"and {unlisted} more caveats: --json lists all of them"] if unlisted > 0 else []),
+    ]

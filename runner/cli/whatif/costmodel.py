@@ -30,8 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's actions and flags."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
     training = actions.add_parser("train", help="learn a model from traces and write it")
-    what = "a results folder, a run's folder, a record, a profiler's file, or a folder of one trace"
-    training.add_argument("paths", nargs="+", type=Path, metavar="RECORDS_OR_TRACES", help=what)
+    help_text = "a results folder, a run's folder, a record, a profiler's file, or a folder of one trace"
+    training.add_argument("paths", nargs="+", type=Path, metavar="RECORDS_OR_TRACES", help=help_text)
     training.add_argument(
         "--to", type=Path, default=DEFAULT, metavar="FILE", help=f"the model file; default: {DEFAULT}"
     )
@@ -55,11 +55,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _trained(paths: list[Path], target: Path, peaks: Path | None) -> CostModel:
     regressor = cost_regressor.regressor()
-    own = cost_data.peaks_from(peaks) if peaks else None
-    found = cost_data.collected(paths, own, lambda name: print(f"costmodel: {name}", file=sys.stderr))
-    for warning in found.warnings:
+    own_peaks = cost_data.peaks_from(peaks) if peaks else None
+    collected = cost_data.collected(paths, own_peaks, lambda name: print(f"costmodel: {name}", file=sys.stderr))
+    for warning in collected.warnings:
         print(printable(f"runner: warning: {warning}"), file=sys.stderr)
-    model = train(found.samples, found.devices, found.data, regressor)
+    model = train(collected.samples, collected.devices, collected.data, regressor)
     try:
         files.replace(target, dumps(model))
     except OSError as error:
@@ -77,7 +77,7 @@ def _show(model: CostModel, path: Path, *, as_json: bool) -> None:
 
 def model_lines(model: CostModel) -> list[str]:
     """Return the tables of a model."""
-    rows = [_row(one, model.share([one])) for one in model.errors]
+    rows = [_row(kind_errors, model.share([kind_errors])) for kind_errors in model.errors]
     data = model.data
     return [
         f"{plural(len(data.sources), 'trace')}, {plural(data.operations, 'operation')} a step",
@@ -87,7 +87,7 @@ def model_lines(model: CostModel) -> list[str]:
         "held-out error by kind of operation: median / 90th percentile / of time",
         *columns([HEADING, *rows], frozenset(range(1, 6))),
         "",
-        *(f"{one.backend} {one.kind}: {one.reason}" for one in model.errors),
+        *(f"{kind_errors.backend} {kind_errors.kind}: {kind_errors.reason}" for kind_errors in model.errors),
         "",
         *(line for device in model.devices for line in _device_lines(device)),
     ]

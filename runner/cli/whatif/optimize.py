@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     if args.to is not None:
         check_output("--to", args.to)
     budget = None if args.memory_budget is None else size_bytes("--memory-budget", args.memory_budget)
-    wanted = families_of(args.search)
+    searched_families = families_of(args.search)
     work = options.work_of(args)
     trace = whatif.found_trace(args.trace, args.results, args.run, work.display)
     traced = whatif.loaded(trace, args.calibration, args.level)
@@ -87,13 +87,13 @@ def run(args: argparse.Namespace) -> int:
         whatif.base_settings(graph, "--to")
     if args.verify:
         whatif.check_base(graph)
-    gains = probed(work, graph, wanted) if args.probe else Gains()
-    if model and AMP in wanted.names and not gains.ratios.get(AMP):
+    gains = probed(work, graph, searched_families) if args.probe else Gains()
+    if model and AMP in searched_families.names and not gains.ratios.get(AMP):
         gains = gains.with_ratios(AMP, probes.model_ratios(graph, model.predict))
-    search = searched(graph, wanted, inputs_of(gains, graph, trace.record, budget))
+    search = searched(graph, searched_families, inputs_of(gains, graph, trace.record, budget))
     possible = strategy_file.possible(search.found, measurement.settings_of(graph.header.settings))
     search = replace(search, found=possible, coverage=explained(traced, step_time_s(traced)))
-    best = [one for one in search.found.strategies if one.settings is not None][:BEST]
+    best = [strategy for strategy in search.found.strategies if strategy.settings is not None][:BEST]
     comparison = shlex.join([*link_words(graph), *_replay_words(args, trace.record), *_verify_words(best)])
     plan = whatif.checked_plan(work, graph, by_time(best)) if args.verify else None
     if args.to is not None:
@@ -110,9 +110,9 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(map(printable, lines)))
     result = whatif.verified(work, graph, search.baseline, by_time(best), plan) if plan else None
     if args.json:
-        own = {"verification": None if result is None else whatif.verification_document(graph, result)}
+        verification = {"verification": None if result is None else whatif.verification_document(graph, result)}
         commands = {"strategy_file": str(args.to) if args.to else None, "comparison": comparison if best else None}
-        print(document({**search.document(gains), **commands, **own}))
+        print(document({**search.document(gains), **commands, **verification}))
     elif result is not None:
         print("\n".join(map(printable, verified_lines(result))))
     return (result.session.exit_code if result else 0) or trace.exit_code
@@ -128,7 +128,7 @@ def _replay_words(args: argparse.Namespace, record: Record | None) -> list[str]:
 
 def _verify_words(best: Sequence[Strategy]) -> list[str]:
     """Return the flags that measure the best setting and the baseline."""
-    return [word for one in best[:1] for text in one.what_ifs for word in ("--what-if", text)] + ["--verify"]
+    return [word for strategy in best[:1] for text in strategy.what_ifs for word in ("--what-if", text)] + ["--verify"]
 
 
 def _write(path: Path, search: StrategySearch, best: Sequence[Strategy], commands: tuple[str, str]) -> None:
@@ -136,8 +136,10 @@ def _write(path: Path, search: StrategySearch, best: Sequence[Strategy], command
     base: Settings = whatif.base_settings(search.graph, "--to")
     choices = [ChosenCell(base, strategy_comment(search.baseline, None))]
     choices += [
-        ChosenCell(strategy_file.with_changes(base, one.settings or {}), strategy_comment(search.baseline, one))
-        for one in best[:1]
+        ChosenCell(
+            strategy_file.with_changes(base, strategy.settings or {}), strategy_comment(search.baseline, strategy)
+        )
+        for strategy in best[:1]
     ]
     heading = [f"Written by: {commands[0]}", *strategy_heading(commands[1] if best else None)]
     try:
@@ -146,18 +148,18 @@ def _write(path: Path, search: StrategySearch, best: Sequence[Strategy], command
         raise InfrastructureError(f"--to: {path}: cannot be written: {error.strerror or error}") from error
 
 
-def found_lines(baseline: Replay, found: FamilyTrajectories, without: Mapping[str, str]) -> list[str]:
+def found_lines(baseline: Replay, trajectories: FamilyTrajectories, without: Mapping[str, str]) -> list[str]:
     """Return the page of a search; `without` says why families were not probed."""
-    kinds = ", ".join(f"{one.name} {percentage(one.share)}" for one in baseline.by_kind)
+    kinds = ", ".join(f"{share.name} {percentage(share.share)}" for share in baseline.by_kind)
     single = interval(baseline.low_s, baseline.high_s)
     lines = [
         f"replayed: {seconds(baseline.step_time_s)} a step, single steps {single} (p10 to p90)",
         f"critical path: {kinds}",
     ]
     lines += [f"not probed: {family}: {reason}" for family, reason in without.items()]
-    for one in found.trajectories:
-        lines += ["", *_trajectory_lines(one)]
-    return [*lines, "", *_strategy_lines(baseline, found)]
+    for trajectory in trajectories.trajectories:
+        lines += ["", *_trajectory_lines(trajectory)]
+    return [*lines, "", *_strategy_lines(baseline, trajectories)]
 
 
 def strategy_comment(baseline: Replay, strategy: Strategy | None) -> tuple[str, ...]:
@@ -189,10 +191,10 @@ def command_lines(file: Path | None, comparison: str | None, *, verifies: bool) 
     """Return which file was written, and the commands that measure what was found; no comparison without a setting."""
     lines = []
     if file is not None:
-        what, measures = "the baseline only", "measures it"
+        content, measures = "the baseline only", "measures it"
         if comparison is not None:
-            what, measures = "the baseline and the best setting", "measures both, each in a row of its own"
-        lines.append(f"strategy: {file}: {what}; runner --matrix {file} {measures}")
+            content, measures = "the baseline and the best setting", "measures both, each in a row of its own"
+        lines.append(f"strategy: {file}: {content}; runner --matrix {file} {measures}")
     if comparison is not None and not verifies:
         lines.append(f"to measure the best setting against the baseline, with a verdict: {comparison}")
     return lines
@@ -202,24 +204,24 @@ def _step(step_s: float, low_s: float, high_s: float) -> str:
     return f"{seconds(step_s)} a step, single steps {interval(low_s, high_s)}"
 
 
-def _trajectory_lines(one: Trajectory) -> list[str]:
+def _trajectory_lines(trajectory: Trajectory) -> list[str]:
     """Return the trials of a family that were better than what it began from and all before them."""
-    start = " ".join(one.before) or BASELINE
-    title = one.family if not one.before else f"{one.family}, added to {start}"
-    if one.skipped:
-        return [f"{title}: skipped: {one.skipped}"]
-    if not one.better:
-        best = min(one.trials, key=lambda trial: trial.step_time_s)
-        found = f"the best is {' '.join(best.what_ifs)}, {seconds(best.step_time_s)}"
-        fitting = " that fit --memory-budget" if one.family == MEMORY else ""
-        number = plural(len(one.trials), "setting") + fitting
-        return [f"{title}: {number} replayed, none better than {_the(start)}; {found}"]
-    better = one.better
+    start = " ".join(trajectory.before) or BASELINE
+    title = trajectory.family if not trajectory.before else f"{trajectory.family}, added to {start}"
+    if trajectory.skipped:
+        return [f"{title}: skipped: {trajectory.skipped}"]
+    if not trajectory.better:
+        best = min(trajectory.trials, key=lambda trial: trial.step_time_s)
+        best_text = f"the best is {' '.join(best.what_ifs)}, {seconds(best.step_time_s)}"
+        fitting = " that fit --memory-budget" if trajectory.family == MEMORY else ""
+        number = plural(len(trajectory.trials), "setting") + fitting
+        return [f"{title}: {number} replayed, none better than {_the(start)}; {best_text}"]
+    better = trajectory.better
     shown = better if len(better) <= MOST_TRIALS else [*better[: MOST_TRIALS // 2], *better[-MOST_TRIALS // 2 :]]
-    start_s = one.baseline_s if one.screened_s is None else one.screened_s
+    start_s = trajectory.baseline_s if trajectory.screened_s is None else trajectory.screened_s
     rows = [["trial", "setting", "screened", "speed-up"], ["0", start, seconds(start_s), ""]]
     rows += [_trial_row(number, trial, start_s) for number, trial in shown]
-    tried = f"{title}: {plural(len(one.trials), 'setting')} replayed; these were better than all before:"
+    tried = f"{title}: {plural(len(trajectory.trials), 'setting')} replayed; these were better than all before:"
     return [tried, *columns(rows, frozenset((0, 2, 3)))]
 
 
@@ -232,40 +234,46 @@ def _trial_row(number: int, trial: ReplayedTrial, start_s: float) -> list[str]:
     return [str(number), " ".join(trial.what_ifs), seconds(trial.step_time_s), gain]
 
 
-def _strategy_lines(baseline: Replay, found: FamilyTrajectories) -> list[str]:
+def _strategy_lines(baseline: Replay, trajectories: FamilyTrajectories) -> list[str]:
     """Return the best settings and the baseline by their predicted times, and which one is the best to choose."""
-    if not found.strategies:
+    if not trajectories.strategies:
         return ["no setting is predicted to be faster"]
-    too_large = any(one.family == MEMORY and one.strategies for one in found.trajectories)
+    too_large = any(trajectory.family == MEMORY and trajectory.strategies for trajectory in trajectories.trajectories)
     traced = "as traced; above --memory-budget" if too_large else "as traced"
     single = interval(baseline.low_s, baseline.high_s)
     rows = [(baseline.step_time_s, [BASELINE, seconds(baseline.step_time_s), single, "1.00x", traced])]
-    ordered = sorted(found.strategies, key=lambda one: one.step_time_s)
-    chosen = best_of(found)
-    shown = [one for at, one in enumerate(ordered) if at < MOST_STRATEGIES or one is chosen]
-    for one in shown:
-        gain = ratio_text(one.speed_up(baseline.step_time_s))
-        cells = [" ".join(one.what_ifs), seconds(one.step_time_s), interval(one.low_s, one.high_s), gain, realised(one)]
-        rows.append((one.step_time_s, cells))
+    ordered = sorted(trajectories.strategies, key=lambda strategy: strategy.step_time_s)
+    chosen = best_of(trajectories)
+    shown = [strategy for rank, strategy in enumerate(ordered) if rank < MOST_STRATEGIES or strategy is chosen]
+    for strategy in shown:
+        gain = ratio_text(strategy.speed_up(baseline.step_time_s))
+        cells = [
+            " ".join(strategy.what_ifs),
+            seconds(strategy.step_time_s),
+            interval(strategy.low_s, strategy.high_s),
+            gain,
+            realised(strategy),
+        ]
+        rows.append((strategy.step_time_s, cells))
     head = ["best settings", "predicted", "p10 to p90", "speed-up", "settings"]
     lines = columns([head, *(cells for _, cells in sorted(rows, key=lambda row: row[0]))], frozenset((1, 3)))
-    if more := len(ordered) - len(shown):
-        lines.append(f"and {more} slower {'setting' if more == 1 else 'settings'}")
-    if any(one.trials for one in found.trajectories):
+    if unlisted := len(ordered) - len(shown):
+        lines.append(f"and {unlisted} slower {'setting' if unlisted == 1 else 'settings'}")
+    if any(trajectory.trials for trajectory in trajectories.trajectories):
         lines.append(SCREENED)
     return [*lines, _chosen_line(chosen, ordered)]
 
 
-def best_of(found: FamilyTrajectories) -> Strategy | None:
+def best_of(trajectories: FamilyTrajectories) -> Strategy | None:
     """Return the best setting that a cell can have; None without one."""
-    return next((one for one in found.strategies if one.settings is not None), None)
+    return next((strategy for strategy in trajectories.strategies if strategy.settings is not None), None)
 
 
 def _chosen_line(chosen: Strategy | None, ordered: Sequence[Strategy]) -> str:
     if chosen is None:
         return "best: none of these settings can be measured"
-    faster = [one for one in ordered if one.step_time_s < chosen.step_time_s]
-    equal = [one for one in faster if one.settings is not None]
+    faster = [strategy for strategy in ordered if strategy.step_time_s < chosen.step_time_s]
+    equal = [strategy for strategy in faster if strategy.settings is not None]
     reasons = []
     if equal:
         reasons.append(

@@ -24,9 +24,9 @@ TRACE_HELP = (
 )
 
 
-def add_verify_options(parser: argparse.ArgumentParser, what: str) -> None:
+def add_verify_options(parser: argparse.ArgumentParser, subject: str) -> None:
     """Add the flags of a verification."""
-    parser.add_argument("--verify", action="store_true", help=f"measure the baseline and {what}, and judge them")
+    parser.add_argument("--verify", action="store_true", help=f"measure the baseline and {subject}, and judge them")
     repeats = f"with --verify: processes of each setting; default: {MIN_BLOCKS}, the fewest that give an interval"
     parser.add_argument("--repeats", type=int, default=MIN_BLOCKS, metavar="N", help=repeats)
     again = "with --verify: if predictions are refuted, fit the link to two of the settings, and judge the others again"

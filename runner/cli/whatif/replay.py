@@ -69,21 +69,21 @@ def run(args: argparse.Namespace) -> int:
     base = whatif.unprofiled(trace, graph)
     view = ReplayView(graph, *replayed(graph, args.resamples), replay(base, resamples=args.resamples))
     try:
-        found = predictions(base, choices, model.predict if model else None, args.resamples)
+        predicted = predictions(base, choices, model.predict if model else None, args.resamples)
     except GraphError as error:
         raise UsageError(what_if_problem(error)) from error
-    strategies = [one.strategy for one in found]
+    strategies = [prediction.strategy for prediction in predicted]
     plan = whatif.checked_plan(work, base, strategies) if args.verify else None
     output.write(graph, view.replay)
     if not args.json:
         basis = [f"cost model: {model.basis}"] if model else []
         lines = [*trace_lines(graph, view.coverage), *basis, "", *replay_lines(view, args.top)]
-        lines += [*prediction_lines(view, found), *output.lines()]
+        lines += [*prediction_lines(view, predicted), *output.lines()]
         print("\n".join(map(printable, lines)))
     result = whatif.verified(work, base, view.baseline, strategies, plan) if plan else None
     if args.json:
-        own = {"verification": None if result is None else whatif.verification_document(graph, result)}
-        print(document({**document_of(view, found), **own}))
+        verification = {"verification": None if result is None else whatif.verification_document(graph, result)}
+        print(document({**document_of(view, predicted), **verification}))
     elif result is not None:
         print("\n".join(map(printable, verified_lines(result))))
     return (result.session.exit_code if result else 0) or trace.exit_code
@@ -121,8 +121,8 @@ class Output:
 
     def lines(self) -> list[str]:
         """Return where the files are."""
-        found = {"timelines": self.timeline, "picture": self.picture, "graph": self.graph}
-        lines = [f"{name}: {path}" for name, path in found.items() if path is not None]
+        outputs = {"timelines": self.timeline, "picture": self.picture, "graph": self.graph}
+        lines = [f"{name}: {path}" for name, path in outputs.items() if path is not None]
         if self.timeline is not None:
             lines[0] += "   https://ui.perfetto.dev opens it: the workers of the replay follow the measured ones"
         return ["", *lines] if lines else []

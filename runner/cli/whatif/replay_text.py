@@ -34,17 +34,17 @@ def trace_lines(graph: Graph, coverage: float) -> list[str]:
     header = graph.header
     ranks = plural(header.world_size, "rank")
     if header.missing_ranks:
-        more = ", ..." if len(header.missing_ranks) > MOST_RANKS else ""
-        ranks += f", without {', '.join(map(str, header.missing_ranks[:MOST_RANKS]))}{more}"
+        more_text = ", ..." if len(header.missing_ranks) > MOST_RANKS else ""
+        ranks += f", without {', '.join(map(str, header.missing_ranks[:MOST_RANKS]))}{more_text}"
     settings = settings_of(header.settings)
     title = f"{header.source}: {header.backend} on {header.device}" + (
         f", {settings_text(settings)}" if settings else ""
     )
     lines = [title, f"{ranks}; {plural(len(graph.nodes), 'node')}, each one of the {header.level} of a step"]
     times = header.step_times_s
-    each = ", ".join(seconds(time) for time in times[:MOST_STEPS]) + (", ..." if len(times) > MOST_STEPS else "")
+    times_text = ", ".join(seconds(time) for time in times[:MOST_STEPS]) + (", ..." if len(times) > MOST_STEPS else "")
     mean = f"mean of {plural(len(times), 'step')}" + (" without the first" if len(times) > 1 else "")
-    lines.append(f"measured with the profiler on: {seconds(graph.step_time_s)} a step ({mean}: {each})")
+    lines.append(f"measured with the profiler on: {seconds(graph.step_time_s)} a step ({mean}: {times_text})")
     low = "" if coverage >= LEAST_COVERAGE else f"; below {percentage(LEAST_COVERAGE)}, predictions are unsure"
     lines.append(f"explained by operations and their dependencies: {percentage(coverage)} of the step's time{low}")
     if header.link is not None:
@@ -73,39 +73,49 @@ def replay_lines(view: ReplayView, top: int) -> list[str]:
         *_path_lines(view, top),
     ]
     for name, shares in view.shares.items():
-        if not {one.name for one in shares} <= NOT_ASSIGNED:
+        if not {share.name for share in shares} <= NOT_ASSIGNED:
             lines += ["", *_share_lines(name, largest_shares(shares, top))]
     return lines
 
 
-def prediction_lines(view: ReplayView, found: Sequence[StrategyPrediction]) -> list[str]:
+def prediction_lines(view: ReplayView, predicted: Sequence[StrategyPrediction]) -> list[str]:
     """Return a line for each what-if: its predicted step, the speed-up, and the settings that realise it.
 
     The baseline is that of the predictions: the traced setting without the profiler, if its time is known. Caveats of
     the trace are not repeated.
     """
     baseline = view.baseline
-    if not found:
+    if not predicted:
         return []
     rows = [["what-if", "predicted", "p10 to p90", "speed-up", "settings"]]
     rows.append(["baseline", seconds(baseline.step_time_s), interval(baseline.low_s, baseline.high_s), "", ""])
-    for one in found:
-        own = one.strategy
-        gain = ratio_text(own.speed_up(baseline.step_time_s))
-        rows.append([one.name, seconds(own.step_time_s), interval(own.low_s, own.high_s), gain, realised(own)])
-    return ["", *columns(rows, frozenset((1, 3))), *_caveat_lines(found, view.graph.header.caveats)]
+    for prediction in predicted:
+        strategy = prediction.strategy
+        gain = ratio_text(strategy.speed_up(baseline.step_time_s))
+        rows.append(
+            [
+                prediction.name,
+                seconds(strategy.step_time_s),
+                interval(strategy.low_s, strategy.high_s),
+                gain,
+                realised(strategy),
+            ]
+        )
+    return ["", *columns(rows, frozenset((1, 3))), *_caveat_lines(predicted, view.graph.header.caveats)]
 
 
-def _caveat_lines(found: Sequence[StrategyPrediction], known: Sequence[str]) -> list[str]:
+def _caveat_lines(predicted: Sequence[StrategyPrediction], stated: Sequence[str]) -> list[str]:
     """Return each caveat of predictions once: those of all rows, then the others with the rows that have them."""
     rows: dict[str, list[str]] = {}
-    for one in found:
-        common = [text for text in one.graph.header.caveats if text not in known]
-        for text in dict.fromkeys((*common, *one.caveats)):
-            rows.setdefault(text, []).append(one.name)
-    shared = [f"caveat: {text}" for text, names in rows.items() if len(names) == len(found)]
-    own = [f"caveat for {' and for '.join(names)}: {text}" for text, names in rows.items() if len(names) < len(found)]
-    return [*shared, *own]
+    for prediction in predicted:
+        common = [text for text in prediction.graph.header.caveats if text not in stated]
+        for text in dict.fromkeys((*common, *prediction.caveats)):
+            rows.setdefault(text, []).append(prediction.name)
+    shared = [f"caveat: {text}" for text, names in rows.items() if len(names) == len(predicted)]
+    particular = [
+        f"caveat for {' and for '.join(names)}: {text}" for text, names in rows.items() if len(names) < len(predicted)
+    ]
+    return [*shared, *particular]
 
 
 def realised(strategy: Strategy) -> str:
@@ -122,7 +132,7 @@ def interval(low_s: float, high_s: float) -> str:
     return interval_text(low_s, high_s, "s")
 
 
-def document_of(view: ReplayView, found: Sequence[StrategyPrediction]) -> dict[str, Any]:
+def document_of(view: ReplayView, predictions: Sequence[StrategyPrediction]) -> dict[str, Any]:
     """Return a replay and its predictions as plain values; times are in seconds."""
     graph, replay, baseline_s = view.graph, view.replay, view.baseline.step_time_s
     header = graph.header
@@ -144,21 +154,21 @@ def document_of(view: ReplayView, found: Sequence[StrategyPrediction]) -> dict[s
         "exposed_communication_s": replay.exposed_communication_s,
         "held_out": [
             {
-                "step": one.step,
-                "predicted_s": one.predicted_s,
-                "measured_s": one.measured_s,
-                "error": one.error,
-                "repeated_error": one.repeated_error,
+                "step": held_out_step.step,
+                "predicted_s": held_out_step.predicted_s,
+                "measured_s": held_out_step.measured_s,
+                "error": held_out_step.error,
+                "repeated_error": held_out_step.repeated_error,
             }
-            for one in view.held_out
+            for held_out_step in view.held_out
         ],
         "critical_path": [_path_part(part) for part in replay.critical_path],
         **{
-            f"by_{name}": [{"name": one.name, "time_s": one.time_s, "share": one.share} for one in shares]
+            f"by_{name}": [{"name": share.name, "time_s": share.time_s, "share": share.share} for share in shares]
             for name, shares in view.shares.items()
         },
         "baseline_step_time_s": baseline_s,
-        "what_ifs": [_prediction(one, baseline_s) for one in found],
+        "what_ifs": [_prediction(prediction, baseline_s) for prediction in predictions],
     }
 
 
@@ -169,9 +179,14 @@ def _path_part(part: PathPart) -> dict[str, Any]:
     return {**names, "phase": node.phase, "layer": node.layer, **times}
 
 
-def _prediction(one: StrategyPrediction, baseline_s: float) -> dict[str, Any]:
-    gain = one.strategy.speed_up(baseline_s)
-    return {**to_json(one.strategy), "name": one.name, "speed_up": gain, "caveats": list(one.caveats)}
+def _prediction(prediction: StrategyPrediction, baseline_s: float) -> dict[str, Any]:
+    gain = prediction.strategy.speed_up(baseline_s)
+    return {
+        **to_json(prediction.strategy),
+        "name": prediction.name,
+        "speed_up": gain,
+        "caveats": list(prediction.caveats),
+    }
 
 
 def _held_out_line(view: ReplayView) -> str:
@@ -197,7 +212,7 @@ def _path_lines(view: ReplayView, top: int) -> list[str]:
 
 def _share_lines(name: str, shares: Sequence[Share]) -> list[str]:
     rows = [[f"by {name}", "share", "time a step"]]
-    rows += [[_short(one.name), percentage(one.share), seconds(one.time_s)] for one in shares]
+    rows += [[_short(share.name), percentage(share.share), seconds(share.time_s)] for share in shares]
     return columns(rows, frozenset((1, 2)))
 
 
@@ -207,55 +222,58 @@ def _short(name: str) -> str:
 
 def verified_lines(result: VerifiedRun) -> list[str]:
     """Return the table of each round, what follows from it, and what was not measured."""
-    found = result.verification
+    verification = result.verification
     lines = ["", _title(result)] + (
-        _lines(found, result.gains) if found else ["nothing was measured: the baseline failed"]
+        _lines(verification, result.gains) if verification else ["nothing was measured: the baseline failed"]
     )
     names: dict[str, list[str]] = {}
     for name, reason in result.left_out.items():
         names.setdefault(reason, []).append(name)
-    lines += [f"not measured: {', '.join(own)}: {reason}" for reason, own in names.items()]
+    lines += [f"not measured: {', '.join(setting_names)}: {reason}" for reason, setting_names in names.items()]
     return lines + ([result.note] if result.note else [])
 
 
 def _title(result: VerifiedRun) -> str:
-    counts = [len(one.step_times_s) for one in result.session.found.values() if one.step_times_s]
+    counts = [len(setting.step_times_s) for setting in result.session.found.values() if setting.step_times_s]
     if not counts:
         return "verification"
     low, high = min(counts), max(counts)
-    each = plural(high, "process", "processes") if low == high else f"{low} to {high} processes"
-    return f"verification: {plural(len(counts), 'setting')} measured interleaved, {each} each"
+    processes_text = plural(high, "process", "processes") if low == high else f"{low} to {high} processes"
+    return f"verification: {plural(len(counts), 'setting')} measured interleaved, {processes_text} each"
 
 
-def _lines(found: Verification, gains: Gains) -> list[str]:
+def _lines(verification: Verification, gains: Gains) -> list[str]:
     lines = []
-    for index, one in enumerate(found.rounds):
-        if len(found.rounds) > 1:
-            title = "as predicted" if not index else f"after a recalibration of the link: {found.recalibration}"
+    for index, checked_round in enumerate(verification.rounds):
+        if len(verification.rounds) > 1:
+            title = "as predicted" if not index else f"after a recalibration of the link: {verification.recalibration}"
             lines += ["", f"round {index + 1}, {title}"]
-        lines += _round_lines(one, found, gains)
+        lines += _round_lines(checked_round, verification, gains)
     return lines
 
 
-def _round_lines(one: Round, found: Verification, gains: Gains) -> list[str]:
+def _round_lines(checked_round: Round, verification: Verification, gains: Gains) -> list[str]:
     head = ["setting", "predicted", "p10 to p90", "measured", "95 % interval", "error", "prediction"]
-    rows = [[*head, "measured against the baseline"], *(_row(row, gains) for row in one.rows)]
+    rows = [[*head, "measured against the baseline"], *(_row(row, gains) for row in checked_round.rows)]
     lines = columns(rows, frozenset((1, 3, 5)))
-    if one.mean_error is not None and one.largest_error is not None:
-        lines += ["", f"error: mean {percentage(one.mean_error)}, largest {percentage(one.largest_error)}"]
-    lines.append(_order_line(one))
-    chosen = f"{one.chosen} was predicted to be fastest"
-    if one.chosen == one.best:
+    if checked_round.mean_error is not None and checked_round.largest_error is not None:
+        lines += [
+            "",
+            f"error: mean {percentage(checked_round.mean_error)}, largest {percentage(checked_round.largest_error)}",
+        ]
+    lines.append(_order_line(checked_round))
+    chosen = f"{checked_round.chosen} was predicted to be fastest"
+    if checked_round.chosen == checked_round.best:
         lines.append(f"regret: {percentage(0.0)}; {chosen}, and is")
     else:
-        lines.append(f"regret: {percentage(one.regret)}; {chosen}, {one.best} is")
-    lines.append(_choice_line(one.chosen, gains.get(one.chosen)))
-    limits = found.limits
+        lines.append(f"regret: {percentage(checked_round.regret)}; {chosen}, {checked_round.best} is")
+    lines.append(_choice_line(checked_round.chosen, gains.get(checked_round.chosen)))
+    limits = verification.limits
     lines.append(
-        f"verdict: {one.verdict} (the predictions; error within {percentage(limits.error)}, regret "
+        f"verdict: {checked_round.verdict} (the predictions; error within {percentage(limits.error)}, regret "
         f"within {percentage(limits.regret)}, rank correlation at least {limits.correlation})"
     )
-    return [*lines, *(f"  {reason}" for reason in one.reasons)]
+    return [*lines, *(f"  {reason}" for reason in checked_round.reasons)]
 
 
 def _choice_line(name: str, gain: Estimate | None) -> str:
@@ -273,23 +291,31 @@ def _ratio(gain: Estimate | None) -> str:
     return "" if gain is None else bracketed(gain)
 
 
-def _order_line(one: Round) -> str:
-    if one.correlation is None:
-        return f"rank correlation: not known; {len(one.ranked)} settings differ by more than their noise, of at least 3"
-    pairs = "" if one.pairs_in_order is None else f"; {percentage(one.pairs_in_order)} of pairs in the predicted order"
+def _order_line(checked_round: Round) -> str:
+    if checked_round.correlation is None:
+        return (
+            f"rank correlation: not known; {len(checked_round.ranked)} settings differ by more than their noise, of "
+            "at least 3"
+        )
+    pairs = (
+        ""
+        if checked_round.pairs_in_order is None
+        else f"; {percentage(checked_round.pairs_in_order)} of pairs in the predicted order"
+    )
     return (
-        f"rank correlation: {one.correlation:.2f} over {len(one.ranked)} settings that differ by more than noise{pairs}"
+        f"rank correlation: {checked_round.correlation:.2f} over {len(checked_round.ranked)} settings that differ "
+        f"by more than noise{pairs}"
     )
 
 
 def _row(row: SettingCheck, gains: Gains) -> list[str]:
-    own = row.predicted
+    prediction = row.predicted
     error = percentage(row.error, signed=True)
     verdict = f"{row.verdict}" + (" (fitted)" if row.fitted else "")
     return [
         row.name,
-        seconds(own.step_time_s),
-        interval(own.low_s, own.high_s),
+        seconds(prediction.step_time_s),
+        interval(prediction.low_s, prediction.high_s),
         seconds(row.measured.centre),
         _bounds(row.measured),
         error,
@@ -298,5 +324,5 @@ def _row(row: SettingCheck, gains: Gains) -> list[str]:
     ]
 
 
-def _bounds(found: Estimate) -> str:
-    return NOTHING if found.bounds is None else interval(*found.bounds)
+def _bounds(estimate: Estimate) -> str:
+    return NOTHING if estimate.bounds is None else interval(*estimate.bounds)

@@ -46,15 +46,15 @@ class Mount:
 
 def mounts(job: Job) -> tuple[Mount, ...]:
     """Return the mounts of this job's process: its scratch folder, and what its settings request."""
-    found = [Mount(job.folder, f"{WORK}/{Path(job.folder).name}", writable=True)]
+    job_mounts = [Mount(job.folder, f"{WORK}/{Path(job.folder).name}", writable=True)]
     shared = ((getattr(job, name), inner) for name, inner in SHARED.items())
-    found += [Mount(folder, f"{ROOT}/{inner}", writable=True) for folder, inner in shared if folder is not None]
+    job_mounts += [Mount(folder, f"{ROOT}/{inner}", writable=True) for folder, inner in shared if folder is not None]
     if job.dataset_dir is not None and Path(job.dataset_dir).is_dir():
-        found.append(Mount(job.dataset_dir, f"{ROOT}/datasets"))
+        job_mounts.append(Mount(job.dataset_dir, f"{ROOT}/datasets"))
     if ":" in job.settings.workload:  # one of the user's own, by its module
         roots = enumerate(dict.fromkeys(job.import_roots))
-        found += [Mount(folder, f"{IMPORTS}/{number}") for number, folder in roots]
-    return tuple(found)
+        job_mounts += [Mount(folder, f"{IMPORTS}/{number}") for number, folder in roots]
+    return tuple(job_mounts)
 
 
 def input_mounts(job: Job) -> dict[str, tuple[Mount, ...]]:
@@ -64,16 +64,18 @@ def input_mounts(job: Job) -> dict[str, tuple[Mount, ...]]:
     """
     if ":" in job.settings.workload:  # its folders are mounted, and its own code looks for its files
         return {}
-    folders, found = DataFolders(job.dataset_dir, job.import_roots), {}
+    folders, mounts_by_parameter = DataFolders(job.dataset_dir, job.import_roots), {}
     for name in INPUT_PARAMS:
-        given = str(job.settings.params.get(name, ""))
-        path = None if given in NO_PATHS else folders.found(given)
+        path_text = str(job.settings.params.get(name, ""))
+        path = None if path_text in NO_PATHS else folders.found(path_text)
         if path is not None:
             path = path.resolve() if ".." in path.parts else path
-            lists = [path.parent / one for one in LABEL_LISTS] if path.is_dir() else []
-            sources = [path, *(one for one in lists if one.is_file())]
-            found[name] = tuple(Mount(str(one), f"{INPUTS}/{name}/{one.name}") for one in sources)
-    return found
+            lists = [path.parent / list_name for list_name in LABEL_LISTS] if path.is_dir() else []
+            sources = [path, *(label_list for label_list in lists if label_list.is_file())]
+            mounts_by_parameter[name] = tuple(
+                Mount(str(source), f"{INPUTS}/{name}/{source.name}") for source in sources
+            )
+    return mounts_by_parameter
 
 
 def with_inputs(job: Job, inputs: Mapping[str, tuple[Mount, ...]]) -> Job:
@@ -82,30 +84,30 @@ def with_inputs(job: Job, inputs: Mapping[str, tuple[Mount, ...]]) -> Job:
     return replace(job, settings=replace(job.settings, params=params))
 
 
-def job_inside(job: Job, seen: tuple[Mount, ...]) -> Job:
+def job_inside(job: Job, job_mounts: tuple[Mount, ...]) -> Job:
     """Return the job with the container's paths; paths that are not mounted become None."""
-    folders: dict[str, Any] = {name: _inside(getattr(job, name), seen) for name in ("dataset_dir", *SHARED)}
-    roots = {path: root for root in job.import_roots if (path := _inside(root, seen))}
+    folders: dict[str, Any] = {name: _inside(getattr(job, name), job_mounts) for name in ("dataset_dir", *SHARED)}
+    roots = {path: root for root in job.import_roots if (path := _inside(root, job_mounts))}
     return replace(
         job,
-        folder=_inside(job.folder, seen) or job.folder,
+        folder=_inside(job.folder, job_mounts) or job.folder,
         import_roots=list(roots),
         host_roots=list(roots.values()),
         **folders,
     )
 
 
-def variables_inside(found: Mapping[str, str], seen: tuple[Mount, ...]) -> dict[str, str]:
+def variables_inside(variables: Mapping[str, str], job_mounts: tuple[Mount, ...]) -> dict[str, str]:
     """Return variables with the host's folders replaced by the container's."""
-    changed = dict(found)
-    for mount in seen:
+    changed = dict(variables)
+    for mount in job_mounts:
         changed = {name: value.replace(mount.source, mount.target) for name, value in changed.items()}
     return changed
 
 
-def _inside(path: str | None, seen: tuple[Mount, ...]) -> str | None:
+def _inside(path: str | None, job_mounts: tuple[Mount, ...]) -> str | None:
     """Return a path in the innermost mount that contains it: an outer folder may be closed to the container's user."""
     if path is None:
         return None
-    innermost = sorted(seen, key=lambda mount: len(mount.source), reverse=True)
-    return next((found for mount in innermost if (found := mount.inside(path)) is not None), None)
+    innermost = sorted(job_mounts, key=lambda mount: len(mount.source), reverse=True)
+    return next((inner_path for mount in innermost if (inner_path := mount.inside(path)) is not None), None)

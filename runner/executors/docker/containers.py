@@ -146,8 +146,8 @@ class ContainerServer(Server):
     def begin(self, order: dict[str, Any], output: int) -> int:
         """Start a process through the server; return its pid on this machine."""
         inner = super().begin(order, output)
-        found = (pid for pid in tree_memory.tree(self._started.pid) if pid_inside(pid) == inner)
-        return next(found, self._started.pid)
+        inner_pids = (pid for pid in tree_memory.tree(self._started.pid) if pid_inside(pid) == inner)
+        return next(inner_pids, self._started.pid)
 
     def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
         """Return its next message; for an end by SIGKILL, with whether the kernel killed the process for memory."""

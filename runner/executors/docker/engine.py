@@ -134,10 +134,10 @@ class DockerEngine:
 
         try:
             with self._answered():
-                found: dict[str, Any] = self._client.inspect_image(name)  # type: ignore[no-untyped-call]
+                inspected: dict[str, Any] = self._client.inspect_image(name)  # type: ignore[no-untyped-call]
         except ImageNotFound:
             return None
-        return Image(found["Id"], found["Architecture"], (found.get("Config") or {}).get("User") or "")
+        return Image(inspected["Id"], inspected["Architecture"], (inspected.get("Config") or {}).get("User") or "")
 
     def start(self, spec: Spec) -> Started:
         from docker.errors import APIError
@@ -145,20 +145,20 @@ class DockerEngine:
         with self._answered():
             try:
                 config = configuration(self._client, spec)
-                made = self._client.create_container_from_config(config, spec.name)["Id"]  # type: ignore[no-untyped-call]
+                container_id = self._client.create_container_from_config(config, spec.name)["Id"]  # type: ignore[no-untyped-call]
             except APIError as error:
                 raise ContainerRefused(refusal(error, spec)) from error
             try:
-                output = self._client.attach(made, stdout=True, stderr=True, stream=True)
-                self._client.start(made)
-                pid = int(self._client.inspect_container(made)["State"]["Pid"])
+                output = self._client.attach(container_id, stdout=True, stderr=True, stream=True)
+                self._client.start(container_id)
+                pid = int(self._client.inspect_container(container_id)["State"]["Pid"])
             except BaseException as error:
                 with contextlib.suppress(APIError):
-                    self._client.remove_container(made, force=True)
+                    self._client.remove_container(container_id, force=True)
                 if isinstance(error, APIError):
                     raise ContainerRefused(refusal(error, spec)) from error
                 raise
-        return Started(made, pid, output)
+        return Started(container_id, pid, output)
 
     def wait(self, container_id: str) -> int:
         with self._answered():
@@ -178,8 +178,8 @@ class DockerEngine:
 
     def labelled(self, label: str, value: str) -> list[str]:
         with self._answered():
-            found = self._client.containers(all=True, quiet=True, filters={"label": f"{label}={value}"})
-        return [one["Id"] for one in found]
+            containers = self._client.containers(all=True, quiet=True, filters={"label": f"{label}={value}"})
+        return [container["Id"] for container in containers]
 
     @contextlib.contextmanager
     def _answered(self, *ignored: int) -> Iterator[None]:
@@ -249,7 +249,7 @@ def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
     restrictions = ["no-new-privileges", *([f"seccomp={spec.limits.seccomp.profile}"] if spec.limits.seccomp else [])]
     gpus = [DeviceRequest(device_ids=list(spec.gpus), capabilities=[["gpu"]])] if spec.gpus else None
     host = client.create_host_config(
-        mounts=[Bind(one.target, one.source, type="bind", read_only=not one.writable) for one in spec.mounts],
+        mounts=[Bind(mount.target, mount.source, type="bind", read_only=not mount.writable) for mount in spec.mounts],
         network_mode="none",
         ipc_mode="private",
         init=True,
@@ -266,7 +266,7 @@ def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
         log_config=LogConfig(type="none"),
         device_requests=gpus,
     )
-    made: Mapping[str, Any] = client.create_container_config(
+    container_config: Mapping[str, Any] = client.create_container_config(
         spec.image_id,
         list(spec.command[1:]),
         user=spec.user,
@@ -276,7 +276,7 @@ def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
         working_dir=spec.folder,
         host_config=host,
     )
-    return made
+    return container_config
 
 
 def refusal(error: APIError, spec: Spec) -> str:
@@ -313,6 +313,6 @@ def _cause(error: BaseException) -> BaseException:
     while current is not None:
         if isinstance(current, OSError) and current.errno is not None:
             return current
-        inner = next((one for one in current.args if isinstance(one, BaseException)), None)
+        inner = next((argument for argument in current.args if isinstance(argument, BaseException)), None)
         current = inner or current.__cause__ or current.__context__
     return error

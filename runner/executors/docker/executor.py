@@ -103,10 +103,12 @@ def image_name(images: str, backend: str, device: str) -> str:
 
 def end_leftovers(engine: Engine, results: str, but: Iterable[str] = ()) -> int:
     """Remove the containers that a killed runner left for this results folder, except `but`; return their number."""
-    left = [one for one in engine.labelled(RESULTS_LABEL, results) if one not in set(but)]
-    for one in left:
-        engine.remove(one)
-    return len(left)
+    leftovers = [
+        container_id for container_id in engine.labelled(RESULTS_LABEL, results) if container_id not in set(but)
+    ]
+    for container_id in leftovers:
+        engine.remove(container_id)
+    return len(leftovers)
 
 
 class DockerExecutor:
@@ -131,8 +133,8 @@ class DockerExecutor:
 
     def missing(self, backend: str, device: str = "cpu") -> str | None:
         """Return why this backend cannot run here on this device: no image, or another architecture's."""
-        found = self._image(image_name(self._place.images, backend, device))
-        return found if isinstance(found, str) else None
+        image = self._image(image_name(self._place.images, backend, device))
+        return image if isinstance(image, str) else None
 
     def begin_block(self, settings: Sequence[Settings]) -> None:
         """End the warm containers of the last block; a new one starts with its first cell, whose folders it mounts."""
@@ -169,10 +171,10 @@ class DockerExecutor:
     # One cell.
 
     def _watched(self, job: Job, timeout_s: float) -> Running:
-        seen, inputs = mounts(job), input_mounts(job)
-        inside = with_inputs(job_inside(job, seen), inputs)
+        job_mounts, inputs = mounts(job), input_mounts(job)
+        inside = with_inputs(job_inside(job, job_mounts), inputs)
         write_job(job, inside)
-        homes = variables_inside(make_home(job) | autotuning(job) | cuda_cache(job), seen)
+        homes = variables_inside(make_home(job) | autotuning(job) | cuda_cache(job), job_mounts)
         name = image_name(self._place.images, job.settings.backend, job.settings.device)
         image = self._image(name)
         if isinstance(image, str):
@@ -183,10 +185,10 @@ class DockerExecutor:
             self._spec(job, name, image),
             command=(PYTHON, "-P", "-m", "keras_matrix.runner.cell.entry", str(inside.path)),
             environment=tuple(sorted(environment.items())),
-            mounts=(*seen, *chain.from_iterable(inputs.values())),
+            mounts=(*job_mounts, *chain.from_iterable(inputs.values())),
             gpus=gpus_of(job.settings, choice=job.gpus),
         )
-        for mount in seen:
+        for mount in job_mounts:
             if mount.writable:
                 give(Path(mount.source), spec.user)
         if self._warm and job.settings.device == "cpu":
@@ -243,12 +245,12 @@ class DockerExecutor:
             reason = image.partition("; ")[0]
             return Never(Outcome(infrastructure=f"{reason}; pull or build it before"))
         try:
-            command, seen = contained(job, self._place.results, os.environ)
+            command, job_mounts = contained(job, self._place.results, os.environ)
             spec = replace(
                 self._spec(job, task.image, image),
                 command=tuple(command.argv),
                 environment=tuple(sorted(command.environment.items())),
-                mounts=seen,
+                mounts=job_mounts,
                 gpus=command.gpus,
                 folder=command.folder,
             )
@@ -362,17 +364,17 @@ def _refused(settings: Settings) -> str | None:
 
 def looked_up(engine: Engine, name: str) -> Image | str:
     """Return the image that currently has this name, or why it cannot be used and what to do."""
-    found = engine.image(name)
-    if found is None:
+    image = engine.image(name)
+    if image is None:
         repository, _, service = name.rpartition(":")
         advice = f"build it with: docker compose build {service}"
         if repository != IMAGES:
             advice = f"get it with: docker pull {name}"
         return f"image_missing: {name} is missing and is never pulled; {advice}"
-    here = ARCHITECTURES.get(platform.machine(), platform.machine())
-    if found.architecture != here:
-        return f"image_architecture: {name} is for {found.architecture}, this machine is {here}; build it here"
-    return found
+    architecture = ARCHITECTURES.get(platform.machine(), platform.machine())
+    if image.architecture != architecture:
+        return f"image_architecture: {name} is for {image.architecture}, this machine is {architecture}; build it here"
+    return image
 
 
 def _for_block(spec: Spec, job: Job) -> Spec:

@@ -37,14 +37,17 @@ class InContainers(Executors):
 
     def software(self, cells: Sequence[Cell]) -> Mapping[str, str]:
         """Return the digests of the local images that these cells need."""
-        own = [cell.task.image for cell in cells if cell.task and cell.task.image]
+        task_images = [cell.task.image for cell in cells if cell.task and cell.task.image]
         measured = [cell.settings for cell in cells if cell.task is None]
-        names = dict.fromkeys([image_name(self._images, one.backend, one.device) for one in measured] + own)
+        names = dict.fromkeys(
+            [image_name(self._images, cell_settings.backend, cell_settings.device) for cell_settings in measured]
+            + task_images
+        )
         for name in names:
             if name not in self._found:
                 self._found[name] = looked_up(self._engine(), name)
-        found = {name: self._found[name] for name in names}
-        return {f"image {name}": image.image_id for name, image in found.items() if isinstance(image, Image)}
+        image_by_name = {name: self._found[name] for name in names}
+        return {f"image {name}": image.image_id for name, image in image_by_name.items() if isinstance(image, Image)}
 
     def end_leftovers(self, results: Path) -> None:
         """End the processes and remove the containers of a killed runner."""
@@ -58,8 +61,10 @@ class InContainers(Executors):
 
     def _limits(self) -> ContainerLimits:
         """Return what a container may use, nearly all of the machine's memory by default. Raises `UsageError`."""
-        here = usable_memory_bytes()
-        memory = self.request.options["memory"] or (round(here * (1 - MACHINES_SHARE)) if here else None)
+        usable_bytes = usable_memory_bytes()
+        memory = self.request.options["memory"] or (
+            round(usable_bytes * (1 - MACHINES_SHARE)) if usable_bytes else None
+        )
         if memory is None:
             raise UsageError("--memory: required, since this machine does not report its memory; set a size such as 8g")
         defaults = ContainerLimits(memory)

@@ -99,8 +99,8 @@ class ProcessExecutor:
         self.close()
         forked = [s for s in settings if self._forks(s) and not self.missing(s.backend)]
         self._servers.launch(
-            _key(_numbered(self._environment(one), number))
-            for one, number in zip(forked, _alive_before(forked), strict=True)
+            _key(_numbered(self._environment(cell_settings), number))
+            for cell_settings, number in zip(forked, _alive_before(forked), strict=True)
         )
 
     def await_block(self) -> None:
@@ -193,16 +193,18 @@ def _alive_before(settings: Sequence[Settings]) -> list[int]:
 
     Those of its own stall analysis: other cells that wait for each other have different backends.
     """
-    if not any(one.feed == PIPELINE for one in settings):
+    if not any(cell_settings.feed == PIPELINE for cell_settings in settings):
         return [0] * len(settings)
-    analyses = [canonical(base_of(one)) for one in settings]
-    read = {analysis for one, analysis in zip(settings, analyses, strict=True) if one.feed == PIPELINE}
+    analyses = [canonical(base_of(cell_settings)) for cell_settings in settings]
+    read = {
+        analysis for cell_settings, analysis in zip(settings, analyses, strict=True) if cell_settings.feed == PIPELINE
+    }
     alive = Counter[str]()
-    found = []
+    alive_counts = []
     for analysis in analyses:
-        found.append(alive[analysis] if analysis in read else 0)
+        alive_counts.append(alive[analysis] if analysis in read else 0)
         alive[analysis] += 1
-    return found
+    return alive_counts
 
 
 def _numbered(environment: dict[str, str], number: int) -> dict[str, str]:
@@ -216,16 +218,16 @@ def _key(environment: dict[str, str]) -> Key:
 
 def _launch_server(python: str, environment: dict[str, str]) -> Server:
     """Start a server's process; without a backend in its environment it is a light one."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     backend = environment.get("KERAS_BACKEND", "")
-    with theirs:
+    with child_end:
         process = subprocess.Popen(
-            [python, "-P", "-m", "keras_matrix.runner.cell.server", str(theirs.fileno()), backend],
+            [python, "-P", "-m", "keras_matrix.runner.cell.server", str(child_end.fileno()), backend],
             env=environment,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[child_end.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-    return ProcessServer(process, ours)
+    return ProcessServer(process, parent_end)

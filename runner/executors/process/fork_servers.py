@@ -53,8 +53,8 @@ class Server:
         if not message:
             self.gone = True
             raise ServerGone(f"server: the cell's server ended{self.how_it_ended()}")
-        found: dict[str, Any] = json.loads(message)
-        return found
+        answer: dict[str, Any] = json.loads(message)
+        return answer
 
     def kill(self, pid: int) -> None:
         """End a process that it started, and all below it."""

@@ -39,8 +39,8 @@ def imported_keras() -> str | None:
     spec = importlib.util.find_spec("keras")
     path = Path(spec.origin).parent / "src" / "version.py" if spec and spec.origin else None
     text = path.read_text(encoding="utf-8") if path and path.is_file() else ""
-    found = re.search(r"""^__version__ = ["']([^"']+)""", text, re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(r"""^__version__ = ["']([^"']+)""", text, re.MULTILINE)
+    return match[1] if match else None
 
 
 _FACTS = """
@@ -62,13 +62,13 @@ print(json.dumps({"python": list(sys.version_info[:3]), "absent": absent, "versi
 
 def installed_versions(distributions: Iterable[str] = DISTRIBUTIONS) -> dict[str, str]:
     """Return the installed versions for the runner's own Python, without importing anything."""
-    found, names = {}, tuple(distributions)
+    versions, names = {}, tuple(distributions)
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
     if "keras" in names and (version := imported_keras()):
-        found["keras"] = version
-    return found
+        versions["keras"] = version
+    return versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class Interpreter:
 
     def versions(self) -> dict[str, str]:
         """Return the versions of Python, Keras, NumPy, the backends and KerasHub as installed there."""
-        found = _facts(self.python, ())
-        return {"python": ".".join(map(str, found["python"])), **found["versions"]}
+        facts = _facts(self.python, ())
+        return {"python": ".".join(map(str, facts["python"])), **facts["versions"]}
 
     def variables(self) -> dict[str, str]:
         """Return the variables by which its processes find this project."""
@@ -117,8 +117,8 @@ def _facts(python: str, packages: tuple[str, ...]) -> dict[str, Any]:
     program = _FACTS.replace("IMPORTED_KERAS", inspect.getsource(imported_keras))
     command = [python, "-I", "-c", program, json.dumps([packages, DISTRIBUTIONS])]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=True)
-        facts: dict[str, Any] = json.loads(done.stdout)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=True)
+        facts: dict[str, Any] = json.loads(completed.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise UsageError(f"{python}: cannot list what is installed there: {error}") from error
     return facts

@@ -71,10 +71,10 @@ class ProcessProbe:
 
 def _environment(settings: Settings, mark: str, folder: str) -> dict[str, str]:
     if settings.backend == "numpy":
-        found = {name: os.environ[name] for name in ALLOWED if name in os.environ}
+        environment = {name: os.environ[name] for name in ALLOWED if name in os.environ}
     else:
-        found = cell_environment(settings, mark)
-    return found | {"HOME": folder, "KERAS_HOME": folder, "TMPDIR": folder}
+        environment = cell_environment(settings, mark)
+    return environment | {"HOME": folder, "KERAS_HOME": folder, "TMPDIR": folder}
 
 
 def _run(command: list[str], environment: dict[str, str], log: Path, timeout_s: float) -> str | None:

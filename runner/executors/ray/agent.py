@@ -98,10 +98,10 @@ class _Live:
 def facts(node_id: str, labels: Mapping[str, str]) -> NodeFacts:
     """Return what this node is and can run; looks for packages, imports no backend."""
     restored()
-    found = _machine(labels)
+    node_machine = _machine(labels)
     executor = ProcessExecutor()
     missing = {
-        f"{backend} {device}": executor.missing(backend, device) or _device_problem(device, found)
+        f"{backend} {device}": executor.missing(backend, device) or _device_problem(device, node_machine)
         for backend in BACKENDS
         for device in DEVICES
     }
@@ -110,7 +110,7 @@ def facts(node_id: str, labels: Mapping[str, str]) -> NodeFacts:
     return NodeFacts(
         node_id=node_id,
         name=labels.get("machine") or os.environ.get(machine.HOST_VARIABLE) or os.uname().nodename,
-        machine=found,
+        machine=node_machine,
         versions=installed_versions(),
         program=version("keras-matrix"),
         missing=missing,
@@ -151,33 +151,33 @@ class Agent:
 
     def receive_modules(self, digest: str, archive: bytes) -> None:
         """Unpack an archive of modules, all of it or nothing. What fails shows when a cell needs them."""
-        made = self._scratch / MODULES / digest
-        aside = made.with_name(f".{digest}.{os.getpid()}")
+        modules_folder = self._scratch / MODULES / digest
+        temporary = modules_folder.with_name(f".{digest}.{os.getpid()}")
         try:
-            machines.unpacked(archive, aside)
-            aside.rename(made)
+            machines.unpacked(archive, temporary)
+            temporary.rename(modules_folder)
         except (OSError, tarfile.TarError):
-            remove_tree(aside)
+            remove_tree(temporary)
 
     def start(self, job: Job, timeout_s: float, roots: Mapping[str, str]) -> None:
         """Start a cell, known by its nonce from now on; `roots` are its folders of modules with their digests."""
         if job.nonce in self._live:
             return
-        here, warnings = job, tuple[str, ...]()
+        job_here, warnings = job, tuple[str, ...]()
         try:
             self._check_space()
             self._check_modules(roots)
-            here = self._here(job, roots)
-            running, warnings = self._started(here, timeout_s)
+            job_here = self._here(job, roots)
+            running, warnings = self._started(job_here, timeout_s)
         except OSError as error:
             running = Never(Outcome(infrastructure=self._unwritable(error)))
-        self._live[job.nonce] = _Live(running, here, warnings)
+        self._live[job.nonce] = _Live(running, job_here, warnings)
 
     def free_port(self, address: str) -> int | None:
         """Return a port of this node's address that no process listens to; None if the address is not its own."""
         try:
-            with socket.create_server((address, 0)) as found:
-                return int(found.getsockname()[1])
+            with socket.create_server((address, 0)) as server:
+                return int(server.getsockname()[1])
         except OSError:
             return None
 
@@ -223,8 +223,12 @@ class Agent:
         live.running.resume(steps)
 
     def _turn(self, live: _Live) -> bool:
-        others = [one for one in self._live.values() if one is not live]
-        waiting = [WaitingCell(_name(one.job.settings), root) for one in others if (root := one.running.root())]
+        other_cells = [live_cell for live_cell in self._live.values() if live_cell is not live]
+        waiting = [
+            WaitingCell(_name(live_cell.job.settings), root)
+            for live_cell in other_cells
+            if (root := live_cell.running.root())
+        ]
         return live.running.turn(waiting)
 
     def _resident_bytes(self, live: _Live) -> int:
@@ -254,8 +258,8 @@ class Agent:
     def _archives(self, job: Job) -> tuple[bytes, bytes | None]:
         """Return the archives of a cell's files, without its home and temporary files, and of its outputs."""
         folder = Path(job.folder)
-        own = [path for path in sorted(walk(folder)) if path.relative_to(folder).parts[0] not in LEFT_THERE]
-        return machines.packed(folder, own), machines.packed(Path(job.outputs_dir)) if job.outputs_dir else None
+        paths = [path for path in sorted(walk(folder)) if path.relative_to(folder).parts[0] not in LEFT_THERE]
+        return machines.packed(folder, paths), machines.packed(Path(job.outputs_dir)) if job.outputs_dir else None
 
     def _abandon(self, live: _Live) -> None:
         live.running.abandon()
@@ -282,7 +286,9 @@ class Agent:
     def _here(self, job: Job, roots: Mapping[str, str]) -> Job:
         """Return the job with this node's folders, which are made."""
         # The arms of a comparison have the same cells, so that only the nonce distinguishes them.
-        shared: dict[str, Any] = {own: self._cache(path) for own in SHARED if (path := getattr(job, own)) is not None}
+        shared: dict[str, Any] = {
+            folder_name: self._cache(path) for folder_name in SHARED if (path := getattr(job, folder_name)) is not None
+        }
         return replace(
             job,
             folder=self._made(CELLS, job.nonce),
@@ -317,8 +323,8 @@ class Agent:
 
     def _check_space(self) -> None:
         """Raise OSError if the disk of the scratch folder is full."""
-        found = os.statvfs(self._scratch)
-        if found.f_bavail * found.f_frsize < LEAST_FREE_BYTES:
+        space = os.statvfs(self._scratch)
+        if space.f_bavail * space.f_frsize < LEAST_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _unwritable(self, error: OSError) -> str:
@@ -337,10 +343,10 @@ def restored() -> None:
     """
     raylet = os.getppid()
     variables = Path(f"/proc/{raylet}/environ").read_bytes().decode(errors="surrogateescape").split("\0")
-    found = dict(one.split("=", 1) for one in variables if "=" in one)
-    own = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+    restored_variables = dict(variable.split("=", 1) for variable in variables if "=" in variable)
+    own_variables = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
     os.environ.clear()
-    os.environ.update(found | own)
+    os.environ.update(restored_variables | own_variables)
     with contextlib.suppress(PermissionError):  # the warning of the node's facts says so
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, raylet))
     with contextlib.suppress(OSError):  # the kernel would end any worker before other programs of the machine
@@ -349,8 +355,12 @@ def restored() -> None:
 
 
 def _niceness_problem() -> str | None:
-    own, its = os.getpriority(os.PRIO_PROCESS, 0), os.getpriority(os.PRIO_PROCESS, os.getppid())
-    return None if own == its else f"cells run at niceness {own}, the node at {its}: {NICENESS_ADVICE}"
+    own_niceness, node_niceness = os.getpriority(os.PRIO_PROCESS, 0), os.getpriority(os.PRIO_PROCESS, os.getppid())
+    return (
+        None
+        if own_niceness == node_niceness
+        else f"cells run at niceness {own_niceness}, the node at {node_niceness}: {NICENESS_ADVICE}"
+    )
 
 
 def _name(settings: Settings) -> str:
@@ -362,13 +372,13 @@ def _machine(labels: Mapping[str, str]) -> Machine:
     """Return this machine; with a label `machine`, nodes with another one count as other machines."""
     if name := labels.get("machine"):
         os.environ[machine.HOST_VARIABLE] = name
-    found = machine.detect()
+    detected = machine.detect()
     type_ = labels.get("machine-type")
-    return replace(found, machine_type=type_) if type_ else found
+    return replace(detected, machine_type=type_) if type_ else detected
 
 
-def _device_problem(device: str, found: Machine) -> str | None:
-    return "no GPU" if device == "gpu" and not found.gpus else None
+def _device_problem(device: str, node_machine: Machine) -> str | None:
+    return "no GPU" if device == "gpu" and not node_machine.gpus else None
 
 
 def _home() -> Path:

@@ -67,9 +67,11 @@ class Cluster:
         Raises `ExecutorError` for another version of this program; if not `strict`, such a node is not used.
         """
         nodes = {str(node["NodeID"]): node for node in self._ray.nodes()}
-        alive = {name: one for name, one in nodes.items() if one["Alive"] and one["Resources"].get(SLOT, 0) >= 1}
-        asked = {name: self._ask(node) for name, node in alive.items() if name not in self._facts | self._unusable}
-        for name, ref in asked.items():
+        alive = {name: node for name, node in nodes.items() if node["Alive"] and node["Resources"].get(SLOT, 0) >= 1}
+        answer_refs = {
+            name: self._ask(node) for name, node in alive.items() if name not in self._facts | self._unusable
+        }
+        for name, ref in answer_refs.items():
             try:
                 self._facts[name] = self._answer(alive[name], ref)
             except Lost:
@@ -104,7 +106,7 @@ class Cluster:
             try:
                 if self._ray.wait([ref], timeout=POLL_S)[0]:
                     return self._ray.get(ref)
-                alive = [self._checked(*one) for one in alive]
+                alive = [self._checked(*alive_agent) for alive_agent in alive]
             except errors.RayError as error:  # of the agent, its node, or the start of either
                 if self._stopping.is_set():
                     raise SessionEnded from error
@@ -139,31 +141,34 @@ class Cluster:
         return self._on(str(node["NodeID"]), facts, max_retries=0).remote(str(node["NodeID"]), labels)
 
     def _answer(self, node: Mapping[str, Any], ref: Any) -> NodeFacts:
-        where = f"node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        node_text = f"node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
         try:
-            found: NodeFacts = self.answer(ref, FACTS_S)
+            node_facts: NodeFacts = self.answer(ref, FACTS_S)
         except TimeoutError:
-            raise ExecutorError(f"cluster: {where}: does not answer within {FACTS_S:.0f} s; see `ray status`") from None
+            raise ExecutorError(
+                f"cluster: {node_text}: does not answer within {FACTS_S:.0f} s; see `ray status`"
+            ) from None
         except Lost as error:
             if "ModuleNotFoundError" in str(error) or "AttributeError" in str(error):
                 raise ExecutorError(
-                    f"cluster: {where}: has no {PACKAGE} of this version: {error}; install {PACKAGE} "
+                    f"cluster: {node_text}: has no {PACKAGE} of this version: {error}; install {PACKAGE} "
                     f"{version(PACKAGE)} in the environment of its `ray start`"
                 ) from error
             raise
-        own = version(PACKAGE)
-        if found.program != own:
+        own_version = version(PACKAGE)
+        if node_facts.program != own_version:
             raise ExecutorError(
-                f"cluster: {where}: has {PACKAGE} {found.program}, here is {own}; install the same on all nodes"
+                f"cluster: {node_text}: has {PACKAGE} {node_facts.program}, here is {own_version}; install the same on "
+                "all nodes"
             )
-        return replace(found, address=str(node["NodeManagerAddress"]))
+        return replace(node_facts, address=str(node["NodeManagerAddress"]))
 
-    def _on(self, node_id: str, what: Any, **options: Any) -> Any:
+    def _on(self, node_id: str, remote_function: Any, **options: Any) -> Any:
         """Return a remote function or class that runs on one node and uses none of its CPUs."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        where = NodeAffinitySchedulingStrategy(node_id, soft=False)
-        return self._ray.remote(what).options(num_cpus=0, scheduling_strategy=where, **options)
+        strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        return self._ray.remote(remote_function).options(num_cpus=0, scheduling_strategy=strategy, **options)
 
 
 class Unavailable(Exception):

@@ -56,8 +56,8 @@ class Archives:
 
         Raises `TooLarge` and OSError.
         """
-        own = ":" in job.settings.workload or job.task is not None
-        return {root: self._archive(root) for root in dict.fromkeys(job.import_roots) if own}
+        has_own_modules = ":" in job.settings.workload or job.task is not None
+        return {root: self._archive(root) for root in dict.fromkeys(job.import_roots) if has_own_modules}
 
     def _archive(self, root: str) -> tuple[str, bytes]:
         if root not in self._made:
@@ -112,15 +112,15 @@ class MachinesOnRay:
         """The nodes of all machines."""
         return [node for offer in self.offers for node in offer.nodes]
 
-    def update(self, there: Mapping[str, Offer]) -> None:
+    def update(self, offer_by_identity: Mapping[str, Offer]) -> None:
         """Take the machines' present nodes, by the machine's identity, unless a session is measuring there."""
         if self._agents:
             return
-        found = [there[offer.identity] for offer in self.offers if offer.identity in there]
-        if len(found) < len(self.offers):
+        current = [offer_by_identity[offer.identity] for offer in self.offers if offer.identity in offer_by_identity]
+        if len(current) < len(self.offers):
             self.note_lost("its nodes have left the cluster")
         else:
-            self.offers = tuple(found)
+            self.offers = tuple(current)
 
     def executor(self, run: Run) -> Executor:
         """Return the executor of this machine, the same for all runs of a session."""
@@ -187,12 +187,12 @@ class ExecutorOnMachine:
 
         The loss of a node shows when a cell starts.
         """
-        wanted, self._place.wanted = self._place.wanted, []
-        if not wanted:
+        needs, self._place.wanted = self._place.wanted, []
+        if not needs:
             return
-        chosen = [(node, one) for one in wanted for offer in self._place.offers if (node := _node(offer, one))]
+        chosen = [(node, need) for need in needs for offer in self._place.offers if (node := _node(offer, need))]
         refs = [
-            self._place.agent(node).begin_block.remote([one for its, one in chosen if its is node])
+            self._place.agent(node).begin_block.remote([need for chosen_node, need in chosen if chosen_node is node])
             for node in self._place.nodes
         ]
         for ref in refs:
@@ -222,8 +222,8 @@ class ExecutorOnMachine:
         agents = [place.agent(node) for node in nodes]
         jobs = [job] if len(agents) == 1 else self._divided(job, nodes)
         digests = self._send_modules(job, agents)
-        for agent, its in zip(agents[1:], jobs[1:], strict=True):
-            place.asked(partial(agent.provide.remote, its, digests), ANSWER_S)
+        for agent, node_job in zip(agents[1:], jobs[1:], strict=True):
+            place.asked(partial(agent.provide.remote, node_job, digests), ANSWER_S)
         place.asked(lambda: agents[0].start.remote(jobs[0], timeout_s, digests), ANSWER_S)
         return agents
 
@@ -242,9 +242,10 @@ class ExecutorOnMachine:
         free = [partial(place.agent(node).free_port.remote, node.address) for node in nodes[1:]]
         ports = [0, *(place.asked(call, ANSWER_S) for call in free)]
         if None in ports:
-            where = nodes[ports.index(None)]
+            silent_node = nodes[ports.index(None)]
             raise ExecutorError(
-                f"address: {where.name} cannot listen at {where.address}; start it with its own --node-ip-address"
+                f"address: {silent_node.name} cannot listen at {silent_node.address}; start it with its own "
+                "--node-ip-address"
             )
         sites = [
             Site(node.name, node.machine.host_id, node.address, port) for node, port in zip(nodes, ports, strict=True)
@@ -286,8 +287,8 @@ class CellOnNode:
 
     def calibrated(self) -> float | None:
         """Return the process's step time in seconds."""
-        found: float | None = self._call("calibrated")
-        return found
+        time_s: float | None = self._call("calibrated")
+        return time_s
 
     def resume(self, steps: int) -> None:
         """Set the steps per epoch."""
@@ -307,12 +308,12 @@ class CellOnNode:
     def finish(self) -> Outcome:
         """Let the process run to its end, copy its files here, and return the outcome."""
         ended: FinishedCell | None = self._call("finish")
-        others = self._provided() if ended is not None else []
+        provided_cells = self._provided() if ended is not None else []
         if self._gone is not None or ended is None:
             return self._gone or Outcome(infrastructure="node_lost: the process was not observed")
         try:
             copied(ended, self._job)
-            outcome = combined(ended.outcome, others, self._job) if others else ended.outcome
+            outcome = combined(ended.outcome, provided_cells, self._job) if provided_cells else ended.outcome
         except (OSError, tarfile.TarError) as error:
             return Outcome(infrastructure=f"copy: the files of {self._place.name} cannot be written here: {error}")
         self._forget()
@@ -336,15 +337,15 @@ class CellOnNode:
 
     def _provided(self) -> list[FinishedCell]:
         """Return how the processes that provided workers have ended, those that were not lost."""
-        found = []
+        provided_cells = []
         for other in self._others if self._gone is None else []:
             try:
-                found.append(self._place.asked(partial(other.provided.remote, self._job.nonce), ANSWER_S))
+                provided_cells.append(self._place.asked(partial(other.provided.remote, self._job.nonce), ANSWER_S))
             except TimeoutError:
                 self._lose(Lost(self._place.note_lost(f"does not answer within {ANSWER_S:.0f} s")))
             except Lost as error:
                 self._lose(error)
-        return found
+        return provided_cells
 
     def _call(self, method: str, *arguments: Any) -> Any:
         """Return the answer of the agent; None once it is lost. An interrupted call is repeated with its number."""
@@ -374,7 +375,7 @@ def copied(ended: FinishedCell, job: Job) -> None:
         machines.unpacked(ended.outputs, Path(job.outputs_dir))
 
 
-def combined(measured: Outcome, others: Sequence[FinishedCell], job: Job) -> Outcome:
+def combined(measured: Outcome, provided_cells: Sequence[FinishedCell], job: Job) -> Outcome:
     """Return the outcome of a cell whose measuring process has left its files here; others' files replace them.
 
     Raises OSError and `tarfile.TarError` if these cannot be written.
@@ -382,14 +383,14 @@ def combined(measured: Outcome, others: Sequence[FinishedCell], job: Job) -> Out
     result = _result(job)
     if _is_well(measured) or (job.goes_on and result is not None and result.device is not None):
         return measured
-    failed = next((one for one in others if not _is_well(one.outcome)), None)
+    failed = next((provided_cell for provided_cell in provided_cells if not _is_well(provided_cell.outcome)), None)
     if failed is not None:
         copied(failed, job)
         return failed.outcome
     name, message = (result.exception or "", result.message or "") if result else ("", "")
     if name.endswith(NOT_CONNECTED):
         return replace(measured, infrastructure=f"rendezvous: {message}")
-    kills = sum(one.outcome.oom_kills or 0 for one in others)
+    kills = sum(provided_cell.outcome.oom_kills or 0 for provided_cell in provided_cells)
     if kills and name.endswith(WORKER_DIED) and FAR in message:
         return replace(measured, exit_code=None, signal=KILLED, oom_kills=kills)
     return measured

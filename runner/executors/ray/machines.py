@@ -74,8 +74,8 @@ class Offer:
 
     def node_for(self, backend: str, device: str) -> NodeFacts | None:
         """Return the node that can run a backend on a device; None if there is none."""
-        wanted = f"{backend} {device}"
-        return next((node for node in self.nodes if node.missing.get(wanted, "") is None), None)
+        backend_and_device = f"{backend} {device}"
+        return next((node for node in self.nodes if node.missing.get(backend_and_device, "") is None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Need:
 
     def problem(self, offer: Offer) -> str | None:
         """Return what a machine lacks; None if it fits."""
-        placement, names = self.placement, [one.name for one in offer.nodes]
+        placement, names = self.placement, [node.name for node in offer.nodes]
         if placement.machine and placement.machine not in (offer.machine.machine_type, *names):
             return f"machine: {placement.machine}"
         if not self.pairs:  # external commands
@@ -106,14 +106,14 @@ class Need:
 
     def _lack(self, node: NodeFacts, device: str = "gpu") -> str | None:
         """Return what a node lacks for cells of a device."""
-        machine, wanted = node.machine, self.placement.gpus.model
+        machine, model = node.machine, self.placement.gpus.model
         if self.cpus > machine.logical_cpus:
             return f"{self.cpus} CPUs"
-        fitting = [name for name in machine.gpus if device_lists.is_model(wanted, name)] if wanted else machine.gpus
-        if wanted and not fitting:
-            return f"gpu_model: {wanted}"
+        fitting = [name for name in machine.gpus if device_lists.is_model(model, name)] if model else machine.gpus
+        if model and not fitting:
+            return f"gpu_model: {model}"
         if device == "gpu" and self.gpus > len(fitting):
-            return f"{self.gpus} GPUs{f' with gpu_model: {wanted}' if wanted else ''}"
+            return f"{self.gpus} GPUs{f' with gpu_model: {model}' if model else ''}"
         memory = self.placement.memory_gib
         if memory and (machine.memory_bytes is None or machine.memory_bytes < memory * GIB):
             return f"memory_gib: {memory:g}"
@@ -122,11 +122,11 @@ class Need:
 
 def offers(facts: Iterable[NodeFacts]) -> list[Offer]:
     """Return the machines of the nodes that offer a measuring slot."""
-    found: dict[str, list[NodeFacts]] = {}
-    for one in sorted(facts, key=lambda node: node.node_id):
-        if one.slot:
-            found.setdefault(one.machine.host_id, []).append(one)
-    return [Offer(identity, tuple(nodes)) for identity, nodes in found.items()]
+    nodes_by_host: dict[str, list[NodeFacts]] = {}
+    for node in sorted(facts, key=lambda node: node.node_id):
+        if node.slot:
+            nodes_by_host.setdefault(node.machine.host_id, []).append(node)
+    return [Offer(identity, tuple(nodes)) for identity, nodes in nodes_by_host.items()]
 
 
 def need_of(cells: Sequence[Cell]) -> Need:
@@ -136,33 +136,37 @@ def need_of(cells: Sequence[Cell]) -> Need:
     return Need(pairs, cpus, gpus, cells[0].placement, max(cell.settings.nodes for cell in cells))
 
 
-def groups(need: Need, machines: Sequence[Offer], known: Iterable[str] = ()) -> list[tuple[Offer, ...]]:
+def groups(need: Need, machines: Sequence[Offer], earlier: Iterable[str] = ()) -> list[tuple[Offer, ...]]:
     """Return the machines that fit, in groups of as many as are needed: equal ones, each in one group at most.
 
-    With `across_nodes` all groups are equal. Groups whose identities are `known` stay together, the others are formed
+    With `across_nodes` all groups are equal. Groups whose identities are `earlier` stay together, the others are formed
     in the order of their machines' identities.
     """
     kinds: list[list[Offer]] = []
-    for offer in sorted(machines, key=lambda one: one.identity):
+    for offer in sorted(machines, key=lambda offer: offer.identity):
         if need.problem(offer) is None:
-            kind = next((one for one in kinds if equal(one[0].machine, offer.machine)), None)
+            kind = next((kind for kind in kinds if equal(kind[0].machine, offer.machine)), None)
             kinds.append([offer]) if kind is None else kind.append(offer)
     if need.placement.across_nodes:
         kinds = sorted(kinds, key=len, reverse=True)[:1]
-    return [group for kind in kinds for group in _grouped(kind, need.nodes, known)]
+    return [group for kind in kinds for group in _grouped(kind, need.nodes, earlier)]
 
 
-def _grouped(kind: Sequence[Offer], size: int, known: Iterable[str]) -> list[tuple[Offer, ...]]:
+def _grouped(kind: Sequence[Offer], size: int, earlier: Iterable[str]) -> list[tuple[Offer, ...]]:
     """Return equal machines in groups of a size, first those that are known."""
     by_identity = {offer.identity: offer for offer in kind}
-    parts = [identity.split(JOIN) for identity in known]
-    found = [tuple(by_identity.pop(one) for one in own) for own in parts if _is_there(own, size, by_identity)]
-    left = [*by_identity.values()]
-    return found + [tuple(left[end - size : end]) for end in range(size, len(left) + 1, size)]
+    parts = [identity.split(JOIN) for identity in earlier]
+    known_groups = [
+        tuple(by_identity.pop(identity) for identity in identities)
+        for identities in parts
+        if _is_there(identities, size, by_identity)
+    ]
+    free_offers = [*by_identity.values()]
+    return known_groups + [tuple(free_offers[end - size : end]) for end in range(size, len(free_offers) + 1, size)]
 
 
-def _is_there(parts: Sequence[str], size: int, there: Mapping[str, Offer]) -> bool:
-    return len(parts) == size and all(one in there for one in parts)
+def _is_there(parts: Sequence[str], size: int, offer_by_identity: Mapping[str, Offer]) -> bool:
+    return len(parts) == size and all(part in offer_by_identity for part in parts)
 
 
 def identity_of(offers: Sequence[Offer]) -> str:
@@ -170,19 +174,19 @@ def identity_of(offers: Sequence[Offer]) -> str:
     return JOIN.join(offer.identity for offer in offers)
 
 
-def fitting(need: Need, machines: Sequence[Offer], known: Iterable[str] = ()) -> Fitting:
+def fitting(need: Need, machines: Sequence[Offer], earlier: Iterable[str] = ()) -> Fitting:
     """Return the machines that fit, or groups of them; if there is none, the reason names what each machine lacks."""
-    if found := groups(need, machines, known):
-        return Fitting(frozenset(map(identity_of, found)))
+    if fitting_groups := groups(need, machines, earlier):
+        return Fitting(frozenset(map(identity_of, fitting_groups)))
     names = ", ".join(sorted(offer.name for offer in machines)[:8])
     lacks = [need.problem(offer) for offer in machines]
     if None in lacks:
-        there = f"{lacks.count(None)} of the cluster's fit, equal or not; the cluster has {names}"
-        return Fitting(frozenset(), f"nodes: {need.nodes}: needs {need.nodes} equal machines; {there}")
-    wanted = " and ".join(dict.fromkeys(filter(None, lacks)))
-    if not wanted:
+        available_text = f"{lacks.count(None)} of the cluster's fit, equal or not; the cluster has {names}"
+        return Fitting(frozenset(), f"nodes: {need.nodes}: needs {need.nodes} equal machines; {available_text}")
+    lacking_text = " and ".join(dict.fromkeys(filter(None, lacks)))
+    if not lacking_text:
         return Fitting(frozenset(), "no node: the cluster has no node with a measuring slot")
-    return Fitting(frozenset(), f"no node offers {wanted}; the cluster has {names}")
+    return Fitting(frozenset(), f"no node offers {lacking_text}; the cluster has {names}")
 
 
 def _cpus(value: int | str) -> int:
@@ -201,12 +205,12 @@ def packed(folder: Path, names: Iterable[Path] | None = None) -> bytes:
     Pipes, sockets and links are left out. Raises `TooLarge` and OSError.
     """
     buffer = io.BytesIO()
-    found = sorted(walk(folder)) if names is None else list(names)
-    total = sum(path.stat().st_size for path in found if path.is_file() and not path.is_symlink())
+    paths = sorted(walk(folder)) if names is None else list(names)
+    total = sum(path.stat().st_size for path in paths if path.is_file() and not path.is_symlink())
     if total > MOST_FILES_BYTES:
         raise TooLarge(f"{folder}: has {bytes_text(total)}, more than {bytes_text(MOST_FILES_BYTES)}")
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
-        for path in found:
+        for path in paths:
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 continue
             archive.add(path, str(path.relative_to(folder)), recursive=False)

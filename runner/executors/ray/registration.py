@@ -37,11 +37,11 @@ class OnRay(Executors):
 
     def software(self, cells: Sequence[Cell]) -> Mapping[str, str]:
         """Return the versions that the nodes have, several of one package joined. Raises `ExecutorError`."""
-        found: dict[str, set[str]] = {}
+        versions_by_name: dict[str, set[str]] = {}
         for node in self._cluster().facts():
             for name, version in node.versions.items():
-                found.setdefault(name, set()).add(version)
-        return {name: ", ".join(sorted(versions)) for name, versions in found.items()}
+                versions_by_name.setdefault(name, set()).add(version)
+        return {name: ", ".join(sorted(versions)) for name, versions in versions_by_name.items()}
 
     def end_leftovers(self, results: Path) -> None:
         """Do nothing here: an agent ends what an earlier one has left on its node."""
@@ -96,19 +96,19 @@ class PlacesOnRay:
 
     def _updated(self) -> Sequence[Place]:
         alive = {place.identity: place for place in self._places if place.lost() is None}
-        there = {offer.identity: offer for offer in self._offers}
+        offer_by_identity = {offer.identity: offer for offer in self._offers}
         for place in alive.values():
-            place.update(there)
-        for found in self._wanted(there.values()):
-            if identity_of(found) not in alive:
-                self._places.append(MachinesOnRay(self._cluster, found, self._archives, self._mark, self._start))
+            place.update(offer_by_identity)
+        for offer_group in self._wanted(offer_by_identity.values()):
+            if identity_of(offer_group) not in alive:
+                self._places.append(MachinesOnRay(self._cluster, offer_group, self._archives, self._mark, self._start))
         return self._places
 
-    def _wanted(self, there: Iterable[Offer]) -> list[tuple[Offer, ...]]:
+    def _wanted(self, free_offers: Iterable[Offer]) -> list[tuple[Offer, ...]]:
         """Return the single machines, and the groups of several that comparisons have needed so far."""
-        single = [(offer,) for offer in there]
-        several = [found for need in self._several for found in groups(need, self._offers, self._known())]
-        return [*{identity_of(found): found for found in (*single, *several)}.values()]
+        single = [(offer,) for offer in free_offers]
+        several = [offer_group for need in self._several for offer_group in groups(need, self._offers, self._known())]
+        return [*{identity_of(offer_group): offer_group for offer_group in (*single, *several)}.values()]
 
     def _known(self) -> list[str]:
         """Return the identities of the groups that have been places, and were not lost."""
@@ -157,10 +157,10 @@ class PlacesOnRay:
             place.release()
 
     def _look(self) -> None:
-        found = offers(self._cluster.facts(strict=not self._offers))
+        current_offers = offers(self._cluster.facts(strict=not self._offers))
         with self._lock:
-            if found != self._offers:
-                self._offers, self._changed = found, True
+            if current_offers != self._offers:
+                self._offers, self._changed = current_offers, True
                 self._fitting.clear()
 
 

@@ -60,22 +60,22 @@ def cell_environment(
     """
     gpus = gpus or gpus_of(settings, caller)
     caller = os.environ if caller is None else caller
-    found = {name: caller[name] for name in ALLOWED if name in caller}
-    found |= {"KERAS_BACKEND": settings.backend, "TF_CPP_MIN_LOG_LEVEL": LOG_LEVELS[settings.device], MARK: mark}
-    found |= device_environment(settings.device, gpus)
+    environment = {name: caller[name] for name in ALLOWED if name in caller}
+    environment |= {"KERAS_BACKEND": settings.backend, "TF_CPP_MIN_LOG_LEVEL": LOG_LEVELS[settings.device], MARK: mark}
+    environment |= device_environment(settings.device, gpus)
     # Only if the cell's settings request it: the network of its workers is part of the cell's identity.
     if spec.network_of(settings) != spec.LOCAL and network.VARIABLE in caller:
-        found[network.VARIABLE] = caller[network.VARIABLE]
+        environment[network.VARIABLE] = caller[network.VARIABLE]
     if settings.freed_memory == "kept":
-        found |= KEEP_FREED
+        environment |= KEEP_FREED
     cpus = pinned(settings.cpus, ProcTree(), os.sched_getaffinity(0))
     if cpus is not None:
-        found[device_lists.CPUS_VARIABLE] = device_lists.cpu_text(cpus)
+        environment[device_lists.CPUS_VARIABLE] = device_lists.cpu_text(cpus)
     if settings.threads != "all":
-        found |= dict.fromkeys(THREAD_VARIABLES, str(settings.threads))
+        environment |= dict.fromkeys(THREAD_VARIABLES, str(settings.threads))
     elif cpus is not None:
-        found |= dict.fromkeys(THREAD_VARIABLES, str(len(cpus)))
-    return found
+        environment |= dict.fromkeys(THREAD_VARIABLES, str(len(cpus)))
+    return environment
 
 
 def without_credentials(caller: Mapping[str, str]) -> dict[str, str]:

@@ -101,10 +101,10 @@ class Epochs:
             return
         (alive, counters, own_before, waiting_s), self._begun = self._begun, None
         self.gpus.end()
-        stretch, own = since(counters, self._sampler.read()), own_since(own_before, self._own(alive))
+        stretch, own_use = since(counters, self._sampler.read()), own_since(own_before, self._own(alive))
         ends_s = zip(alive.resting, waiting_s, self._waiting_s(alive), strict=True)
         waiting = [WaitingUse(cell.name, moved(*ends)) for cell, *ends in ends_s]
-        self.watched.append(MeasuredStretch(stretch, own, tuple(waiting)))
+        self.watched.append(MeasuredStretch(stretch, own_use, tuple(waiting)))
         self._scans.end(alive.roots, last=self._left <= 0)
 
     def gpu_figures(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Epochs:
         first, *further = self.gpus.epochs() or [None]
         return {
             "gpu": first,
-            "further_gpus": [one for one in further if one is not None],
+            "further_gpus": [gpu_epochs for gpu_epochs in further if gpu_epochs is not None],
             "gpu_unread": self.gpus.unread,
         }
 
@@ -126,11 +126,11 @@ class Epochs:
         return self._scans.others
 
     def _own(self, alive: Alive) -> OwnUse:
-        found = own_now(self._tree, below(alive.roots), self._usable_bytes)
-        if found.cpu_s is None:  # one ended between the listing and the reading: its usage has moved to its parent
-            found = own_now(self._tree, below(alive.roots), self._usable_bytes)
+        own_use = own_now(self._tree, below(alive.roots), self._usable_bytes)
+        if own_use.cpu_s is None:  # one ended between the listing and the reading: its usage has moved to its parent
+            own_use = own_now(self._tree, below(alive.roots), self._usable_bytes)
         # The CPU time and storage of an ended process moved to its parent; the memory it had is not reported.
-        return found if read_line(self._tree, alive.pid) else replace(found, memory_share=None)
+        return own_use if read_line(self._tree, alive.pid) else replace(own_use, memory_share=None)
 
     def _waiting_s(self, alive: Alive) -> list[float | None]:
         return [cpu_now(self._tree, below({cell.root})) for cell in alive.resting]
@@ -151,14 +151,14 @@ class _Scans:
             self._first = time.perf_counter(), processes(self._tree)
             self._scanned_s = self._first[0]
 
-    def end(self, own: Collection[int], *, last: bool) -> None:
+    def end(self, own_pids: Collection[int], *, last: bool) -> None:
         """Scan after the last epoch, and if `SCAN_INTERVAL_S` has passed since the last scan."""
         now_s = time.perf_counter()
         if self._first is None or not (last or now_s - self._scanned_s >= SCAN_INTERVAL_S):
             return
         begun_s, before = self._first
-        found = others(before, processes(self._tree), own, now_s - begun_s)
-        self.others = () if isinstance(found, Unread) else found
+        other_processes = others(before, processes(self._tree), own_pids, now_s - begun_s)
+        self.others = () if isinstance(other_processes, Unread) else other_processes
         self._scanned_s = now_s
 
 
@@ -180,7 +180,7 @@ def surroundings(epochs: Epochs, load: tuple[float, float]) -> Surroundings:
         steal_share=steal_share(stretch),
         other_cpu_share=others_share,
         busiest_process=str(epochs.others[0]) if is_busy and epochs.others else None,
-        busy_neighbours=[str(one) for one in busy_neighbours(epochs.watched)],
+        busy_neighbours=[str(neighbour) for neighbour in busy_neighbours(epochs.watched)],
         cpu_pressure_share=stall_share(stretch.cpu_some_s, stretch),
         memory_stall_share=stall_share(stretch.memory_full_s, stretch),
         io_stall_share=stall_share(stretch.io_full_s, stretch),

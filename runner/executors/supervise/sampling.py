@@ -100,13 +100,17 @@ class SampledQuantity:
 
     def memory(self) -> MemoryUse | None:
         """Return it as memory."""
-        one = self._shown()
-        return MemoryUse(one.mean, one.deviation, int(one.most), one.count, int(self._life.most)) if one.count else None
+        shown = self._shown()
+        return (
+            MemoryUse(shown.mean, shown.deviation, int(shown.most), shown.count, int(self._life.most))
+            if shown.count
+            else None
+        )
 
     def use(self, kind: type[U], *, counted_only: bool = False) -> U | None:
         """Return it as a share or a power; with `counted_only` None for a process without a stretch that counts."""
-        one = self._counted if counted_only else self._shown()
-        return kind(one.mean, one.deviation, one.most, one.count) if one.count else None
+        shown = self._counted if counted_only else self._shown()
+        return kind(shown.mean, shown.deviation, shown.most, shown.count) if shown.count else None
 
     def _shown(self) -> Spread:
         """Return the values of the stretches that count; of the entire life of a process without such a stretch."""
@@ -136,8 +140,8 @@ class Thinned:
     def add(self, at_s: float, values: tuple[Number | None, ...]) -> None:
         """Add one sample."""
         if self._points and self._in_last < self._samples_a_point:
-            begun_s, known = self._points[-1]
-            self._points[-1] = begun_s, _largest(known, values)
+            begun_s, known_values = self._points[-1]
+            self._points[-1] = begun_s, _largest(known_values, values)
             self._in_last += 1
             return
         if len(self._points) == MOST_POINTS:
@@ -152,9 +156,11 @@ class Thinned:
         if not self._points:
             return None
         columns = zip(*(values for _, values in self._points), strict=True)
-        known = {name: list(c) for name, c in zip(COLUMNS, columns, strict=True) if any(v is not None for v in c)}
+        known_columns = {
+            name: list(c) for name, c in zip(COLUMNS, columns, strict=True) if any(v is not None for v in c)
+        }
         times_s = [round(at_s, 3) for at_s, _ in self._points]
-        return UsageSeries(times_s, epochs_s=[[round(x, 3) for x in ends] for ends in epochs_s], **known)
+        return UsageSeries(times_s, epochs_s=[[round(x, 3) for x in ends] for ends in epochs_s], **known_columns)
 
 
 class EpochMemory:
@@ -268,8 +274,8 @@ class Sampling:
 
     def usage(self) -> Usage | None:
         """Return the usage; None if nothing was measured."""
-        one = self._quantities
-        if all(quantity.peak is None for quantity in one.values()):
+        quantities = self._quantities
+        if all(quantity.peak is None for quantity in quantities.values()):
             return None
         energy_j = self._energy_j if self._gpus and self._epochs_s else None
         average_w = energy_j / self._energy_time_s if energy_j is not None and self._energy_time_s else None
@@ -278,13 +284,13 @@ class Sampling:
             span_s=self._last_s,
             interval_s=SAMPLE_S,
             host_source="cgroup" if self._group else "processes",
-            host_anonymous=one["host_anonymous_bytes"].memory(),
-            host_resident=one["host_resident_bytes"].memory(),
+            host_anonymous=quantities["host_anonymous_bytes"].memory(),
+            host_resident=quantities["host_resident_bytes"].memory(),
             host_proportional_bytes=self._proportional,
-            device_memory=one["device_memory_bytes"].memory(),
-            device_process_memory=one["device_process_memory_bytes"].memory(),
-            device_utilisation=one[UTILISATION].use(ShareUse, counted_only=bool(self._epochs_s)),
-            device_power=one["device_power_w"].use(PowerUse),
+            device_memory=quantities["device_memory_bytes"].memory(),
+            device_process_memory=quantities["device_process_memory_bytes"].memory(),
+            device_utilisation=quantities[UTILISATION].use(ShareUse, counted_only=bool(self._epochs_s)),
+            device_power=quantities["device_power_w"].use(PowerUse),
             device_energy_j=energy_j,
             device_average_power_w=average_w,
             device_power_source=", ".join(sorted(sources)) or None,
@@ -336,9 +342,9 @@ class Sampling:
         if self._pss_cost_s > PSS_SHARE * at_s:
             return None
         begun_s = time.perf_counter()
-        found = self._tree.proportional_bytes()
+        proportional_bytes = self._tree.proportional_bytes()
         self._pss_cost_s += time.perf_counter() - begun_s
-        return found
+        return proportional_bytes
 
 
 def _largest(first: tuple[Number | None, ...], second: tuple[Number | None, ...]) -> tuple[Number | None, ...]:

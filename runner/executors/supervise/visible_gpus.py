@@ -74,37 +74,39 @@ def usable_gpus(choice: GpuChoice, caller: Mapping[str, str], present: Present) 
     listed = [] if choice.names == ALL_GPUS else named_gpus(choice.names, present)
     is_known = isinstance(present, PresentGpus)
     if listed and not is_known and caller.get(VARIABLE, ALL_GPUS).strip() == ALL_GPUS:
-        found: tuple[str, ...] = tuple(listed)
+        gpu_names: tuple[str, ...] = tuple(listed)
     else:
-        found = visible_gpus(caller, present)
-    numbers = {name: _number(name, present) for name in found}
+        gpu_names = visible_gpus(caller, present)
+    numbers = {name: _number(name, present) for name in gpu_names}
     if listed:
-        by_number = {numbers[name]: name for name in found}
-        found = tuple(by_number[one] for name in listed if (one := _number(name, present)) in by_number)
-        if not found:
+        by_number = {numbers[name]: name for name in gpu_names}
+        gpu_names = tuple(by_number[number] for name in listed if (number := _number(name, present)) in by_number)
+        if not gpu_names:
             raise NoGpu(f"gpus: must be among the visible GPUs ({_visible_text(caller)}), got {choice.names}")
-    return _of_model(choice, {name: numbers[name] for name in found}, present) if choice.model else found
+    return _of_model(choice, {name: numbers[name] for name in gpu_names}, present) if choice.model else gpu_names
 
 
 def named_gpus(names: str, present: Present) -> list[str]:
     """Return the GPUs of a key `gpus`, UUIDs completed. Raises `UnknownGpu` for those that the driver does not list."""
     uuids = present.uuids if isinstance(present, PresentGpus) else ()
-    found = []
+    completed_names = []
     for name in names.split(","):
         if not INDEX.fullmatch(name):
             try:
-                found.append(completed_uuid(name, uuids))
+                completed_names.append(completed_uuid(name, uuids))
             except NoGpu as error:
                 raise UnknownGpu(f"gpus: {str(error).removeprefix(f'{VARIABLE}: ')}") from error
         elif uuids and int(name) >= len(uuids):
-            there = f"the driver lists {len(uuids)} GPU{'s' if len(uuids) > 1 else ''}, numbered from 0"
-            raise UnknownGpu(f"gpus: index {name} is out of range: {there}")
+            range_text = f"the driver lists {len(uuids)} GPU{'s' if len(uuids) > 1 else ''}, numbered from 0"
+            raise UnknownGpu(f"gpus: index {name} is out of range: {range_text}")
         else:
-            found.append(name)
-    numbers = [_number(name, present) for name in found]
-    if twice := next((name for name, one in zip(found, numbers, strict=True) if numbers.count(one) > 1), None):
+            completed_names.append(name)
+    numbers = [_number(name, present) for name in completed_names]
+    if twice := next(
+        (name for name, number in zip(completed_names, numbers, strict=True) if numbers.count(number) > 1), None
+    ):
         raise UnknownGpu(f"gpus: must name each GPU once, got {twice} twice: by its index and by its UUID")
-    return found
+    return completed_names
 
 
 def gpus_of(
@@ -126,9 +128,9 @@ def gpus_of(
         return usable[:count]
     key = "devices" if settings.devices > 1 else "workers"
     if choice.any:
-        found = f"{VARIABLE} is {caller[VARIABLE]!r}" if VARIABLE in caller else "all that the driver lists"
+        source_text = f"{VARIABLE} is {caller[VARIABLE]!r}" if VARIABLE in caller else "all that the driver lists"
         raise TooFewGpus(
-            f"{key}: must be at most the number of visible GPUs ({len(usable)}: {found}), got {count}; "
+            f"{key}: must be at most the number of visible GPUs ({len(usable)}: {source_text}), got {count}; "
             f"make {count} GPUs visible with {VARIABLE} (with docker compose: GPU), or lower {key} to {len(usable)}"
         )
     raise TooFewGpus(
@@ -188,14 +190,16 @@ def _number(name: str, present: Present) -> int | str:
 def _of_model(choice: GpuChoice, numbers: Mapping[str, int | str], present: Present) -> tuple[str, ...]:
     """Return the GPUs of a model. Raises `NoGpu` if there is none, or if the driver's library reports no models."""
     models = present.models if isinstance(present, PresentGpus) else ()
-    known = {name: models[one] for name, one in numbers.items() if isinstance(one, int) and one < len(models)}
-    if not known:
+    model_by_name = {
+        name: models[number] for name, number in numbers.items() if isinstance(number, int) and number < len(models)
+    }
+    if not model_by_name:
         raise NoGpu(f"gpu_model: {choice.model}: NVML reports no models of GPUs here; name GPUs with gpus, by index")
-    if found := tuple(name for name, model in known.items() if is_model(choice.model, model)):
-        return found
+    if of_model := tuple(name for name, model in model_by_name.items() if is_model(choice.model, model)):
+        return of_model
     raise NoGpu(
         f"gpu_model: {choice.model}: no GPU that the cell may use has this in its name; they are "
-        f"{counted_gpus([*known.values()])}"
+        f"{counted_gpus([*model_by_name.values()])}"
     )
 
 
@@ -210,11 +214,14 @@ def _parsed(value: str, uuids: Sequence[str]) -> tuple[str, ...]:
         raise NoGpu(f"{VARIABLE} is {value!r}: no GPU is visible; unset it or name one")
     if MIG.fullmatch(named[0]):
         return (named[0],)
-    found = tuple(_completed(name, value, uuids) for name in named)
-    same = [uuids[int(name)] if uuids and INDEX.fullmatch(name) else name for name in found]
-    if twice := next((name for name, one in zip(found, same, strict=True) if same.count(one) > 1), None):
+    completed_names = tuple(_completed(name, value, uuids) for name in named)
+    identities = [uuids[int(name)] if uuids and INDEX.fullmatch(name) else name for name in completed_names]
+    if twice := next(
+        (name for name, identity in zip(completed_names, identities, strict=True) if identities.count(identity) > 1),
+        None,
+    ):
         raise NoGpu(f"{VARIABLE} is {value!r}: {twice} is listed twice, and CUDA then shows no GPU; name each GPU once")
-    return found
+    return completed_names
 
 
 def _completed(name: str, value: str, uuids: Sequence[str]) -> str:
@@ -238,11 +245,11 @@ def _completed(name: str, value: str, uuids: Sequence[str]) -> str:
 
 def completed_uuid(name: str, uuids: Sequence[str]) -> str:
     """Return the full UUID of a shortened one; unchanged if no UUIDs are known. Raises `NoGpu`."""
-    found = [uuid for uuid in uuids if uuid.lower().startswith(name.lower())]
-    if uuids and len(found) != 1:
-        fits = f"fits {len(found)} GPUs" if found else "is the UUID of no GPU here"
-        raise NoGpu(f"{VARIABLE}: {name!r} {fits}; name one of {', '.join(found or uuids)}")
-    return found[0] if found else name
+    matching = [uuid for uuid in uuids if uuid.lower().startswith(name.lower())]
+    if uuids and len(matching) != 1:
+        fits = f"fits {len(matching)} GPUs" if matching else "is the UUID of no GPU here"
+        raise NoGpu(f"{VARIABLE}: {name!r} {fits}; name one of {', '.join(matching or uuids)}")
+    return matching[0] if matching else name
 
 
 def count_gpus(device: str) -> int:
@@ -263,18 +270,18 @@ class CellClocks:
 
     def suit(self, settings: Settings, gpus: Sequence[str]) -> str | None:
         """Lock the clocks of these GPUs if the cell requests it, and release all others; return a refusal."""
-        wanted = gpus if settings.clocks == "locked" else ()
-        for gpu in self._locked.keys() - set(wanted):
+        to_lock = gpus if settings.clocks == "locked" else ()
+        for gpu in self._locked.keys() - set(to_lock):
             self._locked.pop(gpu).unlock()
-        for gpu in [one for one in wanted if one not in self._locked]:
-            found = self._open(gpu)
-            refused = found.why if isinstance(found, Unread) else found.lock()
-            if isinstance(found, Unread) or refused is not None:
+        for gpu in [unlocked for unlocked in to_lock if unlocked not in self._locked]:
+            opened = self._open(gpu)
+            refused = opened.why if isinstance(opened, Unread) else opened.lock()
+            if isinstance(opened, Unread) or refused is not None:
                 return (
                     f"clocks: locked: the GPU's clocks cannot be locked here: {refused}; it takes root (or the "
                     "capability SYS_ADMIN) and a GPU from Volta on; lock them with nvidia-smi -lgc and set clocks: free"
                 )
-            self._locked[gpu] = found
+            self._locked[gpu] = opened
         return None
 
     def release(self) -> None:

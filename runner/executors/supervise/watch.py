@@ -110,14 +110,14 @@ class ControlPipe:
         """Return the process's latest complete message that it rests; anything else that it wrote is ignored."""
         with contextlib.suppress(BlockingIOError):
             self._pending += os.read(self.descriptor, MESSAGE_BYTES)
-        *lines, rest = self._pending.split(b"\n")
-        self._pending = rest[-MESSAGE_BYTES:]
-        found = None
+        *lines, incomplete = self._pending.split(b"\n")
+        self._pending = incomplete[-MESSAGE_BYTES:]
+        newest = None
         for line in lines:
             with contextlib.suppress(CodecError):
                 resting = decode(Resting, loads(line), "resting")
-                found = resting if resting.nonce == self._nonce else found
-        return found
+                newest = resting if resting.nonce == self._nonce else newest
+        return newest
 
     def go(self, steps: int | None = None) -> None:
         """Let the process continue, with this number of steps if given."""
@@ -223,13 +223,13 @@ class Watch(ProcessWatch):
         """Wait for the process's step time; None if it ended before or reported no valid one."""
         if self._job.steps is not None or not self._wait():
             return None
-        found = self._resting.step_time_s if self._resting else None
-        if found is None or not found > 0:
+        time_s = self._resting.step_time_s if self._resting else None
+        if time_s is None or not time_s > 0:
             self._parent.kill(self._pid)
             self._resting = None
             self._wait()
             return None
-        return found
+        return time_s
 
     def resume(self, steps: int) -> None:
         """Store the steps, which the process receives at its next turn."""
@@ -363,9 +363,9 @@ class CappedOutput:
         """Add the next bytes."""
         room = HEAD_BYTES - len(self._head)
         self._head += data[:room]
-        rest = self._tail + data[room:] if room > 0 else self._tail + data
-        self._dropped += max(0, len(rest) - TAIL_BYTES)
-        self._tail = rest[-TAIL_BYTES:]
+        tail = self._tail + data[room:] if room > 0 else self._tail + data
+        self._dropped += max(0, len(tail) - TAIL_BYTES)
+        self._tail = tail[-TAIL_BYTES:]
 
     def skip(self, count: int) -> None:
         """Count bytes of the stream that were left out here."""

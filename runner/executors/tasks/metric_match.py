@@ -66,17 +66,17 @@ _TEXT_ENDS = re.compile(r"\\[AZ]")
 
 def chunks(file: IO[bytes]) -> Iterator[bytes]:
     """Yield the log in chunks of complete lines that end with newlines, without terminal sequences."""
-    rest = b""
+    incomplete = b""
     while data := file.read(CHUNK_BYTES):
-        data = rest + data
+        data = incomplete + data
         cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if len(data) - cut > LINE_BYTES:
             cut = len(data)
-        rest = data[cut:]
+        incomplete = data[cut:]
         if cut:
             yield _plain(data[:cut])
-    if rest:
-        yield _plain(rest)
+    if incomplete:
+        yield _plain(incomplete)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +97,22 @@ class PatternSearch(Generic[AnyStr]):
         Lines that cannot match are skipped quickly; the line of a match is then matched separately, since a match must
         not extend over the end of a line.
         """
-        at = 0
-        while (place := self._next(text, at)) >= 0:
-            begin = max(text.rfind(self.newline, at, place) + 1, at)
+        position = 0
+        while (place := self._next(text, position)) >= 0:
+            begin = max(text.rfind(self.newline, position, place) + 1, position)
             end = text.find(self.newline, place)
             end = len(text) if end < 0 else end
             yield from map(_with_its_number, self.pattern.finditer(text[begin:end]))
-            at = end + 1
-            if at > len(text):
+            position = end + 1
+            if position > len(text):
                 return
 
-    def _next(self, text: AnyStr, at: int) -> int:
+    def _next(self, text: AnyStr, position: int) -> int:
         if self.apart:
-            return at
+            return position
         if self.word:
-            return text.find(self.word, at)
-        match = self.pattern.search(text, at)
+            return text.find(self.word, position)
+        match = self.pattern.search(text, position)
         return match.start() if match else -1
 
 
@@ -128,8 +128,8 @@ def _with_its_number(match: re.Match[AnyStr]) -> AnyStr | None:
     signs, exponent, thousands = _BYTES_AROUND if isinstance(text, bytes) else _TEXT_AROUND
     if group[:1].isdigit():
         begin -= next((len(sign) for sign in signs if text.endswith(sign, 0, begin)), 0)
-    more = exponent.match(text, end) or (thousands.match(text, end) if len(group) <= 3 and group.isdigit() else None)
-    return text[begin : more.end() if more and end == match.end() else end]
+    longer = exponent.match(text, end) or (thousands.match(text, end) if len(group) <= 3 and group.isdigit() else None)
+    return text[begin : longer.end() if longer and end == match.end() else end]
 
 
 def in_log(path: Path, pattern: str) -> Iterator[str | None]:
@@ -182,20 +182,20 @@ def measure(order: dict[str, Any]) -> Iterator[dict[str, Any]]:
     workers, log = int(order["workers"]), Path(order["log"])
     values, units, bad = reported(Path(order["reported"]))
     for metric in order["metrics"]:
-        found = Values(metric["compute"], metric["discard"], workers)
+        metric_values = Values(metric["compute"], metric["discard"], workers)
         if metric["pattern"] is None:
-            problem = _take(found, values.pop(metric["name"], []))
-            yield _line(metric["name"], found, problem, units.get(metric["name"]))
+            problem = _take(metric_values, values.pop(metric["name"], []))
+            yield _line(metric["name"], metric_values, problem, units.get(metric["name"]))
         else:
-            yield _line(metric["name"], found, _take(found, in_log(log, metric["pattern"])))
-    for name, own in values.items() if order["unrequested"] else ():
-        found = Values("last", 0, workers)
-        yield _line(name, found, _take(found, own), units[name]) | {"unrequested": True}
+            yield _line(metric["name"], metric_values, _take(metric_values, in_log(log, metric["pattern"])))
+    for name, texts in values.items() if order["unrequested"] else ():
+        metric_values = Values("last", 0, workers)
+        yield _line(name, metric_values, _take(metric_values, texts), units[name]) | {"unrequested": True}
     if bad and order["unrequested"]:
         yield {"bad_lines": bad}
 
 
-def _take(found: Values, texts: Iterable[str | float | None]) -> str | None:
+def _take(metric_values: Values, texts: Iterable[str | float | None]) -> str | None:
     """Add every value; return the problem with them."""
     strange, first = 0, ""
     for text in texts:
@@ -204,25 +204,27 @@ def _take(found: Values, texts: Iterable[str | float | None]) -> str | None:
             first = first or repr((text if isinstance(text, str) else "")[:SHOWN_BYTES])
             strange += 1
         else:
-            found.add(value)
-        if found.full:
+            metric_values.add(value)
+        if metric_values.full:
             return f"too_many: more than {MOST_VALUES:,} values; take their average, or match fewer"
     if strange:
-        return f"no_number: {strange} of {strange + found.count} matches are not a single number, such as {first}"
+        return (
+            f"no_number: {strange} of {strange + metric_values.count} matches are not a single number, such as {first}"
+        )
     return None
 
 
-def _line(name: str, found: Values, problem: str | None, unit: str | None = None) -> dict[str, Any]:
-    value, why = (None, problem) if problem else found.result()
-    return {"name": name, "value": value, "matches": found.count, "problem": why, "unit": unit}
+def _line(name: str, metric_values: Values, problem: str | None, unit: str | None = None) -> dict[str, Any]:
+    value, why = (None, problem) if problem else metric_values.result()
+    return {"name": name, "value": value, "matches": metric_values.count, "problem": why, "unit": unit}
 
 
 def _reported_line(line: bytes) -> tuple[str, float, str] | None:
     try:
         report = json.loads(line)
         name, value, unit = report["metric"], report["value"], report.get("unit") or ""
-        known = isinstance(name, str) and isinstance(unit, str) and type(value) in (int, float)
-        fits = known and name.isprintable() and 0 < len(name) <= NAME_CHARACTERS and len(unit) <= NAME_CHARACTERS
+        has_types = isinstance(name, str) and isinstance(unit, str) and type(value) in (int, float)
+        fits = has_types and name.isprintable() and 0 < len(name) <= NAME_CHARACTERS and len(unit) <= NAME_CHARACTERS
         return (name, float(value), unit) if fits else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None

@@ -38,18 +38,18 @@ def document(records: Iterable[Record], labels: Labels) -> dict[str, float]:
     for record in completed(records):
         if record.task is not None:
             by_cell.setdefault(record.cell_id, []).append(record)
-    cells = {cell_id: _cell(found[0], several=len(by_cell) > 1) for cell_id, found in by_cell.items()}
+    cells = {cell_id: _cell(cell_records[0], several=len(by_cell) > 1) for cell_id, cell_records in by_cell.items()}
     times = Counter(cells.values())
     return {
         _key(labels, cells[cell_id], cell_id if times[cells[cell_id]] > 1 else "", name): value
-        for cell_id, found in by_cell.items()
-        for name, value in _figures(found).items()
+        for cell_id, cell_records in by_cell.items()
+        for name, value in _figures(cell_records).items()
     }
 
 
-def text(found: Mapping[str, float]) -> str:
+def text(figures: Mapping[str, float]) -> str:
     """Return the file's text."""
-    return json.dumps(found, indent=1, allow_nan=False) + "\n"
+    return json.dumps(figures, indent=1, allow_nan=False) + "\n"
 
 
 def _key(labels: Labels, cell: str, cell_id: str, metric: str) -> str:
@@ -66,15 +66,15 @@ def _cell(record: Record, *, several: bool) -> str:
 
 
 def _figures(records: Sequence[Record]) -> dict[str, float]:
-    found = {one.name: one.value for one in metrics_over(records)}
+    figures = {summary.name: summary.value for summary in metrics_over(records)}
     used = [record.usage for record in records if record.usage]
-    host = [one.host_resident for one in used if one.host_resident]
-    gpus = [one.device_memory for one in used if one.device_memory]
-    found["cpu_memory_usage"] = _middle(host, "mean_bytes", KIB)
+    host = [usage.host_resident for usage in used if usage.host_resident]
+    gpus = [usage.device_memory for usage in used if usage.device_memory]
+    figures["cpu_memory_usage"] = _middle(host, "mean_bytes", KIB)
     for name in ("mean", "std", "max"):
-        found[f"gpu_memory_usage_{name}"] = _middle(gpus, f"{name}_bytes", MIB)
-    return {name: value for name, value in found.items() if value is not None}
+        figures[f"gpu_memory_usage_{name}"] = _middle(gpus, f"{name}_bytes", MIB)
+    return {name: value for name, value in figures.items() if value is not None}
 
 
-def _middle(found: Sequence[MemoryUse], name: str, unit: float) -> float | None:
-    return statistics.median(getattr(one, name) / unit for one in found) if found else None
+def _middle(uses: Sequence[MemoryUse], name: str, unit: float) -> float | None:
+    return statistics.median(getattr(use, name) / unit for use in uses) if uses else None

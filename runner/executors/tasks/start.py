@@ -99,17 +99,17 @@ def _argv(task: Task, values: Mapping[str, str]) -> list[str]:
 
 
 def _program(word: str, folder: Path, path: str) -> str:
-    wanted = str(folder / word) if "/" in word else word
-    found = shutil.which(wanted, path=path)
-    if found is not None:
-        return str(Path(found).absolute())
-    if "/" in word and Path(wanted).is_dir():
+    program = str(folder / word) if "/" in word else word
+    resolved = shutil.which(program, path=path)
+    if resolved is not None:
+        return str(Path(resolved).absolute())
+    if "/" in word and Path(program).is_dir():
         raise NotStarted(f"command: {word} is a folder, not a program")
-    if "/" in word and Path(wanted).exists():
+    if "/" in word and Path(program).exists():
         raise NotStarted(f"command: {word} is not executable; chmod +x it, or name its interpreter before it")
-    where = f"in {folder}" if "/" in word else "on its PATH"
+    place_text = f"in {folder}" if "/" in word else "on its PATH"
     advice = "; use {python} for the runner's interpreter" if word.startswith("python") else ""
-    raise NotStarted(f"command: there is no program {word!r} {where}{advice}")
+    raise NotStarted(f"command: there is no program {word!r} {place_text}{advice}")
 
 
 def _gpus(job: Job, caller: Mapping[str, str]) -> tuple[str, ...]:
@@ -117,18 +117,19 @@ def _gpus(job: Job, caller: Mapping[str, str]) -> tuple[str, ...]:
     task = task_of(job)
     if not task.gpus:
         return ()
-    here = sorted(path.name for path in Path("/dev").iterdir() if GPU_FILE.fullmatch(path.name))
-    visible, why = tuple(str(number) for number in range(len(here))), ""
+    gpu_files = sorted(path.name for path in Path("/dev").iterdir() if GPU_FILE.fullmatch(path.name))
+    visible, why = tuple(str(number) for number in range(len(gpu_files))), ""
     present = present_gpus()
     if VARIABLE in caller or isinstance(present, PresentGpus) or not job.gpus.any:
         try:
             visible = usable_gpus(job.gpus, caller, present)
         except NoGpu as error:
             visible, why = (), f" ({error})"
-    if len(visible) < task.gpus or not here:
-        there = min(len(visible), len(here))
-        raise (TooFewDevices if there else DeviceMissing)(
-            f"gpus: must be at most {there}, the number available here{why}, got {task.gpus}; lower gpus (--num-gpus)"
+    if len(visible) < task.gpus or not gpu_files:
+        available = min(len(visible), len(gpu_files))
+        raise (TooFewDevices if available else DeviceMissing)(
+            f"gpus: must be at most {available}, the number available here{why}, got {task.gpus}; lower gpus "
+            "(--num-gpus)"
         )
     return visible[: task.gpus]
 
@@ -136,21 +137,21 @@ def _gpus(job: Job, caller: Mapping[str, str]) -> tuple[str, ...]:
 def _environment(job: Job, mark: str, caller: Mapping[str, str], gpus: Sequence[str]) -> dict[str, str]:
     task = task_of(job)
     if task.inherit is None:
-        found = without_credentials(caller)
+        environment = without_credentials(caller)
     else:
-        found = {name: caller[name] for name in (*ALLOWED, *task.inherit) if name in caller}
+        environment = {name: caller[name] for name in (*ALLOWED, *task.inherit) if name in caller}
     homes = make_home(job)
     if task.inherit is not None or task.image is not None:
-        found |= {name: folder for name, folder in homes.items() if name not in (task.inherit or ())}
-    found |= {MARK: mark, REPORT_VARIABLE: str(job.report_path)}
+        environment |= {name: folder for name, folder in homes.items() if name not in (task.inherit or ())}
+    environment |= {MARK: mark, REPORT_VARIABLE: str(job.report_path)}
     if job.outputs_dir is not None:
-        found[OUTPUTS_VARIABLE] = job.outputs_dir
+        environment[OUTPUTS_VARIABLE] = job.outputs_dir
     # With `compare`, `backends` may be an axis that is not compared; then it is among the parameters.
     backend = job.settings.params.get("backend", job.settings.backend)
     if backend in BACKENDS:
-        found["KERAS_BACKEND"] = str(backend)
+        environment["KERAS_BACKEND"] = str(backend)
     if job.settings.threads != "all":
-        found |= dict.fromkeys(THREAD_VARIABLES, str(job.settings.threads))
+        environment |= dict.fromkeys(THREAD_VARIABLES, str(job.settings.threads))
     if gpus:
-        return found | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
-    return found | device_environment("cpu")
+        return environment | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    return environment | device_environment("cpu")

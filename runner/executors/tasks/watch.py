@@ -272,11 +272,11 @@ def _left_in(folder: str | None) -> list[str]:
     """Return the files of an outputs folder; remove an empty folder."""
     if folder is None:
         return []
-    found = sorted(str(path.relative_to(folder)) for path in walk(folder) if path.is_file())
-    if not found:
+    files = sorted(str(path.relative_to(folder)) for path in walk(folder) if path.is_file())
+    if not files:
         with contextlib.suppress(OSError):
             Path(folder).rmdir()
-    return found[:MOST_FILES]
+    return files[:MOST_FILES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,21 +298,21 @@ def metrics_of(task: Task, written: Written, limit_s: float | None = None) -> tu
     if not task.metrics and not (written.reported.exists() and written.reported.stat().st_size):
         return [], None
     limit_s = written.limit_s if limit_s is None else limit_s
-    found: list[dict[str, Any]] = []
+    all_answers: list[dict[str, Any]] = []
     open_metrics = list(task.metrics)
     while True:
         answers = list(_answers(open_metrics, written, task.workers, limit_s))
-        found += answers
-        done = sum(not answer.get("unrequested") and "name" in answer for answer in answers)
-        if done == len(open_metrics):
+        all_answers += answers
+        answered = sum(not answer.get("unrequested") and "name" in answer for answer in answers)
+        if answered == len(open_metrics):
             break
         problem = FAILED if any("ended" in answer for answer in answers) else TOO_LONG.format(limit_s)
-        found.append({"name": open_metrics[done].name, "value": None, "matches": 0, "problem": problem})
-        open_metrics = open_metrics[done + 1 :]
-    bad = sum(answer["bad_lines"] for answer in found if "bad_lines" in answer)
+        all_answers.append({"name": open_metrics[answered].name, "value": None, "matches": 0, "problem": problem})
+        open_metrics = open_metrics[answered + 1 :]
+    bad = sum(answer["bad_lines"] for answer in all_answers if "bad_lines" in answer)
     caveat = f"reports: {bad} lines on the pipe are not {{metric, value, unit}} in JSON; fix what writes them"
-    specs = {one.name: one for one in task.metrics}
-    metrics = [_metric(specs.get(answer["name"]), answer) for answer in found if "name" in answer]
+    specs = {metric.name: metric for metric in task.metrics}
+    metrics = [_metric(specs.get(answer["name"]), answer) for answer in all_answers if "name" in answer]
     return metrics, caveat if bad else None
 
 

@@ -58,13 +58,13 @@ class Nvml:
 
     def known_text(self, name: str, handle: Any) -> str | None:
         """Return a text about a GPU, None for an error."""
-        found = self.text(name, handle)
-        return None if isinstance(found, Unread) else found
+        answer = self.text(name, handle)
+        return None if isinstance(answer, Unread) else answer
 
     def value(self, name: str, *arguments: Any) -> Any:
         """Return a function's result, None for an error."""
-        found = self.ask(name, *arguments)
-        return None if isinstance(found, Unread) else found
+        answer = self.ask(name, *arguments)
+        return None if isinstance(answer, Unread) else answer
 
     def gpus(self) -> list[Any | Unread]:
         """Return the handles of all GPUs in bus order; for one that cannot be opened (a lost one) the reason."""
@@ -78,21 +78,23 @@ class Nvml:
         """
         by_index = name.isascii() and name.isdigit()
         function = "nvmlDeviceGetHandleByIndex" if by_index else "nvmlDeviceGetHandleByUUID"
-        found = self.ask(function, int(name) if by_index else name, absent=(INVALID_ARGUMENT, NOT_FOUND))
-        if not isinstance(found, Unread) or not found.absent:
-            return found
-        known = self.gpus()
-        fitting = [one for one in known if name.startswith("GPU-") and self._has_uuid(one, name)]
+        handle = self.ask(function, int(name) if by_index else name, absent=(INVALID_ARGUMENT, NOT_FOUND))
+        if not isinstance(handle, Unread) or not handle.absent:
+            return handle
+        handles = self.gpus()
+        fitting = [
+            known_handle for known_handle in handles if name.startswith("GPU-") and self._has_uuid(known_handle, name)
+        ]
         if len(fitting) == 1:
             return fitting[0]
-        return Unread(f"the driver reports {len(known)} GPU{'' if len(known) == 1 else 's'}", absent=True)
+        return Unread(f"the driver reports {len(handles)} GPU{'' if len(handles) == 1 else 's'}", absent=True)
 
     def used_part(self, handle: Any) -> Any | None:
         """Return the part that CUDA uses: in MIG mode the first MIG device, or None without one; else the handle."""
         if self.card(handle) is not handle or not (self.value("nvmlDeviceGetMigMode", handle) or (0, 0))[0]:
             return handle
         parts = (self.value("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(MOST_MIG_DEVICES))
-        return next((one for one in parts if one is not None), None)
+        return next((part for part in parts if part is not None), None)
 
     def card(self, handle: Any) -> Any:
         """Return the handle of a MIG device's GPU; any other handle unchanged."""
@@ -103,10 +105,10 @@ class Nvml:
 
     def text(self, name: str, *arguments: Any) -> str | Unread:
         """Return a text; versions of nvidia-ml-py before 11.515 return bytes."""
-        found = self.ask(name, *arguments)
-        if isinstance(found, Unread):
-            return found
-        return printable(found.decode("utf-8", errors="replace") if isinstance(found, bytes) else str(found))
+        answer = self.ask(name, *arguments)
+        if isinstance(answer, Unread):
+            return answer
+        return printable(answer.decode("utf-8", errors="replace") if isinstance(answer, bytes) else str(answer))
 
     def _has_uuid(self, handle: Any | Unread, prefix: str) -> bool:
         uuid = handle if isinstance(handle, Unread) else self.text("nvmlDeviceGetUUID", handle)
@@ -155,11 +157,11 @@ def present_gpus(library: Any = None) -> PresentGpus | Unread:
     count = nvml.ask("nvmlDeviceGetCount")
     handles = [count] if isinstance(count, Unread) else nvml.gpus()
     driver = nvml.text("nvmlSystemGetDriverVersion")
-    uuids = [one if isinstance(one, Unread) else nvml.text("nvmlDeviceGetUUID", one) for one in handles]
-    models = [one if isinstance(one, Unread) else nvml.text("nvmlDeviceGetName", one) for one in handles]
-    for found in (*uuids, *models, driver):
-        if isinstance(found, Unread):
-            return found
+    uuids = [handle if isinstance(handle, Unread) else nvml.text("nvmlDeviceGetUUID", handle) for handle in handles]
+    models = [handle if isinstance(handle, Unread) else nvml.text("nvmlDeviceGetName", handle) for handle in handles]
+    for answer in (*uuids, *models, driver):
+        if isinstance(answer, Unread):
+            return answer
     return PresentGpus(tuple(map(str, uuids)), tuple(map(str, models)), str(driver))
 
 

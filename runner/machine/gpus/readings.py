@@ -98,14 +98,14 @@ class ReadableGpu:
 
     def energy_j(self) -> float | None:
         """Return the energy used since the driver was loaded."""
-        found: float | None = self._ask("nvmlDeviceGetTotalEnergyConsumption", scale=MILLI)
-        return found
+        energy_j: float | None = self._ask("nvmlDeviceGetTotalEnergyConsumption", scale=MILLI)
+        return energy_j
 
     def power_w(self) -> float | None:
         """Return the power drawn: the instantaneous value if the driver provides it, else `nvmlDeviceGetPowerUsage`."""
-        if self.power_source != POWER_USAGE and (found := self._instant_power_w()) is not None:
+        if self.power_source != POWER_USAGE and (instant_power_w := self._instant_power_w()) is not None:
             self.power_source = INSTANT
-            return found
+            return instant_power_w
         if self.power_source == INSTANT:  # both sources are never mixed
             return None
         usage: float | None = self._ask("nvmlDeviceGetPowerUsage", scale=MILLI)
@@ -132,14 +132,14 @@ class ReadableGpu:
         return self._call(name, self._handle)
 
     def _call(self, name: str, *arguments: Any, scale: float | None = None) -> Any:
-        found = self._nvml.ask(name, *arguments)
-        if isinstance(found, GpuLost):
-            self.lost = self.lost or found.why
-        elif isinstance(found, NotPermitted) and name not in self.not_permitted:
+        answer = self._nvml.ask(name, *arguments)
+        if isinstance(answer, GpuLost):
+            self.lost = self.lost or answer.why
+        elif isinstance(answer, NotPermitted) and name not in self.not_permitted:
             self.not_permitted.append(name)
-        if isinstance(found, Unread):
+        if isinstance(answer, Unread):
             return None
-        return found if scale is None else found * scale
+        return answer if scale is None else answer * scale
 
     def _instant_power_w(self) -> float | None:
         values = self._ask("nvmlDeviceGetFieldValues", [self._nvml.library.NVML_FI_DEV_POWER_INSTANT])
@@ -151,7 +151,7 @@ class ReadableGpu:
         The driver lists the machine's pids, which differ in a container.
         """
         listed = self._ask_own("nvmlDeviceGetComputeRunningProcesses") or []
-        used: int | None = total(one.usedGpuMemory for one in listed if one.pid in pids)
+        used: int | None = total(process.usedGpuMemory for process in listed if process.pid in pids)
         return used
 
     def _violation_s(self, policy: int) -> float | None:
@@ -224,11 +224,11 @@ def open_gpu(visible: str, library: Any = None) -> ReadableGpu | Unread:
     return ReadableGpu(nvml, nvml.used_part(handle) or handle, nvml.card(handle))
 
 
-def readable(found: Sequence[ReadableGpu | Unread]) -> tuple[ReadableGpu | Unreadable, ...]:
+def readable(gpus: Sequence[ReadableGpu | Unread]) -> tuple[ReadableGpu | Unreadable, ...]:
     """Return what to sample for these GPUs: one entry for each, or nothing if no GPU can be read."""
-    if not any(isinstance(one, ReadableGpu) for one in found):
+    if not any(isinstance(gpu, ReadableGpu) for gpu in gpus):
         return ()
-    return tuple(one if isinstance(one, ReadableGpu) else Unreadable() for one in found)
+    return tuple(gpu if isinstance(gpu, ReadableGpu) else Unreadable() for gpu in gpus)
 
 
 def over_epochs(
@@ -241,12 +241,13 @@ def over_epochs(
     energies_j = [moved(before.energy_j, after.energy_j) for before, after in ends]
     times_s = [moved(before.at_s, after.at_s) for before, after in ends]
     return GpuEpochs(
-        sm_clocks_hz=[one.sm_clock_hz for one in boundaries],
-        memory_clocks_hz=[one.memory_clock_hz for one in boundaries],
-        temperatures_c=[one.temperature_c for one in boundaries],
-        powers_w=[one.power_w for one in boundaries],
+        sm_clocks_hz=[reading.sm_clock_hz for reading in boundaries],
+        memory_clocks_hz=[reading.memory_clock_hz for reading in boundaries],
+        temperatures_c=[reading.temperature_c for reading in boundaries],
+        powers_w=[reading.power_w for reading in boundaries],
         throttle_reasons=[
-            None if one.throttle_mask is None else ", ".join(reasons_in_words(one.throttle_mask)) for one in boundaries
+            None if reading.throttle_mask is None else ", ".join(reasons_in_words(reading.throttle_mask))
+            for reading in boundaries
         ],
         epoch_energies_j=energies_j,
         thermal_throttled_times_s=[moved(b.thermal_throttled_s, a.thermal_throttled_s) for b, a in ends],
@@ -267,7 +268,7 @@ class CellGpus:
     def __init__(self, names: Sequence[str], open_gpu: Open = open_gpu) -> None:
         self._names = names
         self._found = [open_gpu(name) for name in names]
-        self._identities = [one.identity() if isinstance(one, ReadableGpu) else GpuProperties() for one in self._found]
+        self._identities = [gpu.identity() if isinstance(gpu, ReadableGpu) else GpuProperties() for gpu in self._found]
         self._before: list[GpuReading | None] = []
         self._ends: list[list[tuple[GpuReading, GpuReading]]] = [[] for _ in names]
 
@@ -278,21 +279,21 @@ class CellGpus:
 
     def begin(self) -> None:
         """Read before an epoch, while the cell rests."""
-        self._before = [one.read() if isinstance(one, ReadableGpu) else None for one in self._found]
+        self._before = [gpu.read() if isinstance(gpu, ReadableGpu) else None for gpu in self._found]
 
     def go(self) -> None:
         """Read the energy once more, as the epoch begins."""
         self._before = [
-            one.with_energy_now(before) if isinstance(one, ReadableGpu) and before else None
-            for one, before in zip(self._found, self._before, strict=False)
+            gpu.with_energy_now(before) if isinstance(gpu, ReadableGpu) and before else None
+            for gpu, before in zip(self._found, self._before, strict=False)
         ]
 
     def end(self) -> None:
         """Read after the epoch."""
         befores, self._before = self._before, []
-        for one, before, ends in zip(self._found, befores, self._ends, strict=False):
-            if isinstance(one, ReadableGpu) and before is not None:
-                ends.append((before, one.read()))
+        for gpu, before, ends in zip(self._found, befores, self._ends, strict=False):
+            if isinstance(gpu, ReadableGpu) and before is not None:
+                ends.append((before, gpu.read()))
 
     def epochs(self) -> list[GpuEpochs | None]:
         """Return a record's figures of each GPU, in the order of their names; None for one without a reading."""
@@ -304,8 +305,8 @@ class CellGpus:
     @property
     def lost(self) -> str | None:
         """NVML's message about a lost GPU; None if it reports no lost GPU."""
-        for name, one in zip(self._names, self._found, strict=True):
-            text = one.lost if isinstance(one, ReadableGpu) else one.why if isinstance(one, GpuLost) else None
+        for name, gpu in zip(self._names, self._found, strict=True):
+            text = gpu.lost if isinstance(gpu, ReadableGpu) else gpu.why if isinstance(gpu, GpuLost) else None
             if text is not None:
                 return f"GPU {name}: {text.removeprefix('NVML: ')}"
         return None
@@ -314,11 +315,11 @@ class CellGpus:
     def unread(self) -> str | None:
         """What could not be read and why, except values that a GPU does not provide; None if all was read."""
         problems = []
-        for name, one in zip(self._names, self._found, strict=True):
-            if isinstance(one, Unread):
-                problems.append(f"GPU {name}: {one.why}")
-            elif one.not_permitted:
-                problems.append(f"GPU {name}: NVML: Insufficient Permissions: {', '.join(one.not_permitted)}")
+        for name, gpu in zip(self._names, self._found, strict=True):
+            if isinstance(gpu, Unread):
+                problems.append(f"GPU {name}: {gpu.why}")
+            elif gpu.not_permitted:
+                problems.append(f"GPU {name}: NVML: Insufficient Permissions: {', '.join(gpu.not_permitted)}")
         return "; ".join(problems) or None
 
 
@@ -337,8 +338,8 @@ def gpus_and_driver(tree: ProcTree, library: Any = None) -> tuple[tuple[Gpu, ...
     nvml = open_nvml(library)
     if isinstance(nvml, Unread):
         return nvml, None
-    found = tuple(read_gpu(tree, nvml, one) for one in nvml.gpus() if not isinstance(one, Unread))
-    return found or Unread("the driver reports no GPU"), driver(nvml)
+    gpus = tuple(read_gpu(tree, nvml, handle) for handle in nvml.gpus() if not isinstance(handle, Unread))
+    return gpus or Unread("the driver reports no GPU"), driver(nvml)
 
 
 def driver(nvml: Nvml) -> Driver:
@@ -364,7 +365,9 @@ def read_gpu(tree: ProcTree, nvml: Nvml, handle: Any) -> Gpu:
         persistence=_converted(ask("nvmlDeviceGetPersistenceMode", card), bool),
         users=_users(tree, nvml, handle),
         uuid=nvml.known_text("nvmlDeviceGetUUID", handle) or "",
-        capability=_converted(ask("nvmlDeviceGetCudaComputeCapability", card), lambda found: (found[0], found[1])),
+        capability=_converted(
+            ask("nvmlDeviceGetCudaComputeCapability", card), lambda capability: (capability[0], capability[1])
+        ),
         mig=_mig(nvml, handle, card),
         ecc=_converted(ask("nvmlDeviceGetEccMode", card), lambda modes: bool(modes[0])),
         ecc_errors=ask("nvmlDeviceGetTotalEccErrors", card, *uncorrected),
@@ -384,13 +387,16 @@ def _mig(nvml: Nvml, handle: Any, card: Any) -> bool | Unread:
 
 
 def _users(tree: ProcTree, nvml: Nvml, handle: Any) -> tuple[GpuProcess, ...] | Unread:
-    found = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle)
-    if isinstance(found, Unread):
-        return found
+    listed = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle)
+    if isinstance(listed, Unread):
+        return listed
     # In a container the driver reports the host's pids, for which /proc would name other processes.
     named = container_engine(tree) is None
-    users = [GpuProcess(one.pid, _name(tree, one.pid) if named else None, one.usedGpuMemory) for one in found]
-    return tuple(sorted(users, key=lambda one: one.pid))
+    users = [
+        GpuProcess(process.pid, _name(tree, process.pid) if named else None, process.usedGpuMemory)
+        for process in listed
+    ]
+    return tuple(sorted(users, key=lambda process: process.pid))
 
 
 def _name(tree: ProcTree, pid: int) -> str | None:
@@ -400,11 +406,11 @@ def _name(tree: ProcTree, pid: int) -> str | None:
 
 def _throttle_mask(nvml: Nvml, card: Any) -> int | Unread:
     """Return the reasons for throttling; drivers before 535 have the function under its old name."""
-    found: int | Unread = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", card)
-    older = nvml.value("nvmlDeviceGetCurrentClocksThrottleReasons", card) if isinstance(found, Unread) else None
-    return found if older is None else older
+    reasons: int | Unread = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", card)
+    older = nvml.value("nvmlDeviceGetCurrentClocksThrottleReasons", card) if isinstance(reasons, Unread) else None
+    return reasons if older is None else older
 
 
-def _converted(found: Any | Unread, convert: Callable[[Any], T]) -> T | Unread:
+def _converted(answer: Any | Unread, convert: Callable[[Any], T]) -> T | Unread:
     """Return a converted value, or why it could not be read."""
-    return found if isinstance(found, Unread) else convert(found)
+    return answer if isinstance(answer, Unread) else convert(answer)

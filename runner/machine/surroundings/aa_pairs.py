@@ -62,8 +62,10 @@ class ArmProcess:
         words = self._process.stdout.readline().decode("ascii", errors="replace").split() if readable else []
         if not words:
             ended = self._process.poll()
-            what = f"did not answer in {ANSWER_LIMIT_S:.0f} s" if ended is None else f"ended with status {ended}"
-            raise InfrastructureError(f"check: a measuring process {what}; is numpy installed in {sys.prefix}?")
+            outcome_text = (
+                f"did not answer in {ANSWER_LIMIT_S:.0f} s" if ended is None else f"ended with status {ended}"
+            )
+            raise InfrastructureError(f"check: a measuring process {outcome_text}; is numpy installed in {sys.prefix}?")
         return words
 
     def turn(self, steps: int) -> tuple[float, float]:
@@ -139,11 +141,11 @@ def _watched_turn(process: ArmProcess, steps: int, sampler: Sampler) -> tuple[fl
 @contextmanager
 def _started(threads: int) -> Iterator[tuple[ArmProcess, ArmProcess]]:
     with ExitStack() as ends:
-        found = []
+        processes = []
         for _ in range(2):
             process = ArmProcess(threads)
             ends.callback(process.end)
-            found.append(process)
-        for process in found:
+            processes.append(process)
+        for process in processes:
             process.answer()
-        yield found[0], found[1]
+        yield processes[0], processes[1]

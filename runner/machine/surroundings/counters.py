@@ -144,9 +144,9 @@ def moved(before: N | None, after: N | None) -> N | None:
 
 def total(values: Iterable[N | None]) -> N | None:
     """Return the sum; None if a value is missing, or without values."""
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return sum(known[1:], known[0]) if known and len(known) == len(found) else None
+    listed = list(values)
+    known_values = [value for value in listed if value is not None]
+    return sum(known_values[1:], known_values[0]) if known_values and len(known_values) == len(listed) else None
 
 
 def _throttle_paths(tree: ProcTree, cpus: Collection[int]) -> list[str]:
@@ -193,19 +193,19 @@ def _cpu_times(stat: bytes, labels: frozenset[bytes]) -> Sequence[float | None]:
 
     All are None unless each CPU is reported.
     """
-    sums, found = [0] * 8, 0
+    sums, counted_cpus = [0] * 8, 0
     for line in stat.splitlines():
         if not line.startswith(b"cpu"):
             break
-        label, *rest = line.split()
+        label, *words = line.split()
         if label not in labels:
             continue
-        ticks = [_number(word) for word in rest[:8]]
+        ticks = [_number(word) for word in words[:8]]
         if len(ticks) < 8:
             break
-        sums = [known + (tick or 0) for known, tick in zip(sums, ticks, strict=True)]
-        found += None not in ticks
-    if not labels or found != len(labels):
+        sums = [so_far + (tick or 0) for so_far, tick in zip(sums, ticks, strict=True)]
+        counted_cpus += None not in ticks
+    if not labels or counted_cpus != len(labels):
         return (None,) * 5
     user, nice, system, idle, waiting, irq, softirq, steal = (ticks / TICKS_PER_S for ticks in sums)
     return sum(sums) / TICKS_PER_S, user + nice + system, idle + waiting, irq + softirq, steal

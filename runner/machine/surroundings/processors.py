@@ -53,21 +53,21 @@ def online(tree: ProcTree) -> tuple[int, ...] | Unread:
 
 def numa_nodes(tree: ProcTree, cpus: Collection[int]) -> tuple[int, ...] | Unread:
     """Return the nodes that these CPUs belong to."""
-    found = cpus_by_node(tree, cpus)
-    return found if isinstance(found, Unread) else tuple(found)
+    nodes = cpus_by_node(tree, cpus)
+    return nodes if isinstance(nodes, Unread) else tuple(nodes)
 
 
 def cpus_by_node(tree: ProcTree, cpus: Collection[int]) -> dict[int, tuple[int, ...]] | Unread:
     """Return these CPUs by their node, without nodes of memory alone."""
-    found = {}
+    cpus_by_number = {}
     for name in tree.names(NODES, "node[0-9]*"):
         listed = _listed(tree, f"{NODES}/{name}/cpulist")
         if isinstance(listed, Unread):
             return listed
         number = integer(name.removeprefix("node"))
-        if number is not None and (ours := tuple(cpu for cpu in listed if cpu in cpus)):
-            found[number] = ours
-    return dict(sorted(found.items())) if found else Unread(f"{NODES} is not there", absent=True)
+        if number is not None and (own_cpus := tuple(cpu for cpu in listed if cpu in cpus)):
+            cpus_by_number[number] = own_cpus
+    return dict(sorted(cpus_by_number.items())) if cpus_by_number else Unread(f"{NODES} is not there", absent=True)
 
 
 def core_by_core(tree: ProcTree, cpus: Collection[int]) -> tuple[tuple[int, ...], int]:
@@ -102,18 +102,18 @@ def _listed(tree: ProcTree, path: str) -> tuple[int, ...] | Unread:
     text = tree.text(path)
     if isinstance(text, Unread):
         return text
-    found = device_lists.parse_cpus(text)
-    return Unread(f"{path} holds {text[:20]!r}, not a list") if found is None else tuple(found)
+    numbers = device_lists.parse_cpus(text)
+    return Unread(f"{path} holds {text[:20]!r}, not a list") if numbers is None else tuple(numbers)
 
 
 def _governors(tree: ProcTree, cpus: Collection[int]) -> tuple[str, ...] | Unread:
-    found = set()
+    governors = set()
     for cpu in sorted(cpus):
         text = tree.text(f"{CPU}/cpu{cpu}/cpufreq/scaling_governor")
         if isinstance(text, Unread):
             return text
-        found.add(text[:20])
-    return tuple(sorted(found))
+        governors.add(text[:20])
+    return tuple(sorted(governors))
 
 
 def _turbo(tree: ProcTree) -> bool | Unread:
@@ -152,13 +152,13 @@ def _throttle_events(tree: ProcTree, cpus: Collection[int]) -> int | Unread:
 
 
 def _zones(tree: ProcTree) -> tuple[Zone, ...] | Unread:
-    found = []
+    zones = []
     for name in tree.names(THERMAL, "thermal_zone[0-9]*"):
         temperature, kind = tree.number(f"{THERMAL}/{name}/temp"), tree.text(f"{THERMAL}/{name}/type")
         if not isinstance(temperature, Unread):
             label = name if isinstance(kind, Unread) else kind[:20]
-            found.append(Zone(label, temperature / 1000, _limit_c(tree, f"{THERMAL}/{name}")))
-    return tuple(found) or Unread(f"{THERMAL} has no zone that reports its temperature", absent=True)
+            zones.append(Zone(label, temperature / 1000, _limit_c(tree, f"{THERMAL}/{name}")))
+    return tuple(zones) or Unread(f"{THERMAL} has no zone that reports its temperature", absent=True)
 
 
 def _limit_c(tree: ProcTree, zone: str) -> float | None:
@@ -184,7 +184,7 @@ def pinned(cpus: int | str, tree: ProcTree, allowed: Collection[int]) -> tuple[i
 def check(settings: Iterable[Settings]) -> None:
     """Raise `UsageError` for the first of these cells whose CPUs are not available here."""
     allowed = os.sched_getaffinity(0)
-    for cpus in dict.fromkeys(one.cpus for one in settings):
+    for cpus in dict.fromkeys(cell_settings.cpus for cell_settings in settings):
         pinned(cpus, ProcTree(), allowed)
 
 
@@ -194,9 +194,9 @@ def most_cores(tree: ProcTree, allowed: Collection[int]) -> int:
 
 
 def _listed_cpus(listed: str, tree: ProcTree, allowed: Collection[int]) -> tuple[int, ...]:
-    wanted = device_lists.parse_cpus(listed) or []
-    if not (lacking := [cpu for cpu in wanted if cpu not in allowed]):
-        return tuple(sorted(set(wanted)))
+    cpus = device_lists.parse_cpus(listed) or []
+    if not (lacking := [cpu for cpu in cpus if cpu not in allowed]):
+        return tuple(sorted(set(cpus)))
     present = online(tree)
     if not isinstance(present, Unread) and (absent := [cpu for cpu in lacking if cpu not in present]):
         raise UsageError(f"cpus: {listed}: {_named(absent)} not on this machine, which has {_text(present)}")
@@ -218,8 +218,8 @@ def _counted(count: int, tree: ProcTree, allowed: Collection[int]) -> tuple[int,
 
 def _nodes(tree: ProcTree, allowed: Collection[int]) -> Mapping[int, tuple[int, ...]]:
     """Return the CPUs by node; all on one node if the kernel reports no nodes."""
-    found = cpus_by_node(tree, allowed)
-    return {0: tuple(sorted(allowed))} if isinstance(found, Unread) else found
+    nodes = cpus_by_node(tree, allowed)
+    return {0: tuple(sorted(allowed))} if isinstance(nodes, Unread) else nodes
 
 
 def _named(cpus: Collection[int]) -> str:

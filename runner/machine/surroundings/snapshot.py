@@ -90,14 +90,14 @@ def watch(
     with Sampler(cpus, tree.root) as sampler:
         listed, own_s, before = processes(tree), ended_cpu_s(), sampler.read()
         ratios = measure()
-        stretch, own = since(before, sampler.read()), OwnUse(cpu_s=ended_cpu_s() - own_s)
-    return Meanwhile(stretch, own, others(listed, processes(tree), {os.getpid()}, stretch.wall_s)), ratios
+        stretch, own_use = since(before, sampler.read()), OwnUse(cpu_s=ended_cpu_s() - own_s)
+    return Meanwhile(stretch, own_use, others(listed, processes(tree), {os.getpid()}, stretch.wall_s)), ratios
 
 
 def _limits(tree: ProcTree, cpus: Collection[int]) -> ResourceLimits:
-    found = online(tree)
-    known = found if isinstance(found, Unread) else len(found)
-    return ResourceLimits(len(cpus), known, quota_cpus(tree), memory_limit_bytes(tree), memory_used_bytes(tree))
+    online_cpus = online(tree)
+    online_count = online_cpus if isinstance(online_cpus, Unread) else len(online_cpus)
+    return ResourceLimits(len(cpus), online_count, quota_cpus(tree), memory_limit_bytes(tree), memory_used_bytes(tree))
 
 
 def swap(tree: ProcTree) -> Swap | Unread:
@@ -134,13 +134,13 @@ class ProcessStat:
 
 def processes(tree: ProcTree) -> dict[int, ProcessStat] | Unread:
     """Return every visible process."""
-    found = {}
+    stat_by_pid = {}
     for name in tree.names("/proc", "[0-9]*"):
         pid = integer(name)
         line = None if pid is None else read_line(tree, pid)
         if pid is not None and line is not None:
-            found[pid] = line
-    return found or Unread("/proc shows no process")
+            stat_by_pid[pid] = line
+    return stat_by_pid or Unread("/proc shows no process")
 
 
 def read_line(tree: ProcTree, pid: int) -> ProcessStat | None:
@@ -148,10 +148,10 @@ def read_line(tree: ProcTree, pid: int) -> ProcessStat | None:
     text = tree.text(f"/proc/{pid}/stat")
     if isinstance(text, Unread):
         return None
-    head, found, rest = text.rpartition(")")
-    words = rest.split()
+    head, separator, remainder = text.rpartition(")")
+    words = remainder.split()
     numbers = [integer(word) for word in words[1:20]]
-    if not found or len(numbers) < 19:
+    if not separator or len(numbers) < 19:
         return None
     parent, user, system, child_user, child_system, started = (numbers[i] for i in (0, 10, 11, 12, 13, 18))
     if parent is None or user is None or system is None or child_user is None or child_system is None:
@@ -164,10 +164,10 @@ def read_line(tree: ProcTree, pid: int) -> ProcessStat | None:
 def others(
     before: Mapping[int, ProcessStat] | Unread,
     after: Mapping[int, ProcessStat] | Unread,
-    own: Collection[int],
+    own_pids: Collection[int],
     wall_s: float,
 ) -> tuple[Process, ...] | Unread:
-    """Return the processes outside the trees of `own` that used most CPU meanwhile, most first.
+    """Return the processes outside the trees of `own_pids` that used most CPU meanwhile, most first.
 
     A process's ended children count for it: a compiler that lives for a tenth of a second is in neither reading, but
     its CPU time is in that of the `make` that waits for it.
@@ -176,11 +176,11 @@ def others(
         return before
     if isinstance(after, Unread):
         return after
-    known = _counted_before(before, after)
+    known_cpu_s = _counted_before(before, after)
     used = [
-        Process(line.name, max(0.0, line.whole_cpu_s - known.get(pid, 0.0)) / wall_s, pid)
+        Process(line.name, max(0.0, line.whole_cpu_s - known_cpu_s.get(pid, 0.0)) / wall_s, pid)
         for pid, line in after.items()
-        if not _descends(pid, own, after)
+        if not _descends(pid, own_pids, after)
     ]
     used.sort(key=lambda process: (-process.cpu_share, process.name))
     return tuple(process for process in used[:SHOWN] if process.cpu_share >= SHOWN_SHARE)
@@ -191,15 +191,15 @@ def _counted_before(before: Mapping[int, ProcessStat], after: Mapping[int, Proce
 
     The CPU time of a process that has ended since belongs to its nearest live ancestor.
     """
-    found: dict[int, float] = {}
+    counted_s: dict[int, float] = {}
     for pid, line in before.items():
         heir, visited = pid, {0}
         while heir in before and heir not in visited and not _same(before[heir], after.get(heir)):
             visited.add(heir)
             heir = before[heir].parent
         if heir in before and heir not in visited:
-            found[heir] = found.get(heir, 0.0) + line.whole_cpu_s
-    return found
+            counted_s[heir] = counted_s.get(heir, 0.0) + line.whole_cpu_s
+    return counted_s
 
 
 def _same(earlier: ProcessStat, later: ProcessStat | None) -> bool:
@@ -209,26 +209,26 @@ def _same(earlier: ProcessStat, later: ProcessStat | None) -> bool:
 
 def missing_rights(tree: ProcTree) -> tuple[str, ...]:
     """Return the rights needed for reading and measuring that are missing here, without changing anything."""
-    found = []
+    missing = []
     if isinstance(tree.text("/proc/1/stat"), Unread):
-        found.append("processes of other users are not visible")
+        missing.append("processes of other users are not visible")
     if covered_stat(tree):
-        found.append("/proc/stat is a container's own, so the CPU use of others is not visible")
+        missing.append("/proc/stat is a container's own, so the CPU use of others is not visible")
     try:
         os.sched_setaffinity(0, os.sched_getaffinity(0))
     except OSError:
-        found.append("processes cannot be bound to CPUs")
-    return tuple(found)
+        missing.append("processes cannot be bound to CPUs")
+    return tuple(missing)
 
 
-def _descends(pid: int, own: Collection[int], lines: Mapping[int, ProcessStat]) -> bool:
+def _descends(pid: int, own_pids: Collection[int], lines: Mapping[int, ProcessStat]) -> bool:
     visited: set[int] = set()
     while pid in lines and pid not in visited:
-        if pid in own:
+        if pid in own_pids:
             return True
         visited.add(pid)
         pid = lines[pid].parent
-    return pid in own
+    return pid in own_pids
 
 
 def own_now(tree: ProcTree, pids: Collection[int], usable_bytes: int | None) -> OwnUse:
@@ -262,7 +262,7 @@ def cpu_now(tree: ProcTree, pids: Collection[int]) -> float | None:
 def ended_cpu_s() -> float:
     """Return the CPU time of this process and its ended children: all of a run without live child processes."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(found.ru_utime + found.ru_stime for found in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def _resident_bytes(tree: ProcTree, pid: int) -> int | None:

@@ -93,7 +93,7 @@ class DevicePieces:
     def _take(self, place: Place, events: list[RankEvent], several: bool) -> None:
         name = f"device {place[0]} stream {place[1]}" if several else f"stream {place[1]}"
         reached: list[int] = []
-        for event in sorted(events, key=lambda one: (one.start_ns, one.end_ns)):
+        for event in sorted(events, key=lambda event: (event.start_ns, event.end_ns)):
             if event.category in SYNC:
                 if event.wait is not None:
                     self._waits[event.correlation] = event.wait, place[1]
@@ -105,7 +105,7 @@ class DevicePieces:
                     self._foreign[_short(event.name)] += event.end_ns - event.start_ns
                 continue
             # Kernels of a graph overlap on one stream.
-            also = next((at for at, end_ns in enumerate(reached) if end_ns <= event.start_ns), len(reached))
+            also = next((index for index, end_ns in enumerate(reached) if end_ns <= event.start_ns), len(reached))
             reached[also : also + 1] = [event.end_ns]
             piece = self._piece(f"{name} ({also + 1})" if also else name, event, issue, step)
             self.lanes.setdefault(piece.lane, []).append(piece)
@@ -164,14 +164,14 @@ class DevicePieces:
     def _before(self, stream: object, at_ns: int) -> Piece | None:
         """Return the last work that was issued to a stream before a time."""
         pieces = self._by_stream.get(stream, [])
-        at = bisect_left(pieces, at_ns, key=lambda piece: piece.issued_ns)
-        return pieces[at - 1] if at else None
+        index = bisect_left(pieces, at_ns, key=lambda piece: piece.issued_ns)
+        return pieces[index - 1] if index else None
 
     def _from(self, stream: object, at_ns: int) -> Piece | None:
         """Return the first work that was issued to a stream from a time on."""
         pieces = self._by_stream.get(stream, [])
-        at = bisect_left(pieces, at_ns, key=lambda piece: piece.issued_ns)
-        return pieces[at] if at < len(pieces) else None
+        index = bisect_left(pieces, at_ns, key=lambda piece: piece.issued_ns)
+        return pieces[index] if index < len(pieces) else None
 
     def _explicit(self) -> None:
         for wait in self._work.stream_waits:
@@ -222,14 +222,14 @@ class DevicePieces:
 
     def _next_compute(self, wait: StreamWait) -> Piece | None:
         """Return the first work that the thread of a wait issued after it to a stream without collectives."""
-        found = [
+        candidates = [
             piece
             for stream, pieces in self._by_stream.items()
-            if not any(one.call is not None for one in pieces[:1])
+            if not any(stream_piece.call is not None for stream_piece in pieces[:1])
             and (piece := self._from(stream, wait.at_ns)) is not None
             and self._issuers.get(id(piece)) == wait.lane
         ]
-        return min(found, key=lambda piece: piece.issued_ns, default=None)
+        return min(candidates, key=lambda piece: piece.issued_ns, default=None)
 
     def _issued(self) -> list[Piece]:
         pieces = (piece for pieces in self.lanes.values() for piece in pieces)
@@ -243,29 +243,29 @@ class DevicePieces:
             return [copied] if copied is not None else []
         streams: Iterable[object] = self._by_stream
         until_ns = event.start_ns
-        if (known := self._waits.get(event.correlation)) is not None:
-            wait = known[0]
+        if (waits := self._waits.get(event.correlation)) is not None:
+            wait = waits[0]
             streams = self._by_stream if wait.stream is None else [wait.stream]
             until_ns = self._work.records.get(wait.record, until_ns) if wait.record != NO_NUMBER else until_ns
         elif "EventSync" in event.name and event.end_ns - event.start_ns < LONG_WAIT_NS:
             return []
         elif "StreamSync" in event.name:
-            own = self._last_stream(sync)
-            streams = [own] if own is not None else streams
-        found = (self._before(stream, until_ns) for stream in streams)
-        return [piece for piece in found if piece is not None]
+            last_stream = self._last_stream(sync)
+            streams = [last_stream] if last_stream is not None else streams
+        pieces_before = (self._before(stream, until_ns) for stream in streams)
+        return [piece for piece in pieces_before if piece is not None]
 
     def _last_stream(self, sync: Sync) -> object | None:
         """Return the stream to which the thread of a call issued work last."""
-        found: Mapping[object, Piece | None] = {
+        last_pieces: Mapping[object, Piece | None] = {
             stream: self._before(stream, sync.event.start_ns) for stream in self._by_stream
         }
-        own = {
+        issued_ns = {
             stream: piece.issued_ns
-            for stream, piece in found.items()
+            for stream, piece in last_pieces.items()
             if piece is not None and self._issuers.get(id(piece)) == sync.lane
         }
-        return max(own, key=lambda stream: own[stream], default=None)
+        return max(issued_ns, key=lambda stream: issued_ns[stream], default=None)
 
 
 def _calls(recording: RankRecording) -> dict[int, int]:
@@ -309,22 +309,24 @@ def launches_of(recording: RankRecording, lanes: Mapping[Place, str]) -> dict[in
     `lanes` are the threads of the program. A collective belongs to the first call of its sort before it that has none.
     """
     waiting: dict[str, deque[RankEvent]] = defaultdict(deque)
-    running = sorted((event for events in recording.gloo.values() for event in events), key=lambda one: one.start_ns)
+    running = sorted(
+        (event for events in recording.gloo.values() for event in events), key=lambda event: event.start_ns
+    )
     for event in running:
         if (sort := sort_of(event.name)) is not None:
             waiting[sort].append(event)
     if not running:
         return {}
-    found: dict[int, Launch] = {}
-    for event, place in sorted(_starters(recording, lanes), key=lambda one: one[0].start_ns):
+    launches: dict[int, Launch] = {}
+    for event, place in sorted(_starters(recording, lanes), key=lambda entry: entry[0].start_ns):
         queue = waiting[sort_of(event.name) or ""]
         while queue and queue[0].start_ns < event.start_ns:
             queue.popleft()  # started before the recording
         if queue:
             piece = joined_piece(recording, queue.popleft(), event)
             around = _gradient_around(recording.threads[place], event)
-            found[id(event)] = Launch(event, lanes[place], piece, around)
-    return found
+            launches[id(event)] = Launch(event, lanes[place], piece, around)
+    return launches
 
 
 def _starters(recording: RankRecording, lanes: Mapping[Place, str]) -> Iterator[tuple[RankEvent, Place]]:
@@ -339,10 +341,10 @@ def _starters(recording: RankRecording, lanes: Mapping[Place, str]) -> Iterator[
 
 def _gradient_around(events: Sequence[RankEvent], event: RankEvent) -> RankEvent | None:
     """Return the addition of a gradient that surrounds an event of a thread, None if there is none."""
-    at = bisect_left(events, event.start_ns, key=lambda one: one.start_ns)
-    while at > 0:
-        at -= 1
-        before = events[at]
+    index = bisect_left(events, event.start_ns, key=lambda gradient: gradient.start_ns)
+    while index > 0:
+        index -= 1
+        before = events[index]
         if before.name.startswith(BACKWARD):
             return before if before.name.endswith(ACCUMULATE) and before.end_ns >= event.end_ns else None
     return None
@@ -360,8 +362,8 @@ def joined_piece(recording: RankRecording, event: RankEvent, starter: RankEvent)
         size = 0
     peer = starter.peer
     if operation == "send":
-        own, other = recording.rank or 0, peer if peer != NO_NUMBER else 1 - (recording.rank or 0)
-        source, target = (own, other) if sort == "send" else (other, own)
+        own_rank, other_rank = recording.rank or 0, peer if peer != NO_NUMBER else 1 - (recording.rank or 0)
+        source, target = (own_rank, other_rank) if sort == "send" else (other_rank, own_rank)
         group, ranks = f"{source} to {target}", (source, target)
     call = CollectiveCall(operation, group, ranks, size, event.operands.dtype, peer)
     lane = "gloo transfers" if operation == "send" else "gloo"
@@ -380,10 +382,10 @@ def joined_piece(recording: RankRecording, event: RankEvent, starter: RankEvent)
 def _only_group(recording: RankRecording) -> tuple[str, tuple[int, ...]]:
     """Return the group of collectives whose event names none: that of all ranks, if it is the only one, else ""."""
     everyone = tuple(range(recording.world_size or 1))
-    own = {name: ranks for name, ranks in recording.groups.items() if len(ranks) > 1}
-    if len(set(own.values())) > 1:
+    shared_groups = {name: ranks for name, ranks in recording.groups.items() if len(ranks) > 1}
+    if len(set(shared_groups.values())) > 1:
         return "", everyone
-    return next(iter(own.items()), ("0", everyone))
+    return next(iter(shared_groups.items()), ("0", everyone))
 
 
 def call_of(message: Message | None, name: str, recording: RankRecording) -> CollectiveCall:
@@ -421,19 +423,21 @@ def fill_buckets(calls: Sequence[Piece], gradients: Sequence[Piece], copies: Seq
     for early in gradients[: max(0, len(gradients) - len(copies))] if copies else ():
         early.ends_gradient = False
     gradients = gradients[-len(copies) :] if copies else gradients
-    for at, piece in enumerate(gradients):
-        piece.gradient_of = piece.layer or f"gradient {at + 1}"
+    for index, piece in enumerate(gradients):
+        piece.gradient_of = piece.layer or f"gradient {index + 1}"
     sizes = [call.call.bytes for call in calls if call.call is not None]
     for pieces in (copies, gradients):
-        known = [size_of(piece) for piece in pieces]
-        groups = cut_by_size(known, sizes)
+        piece_sizes = [size_of(piece) for piece in pieces]
+        groups = cut_by_size(piece_sizes, sizes)
         if groups is None:
             continue
         names = [piece.gradient_of or "" for piece in gradients]
         for piece, group in zip(calls, groups, strict=True):
             if piece.call is not None:
-                piece.call.tensors = tuple(known[at] for at in group)
-                piece.call.tensor_layers = tuple(names[at] for at in group) if len(names) == len(known) else ()
+                piece.call.tensors = tuple(piece_sizes[index] for index in group)
+                piece.call.tensor_layers = (
+                    tuple(names[index] for index in group) if len(names) == len(piece_sizes) else ()
+                )
         return
 
 
@@ -444,15 +448,15 @@ def size_of(piece: Piece) -> int:
     return piece.bytes or 0
 
 
-def cut_by_size(known: Sequence[int], sizes: Sequence[int]) -> list[range] | None:
+def cut_by_size(tensor_sizes: Sequence[int], sizes: Sequence[int]) -> list[range] | None:
     """Return successive ranges whose sums are these sizes, None if there are none that use everything."""
-    at, found = 0, []
+    index, ranges = 0, []
     for size in sizes:
-        begin, total = at, 0
-        while at < len(known) and total < size:
-            total += known[at]
-            at += 1
+        begin, total = index, 0
+        while index < len(tensor_sizes) and total < size:
+            total += tensor_sizes[index]
+            index += 1
         if total != size:
             return None
-        found.append(range(begin, at))
-    return found if at == len(known) else None
+        ranges.append(range(begin, index))
+    return ranges if index == len(tensor_sizes) else None

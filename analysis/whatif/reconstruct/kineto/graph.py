@@ -57,26 +57,26 @@ def _graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
         recording.forget_events()
     ordered = [recordings[rank] for rank in sorted(recordings)]
     traces = [by_rank[rank] for rank in sorted(by_rank)]
-    world = max(max(recordings) + 1, *(one.world_size or 1 for one in ordered))
-    source = ", ".join(str(one.path) for one in ordered[:3]) + (", ..." if len(ordered) > 3 else "")
+    world = max(max(recordings) + 1, *(recording.world_size or 1 for recording in ordered))
+    source = ", ".join(str(recording.path) for recording in ordered[:3]) + (", ..." if len(ordered) > 3 else "")
     caveats = _same_steps(traces)
-    alignment = align(traces, [Clock(one.clocks, one.host, one.base_ns) for one in ordered])
+    alignment = align(traces, [Clock(recording.clocks, recording.host, recording.base_ns) for recording in ordered])
     _assign_groups(traces, ordered, alignment)
     _same_collectives(traces)
-    made = nodes.make(traces, alignment.offsets_ns, facts.get("threads", 1))
+    built = nodes.make(traces, alignment.offsets_ns, facts.get("threads", 1))
     missing = tuple(rank for rank in range(world) if rank not in recordings)
     if missing:
         caveats.append(_missing(missing, world))
-    coverages = [_coverage(trace, made) for trace in traces]
-    caveats += [*alignment.caveats, *(text for trace in traces for text in trace.caveats), *made.caveats]
-    caveats += [_explained(trace.rank, one) for trace, one in zip(traces, coverages, strict=True)]
+    coverages = [_coverage(trace, built) for trace in traces]
+    caveats += [*alignment.caveats, *(text for trace in traces for text in trace.caveats), *built.caveats]
+    caveats += [_explained(trace.rank, coverage) for trace, coverage in zip(traces, coverages, strict=True)]
     header = Header(
         source=source,
         backend="torch",
-        device="gpu" if any(one.on_device for one in ordered) else "cpu",
+        device="gpu" if any(recording.on_device for recording in ordered) else "cpu",
         world_size=world,
         step_times_s=_step_times_s(traces),
-        coverage=min(one.share for one in coverages),
+        coverage=min(coverage.share for coverage in coverages),
         machine=_machine(ordered) | dict(facts.get("machine", {})),
         versions=facts.get("versions", {}),
         settings=facts.get("settings", {}),
@@ -87,7 +87,7 @@ def _graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
         caveats=tuple(dict.fromkeys(caveats)),
         parallel_lanes={lane: count for trace in traces for lane, count in trace.parallel.items()},
     )
-    return checked(Graph(header, tuple(made.nodes)))
+    return checked(Graph(header, tuple(built.nodes)))
 
 
 def _trace_of(recording: RankRecording, rank: int) -> RankTrace:
@@ -108,13 +108,13 @@ def _rank_of(recording: RankRecording, position: int) -> int:
 
 
 def _machine(recordings: Sequence[RankRecording]) -> dict[str, object]:
-    hosts = [one.host for one in recordings]
-    found: dict[str, object] = {}
+    hosts = [recording.host for recording in recordings]
+    machine: dict[str, object] = {}
     if len(set(hosts)) > 1:
-        found["hosts"] = [sorted({str(host) for host in hosts}).index(str(host)) for host in hosts]
+        machine["hosts"] = [sorted({str(host) for host in hosts}).index(str(host)) for host in hosts]
     if devices := recordings[0].devices:
-        found["devices"] = devices
-    return found
+        machine["devices"] = devices
+    return machine
 
 
 def _same_steps(traces: Sequence[RankTrace]) -> list[str]:
@@ -138,20 +138,22 @@ def _same_steps(traces: Sequence[RankTrace]) -> list[str]:
             )
     steps = range(len(first.windows))
     finished = steps[:-1] if any(trace.unfinished for trace in traces) else steps
-    others = {step for trace in traces for step in unusual([trace.lanes[trace.main][at] for at in finished])}
-    if len(others) == len(finished):
-        others = set()
-    kept = [step for step in finished if step not in others]
+    unusual_steps = {
+        step for trace in traces for step in unusual([trace.lanes[trace.main][index] for index in finished])
+    }
+    if len(unusual_steps) == len(finished):
+        unusual_steps = set()
+    kept = [step for step in finished if step not in unusual_steps]
     set_periods(traces, kept)
     for trace in traces:
         _keep(trace, kept)
-    said = []
+    remarks = []
     if why:
-        said.append(f"step {marked}, the last one, is left out: the profiler stopped before it ended; {why}")
-    if others:
-        numbers = ", ".join(str(step + 1) for step in sorted(others))
-        said.append(f"step {numbers} is left out: less than 80 % of its operations are those of the other steps")
-    return said
+        remarks.append(f"step {marked}, the last one, is left out: the profiler stopped before it ended; {why}")
+    if unusual_steps:
+        numbers = ", ".join(str(step + 1) for step in sorted(unusual_steps))
+        remarks.append(f"step {numbers} is left out: less than 80 % of its operations are those of the other steps")
+    return remarks
 
 
 def _keep(trace: RankTrace, steps: Sequence[int]) -> None:
@@ -160,9 +162,9 @@ def _keep(trace: RankTrace, steps: Sequence[int]) -> None:
     trace.numbers = [trace.numbers[step] for step in steps]
     for lane, pieces in trace.lanes.items():
         trace.lanes[lane] = [pieces[step] for step in steps]
-        for at, own in enumerate(trace.lanes[lane]):
-            for piece in own:
-                piece.step = at
+        for index, step_pieces in enumerate(trace.lanes[lane]):
+            for piece in step_pieces:
+                piece.step = index
 
 
 def _assign_groups(traces: Sequence[RankTrace], recordings: Sequence[RankRecording], alignment: Alignment) -> None:
@@ -170,8 +172,8 @@ def _assign_groups(traces: Sequence[RankTrace], recordings: Sequence[RankRecordi
     if not unknown:
         return
     # A file names the groups of its own rank; groups of others may have the same name.
-    known = dict.fromkeys(ranks for one in recordings for ranks in one.groups.values())
-    nodes.assign_groups(traces, {" ".join(map(str, ranks)): ranks for ranks in known}, alignment.offsets_ns)
+    distinct_groups = dict.fromkeys(ranks for recording in recordings for ranks in recording.groups.values())
+    nodes.assign_groups(traces, {" ".join(map(str, ranks)): ranks for ranks in distinct_groups}, alignment.offsets_ns)
     for trace in traces:
         for step in range(len(trace.windows)):
             calls = [piece for piece in trace.pieces(step) if piece.call is not None]
@@ -187,17 +189,17 @@ def _same_collectives(traces: Sequence[RankTrace]) -> None:
         for step in range(len(trace.windows)):
             for piece in trace.pieces(step):
                 if piece.call is not None:
-                    own = counts.setdefault((piece.call.group, step), {})
-                    own[trace.rank] = own.get(trace.rank, 0) + 1
+                    count_by_rank = counts.setdefault((piece.call.group, step), {})
+                    count_by_rank[trace.rank] = count_by_rank.get(trace.rank, 0) + 1
                     members.setdefault(piece.call.group, set()).update(piece.call.ranks)
-    for (group, step), own in counts.items():
+    for (group, step), count_by_rank in counts.items():
         for rank in sorted(members[group] & present):
-            if own.get(rank, 0) != (most := max(own.values())):
-                other = next(one for one, count in own.items() if count == most)
+            if count_by_rank.get(rank, 0) != (most := max(count_by_rank.values())):
+                other_rank = next(counted_rank for counted_rank, count in count_by_rank.items() if count == most)
                 source = next(trace.source for trace in traces if trace.rank == rank)
                 raise GraphError(
-                    f"{source}: rank {rank} has {own.get(rank, 0)} collectives of group {group!r} in step {step + 1},"
-                    f" rank {other} has {most}; record all ranks at the same time"
+                    f"{source}: rank {rank} has {count_by_rank.get(rank, 0)} collectives of group {group!r} in step "
+                    f"{step + 1}, rank {other_rank} has {most}; record all ranks at the same time"
                 )
 
 
@@ -209,16 +211,16 @@ def _missing(missing: Sequence[int], world: int) -> str:
     )
 
 
-def _coverage(trace: RankTrace, made: nodes.Made) -> Coverage:
+def _coverage(trace: RankTrace, built: nodes.Made) -> Coverage:
     times_ns = [period.time_ns for period in trace.periods]
-    return coverage_of(made.nodes, trace.rank, made.last[trace.rank], times_ns, trace.parallel)
+    return coverage_of(built.nodes, trace.rank, built.last[trace.rank], times_ns, trace.parallel)
 
 
 def _explained(rank: int, coverage: Coverage) -> str:
     """Return a sentence about what explains the steps of a rank."""
-    passed = [one for path in coverage.paths for one in path]
-    total = sum(one.worked_ns + one.gap_ns for one in passed) or 1
-    between = sum(one.worked_ns for one in passed if one.node.name.endswith(BETWEEN))
+    passed = [part for path in coverage.paths for part in path]
+    total = sum(part.worked_ns + part.gap_ns for part in passed) or 1
+    between = sum(part.worked_ns for part in passed if part.node.name.endswith(BETWEEN))
     return (
         f"rank {rank}: {percentage(coverage.share)} of the step time is explained, of which "
         f"{percentage(between / total)} is Python between operators of named ranges; {percentage(1 - coverage.share)} "

@@ -118,8 +118,8 @@ class HostWork:
 
     def step_at(self, at_ns: int) -> int | None:
         """Return the step of a time, None outside of all."""
-        at = bisect_right(self.windows, at_ns, key=lambda window: window.begin_ns) - 1
-        return at if at >= 0 and at_ns < self.windows[at].end_ns else None
+        index = bisect_right(self.windows, at_ns, key=lambda window: window.begin_ns) - 1
+        return index if index >= 0 and at_ns < self.windows[index].end_ns else None
 
 
 class _Frame(NamedTuple):
@@ -369,13 +369,13 @@ def _describe(unit: _Unit) -> None:
     """Add to the pieces of a unit what is known of its inputs; its operations count for the longest."""
     if not unit.pieces:
         return
-    known = unit.products[0] if unit.products else unit.first
-    size = sum(one.bytes or 0 for one in unit.products) if unit.products else unit.first.bytes
+    typical = unit.products[0] if unit.products else unit.first
+    size = sum(product.bytes or 0 for product in unit.products) if unit.products else unit.first.bytes
     longest = max(unit.pieces, key=lambda piece: piece.duration_ns)
     for piece in unit.pieces:
-        piece.dtype, piece.shape = known.dtype, known.shape
+        piece.dtype, piece.shape = typical.dtype, typical.shape
     longest.bytes = size
-    longest.flops = sum(one.flops or 0.0 for one in unit.products) or None
+    longest.flops = sum(product.flops or 0.0 for product in unit.products) or None
     if unit.label.startswith(SLEEPS):
         for piece in unit.pieces:
             piece.cores = 0.0

@@ -53,7 +53,7 @@ def trace_of(recording: RankRecording, rank: int) -> RankTrace:
     windows, main = _steps(recording)
     if recording.streams:
         # What a device does follows one upon another; the time before a mark, such as fetching a batch, is the step's.
-        windows = windows[:1] + [Window(before.end_ns, own.end_ns) for before, own in pairwise(windows)]
+        windows = windows[:1] + [Window(before.end_ns, window.end_ns) for before, window in pairwise(windows)]
     caveats = []
     if not windows:
         windows, main = _whole(recording)
@@ -109,8 +109,8 @@ def _tie_to_steps(trace: RankTrace) -> None:
         free = [
             piece
             for lane, steps in trace.lanes.items()
-            for at, piece in enumerate(steps[step])
-            if lane != trace.main and not piece.after and (at == 0 or lane in trace.parallel)
+            for index, piece in enumerate(steps[step])
+            if lane != trace.main and not piece.after and (index == 0 or lane in trace.parallel)
         ]
         for piece in free:
             piece.after.append(mark)
@@ -120,11 +120,11 @@ def _tie_to_steps(trace: RankTrace) -> None:
 
 def _steps(recording: RankRecording) -> tuple[list[Window], Place]:
     """Return the marked steps and their thread, the one with the most; this project's own marks are preferred."""
-    found: list[tuple[bool, int, Place, list[RankEvent]]] = []
+    candidates: list[tuple[bool, int, Place, list[RankEvent]]] = []
     for place, marks in recording.steps.items():
-        own = [event for event in marks if event.name.startswith(STEP)]
-        found.append((bool(own), len(own or marks), place, own or marks))
-    _, _, place, marks = max(found, key=lambda one: one[:2], default=(False, 0, (None, None), []))
+        step_marks = [event for event in marks if event.name.startswith(STEP)]
+        candidates.append((bool(step_marks), len(step_marks or marks), place, step_marks or marks))
+    _, _, place, marks = max(candidates, key=lambda candidate: candidate[:2], default=(False, 0, (None, None), []))
     marks = sorted(marks, key=lambda event: event.start_ns)
     for before, event in pairwise(marks):
         if event.start_ns < before.end_ns - ROUNDING_NS:
@@ -140,7 +140,7 @@ def _whole(recording: RankRecording) -> tuple[list[Window], Place]:
     counts = {
         place: sum(event.category in OPERATORS for event in events) for place, events in recording.threads.items()
     }
-    place = max(counts, key=lambda one: counts[one], default=None)
+    place = max(counts, key=lambda place: counts[place], default=None)
     if place is None or not counts[place]:
         raise GraphError(f"{recording.path}: has no step and no operator of a thread; record steps with torch.profiler")
     on_threads = OPERATORS | RUNTIME
@@ -155,15 +155,19 @@ def _lanes(recording: RankRecording, main: Place) -> dict[Place, str]:
 
     Left out are threads of libraries: those of gloo, and those that only ask a device for its state.
     """
-    found = {main: MAIN}
+    lanes = {main: MAIN}
     counts = {AUTOGRAD: 0, MAIN: 1}
     for place, events in recording.threads.items():
-        if place == main or _has_collectives(recording, place) or not any(one.category in OPERATORS for one in events):
+        if (
+            place == main
+            or _has_collectives(recording, place)
+            or not any(event.category in OPERATORS for event in events)
+        ):
             continue
         kind = AUTOGRAD if place in recording.backward and place not in recording.marked else MAIN
         counts[kind] += 1
-        found[place] = kind if counts[kind] == 1 else f"{kind} {counts[kind]}"
-    return found
+        lanes[place] = kind if counts[kind] == 1 else f"{kind} {counts[kind]}"
+    return lanes
 
 
 def _has_collectives(recording: RankRecording, place: Place) -> bool:
@@ -216,30 +220,30 @@ def _add_collectives(recording: RankRecording, work: HostWork, trace: RankTrace)
         fill_buckets(buckets, _gradients(trace, step), copies)
         number_calls([calls])
         returns = {id(launch.joined) for launch in joined if launch.resumes_ns is not None or launch.gradient}
-        unknown.append([one for one in gloo[step] if id(one) not in returns and one.lane == "gloo"])
+        unknown.append([piece for piece in gloo[step] if id(piece) not in returns and piece.lane == "gloo"])
     wait_for_others(trace, unknown)
 
 
 def _without_start(recording: RankRecording, work: HostWork, trace: RankTrace) -> list[Piece]:
     """Return the collectives within steps of which no call is known that started them."""
-    known = {(launch.joined.start_ns, launch.joined.name) for launch in work.launches.values()}
-    found = []
+    joined_marks = {(launch.joined.start_ns, launch.joined.name) for launch in work.launches.values()}
+    pieces = []
     for events in recording.gloo.values():
         for event in events:
             step = work.step_at(event.start_ns)
-            if step is not None and (event.start_ns, event.name) not in known:
+            if step is not None and (event.start_ns, event.name) not in joined_marks:
                 piece = joined_piece(recording, event, event)
                 piece.step = step
-                found.append(piece)
-    if found:
-        trace.caveats.append(f"rank {trace.rank}: {len(found)} collectives were started by no operator of the trace")
-    return sorted(found, key=lambda piece: piece.start_ns)
+                pieces.append(piece)
+    if pieces:
+        trace.caveats.append(f"rank {trace.rank}: {len(pieces)} collectives were started by no operator of the trace")
+    return sorted(pieces, key=lambda piece: piece.start_ns)
 
 
 def _threads(recording: RankRecording) -> int:
     """Return how many collectives of gloo run at a time."""
-    seen = sum(_has_collectives(recording, place) for place in recording.gloo)
-    return max(THREADS, seen)
+    with_collectives = sum(_has_collectives(recording, place) for place in recording.gloo)
+    return max(THREADS, with_collectives)
 
 
 def _lane_of(trace: RankTrace, call: Piece, step: int) -> Lane:
@@ -248,18 +252,18 @@ def _lane_of(trace: RankTrace, call: Piece, step: int) -> Lane:
 
 def _gradients(trace: RankTrace, step: int) -> list[Piece]:
     """Return the pieces that complete gradients, in their order."""
-    found = [piece for piece in trace.pieces(step) if piece.ends_gradient]
-    return sorted(found, key=lambda piece: piece.issued_ns or piece.end_ns)
+    gradients = [piece for piece in trace.pieces(step) if piece.ends_gradient]
+    return sorted(gradients, key=lambda piece: piece.issued_ns or piece.end_ns)
 
 
 def _copies(trace: RankTrace, step: int) -> list[Piece]:
     """Return a device's copies of summed gradients out of DDP's buckets, in their order."""
-    found = [
+    copies = [
         piece
         for piece in trace.pieces(step)
         if piece.issued_ns and piece.after and piece.after[0].name.startswith(REDUCER) and piece.bytes
     ]
-    return sorted(found, key=lambda piece: piece.issued_ns)
+    return sorted(copies, key=lambda piece: piece.issued_ns)
 
 
 def find_returns(work: HostWork, threads: Mapping[Place, Sequence[RankEvent]], lanes: Mapping[Place, str]) -> None:
@@ -269,13 +273,13 @@ def find_returns(work: HostWork, threads: Mapping[Place, Sequence[RankEvent]], l
     event of the collective may end late, because its thread has to wait for a core.
     """
     starts = {lanes[place]: [event.start_ns for event in threads[place]] for place in lanes}
-    same: dict[tuple[str, int], list[tuple[Launch, int]]] = defaultdict(list)
+    by_position: dict[tuple[str, int], list[tuple[Launch, int]]] = defaultdict(list)
     counts: Counter[tuple[int | None, str]] = Counter()
     for launch in work.launches.values():
         step = work.step_at(launch.event.start_ns)
-        same[launch.lane, counts[step, launch.lane]].append((launch, _next_ns(launch, starts[launch.lane])))
+        by_position[launch.lane, counts[step, launch.lane]].append((launch, _next_ns(launch, starts[launch.lane])))
         counts[step, launch.lane] += 1
-    for calls in same.values():
+    for calls in by_position.values():
         if 2 * sum(_waits_until(launch, next_ns) for launch, next_ns in calls) > len(calls):
             for launch, next_ns in calls:
                 launch.joined.end_ns = max(launch.joined.start_ns, min(launch.joined.end_ns, next_ns))
@@ -284,8 +288,8 @@ def find_returns(work: HostWork, threads: Mapping[Place, Sequence[RankEvent]], l
 
 def _next_ns(launch: Launch, starts: Sequence[int]) -> int:
     """Return when the thread of a call does something after it: another event, or the end of the gradient around."""
-    at = bisect_left(starts, launch.event.end_ns)
-    following = starts[at] if at < len(starts) else launch.joined.end_ns
+    index = bisect_left(starts, launch.event.end_ns)
+    following = starts[index] if index < len(starts) else launch.joined.end_ns
     return following if launch.gradient is None else min(following, launch.gradient.end_ns)
 
 
@@ -306,14 +310,14 @@ def wait_for_buckets(lane: Lane, calls: Sequence[Piece]) -> list[Piece]:
 
     DDP first takes views of a bucket's sums, if it has several gradients: these wait, and the copies follow them.
     """
-    last = max((at for at, piece in enumerate(lane) if ACCUMULATE in piece.name), default=-1)
+    last = max((index for index, piece in enumerate(lane) if ACCUMULATE in piece.name), default=-1)
     after = lane[last + 1 :]
     copies = [piece for piece in after if piece.name.startswith(REDUCER) and "copy_bucket_to_grad" in piece.name]
     sizes = [call.call.bytes for call in calls if call.call is not None]
     groups = cut_by_size([size_of(piece) for piece in copies], sizes) if copies else None
     first = _first_of_bucket(after, copies[0]) if copies else next(iter(after), None)
-    for at, call in enumerate(calls):
-        waiting = _first_of_bucket(after, copies[groups[at].start]) if groups and groups[at] else first
+    for index, call in enumerate(calls):
+        waiting = _first_of_bucket(after, copies[groups[index].start]) if groups and groups[index] else first
         if waiting is not None:
             waiting.after.append(call)
             call.end_ns = max(call.start_ns, min(call.end_ns, waiting.start_ns))
@@ -322,10 +326,10 @@ def wait_for_buckets(lane: Lane, calls: Sequence[Piece]) -> list[Piece]:
 
 def _first_of_bucket(after: Sequence[Piece], copy: Piece) -> Piece:
     """Return the first of the pieces that prepare a copy: those between it and the copy before it."""
-    at = next(number for number, piece in enumerate(after) if piece is copy)
-    while at > 0 and "copy_bucket_to_grad" not in after[at - 1].name:
-        at -= 1
-    return after[at]
+    index = next(number for number, piece in enumerate(after) if piece is copy)
+    while index > 0 and "copy_bucket_to_grad" not in after[index - 1].name:
+        index -= 1
+    return after[index]
 
 
 def wait_for_others(trace: RankTrace, calls: Sequence[Sequence[Piece]]) -> None:
@@ -334,27 +338,27 @@ def wait_for_others(trace: RankTrace, calls: Sequence[Sequence[Piece]]) -> None:
     Nothing waits for these yet. For each of them, the first piece of its own thread that begins after it in most steps
     and before which the thread was idle when it ended.
     """
-    counts = Counter(len(one) for one in calls)
+    counts = Counter(len(step_calls) for step_calls in calls)
     usual = counts.most_common(1)[0][0] if counts else 0
     for number in range(usual):
-        same = [(step, one[number]) for step, one in enumerate(calls) if len(one) == usual]
-        found = [(call, _idle_until(trace, step, call)) for step, call in same]
-        waiting = [(call, piece) for call, piece in found if piece is not None]
-        if 2 * len(waiting) > len(same):
+        matching = [(step, step_calls[number]) for step, step_calls in enumerate(calls) if len(step_calls) == usual]
+        waits = [(call, _idle_until(trace, step, call)) for step, call in matching]
+        waiting = [(call, piece) for call, piece in waits if piece is not None]
+        if 2 * len(waiting) > len(matching):
             for call, piece in waiting:
                 piece.after.append(call)
         else:
-            name = same[0][1].name
+            name = matching[0][1].name
             trace.caveats.append(f"rank {trace.rank}: no operation is known to wait for collective {number}, {name}")
 
 
 def _idle_until(trace: RankTrace, step: int, call: Piece) -> Piece | None:
     """Return the piece before which its thread was idle when a collective ended."""
     lane = trace.lanes[call.after[0].lane if call.after else trace.main][step]
-    at = bisect_left(lane, call.end_ns, key=lambda piece: piece.start_ns)
-    if not 0 < at < len(lane):
+    index = bisect_left(lane, call.end_ns, key=lambda piece: piece.start_ns)
+    if not 0 < index < len(lane):
         return None
-    before, following = lane[at - 1], lane[at]
+    before, following = lane[index - 1], lane[index]
     idle = following.start_ns - before.end_ns >= LEAST_WAIT_NS and before.end_ns <= call.end_ns
     return following if idle else None
 
@@ -374,14 +378,16 @@ def _hand_over(main: Lane, pieces: Lane) -> None:
     ends = [piece.end_ns for piece in main]
     group: int | None = None
     free_ns = 0
-    for at, piece in enumerate(pieces):
+    for index, piece in enumerate(pieces):
         # The last piece of the main thread that has ended, and the one after it.
         last = bisect_right(ends, piece.start_ns + TOLERANCE_NS) - 1
         following = main[last + 1] if last + 1 < len(main) else None
         inside = following is None or following.start_ns >= piece.end_ns - TOLERANCE_NS
-        if last >= 0 and last != group and (main[last].end_ns > free_ns or at == 0):
+        if last >= 0 and last != group and (main[last].end_ns > free_ns or index == 0):
             piece.after.append(main[last])
-        ending = at + 1 == len(pieces) or (following is not None and pieces[at + 1].start_ns >= following.start_ns)
+        ending = index + 1 == len(pieces) or (
+            following is not None and pieces[index + 1].start_ns >= following.start_ns
+        )
         if inside and ending and following is not None and _waits(main[last] if last >= 0 else None, following):
             following.after.append(piece)
         group, free_ns = last, piece.end_ns

@@ -126,29 +126,29 @@ class RankRecording:
 
 def read(path: Path) -> RankRecording:
     """Read a file. Raises `TraceError`."""
-    found = RankRecording(path)
-    taking = _Taking(found)
+    recording = RankRecording(path)
+    taking = _Taking(recording)
     last = None
     try:
         for member, value in kineto.members(path):
             if member == kineto.EVENTS:
-                found.events += 1
+                recording.events += 1
                 last = value
                 taking.take(value)
             else:
-                _take_member(found, member, value)
+                _take_member(recording, member, value)
     except TraceError as error:
-        raise TraceError(f"{error}{_after(found.events, last)}") from error
+        raise TraceError(f"{error}{_after(recording.events, last)}") from error
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         name = last.get("name") if isinstance(last, dict) else last
-        raise TraceError(f"{path}: event {found.events} ({name!r}): {_problem(error)}; {AGAIN}") from error
-    found.on_device = bool(found.streams)
-    if not (found.threads or found.on_device or found.gloo):
+        raise TraceError(f"{path}: event {recording.events} ({name!r}): {_problem(error)}; {AGAIN}") from error
+    recording.on_device = bool(recording.streams)
+    if not (recording.threads or recording.on_device or recording.gloo):
         raise TraceError(
-            f"{path}: contains no operation of a profiler among its {found.events} events{kinds(found.others)}; name a"
-            " file that torch.profiler's export_chrome_trace wrote"
+            f"{path}: contains no operation of a profiler among its {recording.events} "
+            f"events{kinds(recording.others)}; name a file that torch.profiler's export_chrome_trace wrote"
         )
-    return found
+    return recording
 
 
 def _after(events: int, last: Any) -> str:
@@ -160,18 +160,18 @@ def _problem(error: Exception) -> str:
     return f"has no {error}" if isinstance(error, KeyError) else str(error)
 
 
-def _take_member(found: RankRecording, member: str, value: Any) -> None:
+def _take_member(recording: RankRecording, member: str, value: Any) -> None:
     if member == "baseTimeNanoseconds":
-        found.base_ns = int(value)
+        recording.base_ns = int(value)
     elif member == "host_name":
-        found.host = str(value)
+        recording.host = str(value)
     elif member == "deviceProperties" and isinstance(value, list):
-        found.devices = [str(one["name"]) for one in value if isinstance(one, dict) and "name" in one]
+        recording.devices = [str(device["name"]) for device in value if isinstance(device, dict) and "name" in device]
     elif member == "distributedInfo" and isinstance(value, dict):
-        found.rank, found.world_size = (_count(found.path, value, name) for name in ("rank", "world_size"))
-        found.library = value.get("backend")
+        recording.rank, recording.world_size = (_count(recording.path, value, name) for name in ("rank", "world_size"))
+        recording.library = value.get("backend")
         for group in value.get("pg_config") or []:
-            found.groups[str(group.get("pg_name"))] = tuple(group.get("ranks") or ())
+            recording.groups[str(group.get("pg_name"))] = tuple(group.get("ranks") or ())
 
 
 def _count(path: Path, member: Mapping[str, Any], name: str) -> int | None:
@@ -184,8 +184,8 @@ def _count(path: Path, member: Mapping[str, Any], name: str) -> int | None:
 class _Taking:
     """Adds events to a recording."""
 
-    def __init__(self, found: RankRecording) -> None:
-        self._found = found
+    def __init__(self, recording: RankRecording) -> None:
+        self._found = recording
         self._names: dict[str, str] = {}
         self._operands: dict[tuple[str, str], Operands] = {}
 
@@ -211,40 +211,40 @@ class _Taking:
             raise ValueError("its sequence number, external id or correlation is not an integer")
         place = event["pid"], event["tid"]
         if category in RUNTIME:
-            made = RankEvent(start_ns, end_ns, name, category, sequence, correlation, external, NOTHING)
-            self._list(self._found.threads, place).append(made)
+            rank_event = RankEvent(start_ns, end_ns, name, category, sequence, correlation, external, NOTHING)
+            self._list(self._found.threads, place).append(rank_event)
             return
         details = self._details(name, category, args)
-        made = RankEvent(start_ns, end_ns, name, category, sequence, correlation, external, *details)
+        rank_event = RankEvent(start_ns, end_ns, name, category, sequence, correlation, external, *details)
         if category in ANNOTATIONS:
-            self._annotation(place, made)
+            self._annotation(place, rank_event)
         elif category in ON_DEVICE:
-            self._list(self._found.streams, place).append(made)
+            self._list(self._found.streams, place).append(rank_event)
         else:
             if name.startswith(BACKWARD):
                 self._found.gone_back.add(sequence)
                 self._found.backward.add(place)
-            self._list(self._found.threads, place).append(made)
+            self._list(self._found.threads, place).append(rank_event)
 
     def _annotation(self, place: Place, event: RankEvent) -> None:
-        found = self._found
+        recording = self._found
         if event.name.startswith(CLOCK):
-            found.clocks.append((event.start_ns, int(event.name.removeprefix(CLOCK))))
+            recording.clocks.append((event.start_ns, int(event.name.removeprefix(CLOCK))))
         elif event.name.startswith(GLOO):
-            self._list(found.gloo, place).append(event)
+            self._list(recording.gloo, place).append(event)
         elif step_in(event.name) is not None:
-            self._list(found.steps, place).append(event)
+            self._list(recording.steps, place).append(event)
         else:
-            self._list(found.threads, place).append(event)
+            self._list(recording.threads, place).append(event)
         if event.name.startswith(MARK):
-            found.marked.add(place)
+            recording.marked.add(place)
 
     @staticmethod
     def _list(places: dict[Place, list[RankEvent]], place: Place) -> list[RankEvent]:
-        found = places.get(place)
-        if found is None:
-            places[place] = found = []
-        return found
+        events = places.get(place)
+        if events is None:
+            places[place] = events = []
+        return events
 
     def _details(
         self, name: str, category: str, args: Mapping[str, Any]
@@ -260,10 +260,10 @@ class _Taking:
     def _inputs(self, name: str, args: Mapping[str, Any]) -> Operands:
         # The text of the shapes is a key; it is much cheaper than to compute from them for each event.
         key = name, f"{args['Input Dims']}{args.get('Input type')}{args.get('Concrete Inputs')}"
-        found = self._operands.get(key)
-        if found is None:
-            self._operands[key] = found = operands_of(name, args)
-        return found
+        operands = self._operands.get(key)
+        if operands is None:
+            self._operands[key] = operands = operands_of(name, args)
+        return operands
 
 
 def _wait(args: Mapping[str, Any]) -> Wait:
@@ -279,7 +279,7 @@ def _message(args: Mapping[str, Any]) -> Message | None:
     if name is None:
         return None
     ranks = str(args.get("Process Group Ranks", "")).strip("[]")
-    numbers = tuple(int(one) for one in ranks.split(",") if one.strip().isdigit())
+    numbers = tuple(int(rank) for rank in ranks.split(",") if rank.strip().isdigit())
     before, after = (int(args.get(key) or 0) for key in ("In msg nelems", "Out msg nelems"))
     return Message(
         str(name), before, after, str(args.get("dtype", "")), str(args.get("Process Group Name", "")), numbers
@@ -333,7 +333,7 @@ def operands_of(name: str, args: Mapping[str, Any]) -> Operands:
 
 
 def _is_shape(value: Any) -> bool:
-    return isinstance(value, list) and all(type(one) is int for one in value)
+    return isinstance(value, list) and all(type(size) is int for size in value)
 
 
 def _matmul(left: Shape, right: Shape) -> float:

@@ -72,17 +72,17 @@ def _blocking(rank: Rank, lane: str) -> dict[int, list[OperationRow]]:
 
     Those that run on the threads of the operations become operations of the lane.
     """
-    taken: dict[int, list[OperationRow]] = {}
+    blocking: dict[int, list[OperationRow]] = {}
     waiting: dict[int, list[OperationRow]] = {}
     by_row = blocked(rank, lane)
     for row in rank.rows.lanes[lane]:
         for collective in by_row.get(id(row), ()):
             if collective.identity.program and collective.identity.stream is None:
-                taken.setdefault(id(row), []).append(collective)
+                blocking.setdefault(id(row), []).append(collective)
             else:
                 wait(rank, row, collective)
                 waiting.setdefault(id(row), []).append(collective)
-    take(rank, lane, taken)
+    take(rank, lane, blocking)
     return waiting
 
 
@@ -99,31 +99,31 @@ class _Chain:
         pieces = [piece for step in steps for piece in rank.lanes[lane][step] if not self._is_fixed(piece)]
         intervals = [(piece.start_ns, piece.end_ns) for piece in pieces]
         self._served = {id(piece): ns for piece, ns in zip(pieces, served_ns(intervals), strict=True)}
-        self._busy = union(one for one in intervals if one[1] > one[0])
+        self._busy = union(interval for interval in intervals if interval[1] > interval[0])
         self._host = union([*profile.host, *profile.inputs])
         self._idle: list[Interval] = []
         self._now = profile.windows[0].begin_ns
 
     def lay_out(self) -> list[Window]:
         """Set the times of the pieces; return the windows of the steps."""
-        found = []
+        windows = []
         for step, window in zip(self._steps, self._profile.windows, strict=True):
             begin_ns = self._now
             self._idle = idle(self._busy, (window.begin_ns, window.end_ns))
             self._rank.lanes[self._lane][step] = self._step(step, window)
-            found.append(Window(begin_ns, self._now))
-        return found
+            windows.append(Window(begin_ns, self._now))
+        return windows
 
     def _step(self, step: int, window: Window) -> Lane:
         lane: Lane = []
         program: str | None = None
         rows = self._rank.rows.lanes[self._lane]
         fixed = [row for row in rows if self._is_fixed(self._rank.pieces[id(row)][step])]
-        waited = [row for own in self._collectives.values() for row in own]
+        waited = [row for collectives in self._collectives.values() for row in collectives]
         pending = sorted(self._rank.pieces[id(row)][step].end_ns for row in (*fixed, *waited))
         for row in rows:
             piece = self._rank.pieces[id(row)][step]
-            before = [self._rank.pieces[id(one)][step] for one in self._collectives.get(id(row), ())]
+            before = [self._rank.pieces[id(collective)][step] for collective in self._collectives.get(id(row), ())]
             for collective in [piece] if self._is_fixed(piece) else before:
                 pending.remove(collective.end_ns)
                 self._pass(collective.end_ns - 1)
@@ -148,17 +148,17 @@ class _Chain:
 
     def _pass(self, begin_ns: int, before_ns: int | None = None) -> list[Interval]:
         """Let the idle intervals of the step pass that begin until a time and end before another; return them."""
-        found = []
+        intervals = []
         while self._idle and self._idle[0][0] <= begin_ns and (before_ns is None or self._idle[0][1] < before_ns):
             first_ns, after_ns = self._idle.pop(0)
             self._now += after_ns - first_ns
-            found.append((first_ns, after_ns))
-        return found
+            intervals.append((first_ns, after_ns))
+        return intervals
 
     def _launch(self, step: int, passed: Sequence[Interval], program: str, is_first: bool) -> Lane:
         """Return the fetch of a batch and the launch of a program, as long as the device waited for them."""
-        input_ns = sum(covered_ns(self._profile.inputs, one) for one in passed) if is_first else 0
-        host_ns = sum(covered_ns(self._host, one) for one in passed) - input_ns
+        input_ns = sum(covered_ns(self._profile.inputs, interval) for interval in passed) if is_first else 0
+        host_ns = sum(covered_ns(self._host, interval) for interval in passed) - input_ns
         lane = []
         if is_first and any(profile.inputs for profile in self._rank.profiles):
             lane.append(self._piece(INPUT, NodeKind.INPUT, step, (input_ns, host_ns)))
@@ -168,10 +168,10 @@ class _Chain:
 
     def _return(self, step: int, window: Window, passed: Sequence[Interval]) -> Piece:
         """Return the end of a step: what the host does after the last operation of all devices of the file."""
-        at = step - self._steps.start
-        last_ns = max((run.end_ns for steps in self._profile.runs.values() for run in steps[at]), default=0)
+        index = step - self._steps.start
+        last_ns = max((run.end_ns for steps in self._profile.runs.values() for run in steps[index]), default=0)
         after = [(max(begin_ns, last_ns), end_ns) for begin_ns, end_ns in passed if end_ns > last_ns]
-        host_ns = sum(covered_ns(self._host, one) for one in after)
+        host_ns = sum(covered_ns(self._host, interval) for interval in after)
         piece = self._piece(RETURN, NodeKind.HOST, step, (host_ns, 0))
         self._rank.returns.append(piece)
         return piece
@@ -187,13 +187,16 @@ def blocked(rank: Rank, lane: str) -> dict[int, list[OperationRow]]:
     """Return the collectives that block a lane by the identity of the row that begins after them, in order."""
     busy = _busy(rank, lane)
     rows = rank.rows.lanes[lane]
-    found: dict[int, list[OperationRow]] = {}
-    for row in sorted(_collectives(rank, lane), key=lambda one: one.position):
-        idle = sum(_is_idle(own, piece.end_ns) for piece, own in zip(rank.pieces[id(row)], busy, strict=True))
-        after = next((one for one in rows if one.position > row.position), None)
+    blocked_rows: dict[int, list[OperationRow]] = {}
+    for row in sorted(_collectives(rank, lane), key=lambda row: row.position):
+        idle = sum(
+            _is_idle(busy_intervals, piece.end_ns)
+            for piece, busy_intervals in zip(rank.pieces[id(row)], busy, strict=True)
+        )
+        after = next((later for later in rows if later.position > row.position), None)
         if after is not None and 2 * idle > len(busy):
-            found.setdefault(id(after), []).append(row)
-    return found
+            blocked_rows.setdefault(id(after), []).append(row)
+    return blocked_rows
 
 
 def take(rank: Rank, lane: str, collectives: Mapping[int, Sequence[OperationRow]]) -> None:
@@ -206,18 +209,20 @@ def take(rank: Rank, lane: str, collectives: Mapping[int, Sequence[OperationRow]
     for row in rank.rows.lanes[lane]:
         rows += [*collectives.get(id(row), ()), row]
     rank.rows.lanes[lane] = rows
-    for collective in (one for own in collectives.values() for one in own):
+    for collective in (collective for row_collectives in collectives.values() for collective in row_collectives):
         pieces = rank.pieces[id(collective)]
         rank.rows.lanes[collective.lane].remove(collective)
-        for piece, own in zip(pieces, busy, strict=True):
+        for piece, busy_intervals in zip(pieces, busy, strict=True):
             rank.lanes[collective.lane][piece.step].remove(piece)
-            piece.start_ns += covered_ns(own, (piece.start_ns, piece.end_ns))
+            piece.start_ns += covered_ns(busy_intervals, (piece.start_ns, piece.end_ns))
             piece.lane = lane
         collective.lane = lane
 
 
 def _collectives(rank: Rank, lane: str) -> list[OperationRow]:
-    return [row for other, rows in rank.rows.lanes.items() if other != lane for row in rows if row.is_collective]
+    return [
+        row for other_lane, rows in rank.rows.lanes.items() if other_lane != lane for row in rows if row.is_collective
+    ]
 
 
 def _busy(rank: Rank, lane: str) -> list[list[Interval]]:
@@ -236,8 +241,8 @@ def _is_idle(busy: Sequence[Interval], at_ns: int) -> bool:
 
 def served_ns(intervals: Sequence[Interval]) -> list[int]:
     """Return the time that belongs to each of these intervals."""
-    order = sorted(range(len(intervals)), key=lambda at: intervals[at])
-    found = [0] * len(intervals)
+    order = sorted(range(len(intervals)), key=lambda index: intervals[index])
+    served = [0] * len(intervals)
     running: list[tuple[int, int]] = []
     now, following = 0, 0
     while following < len(order) or running:
@@ -246,27 +251,27 @@ def served_ns(intervals: Sequence[Interval]) -> list[int]:
         while following < len(order) and intervals[order[following]][0] <= now:
             heappush(running, (intervals[order[following]][1], order[following]))
             following += 1
-        end, at = running[0]
+        end, index = running[0]
         until = min(end, intervals[order[following]][0]) if following < len(order) else end
-        found[at] += max(0, until - now)
+        served[index] += max(0, until - now)
         now = max(now, until)
         while running and running[0][0] <= now:
             heappop(running)
-    return found
+    return served
 
 
 def idle(busy: Sequence[Interval], window: Interval) -> list[Interval]:
     """Return the parts of a window outside of intervals that are sorted and do not overlap."""
-    found, at = [], window[0]
+    idle_intervals, now = [], window[0]
     for begin, end in busy:
         if begin >= window[1]:
             break
-        if begin > at:
-            found.append((at, begin))
-        at = max(at, end)
-    if at < window[1]:
-        found.append((at, window[1]))
-    return found
+        if begin > now:
+            idle_intervals.append((now, begin))
+        now = max(now, end)
+    if now < window[1]:
+        idle_intervals.append((now, window[1]))
+    return idle_intervals
 
 
 def covered_ns(intervals: Sequence[Interval], within: Interval) -> int:
@@ -300,13 +305,13 @@ class _CollectiveChain:
 
     def last_before(self, starts: Times) -> OperationRow | None:
         """Return the last operation that ends before these times of the steps."""
-        found = np.flatnonzero(_mostly(self._ends <= starts))
-        return self.rows[int(found[-1])] if found.size else None
+        positions = np.flatnonzero(_mostly(self._ends <= starts))
+        return self.rows[int(positions[-1])] if positions.size else None
 
     def first_after(self, ends: Times) -> OperationRow | None:
         """Return the first operation that begins after these times of the steps."""
-        found = np.flatnonzero(_mostly(self._starts >= ends))
-        return self.rows[int(found[0])] if found.size else None
+        positions = np.flatnonzero(_mostly(self._starts >= ends))
+        return self.rows[int(positions[0])] if positions.size else None
 
 
 def _mostly(holds: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -332,7 +337,7 @@ def add_to_collectives(rank: Rank) -> None:
     if not collectives:
         return
     described = {name for profile in rank.profiles for name in profile.programs}
-    backward, update, every = (
+    backward, update, all_rows = (
         _CollectiveChain(rank, Phase.BACKWARD),
         _CollectiveChain(rank, Phase.UPDATE),
         _CollectiveChain(rank),
@@ -340,41 +345,41 @@ def add_to_collectives(rank: Rank) -> None:
     for row in collectives:
         starts, ends = _starts(rank, [row]), _ends(rank, [row])
         if row.identity.program not in described:
-            last = every.last_before(starts)
+            last = all_rows.last_before(starts)
             before = last if last and JOINS.match(last.identity.op) else backward.last_before(starts)
             if before is not None:
                 wait(rank, row, before)
             if (after := update.first_after(ends)) is not None:
                 wait(rank, after, row)
-        if len(rank.profiles[0].runs) > 1 and (before := every.last_before(starts)) is not None:
+        if len(rank.profiles[0].runs) > 1 and (before := all_rows.last_before(starts)) is not None:
             wait(rank, row, before)
 
 
 def between_ranks(ranks: Sequence[Rank]) -> list[Link]:
     """Return what ranks of one process wait for on other ones."""
-    found = []
+    links = []
     for rank in ranks:
-        others = [other for other in ranks if other is not rank]
+        other_ranks = [other for other in ranks if other is not rank]
         sums = [
             row
             for row in rank.rows.lanes.get(rank.main, ())
             if row.identity.kind is TrackKind.COMMUNICATION and not row.is_collective
         ]
-        for other in others:
+        for other in other_ranks:
             if sums:
                 backward = _CollectiveChain(other, Phase.BACKWARD)
-                found += [
+                links += [
                     Link(_place(rank, row), _place(other, before))
                     for row in sums
                     if (before := backward.last_before(_starts(rank, [row]))) is not None
                 ]
-                found += _updates(rank, sums, other)
-    return found
+                links += _updates(rank, sums, other)
+    return links
 
 
 def _updates(rank: Rank, sums: Sequence[OperationRow], other: Rank) -> list[Link]:
     """Return which sums of a rank the updates of another one wait for; each waits for what the one before did, too."""
-    found = []
+    links = []
     reached = -1
     update = _CollectiveChain(other, Phase.UPDATE)
     ends = _ends(rank, sums)
@@ -382,8 +387,8 @@ def _updates(rank: Rank, sums: Sequence[OperationRow], other: Rank) -> list[Link
         before = np.flatnonzero(_mostly(ends <= _starts(other, [row])))
         if before.size and before[-1] > reached:
             reached = int(before[-1])
-            found.append(Link(_place(other, row), _place(rank, sums[reached])))
-    return found
+            links.append(Link(_place(other, row), _place(rank, sums[reached])))
+    return links
 
 
 def _place(rank: Rank, row: OperationRow) -> NodePlace:

@@ -81,9 +81,9 @@ def graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
     if level == SEGMENTS:
         links = merge(traces, links)
     alignment = align(traces, [_clock(rank.profiles[0], len(workers)) for rank in ranks])
-    made = nodes.make(traces, alignment.offsets_ns, threads=1)
-    made.nodes = connected(made.nodes, links)
-    caveats += [*alignment.caveats, *(text for trace in traces for text in trace.caveats), *made.caveats]
+    built = nodes.make(traces, alignment.offsets_ns, threads=1)
+    built.nodes = connected(built.nodes, links)
+    caveats += [*alignment.caveats, *(text for trace in traces for text in trace.caveats), *built.caveats]
     header = replace(
         _header(paths, ranks, facts),
         step_times_s=_step_times_s(traces),
@@ -92,9 +92,9 @@ def graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
         level=level,
         parallel_lanes=parallel,
     )
-    graph = checked(Graph(header, tuple(made.nodes)))
+    graph = checked(Graph(header, tuple(built.nodes)))
     # Only of a graph without a circle: the path of a step would have no end.
-    return replace(graph, header=replace(header, coverage=min(_share(trace, made) for trace in traces)))
+    return replace(graph, header=replace(header, coverage=min(_share(trace, built) for trace in traces)))
 
 
 def _header(paths: Sequence[Path], ranks: Sequence[Rank], facts: HeaderFacts) -> Header:
@@ -125,8 +125,8 @@ def _ranks(workers: Mapping[int, list[Profile]], facts: HeaderFacts) -> list[Ran
                 raise same_rank(rank, devices[rank][0][0].path, workers[worker][0].path)
             devices[rank] = workers[worker], device
     settings: Mapping[str, Any] = facts.get("settings", {})
-    known = spec.parameter(settings, "workers", 1)
-    world = max(max(devices) + 1, known if isinstance(known, int) else 1)
+    stated_workers = spec.parameter(settings, "workers", 1)
+    world = max(max(devices) + 1, stated_workers if isinstance(stated_workers, int) else 1)
     cores = facts.get("cores")
     own_cores = cores / world if cores else float(facts.get("threads", 1))
     ranks = tuple(range(world))
@@ -144,9 +144,9 @@ def _step_times_s(traces: Sequence[RankTrace]) -> tuple[float, ...]:
     return tuple(max(trace.windows[step].time_ns for trace in traces) / 1e9 for step in steps)
 
 
-def _share(trace: RankTrace, made: nodes.Made) -> float:
+def _share(trace: RankTrace, built: nodes.Made) -> float:
     times_ns = [window.time_ns for window in trace.windows]
-    return coverage_of(made.nodes, trace.rank, made.last[trace.rank], times_ns, trace.parallel).share
+    return coverage_of(built.nodes, trace.rank, built.last[trace.rank], times_ns, trace.parallel).share
 
 
 def _backend(ranks: Sequence[Rank]) -> str:
@@ -156,18 +156,18 @@ def _backend(ranks: Sequence[Rank]) -> str:
 
 
 def _caveats(ranks: Sequence[Rank]) -> list[str]:
-    found = []
+    caveats = []
     world = len(ranks[0].ranks)
     if len(ranks) < world:
-        found.append(
+        caveats.append(
             f"{world - len(ranks)} of {world} ranks have no file: collectives keep their measured times, which include"
             " waiting for those ranks"
         )
     if world > 1 and _backend(ranks) == "tensorflow":
-        found.append(INFERRED)
+        caveats.append(INFERRED)
     if all(rank.profiles[0].device == "cpu" for rank in ranks):
-        found.append(SEQUENCE)
-    return found
+        caveats.append(SEQUENCE)
+    return caveats
 
 
 def number(ranks: Sequence[Rank]) -> None:
@@ -184,11 +184,11 @@ def number(ranks: Sequence[Rank]) -> None:
     order = sorted(members, key=lambda name: fmean(row.position for row in members[name].values()))
     ordinals: dict[str, int] = defaultdict(int)
     places: dict[int, int] = {}
-    for at, name in enumerate(order):
+    for position, name in enumerate(order):
         for rank in ranks:
-            if (own := members[name].get(rank.number)) is not None:
-                places[id(own)] = at
-                for piece in rank.pieces[id(own)]:
+            if (rank_row := members[name].get(rank.number)) is not None:
+                places[id(rank_row)] = position
+                for piece in rank.pieces[id(rank_row)]:
                     if piece.call is not None:
                         piece.call.ordinal = ordinals[name[0]]
         ordinals[name[0]] += 1
@@ -205,8 +205,8 @@ def _check(ranks: Sequence[Rank], members: dict[Name, dict[int, OperationRow]]) 
     for (group, _, name, _), rows in members.items():
         first = next(iter(rows))
         call = present[first].pieces[id(rows[first])][0].call
-        wanted = set(call.ranks if call else ()) & set(present)
-        for lacking in sorted(wanted - set(rows)):
+        expected_ranks = set(call.ranks if call else ()) & set(present)
+        for lacking in sorted(expected_ranks - set(rows)):
             path = present[lacking].profiles[0].path
             raise GraphError(
                 f"{path}: rank {lacking} has no collective {name!r} of group {group!r}, which rank {first} has; record"
@@ -245,23 +245,23 @@ def concurrent(ranks: Sequence[Rank]) -> dict[str, int]:
         begin_ns = begins[call.group, call.ordinal, piece.step]
         if piece.end_ns > begin_ns:
             running[number_of_rank, piece.lane] += [(begin_ns, 1), (piece.end_ns, -1)]
-    found: dict[str, int] = {}
+    most_by_lane: dict[str, int] = {}
     for (_, lane), changes in running.items():
         most = max(accumulate(change for _, change in sorted(changes)))
         if most > 1:
-            found[lane] = max(most, found.get(lane, 1))
-    return found
+            most_by_lane[lane] = max(most, most_by_lane.get(lane, 1))
+    return most_by_lane
 
 
 def check_steps(workers: Mapping[int, Sequence[Profile]]) -> None:
     """Raise `GraphError` if two workers have other numbers of steps, or two files of a worker of devices."""
-    (first, profiles_of_first), *others = workers.items()
-    wanted = _steps(profiles_of_first)
-    for worker, profiles in others:
-        if (own := _steps(profiles)) != wanted:
+    (first, profiles_of_first), *other_workers = workers.items()
+    expected_steps = _steps(profiles_of_first)
+    for worker, profiles in other_workers:
+        if (worker_steps := _steps(profiles)) != expected_steps:
             raise GraphError(
-                f"{profiles[0].path}: worker {worker} has {own} steps, worker {first} in {profiles_of_first[0].path}"
-                f" has {wanted}; record the same steps on all ranks"
+                f"{profiles[0].path}: worker {worker} has {worker_steps} steps, worker {first} in "
+                f"{profiles_of_first[0].path} has {expected_steps}; record the same steps on all ranks"
             )
     for profiles in workers.values():
         for profile in profiles:
@@ -290,12 +290,12 @@ def leave_out_unusual(workers: Mapping[int, Sequence[Profile]]) -> list[str]:
                 unfinished.add(first - 1)
     for profiles in workers.values():
         counts = [Counter(run.identity for run in runs) for profile in profiles for runs in _all_runs(profile)]
-        usual = _usual([own for step, own in enumerate(counts) if step not in unfinished])
-        for step, own in enumerate(counts):
-            if (usual & own).total() < LEAST_SHARED * max(own.total(), usual.total()):
+        usual = _usual([step_counts for step, step_counts in enumerate(counts) if step not in unfinished])
+        for step, step_counts in enumerate(counts):
+            if (usual & step_counts).total() < LEAST_SHARED * max(step_counts.total(), usual.total()):
                 unusual.add(step)
     total = _steps(next(iter(workers.values())))
-    said = [
+    remarks = [
         f"step {step + 1} is left out: the profiler stopped before it ended, with a part of its operations"
         for step in sorted(unfinished)
     ]
@@ -304,29 +304,29 @@ def leave_out_unusual(workers: Mapping[int, Sequence[Profile]]) -> list[str]:
         unusual.clear()
     if unusual:
         numbers = ", ".join(str(step + 1) for step in sorted(unusual))
-        said.append(f"step {numbers} is left out: less than 80 % of its operations are those of the other steps")
+        remarks.append(f"step {numbers} is left out: less than 80 % of its operations are those of the other steps")
     _leave_out(workers, unusual | unfinished)
-    return said
+    return remarks
 
 
 def _leave_out(workers: Mapping[int, Sequence[Profile]], steps: Collection[int]) -> None:
     for profiles in workers.values():
         first = 0
         for profile in profiles:
-            kept = [at for at in range(len(profile.windows)) if first + at not in steps]
+            kept = [index for index in range(len(profile.windows)) if first + index not in steps]
             first += len(profile.windows)
-            profile.windows = [profile.windows[at] for at in kept]
-            profile.runs = {device: [runs[at] for at in kept] for device, runs in profile.runs.items()}
+            profile.windows = [profile.windows[index] for index in kept]
+            profile.runs = {device: [runs[index] for index in kept] for device, runs in profile.runs.items()}
 
 
 def _all_runs(profile: Profile) -> list[list[Any]]:
-    return [[run for steps in profile.runs.values() for run in steps[at]] for at in range(len(profile.windows))]
+    return [[run for steps in profile.runs.values() for run in steps[index]] for index in range(len(profile.windows))]
 
 
 def _usual(counts: Sequence[Counter[Any]]) -> Counter[Any]:
     """Return the operations that most steps have exactly; of several the last, which is the most settled."""
-    alike = Counter(frozenset(own.items()) for own in counts)
-    return max(enumerate(counts), key=lambda one: (alike[frozenset(one[1].items())], one[0]))[1]
+    alike = Counter(frozenset(step_counts.items()) for step_counts in counts)
+    return max(enumerate(counts), key=lambda numbered: (alike[frozenset(numbered[1].items())], numbered[0]))[1]
 
 
 def merge(traces: Sequence[RankTrace], links: Sequence[Link]) -> list[Link]:
@@ -340,18 +340,22 @@ def merge(traces: Sequence[RankTrace], links: Sequence[Link]) -> list[Link]:
         names = _names(trace.lanes[trace.main][0], runs)
         merged: dict[int, Piece] = {}
         for step, lane in enumerate(trace.lanes[trace.main]):
-            pieces = [_merged([lane[at] for at in run], name) for run, name in zip(runs, names, strict=True)]
+            pieces = [_merged([lane[index] for index in run], name) for run, name in zip(runs, names, strict=True)]
             for run, piece in zip(runs, pieces, strict=True):
-                merged |= {id(lane[at]): piece for at in run}
+                merged |= {id(lane[index]): piece for index in run}
                 if step == 0:
                     renamed |= {
-                        NodePlace(trace.rank, trace.main, lane[at].name): NodePlace(trace.rank, trace.main, piece.name)
-                        for at in run
+                        NodePlace(trace.rank, trace.main, lane[index].name): NodePlace(
+                            trace.rank, trace.main, piece.name
+                        )
+                        for index in run
                     }
             trace.lanes[trace.main][step] = pieces
         for step in range(len(trace.windows)):
             for piece in trace.pieces(step):
-                piece.after = list({id(one): one for one in (merged.get(id(old), old) for old in piece.after)}.values())
+                piece.after = list(
+                    {id(before): before for before in (merged.get(id(old), old) for old in piece.after)}.values()
+                )
     return [Link(renamed.get(link.waiting, link.waiting), renamed.get(link.before, link.before)) for link in links]
 
 
@@ -382,32 +386,32 @@ class _Cuts:
 
 def _runs(lane: Lane, cuts: _Cuts) -> list[list[int]]:
     """Return the positions of the operations of each segment."""
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     is_open = False
     phase: str | None = None
     layer: str | None = None
-    for at, piece in enumerate(lane):
+    for index, piece in enumerate(lane):
         fits = piece.phase in (None, phase or piece.phase) and piece.layer in (None, layer or piece.layer)
         if not is_open or not fits or cuts.before(piece):
-            found.append([])
+            runs.append([])
             phase = layer = None
-        found[-1].append(at)
+        runs[-1].append(index)
         phase, layer = phase or piece.phase, layer or piece.layer
         is_open = not cuts.after(piece)
-    return found
+    return runs
 
 
 def _names(lane: Lane, runs: Sequence[Sequence[int]]) -> list[str]:
     """Return a name for each segment that no other one has."""
     counts: Counter[str] = Counter()
-    found = []
+    names = []
     for run in runs:
-        pieces = [lane[at] for at in run]
+        pieces = [lane[index] for index in run]
         words = (_first(piece.phase for piece in pieces), _first(piece.layer for piece in pieces))
         name = pieces[0].name if len(pieces) == 1 else " ".join(word for word in words if word) or "operations"
         counts[name] += 1
-        found.append(name if counts[name] == 1 else f"{name} #{counts[name]}")
-    return found
+        names.append(name if counts[name] == 1 else f"{name} #{counts[name]}")
+    return names
 
 
 def _merged(pieces: Sequence[Piece], name: str) -> Piece:
@@ -438,30 +442,30 @@ def _first(values: Iterable[str | None]) -> str | None:
 
 def _total(values: Sequence[Number | None]) -> Number | None:
     """Return the sum, None if a value is not known."""
-    known = [value for value in values if value is not None]
-    return sum(known[1:], known[0]) if known and len(known) == len(values) else None
+    known_values = [value for value in values if value is not None]
+    return sum(known_values[1:], known_values[0]) if known_values and len(known_values) == len(values) else None
 
 
 def links_between(ranks: Sequence[Rank]) -> list[Link]:
     """Return what ranks wait for on others: their sums, and at the end of a step the last operations of all."""
-    found: list[Link] = []
+    links: list[Link] = []
     for rank in ranks:
-        own = [other for other in ranks if other.profiles is rank.profiles]
-        if rank is own[0] and len(own) > 1:
-            found += between_ranks(own)
-            for one in own:
-                found += [
-                    Link(_place_of(one, one.returns[0]), _place_of(other, last))
-                    for other in own
+        same_process = [other for other in ranks if other.profiles is rank.profiles]
+        if rank is same_process[0] and len(same_process) > 1:
+            links += between_ranks(same_process)
+            for member in same_process:
+                links += [
+                    Link(_place_of(member, member.returns[0]), _place_of(other, last))
+                    for other in same_process
                     for last in _last(other)
-                    if other is not one
+                    if other is not member
                 ]
         for lane in rank.lanes:
             if lane != rank.main:
                 for step, piece in enumerate(rank.returns):
                     if rank.lanes[lane][step]:
                         piece.after.append(rank.lanes[lane][step][-1])
-    return found
+    return links
 
 
 def _last(rank: Rank) -> list[Piece]:
@@ -474,11 +478,11 @@ def _place_of(rank: Rank, piece: Piece) -> NodePlace:
     return NodePlace(rank.number, piece.lane, piece.name)
 
 
-def connected(nodes: Sequence[Node], found: Sequence[Link]) -> list[Node]:
+def connected(nodes: Sequence[Node], links: Sequence[Link]) -> list[Node]:
     """Return the nodes with these dependencies, and gaps without the time in which they waited for them."""
     numbers = {NodePlace(node.rank, node.lane, node.name): node.number for node in nodes}
     changed = list(nodes)
-    for link in found:
+    for link in links:
         waiting, before = numbers.get(link.waiting), numbers.get(link.before)
         if waiting is None or before is None or waiting == before:
             continue
@@ -515,7 +519,7 @@ def add_sizes(ranks: Sequence[Rank], sizes_bytes: Mapping[str, int]) -> list[str
 def _packed(rank: Rank) -> list[OperationRow]:
     """Return the collectives without a program, in the order of their numbers."""
     described = {name for profile in rank.profiles for name in profile.programs}
-    rows = [row for own in rank.rows.lanes.values() for row in own if row.is_collective]
+    rows = [row for lane_rows in rank.rows.lanes.values() for row in lane_rows if row.is_collective]
     return sorted((row for row in rows if row.identity.program not in described), key=lambda row: row.position)
 
 
@@ -529,7 +533,7 @@ def _counts(rank: Rank, collectives: Sequence[OperationRow]) -> list[int]:
     ]
     ends = [row.position for row in collectives]
     places = np.searchsorted(ends, updates, side="right") - 1
-    return [int((places == at).sum()) for at in range(len(ends))]
+    return [int((places == index).sum()) for index in range(len(ends))]
 
 
 def _set(
@@ -537,9 +541,9 @@ def _set(
 ) -> None:
     gradients = list(sizes_bytes.items())[::-1]
     for row, count in zip(collectives, counts, strict=True):
-        own, gradients = gradients[:count], gradients[count:]
+        own_gradients, gradients = gradients[:count], gradients[count:]
         for piece in rank.pieces[id(row)]:
             if piece.call is not None:
-                piece.call.bytes = sum(size for _, size in own)
-                piece.call.tensors = tuple(size for _, size in own)
-                piece.call.tensor_layers = tuple(layer for layer, _ in own)
+                piece.call.bytes = sum(size for _, size in own_gradients)
+                piece.call.tensors = tuple(size for _, size in own_gradients)
+                piece.call.tensor_layers = tuple(layer for layer, _ in own_gradients)

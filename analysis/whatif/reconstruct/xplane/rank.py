@@ -60,8 +60,8 @@ class Rank:
     @property
     def chains(self) -> list[str]:
         """The lanes that are not made of collectives alone; all if there is no other."""
-        found = [lane for lane, rows in self.rows.lanes.items() if not all(row.is_collective for row in rows)]
-        return found or list(self.rows.lanes)
+        lanes = [lane for lane, rows in self.rows.lanes.items() if not all(row.is_collective for row in rows)]
+        return lanes or list(self.rows.lanes)
 
     def trace(self, parallel: Mapping[str, int]) -> RankTrace:
         """Return all pieces."""
@@ -90,10 +90,12 @@ def fill(rank: Rank) -> None:
     put_in_order(rank.rows, rank.windows)
     for lane, rows in rank.rows.lanes.items():
         pieces = [_pieces(rank, row, programs.get(row.identity.program)) for row in rows]
-        rank.pieces |= {id(row): own for row, own in zip(rows, pieces, strict=True)}
-        rank.lanes[lane] = [[own[step] for own in pieces] for step in range(len(steps))]
+        rank.pieces |= {id(row): row_pieces for row, row_pieces in zip(rows, pieces, strict=True)}
+        rank.lanes[lane] = [[row_pieces[step] for row_pieces in pieces] for step in range(len(steps))]
     rank.main = max(
-        rank.chains, key=lambda lane: sum(piece.duration_ns for own in rank.lanes[lane] for piece in own), default=""
+        rank.chains,
+        key=lambda lane: sum(piece.duration_ns for step_pieces in rank.lanes[lane] for piece in step_pieces),
+        default="",
     )
     for row, other in befores:
         # The order within a lane is a dependency anyway. One against the order of the ends would be a circle.
@@ -107,8 +109,12 @@ def _programs(rank: Rank) -> dict[str, TracedProgram]:
     for rows in rank.rows.lanes.values():
         for row in rows:
             traced.setdefault(row.identity.program, {})[row.identity.name] = row.identity
-    known = {name: one for profile in rank.profiles for name, one in profile.programs.items()}
-    return {name: TracedProgram(known[name], own) for name, own in traced.items() if name in known}
+    program_by_name = {name: program for profile in rank.profiles for name, program in profile.programs.items()}
+    return {
+        name: TracedProgram(program_by_name[name], traced_rows)
+        for name, traced_rows in traced.items()
+        if name in program_by_name
+    }
 
 
 def _pieces(rank: Rank, row: OperationRow, program: TracedProgram | None) -> list[Piece]:
@@ -117,15 +123,15 @@ def _pieces(rank: Rank, row: OperationRow, program: TracedProgram | None) -> lis
     costs = program.costs(identity.name) if program else UNKNOWN
     kind, phase = _kind(row), identity.phase and str(identity.phase)
     cores = 0.0 if row.is_collective or identity.stream is not None else rank.cores
-    found = []
+    pieces = []
     for step, (run, window) in enumerate(zip(row.runs, rank.windows, strict=True)):
         usual_ns = window.begin_ns + round(row.position)
         start_ns, end_ns = (run.start_ns, run.end_ns) if run else (usual_ns, usual_ns)
         piece = Piece(row.lane, row.name, kind, start_ns, end_ns, phase, identity.layer, cores=cores, step=step)
         piece.bytes, piece.flops, piece.dtype, piece.shape = costs.bytes, costs.flops, costs.dtype, costs.shape
         piece.call = _call(rank, row, program) if row.is_collective else None
-        found.append(piece)
-    return found
+        pieces.append(piece)
+    return pieces
 
 
 def _call(rank: Rank, row: OperationRow, program: TracedProgram | None) -> CollectiveCall:
@@ -133,7 +139,7 @@ def _call(rank: Rank, row: OperationRow, program: TracedProgram | None) -> Colle
     if program is None:
         return unknown_call(row.identity.op, rank.ranks)
     call = program.call(row.identity.name, row.identity.op, rank.ranks)
-    group = next((one for one in program.groups(row.identity.name) if rank.number in one), rank.ranks)
+    group = next((group for group in program.groups(row.identity.name) if rank.number in group), rank.ranks)
     if set(group) != set(rank.ranks):
         call.group, call.ranks = ",".join(map(str, group)), group
     return call
@@ -149,18 +155,18 @@ def _kind(row: OperationRow) -> NodeKind:
 
 def _befores(rows: Rows, programs: Mapping[str, TracedProgram]) -> Iterator[tuple[OperationRow, OperationRow]]:
     """Yield each operation of a program with one that it depends on directly."""
-    known = _known(rows)
-    for (name, _), row in known.items():
+    row_by_name = _known(rows)
+    for (name, _), row in row_by_name.items():
         if program := programs.get(name):
-            yield from ((row, known[name, before]) for before in program.before(row.identity.name))
+            yield from ((row, row_by_name[name, before]) for before in program.before(row.identity.name))
 
 
 def _known(rows: Rows) -> dict[tuple[str, str], OperationRow]:
     """Return the operations by their program and name; of those that run several times in a step the first."""
     return {
         (row.identity.program, row.identity.name): row
-        for own in rows.lanes.values()
-        for row in own
+        for lane_rows in rows.lanes.values()
+        for row in lane_rows
         if not row.occurrence
     }
 
@@ -177,15 +183,15 @@ def mark_gradients(rank: Rank) -> None:
     It is what a collective takes the gradient of that layer from or, where the program does not say that, the layer's
     last operation of the backward pass.
     """
-    found: dict[str, OperationRow] = {}
+    last_rows: dict[str, OperationRow] = {}
     for rows in rank.rows.lanes.values():
         for row in rows:
             layer = row.identity.layer
             if row.identity.phase is Phase.BACKWARD and layer and not row.is_collective:
-                known = found.get(layer)
-                if known is None or row.position > known.position:
-                    found[layer] = row
-    for layer, row in (found | _collected(rank)).items():
+                last_row = last_rows.get(layer)
+                if last_row is None or row.position > last_row.position:
+                    last_rows[layer] = row
+    for layer, row in (last_rows | _collected(rank)).items():
         for piece in rank.pieces[id(row)]:
             piece.gradient_of = layer
 
@@ -193,15 +199,15 @@ def mark_gradients(rank: Rank) -> None:
 def _collected(rank: Rank) -> dict[str, OperationRow]:
     """Return by layer the operations from which collectives take the gradient."""
     programs = _programs(rank)
-    known = _known(rank.rows)
-    found: dict[str, OperationRow] = {}
-    for (program, name), row in known.items():
+    row_by_name = _known(rank.rows)
+    source_by_layer: dict[str, OperationRow] = {}
+    for (program, name), row in row_by_name.items():
         if row.is_collective and program in programs:
             for part in programs[program].parts(name):
-                source = known.get((program, part.source or ""))
+                source = row_by_name.get((program, part.source or ""))
                 if part.layer and source and source.identity.phase in (Phase.BACKWARD, None):
-                    found[part.layer] = source
-    return found
+                    source_by_layer[part.layer] = source
+    return source_by_layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,18 +251,18 @@ class TracedProgram:
         operation = self._program.operations.get(name)
         if operation is None or operation.computation != self._program.entry:
             return []
-        found: dict[str, None] = {}
-        seen = {name}
+        names_before: dict[str, None] = {}
+        visited = {name}
         waiting = list(operation.operands)
         while waiting:
-            if (one := waiting.pop()) in seen:
+            if (operand_name := waiting.pop()) in visited:
                 continue
-            seen.add(one)
-            if one in self._traced:
-                found[one] = None
-            elif operand := self._program.operations.get(one):
+            visited.add(operand_name)
+            if operand_name in self._traced:
+                names_before[operand_name] = None
+            elif operand := self._program.operations.get(operand_name):
                 waiting += operand.operands
-        return list(found)
+        return list(names_before)
 
     def call(self, name: str, op: str, ranks: Sequence[int]) -> CollectiveCall:
         """Return a rank's part of the collective with this name; `ranks` are all."""
@@ -287,33 +293,42 @@ class TracedProgram:
         operation = self._program.operations.get(name)
         if operation is None:
             return []
-        joined = [self._program.operations[one] for one in operation.operands if one in self._program.operations]
-        size = sum(one.shape.bytes for one in joined)
+        joined = [
+            self._program.operations[operand] for operand in operation.operands if operand in self._program.operations
+        ]
+        size = sum(joined_operation.shape.bytes for joined_operation in joined)
         if len(joined) > 1 and self._joins(operation) and size == operation.shape.bytes:
-            return [self._part(one) for one in joined]
+            return [self._part(joined_operation) for joined_operation in joined]
         return [self._part(operation)]
 
     def _joins(self, operation: HloOperation) -> bool:
         """Return whether an operation concatenates its operands."""
-        inner = [one for name in operation.called for one in self._program.computations.get(name, ())]
-        return any(one.opcode == "concatenate" for one in (operation, *inner))
+        inner = [
+            inner_operation for name in operation.called for inner_operation in self._program.computations.get(name, ())
+        ]
+        return any(candidate.opcode == "concatenate" for candidate in (operation, *inner))
 
     def _part(self, operation: HloOperation) -> CollectiveInput:
         """Return an array with its layer, or that of the backward pass from which it takes its value."""
-        size, own = operation.shape.bytes, self._traced.get(operation.name)
-        if own and own.layer:
-            return CollectiveInput(size, own.layer, own.name)
+        size, row = operation.shape.bytes, self._traced.get(operation.name)
+        if row and row.layer:
+            return CollectiveInput(size, row.layer, row.name)
         before = [self._traced[name] for name in self.before(operation.name)]
-        sources = [one for one in before if one.phase is Phase.BACKWARD and one.layer]
-        layers = {one.layer for one in sources}
-        source = own or (sources[0] if len(sources) == 1 else None)
+        sources = [row_before for row_before in before if row_before.phase is Phase.BACKWARD and row_before.layer]
+        layers = {source.layer for source in sources}
+        source = row or (sources[0] if len(sources) == 1 else None)
         return CollectiveInput(size, layers.pop() if len(layers) == 1 else None, source.name if source else None)
 
 
 def unknown_call(op: str, ranks: Sequence[int]) -> CollectiveCall:
     """Return a rank's part of a collective of which no program is known, such as TensorFlow's."""
     kind = op.removeprefix("Collective").removeprefix("Nccl").lower()
-    known = {"reduce": "all_reduce", "allreduce": "all_reduce", "gather": "all_gather", "allgather": "all_gather"}
-    known |= {"reducescatter": "reduce_scatter", "bcastsend": "broadcast", "bcastrecv": "broadcast"}
+    operation_names = {
+        "reduce": "all_reduce",
+        "allreduce": "all_reduce",
+        "gather": "all_gather",
+        "allgather": "all_gather",
+    }
+    operation_names |= {"reducescatter": "reduce_scatter", "bcastsend": "broadcast", "bcastrecv": "broadcast"}
     name = kind.removesuffix("v2").removesuffix("v3")
-    return CollectiveCall(known.get(name, OPERATIONS.get(name, name)), ALL, tuple(ranks), 0)
+    return CollectiveCall(operation_names.get(name, OPERATIONS.get(name, name)), ALL, tuple(ranks), 0)

@@ -92,12 +92,12 @@ def read(path: Path, position: int) -> Profile:
     """
     recording = reader.read(path)
     worker = worker_of(path)
-    found = tracks.spans(recording, 0, _names(path))
-    work = found[len(found) - recording.worked.whats.size :]
-    marks = sorted((one for one in found if one.track.kind is TrackKind.STEPS), key=lambda one: one.step or 0)
+    spans = tracks.spans(recording, 0, _names(path))
+    work = spans[len(spans) - recording.worked.whats.size :]
+    marks = sorted((span for span in spans if span.track.kind is TrackKind.STEPS), key=lambda span: span.step or 0)
     _check_steps(path, marks)
-    shift_ns = -min((own - machine for own, machine in recording.clocks), default=0)
-    runs, caveats = _runs(path, marks, work, [one.program for one in tracks.operations(recording)])
+    shift_ns = -min((own_ns - machine for own_ns, machine in recording.clocks), default=0)
+    runs, caveats = _runs(path, marks, work, [operation.program for operation in tracks.operations(recording)])
     windows = _windows(marks, runs.values())
     profile = Profile(
         path=path,
@@ -106,7 +106,7 @@ def read(path: Path, position: int) -> Profile:
         windows=windows,
         runs=dict(enumerate(runs[device] for device in sorted(runs))),
         host=union((mark.start_ns, mark.end_ns) for mark in recording.marks if _is_work(mark.name)),
-        inputs=union((one.start_ns, one.end_ns) for one in found if one.track.kind is TrackKind.INPUT),
+        inputs=union((span.start_ns, span.end_ns) for span in spans if span.track.kind is TrackKind.INPUT),
         programs=_programs(path, recording.programs, runs.values()),
         is_aligned=bool(recording.clocks),
         caveats=[*caveats, *(f"{path}: the profiler says: {text}" for text in recording.warnings)],
@@ -118,13 +118,13 @@ def read(path: Path, position: int) -> Profile:
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
     """Return the intervals without overlap, sorted."""
-    found: list[Interval] = []
+    merged: list[Interval] = []
     for begin, end in sorted(intervals):
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
         else:
-            found.append((begin, end))
-    return found
+            merged.append((begin, end))
+    return merged
 
 
 def _names(path: Path) -> Names:
@@ -176,7 +176,7 @@ def _runs(
 
     A last step without work, in which the profiler stopped, is removed from the marks.
     """
-    places = {mark.step: at for at, mark in enumerate(marks)}
+    places = {mark.step: index for index, mark in enumerate(marks)}
     counts: Counter[tuple[int, int, Identity]] = Counter()
     runs: dict[int, list[list[OperationRun]]] = defaultdict(lambda: [[] for _ in places])
     outside: Counter[str] = Counter()
@@ -185,35 +185,35 @@ def _runs(
             outside[span.name] += span.duration_ns
         if span.track.kind not in WORKING:
             continue
-        at = places.get(span.step)
-        if at is None and not program:
-            at = _step_at(marks, span.start_ns)
-        if at is None or span.start_ns < marks[at].start_ns - TOLERANCE_NS:
+        index = places.get(span.step)
+        if index is None and not program:
+            index = _step_at(marks, span.start_ns)
+        if index is None or span.start_ns < marks[index].start_ns - TOLERANCE_NS:
             if marks[0].start_ns <= span.start_ns <= marks[-1].end_ns:
                 outside[span.name] += span.duration_ns
             continue
         identity = Identity(*(span.name, span.op, span.track.kind, span.phase, span.layer, program, span.stream))
-        occurrence = counts[span.track.worker, at, identity]
-        counts[span.track.worker, at, identity] += 1
-        runs[span.track.worker][at].append(OperationRun(identity, occurrence, span.start_ns, span.end_ns))
+        occurrence = counts[span.track.worker, index, identity]
+        counts[span.track.worker, index, identity] += 1
+        runs[span.track.worker][index].append(OperationRun(identity, occurrence, span.start_ns, span.end_ns))
     caveats = []
-    for at, mark in enumerate([*marks]):
-        own = [run for steps in runs.values() for run in steps[at]]
-        if not own and 0 < at == len(marks) - 1 and not outside:
+    for index, mark in enumerate([*marks]):
+        step_runs = [run for steps in runs.values() for run in steps[index]]
+        if not step_runs and 0 < index == len(marks) - 1 and not outside:
             caveats.append(
-                f"step {at + 1} is left out: the profiler stopped before it ended, without an operation of it"
+                f"step {index + 1} is left out: the profiler stopped before it ended, without an operation of it"
             )
             marks.pop()
             runs = {device: steps[:-1] for device, steps in runs.items()}
             break
-        if not own:
-            others = (
+        if not step_runs:
+            outside_text = (
                 f" {len(outside)} operations belong to no step, such as {next(iter(outside))!r};" if outside else ""
             )
-            raise GraphError(f"{path}: {mark.name!r} contains no operation;{others} record the trace again")
-        if not any(run.end_ns > run.start_ns for run in own):
+            raise GraphError(f"{path}: {mark.name!r} contains no operation;{outside_text} record the trace again")
+        if not any(run.end_ns > run.start_ns for run in step_runs):
             raise GraphError(
-                f"{path}: the operations of {mark.name!r}, such as {own[0].identity.name!r}, have no duration;"
+                f"{path}: the operations of {mark.name!r}, such as {step_runs[0].identity.name!r}, have no duration;"
                 " record the trace again"
             )
     return runs, [*caveats, *_outside(path, outside, len(marks))]
@@ -221,8 +221,8 @@ def _runs(
 
 def _step_at(marks: Sequence[Span], at_ns: int) -> int | None:
     """Return the step within which an operation of a graph began; the event of its end may be later than the step's."""
-    at = bisect_right(marks, at_ns, key=lambda mark: mark.start_ns) - 1
-    return at if at >= 0 and at_ns <= marks[at].end_ns else None
+    index = bisect_right(marks, at_ns, key=lambda mark: mark.start_ns) - 1
+    return index if index >= 0 and at_ns <= marks[index].end_ns else None
 
 
 def _outside(path: Path, outside: Counter[str], steps: int) -> list[str]:
@@ -238,13 +238,13 @@ def _outside(path: Path, outside: Counter[str], steps: int) -> list[str]:
 def _windows(marks: Sequence[Span], devices: Iterable[list[list[OperationRun]]]) -> list[Window]:
     ends = [mark.end_ns for mark in marks]
     for steps in devices:
-        for at, runs in enumerate(steps):
-            ends[at] = max(ends[at], max((run.end_ns for run in runs), default=0))
-    found: list[Window] = []
+        for index, runs in enumerate(steps):
+            ends[index] = max(ends[index], max((run.end_ns for run in runs), default=0))
+    windows: list[Window] = []
     for mark, end_ns in zip(marks, ends, strict=True):
-        begin_ns = found[-1].end_ns if found else mark.start_ns
-        found.append(Window(begin_ns, max(begin_ns, end_ns)))
-    return found
+        begin_ns = windows[-1].end_ns if windows else mark.start_ns
+        windows.append(Window(begin_ns, max(begin_ns, end_ns)))
+    return windows
 
 
 def _begin_with_input(profile: Profile) -> None:
@@ -268,8 +268,10 @@ def _shift(profile: Profile, shift_ns: int) -> None:
     profile.host = [(begin + shift_ns, end + shift_ns) for begin, end in profile.host]
     profile.inputs = [(begin + shift_ns, end + shift_ns) for begin, end in profile.inputs]
     for steps in profile.runs.values():
-        for at, runs in enumerate(steps):
-            steps[at] = [run._replace(start_ns=run.start_ns + shift_ns, end_ns=run.end_ns + shift_ns) for run in runs]
+        for index, runs in enumerate(steps):
+            steps[index] = [
+                run._replace(start_ns=run.start_ns + shift_ns, end_ns=run.end_ns + shift_ns) for run in runs
+            ]
 
 
 @dataclass(slots=True)
@@ -320,28 +322,28 @@ def lane_of(identity: Identity) -> str:
 def rows_of(steps: Sequence[Sequence[OperationRun]]) -> Rows:
     """Return the rows of a rank, of the operations that at least half of its steps have, in no order yet."""
     runs: dict[Key, dict[int, OperationRun]] = defaultdict(dict)
-    for step, own in enumerate(steps):
-        for run in own:
+    for step, step_runs in enumerate(steps):
+        for run in step_runs:
             runs[run.identity, run.occurrence][step] = run
-    found = Rows()
+    rows = Rows()
     for (identity, occurrence), by_step in runs.items():
         if 2 * len(by_step) < len(steps):
-            found.rare_ns[identity.name] += sum(run.end_ns - run.start_ns for run in by_step.values())
+            rows.rare_ns[identity.name] += sum(run.end_ns - run.start_ns for run in by_step.values())
             continue
         row = OperationRow(identity, occurrence, lane_of(identity), [by_step.get(step) for step in range(len(steps))])
-        found.lanes.setdefault(row.lane, []).append(row)
-    return found
+        rows.lanes.setdefault(row.lane, []).append(row)
+    return rows
 
 
 def put_in_order(rows: Rows, windows: Sequence[Window]) -> None:
     """Sort the rows of each lane by the median of their ends, and name them."""
     names: Counter[tuple[str, str]] = Counter()
-    for lane, own in rows.lanes.items():
-        for row in own:
+    for lane, lane_rows in rows.lanes.items():
+        for row in lane_rows:
             ends = (run.end_ns - window.begin_ns for run, window in zip(row.runs, windows, strict=True) if run)
             row.position = median(ends)
-        own.sort(key=lambda row: row.position)
-        for row in own:
+        lane_rows.sort(key=lambda row: row.position)
+        for row in lane_rows:
             names[lane, row.identity.name] += 1
             number = names[lane, row.identity.name]
             row.name = row.identity.name if number == 1 else f"{row.identity.name} #{number}"
@@ -359,7 +361,10 @@ def end_before_work(rows: Rows, profiles: Iterable[Profile], lanes: Iterable[str
     """Let collectives that no program describes end when the device begins to work again, on these lanes."""
     described = {name for profile in profiles for name in profile.programs}
     collectives = [
-        row for own in rows.lanes.values() for row in own if row.is_collective and row.identity.program not in described
+        row
+        for lane_rows in rows.lanes.values()
+        for row in lane_rows
+        if row.is_collective and row.identity.program not in described
     ]
     if not collectives:
         return
@@ -380,10 +385,10 @@ def _work_after(busy: list[Interval], collective: Interval) -> int | None:
     """Return when work begins near the end of a collective, after the device did nothing for most of it."""
     begin_ns, end_ns = collective
     length_ns = end_ns - begin_ns
-    at = bisect_right(busy, (end_ns, 0)) - 1
-    while at >= 0 and busy[at][0] > end_ns - REST * length_ns:
-        idle_ns = busy[at][0] - max(begin_ns, busy[at - 1][1] if at else begin_ns)
+    index = bisect_right(busy, (end_ns, 0)) - 1
+    while index >= 0 and busy[index][0] > end_ns - REST * length_ns:
+        idle_ns = busy[index][0] - max(begin_ns, busy[index - 1][1] if index else begin_ns)
         if idle_ns > IDLE * length_ns:
-            return busy[at][0]
-        at -= 1
+            return busy[index][0]
+        index -= 1
     return None
