@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -51,13 +52,16 @@ def fake_jax(gpus: int) -> dict[str, Any]:
     # Without a GPU `jax.devices()` lists the CPU; with GPUs it lists them alone.
     listed = [SimpleNamespace(platform="gpu")] * gpus or [SimpleNamespace(platform="cpu")]
     sharding = SimpleNamespace(Mesh=None, NamedSharding=None, PartitionSpec=None)
-    return {"jax": SimpleNamespace(devices=lambda: listed), "jax.numpy": SimpleNamespace(), "jax.sharding": sharding}
+    jax = SimpleNamespace(devices=lambda: listed, jit=lambda function, **options: function)
+    return {"jax": jax, "jax.numpy": SimpleNamespace(), "jax.sharding": sharding}
 
 
 def fake_torch(gpus: int) -> dict[str, Any]:
     cuda = SimpleNamespace(device_count=lambda: gpus)
     bases = {"nn": SimpleNamespace(Module=object), "autograd": SimpleNamespace(Function=object)}
-    return {"torch": SimpleNamespace(cuda=cuda, **bases), "torch.distributed": ModuleType("")}
+    unused = {f"torch.{name}": MagicMock() for name in ("distributed.device_mesh", "distributed.tensor", "utils")}
+    unused["torch.utils._python_dispatch"] = SimpleNamespace(TorchDispatchMode=object)
+    return {"torch": SimpleNamespace(cuda=cuda, **bases), "torch.distributed": ModuleType(""), **unused}
 
 
 Fake = Callable[[int], dict[str, Any]]
