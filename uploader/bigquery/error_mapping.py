@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from keras_matrix.uploader import errors
 from keras_matrix.uploader.errors import (
     Contended,
     NotAllowed,
@@ -20,7 +21,6 @@ from keras_matrix.uploader.errors import (
     Unreachable,
     WarehouseFailure,
     access_text,
-    in_container,
 )
 
 RETRYABLE = frozenset(
@@ -67,7 +67,6 @@ LOGIN_IN_CONTAINER = (
     "that it refers to separately: docs/containers.md"
 )
 MOUNTED = Path("/credentials.json")  # compose.yaml
-T = TypeVar("T")
 
 
 def client_errors() -> tuple[type[Exception], ...]:
@@ -87,7 +86,7 @@ def to_upload_error(action: str, error: Exception) -> WarehouseFailure:
 
     retryable = isinstance(error, auth.TransportError) or (isinstance(error, auth.GoogleAuthError) and error.retryable)
     if isinstance(error, auth.GoogleAuthError) and not retryable:
-        advice = LOGIN_IN_CONTAINER if in_container() else LOGIN
+        advice = LOGIN_IN_CONTAINER if errors.in_container() else LOGIN
         return NotAllowed(f"{action}: no usable credentials ({_short(str(error))}); {advice}")
     if isinstance(error, IsADirectoryError) and error.filename:
         return NotAllowed(f"{action}: {error.filename}: is a folder; GOOGLE_APPLICATION_CREDENTIALS must name a file")
@@ -120,7 +119,7 @@ def by_reason(action: str, errors: Sequence[Any], code: int | None, message: str
 def _unreadable(path: Path) -> str:
     """Return why a required file cannot be read, and what to do."""
     origin, advice = "", f"grant this user read access: setfacl -m u:{os.geteuid()}:r {path}"
-    if path == MOUNTED and in_container():
+    if path == MOUNTED and errors.in_container():
         origin = " (the file that GOOGLE_APPLICATION_CREDENTIALS names on the host)"
         advice = (
             "the container runs as the owner of ./results: use a file of that user, or grant that user read access: "
