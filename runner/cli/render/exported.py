@@ -88,15 +88,15 @@ FORMATS: Mapping[str, Callable[[ResultTable], str]] = {
 }
 
 
-def without_figure(table: ResultTable, name: str) -> list[str]:
+def without_figure(table: ResultTable, form: str) -> list[str]:
     """Return a line for each cell that a format cannot show, with the reason; Markdown and CSV show every cell."""
-    if name in ("markdown", "csv"):
+    if form in ("markdown", "csv"):
         return []
     lines = []
     for view in table.cells:
         if view.value is None:
             lines.append(f"left out: {view.name}: no figure{f' ({view.failed_with})' if view.failed_with else ''}")
-        elif name == "github-action-benchmark" and view.cell.figure.goal is Goal.HIGHER:
+        elif form == "github-action-benchmark" and view.cell.figure.goal is Goal.HIGHER:
             lines.append(f"left out: {view.name}: of {view.cell.figure.name} more is better, the list has the reverse")
     return [printable(line) for line in lines]
 

@@ -167,8 +167,8 @@ def test_unreadable_run_is_left_out_of_the_site_with_a_message(
     assert [path.stem for path in (folder / "site" / "runs").iterdir()] == [second.run_id]
 
 
-@pytest.mark.parametrize("cell_id", ["../../escaped", "../../../escaped", "<b>"])
-def test_a_run_whose_findings_have_a_hostile_cell_id_is_left_out_of_the_site_with_a_message(
+@pytest.mark.parametrize("cell_id", ["../../escaped", "../../../escaped", "<b>hostile"])
+def test_a_run_whose_findings_have_a_hostile_cell_id_keeps_the_page_of_its_records_with_a_message(
     folder: Path, cell_id: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runner()
@@ -184,7 +184,9 @@ def test_a_run_whose_findings_have_a_hostile_cell_id_is_left_out_of_the_site_wit
     assert f"{message}hexadecimal digits, got {cell_id!r}" in capsys.readouterr().out
     written = set(folder.rglob("*.html")) - before
     assert {one.parent.relative_to(folder) for one in written} == {Path("site"), Path("site/cells"), Path("site/runs")}
-    assert [one.stem for one in (folder / "site" / "runs").iterdir()] == [second.run_id]
+    pages = {page.stem: page.read_text() for page in (folder / "site" / "runs").iterdir()}
+    assert pages.keys() == {first.run_id, second.run_id}
+    assert cell_id not in pages[first.run_id]
     assert not list(folder.parent.glob("escaped*"))
 
 
