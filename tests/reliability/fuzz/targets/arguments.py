@@ -221,7 +221,7 @@ TARGET = Target(
     checking,
     share=120,
     modules=(
-        *("runner/matrix/overrides.py", "dashboards/live/app/hosts.py", "records/host/[cg]*_list.py"),
+        *("runner/matrix/overrides.py", "dashboards/live/app/hosts.py", "records/host/device_lists.py"),
         *(
             "analysis/whatif/what_ifs/registry.py",
             "analysis/whatif/what_ifs/layers.py",
