@@ -111,7 +111,7 @@ def empty_notice(address: str, results: Path) -> str:
     if not sent:
         return EMPTY
     return (
-        f"This warehouse is empty, although {plural(len(sent), 'attempt')} were sent to it: its files have been "
+        f"This warehouse is empty, although {plural(len(sent), 'attempt')} had been sent to it: its files have been "
         f"removed. Send them again with `uploader push --repair --to {address} --results {results}`."
     )
 

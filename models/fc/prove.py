@@ -58,7 +58,7 @@ def found(backend: str, problem: FcProblem, order: ProofOrder) -> tuple[Trained,
 
 
 def error(actual: Sequence[Sequence[Array]], expected: Sequence[Sequence[Array]]) -> float | None:
-    """Return the worst max |difference| / max |wanted| of any array; None without arrays."""
+    """Return the worst max |difference| / max |expected| of any array; None without arrays."""
     errors = [
         float(np.max(np.abs(a.astype(np.float64) - b)) / np.max(np.abs(b)))
         for rank_arrays, reference in zip(actual, expected, strict=True)

@@ -160,6 +160,11 @@ def _rebuilt(explain_request: ExplainRequest, base: CellSide, new: CellSide) -> 
     then, now = base.records[0], new.records[0]
     same_versions = installable(then.versions) == installable(now.versions)
     if same_versions and then.cell_id == now.cell_id:
+        if base.traced and new.traced:
+            raise UsageError(
+                "--new: both runs have the same cell and versions: measured again they would be equal; "
+                "leave out --new to explain the stored traces"
+            )
         raise UsageError(
             f"explain: {_untraced((base, new))}, and both runs have the same cell and versions: measured again "
             "they would be equal; trace the next runs with trace: {} in the matrix"

@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_matrix.records import files
-from keras_matrix.records.backends import BACKENDS, service_name
+from keras_matrix.records.backends import BACKENDS, TABLE, service_name
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.runner.errors import StoreError, UsageError
 from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends
 from keras_matrix.runner.machine.gpus.nvml import present_gpus
 from keras_matrix.runner.matrix.grammar import MATRIX
 
-STARTER = Path(__file__).parent / "starter_files"
+STARTER_FILES = Path(__file__).parent / "starter_files"
 # The files, and those that they are made from. The workload is no module of this package: it is the user's from now on.
 FILES = {str(MATRIX): "matrix.yaml", "my_workload.py": "my_workload.py.txt"}
 
-# Of the three its packages are the smallest, and they exist for most machines.
-FIRST_BACKEND = "jax"
+# That for the most kinds of devices.
+FIRST_BACKEND = max(TABLE.values(), key=lambda backend: len(backend.replica_devices)).name
 
 
 @dataclass(frozen=True, slots=True)
-class Starter:
+class FirstMatrix:
     """What a first matrix measures; `extra` brings its backend if none is installed."""
 
     backends: tuple[str, ...]
@@ -44,14 +44,14 @@ class Starter:
         return f"uvx --from {package} {measure}" if shutil.which("uvx") else f"pip install {package} && {measure}"
 
 
-def starter() -> Starter:
+def first_matrix() -> FirstMatrix:
     """Return the installed backends; without any, one for the GPU of this machine if it has one, else for its CPU."""
     names = installed_backends(Interpreter(sys.executable))
     if names:
-        return Starter(tuple(names))
+        return FirstMatrix(tuple(names))
     gpus = present_gpus()
     device = "gpu" if not isinstance(gpus, Unread) and gpus.uuids else "cpu"
-    return Starter((FIRST_BACKEND,), device, service_name(FIRST_BACKEND, device))
+    return FirstMatrix((FIRST_BACKEND,), device, service_name(FIRST_BACKEND, device))
 
 
 def installed(command: str) -> list[str]:
@@ -67,7 +67,7 @@ def installed(command: str) -> list[str]:
     return backends
 
 
-def write(folder: Path, first: Starter) -> None:
+def write(folder: Path, first: FirstMatrix) -> None:
     """Write the files for these backends and this device.
 
     Raises `UsageError` if one of the files exists, `StoreError` if they cannot be written.
@@ -80,12 +80,12 @@ def write(folder: Path, first: Starter) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, source in FILES.items():
-            files.publish(folder / name, _filled((STARTER / source).read_text(encoding="utf-8"), first))
+            files.publish(folder / name, _filled((STARTER_FILES / source).read_text(encoding="utf-8"), first))
     except OSError as error:
         raise StoreError(f"init: {error.filename or folder}: {error.strerror or error}; name another folder") from error
 
 
-def _filled(text: str, first: Starter) -> str:
+def _filled(text: str, first: FirstMatrix) -> str:
     """Return a file's text with its backends, what brings others, and its device if that is not the default one."""
     names = ", ".join(first.backends)
     extras = [f"keras-matrix[{service_name(name, first.device)}]" for name in BACKENDS if name not in first.backends]

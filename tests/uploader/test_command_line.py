@@ -74,7 +74,7 @@ def test_query_of_a_removed_warehouse_warns_that_rows_were_sent_to_it(
     captured = capsys.readouterr()
     assert captured.out.split() == ["n", "0"]
     assert captured.err == (
-        "warning: the warehouse has no rows, but 6 attempts were sent to it; send them again with: "
+        "warning: the warehouse has no rows, but 6 attempts had been sent to it; send them again with: "
         f"uploader push --to local --results {results}\n"
     )
 
@@ -351,7 +351,7 @@ def test_refused_row_exits_with_1_and_can_be_retried(
     assert "and 4 more" in output
     fake.refuses = lambda row: None
     assert main(["push", "--to", BIGQUERY, "--results", results, "--retry-dead"]) == 0
-    assert "24 rows that were set aside are retried" in capsys.readouterr().out
+    assert "tried again: 24 rows that had been set aside" in capsys.readouterr().out
     assert fake.count("measurements") == 96
 
 

@@ -242,7 +242,7 @@ def test_push_detects_a_deleted_warehouse_and_sends_everything_again(
     shutil.rmtree(folder)
     assert uploader(results, "push") == 0
     printed = capsys.readouterr().out
-    assert f"local:{folder} has no rows, but 2 attempts were sent to it before: sending all again" in printed
+    assert f"local:{folder} has no rows, but 2 attempts had been sent to it before: sending all again" in printed
     assert "38 new rows, 0 already present" in printed
     import_two_rows(results, tmp_path)
     shutil.rmtree(folder)

@@ -59,6 +59,6 @@ def test_next_push_fills_tables_that_were_deleted_and_created_again(
     capsys.readouterr()
     assert main(["push", *flags]) == 0
     printed = capsys.readouterr().out
-    assert "has no rows, but 1 attempts were sent to it before: sending all again" in printed
+    assert "has no rows, but 1 attempt had been sent to it before: sending all again" in printed
     assert "19 new rows, 0 already present" in printed
     assert main(["verify", *flags]) == 0

@@ -9,6 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keras_matrix.records.text import plural
 from keras_matrix.uploader.cli import flags
 from keras_matrix.uploader.errors import BadInput
 from keras_matrix.uploader.warehouse import MOST_DAYS
@@ -85,7 +86,10 @@ def resend_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) ->
 
     sent, without_record = reset_if_emptied(results, warehouse, outbox)
     if sent:
-        print(f"{warehouse.address} has no rows, but {sent:,} attempts were sent to it before: sending all again")
+        print(
+            f"{warehouse.address} has no rows, but {plural(sent, 'attempt')} had been sent to it before: "
+            "sending all again"
+        )
     if without_record:
         print(f"{without_record:,} of these have no record here: repeat their import")
     return bool(without_record)

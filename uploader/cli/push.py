@@ -85,7 +85,7 @@ def push(target: options.Target, *, retry_dead: bool, repair: bool, quiet: bool)
         lost = options.resend_if_emptied(results, warehouse, outbox)
         if retry_dead or repair:
             with outbox.locked():
-                say(f"{outbox.requeue_dead_letters()} rows that were set aside are retried")
+                say(f"tried again: {plural(outbox.requeue_dead_letters(), 'row')} that had been set aside")
         summary = pushing.push(results, warehouse, outbox, say)
         repaired = None
         if repair:
@@ -107,7 +107,7 @@ def _problems(summary: PushSummary) -> list[str]:
     if summary.dead:
         lines.append(f"{plural(summary.dead, 'row')} set aside: uploader status lists the reasons")
     if summary.expired:
-        lines.append(f"not sent: {len(summary.expired)} runs that are older than the warehouse's retention")
+        lines.append(f"not sent: {plural(len(summary.expired), 'run')} older than the warehouse's retention")
     if summary.without_findings:
         lines.append(_findings_advice(summary.without_findings))
     return lines
@@ -132,7 +132,7 @@ def repair_lines(repaired: RepairSummary, address: str) -> list[str]:
     if repaired.doubled or any(not difference.missing for difference in repaired.remaining):
         texts.append(REPLACE_LOCAL if is_local(address) else REPLACE_BIGQUERY)
     if repaired.expired:
-        texts.append(f"not compared: {repaired.expired} runs that are older than the warehouse's retention")
+        texts.append(f"not compared: {plural(repaired.expired, 'run')} older than the warehouse's retention")
     if repaired.lost:
         texts.append(f"{repaired.lost:,} attempts are missing and have no record here: repeat their import")
     missing = sum(restored_rows.missing for restored_rows in repaired.restored)

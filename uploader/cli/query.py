@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.records.text import bytes_text
+from keras_matrix.records.text import bytes_text, plural
 from keras_matrix.uploader.cli import options
 from keras_matrix.uploader.errors import BadInput
 
@@ -82,8 +82,8 @@ def _warn_if_rows_were_sent(target: options.Target) -> None:
 
     if sent := len(options.outbox(target).sent()[CELLS.name]):
         print(
-            f"warning: the warehouse has no rows, but {sent:,} attempts were sent to it; send them again with: "
-            f"uploader push --to {target.address} --results {target.results}",
+            f"warning: the warehouse has no rows, but {plural(sent, 'attempt')} had been sent to it; "
+            f"send them again with: uploader push --to {target.address} --results {target.results}",
             file=sys.stderr,
         )
 

@@ -73,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
     process_s = estimates(request.results, [cell]).within_limit_s[cell.cell_id]
     display.say("\n".join(bisect_axes.plan_lines(axis, process_s)))
     if args.plan:
-        print(document(bisect_axes.plan_values(axis, process_s)) if args.json else "", end="")
+        if args.json:
+            print(document(bisect_axes.plan_values(axis, process_s)))
         return 0
     machine = differing.machine if differing else ()
     result = search_for(request, VersionSearch(cell, axis, args.out, smallest, process_s, machine), display)

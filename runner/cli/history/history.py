@@ -17,7 +17,6 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from keras_matrix.analysis.history.change_points import THRESHOLDS
 from keras_matrix.analysis.history.replay import (
@@ -51,9 +50,6 @@ from keras_matrix.runner.service import change_rule, histories
 from keras_matrix.runner.service.change_rule import Figures, measure
 from keras_matrix.runner.service.histories import USES, Note, read, write
 from keras_matrix.runner.service.notify import NotifyRequest, send
-
-if TYPE_CHECKING:
-    pass
 
 RUN_LENGTHS = (300, 1000, 3000)
 
@@ -149,7 +145,7 @@ def _calibrate(roots: Sequence[Path], cell: str | None, replays: Replays, run_le
 
 
 def configure_notes(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of these uses."""
+    """Add the flags of annotate and ack."""
     group = parser.add_argument_group("with annotate and ack")
     group.add_argument("--run", metavar="RUN", help="the first run with the change")
     group.add_argument("--note", metavar="TEXT", help="annotate: what was changed on purpose")

@@ -9,7 +9,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from keras_matrix.runner.service.starter import FILES, starter, write
+from keras_matrix.runner.service.starter import FILES, first_matrix, write
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the files and print the next command."""
     folder: Path = args.folder.expanduser()
-    first = starter()
+    first = first_matrix()
     write(folder, first)
     enter = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
     print(f"wrote {' and '.join(str(folder / name) for name in FILES)}, for {', '.join(first.backends)}")

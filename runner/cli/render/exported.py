@@ -97,7 +97,10 @@ def without_figure(table: ResultTable, form: str) -> list[str]:
         if view.value is None:
             lines.append(f"left out: {view.name}: no figure{f' ({view.failed_with})' if view.failed_with else ''}")
         elif form == "github-action-benchmark" and view.cell.figure.goal is Goal.HIGHER:
-            lines.append(f"left out: {view.name}: of {view.cell.figure.name} more is better, the list has the reverse")
+            lines.append(
+                f"left out: {view.name}: more {view.cell.figure.name} is better, "
+                "customSmallerIsBetter takes the reverse"
+            )
     return [printable(line) for line in lines]
 
 

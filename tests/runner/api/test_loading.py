@@ -73,10 +73,9 @@ def test_answer_is_the_sentence_that_begins_the_report(folder: Path, tmp_path: P
     run = measured()
     assert run.answer.fastest["tensorflow"] >= 1
     assert run.answer.rows == len(run.comparisons) == 2
-    assert (
-        f'<p class="answer">{run.answer.text}.</p>'.replace("'", "&#39;")
-        in run.report(tmp_path / "page.html").read_text().replace("\u00a0", " ")
-    )
+    assert f'<p class="answer">{run.answer.text}.</p>'.replace("'", "&#39;") in run.report(
+        tmp_path / "page.html"
+    ).read_text().replace("\u00a0", " ")
     assert run.answer.text in repr(run)
 
 

@@ -11,7 +11,7 @@ import keras_matrix as km
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.service.starter import Starter, write
+from keras_matrix.runner.service.starter import FirstMatrix, write
 
 pytestmark = pytest.mark.process
 CELL = {"workload": "my_workload:build", "steps_per_epoch": 2, "threads": 1}
@@ -22,7 +22,7 @@ def test_run_measures_in_processes_that_ignore_the_callers_settings(
 ) -> None:
     """Neither the working folder's `keras`, nor KERAS_BACKEND, PYTHONPATH and keras.json of the user reach a cell."""
     monkeypatch.chdir(tmp_path)
-    write(Path(), Starter(("jax",)))
+    write(Path(), FirstMatrix(("jax",)))
     settings = tmp_path / "home" / ".keras" / "keras.json"
     settings.parent.mkdir(parents=True)
     settings.write_text(json.dumps({"backend": "torch", "floatx": "float64", "image_data_format": "channels_first"}))

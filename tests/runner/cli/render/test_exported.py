@@ -90,7 +90,7 @@ def test_metric_of_which_more_is_better_is_left_out_of_a_list_of_the_reverse() -
 
     assert exported.github_action_benchmark(shown) == "[]\n"
     [line] = exported.without_figure(shown, "github-action-benchmark")
-    assert line.endswith("of accuracy more is better, the list has the reverse")
+    assert line.endswith("more accuracy is better, customSmallerIsBetter takes the reverse")
     [measures] = json.loads(exported.bencher(shown)).values()
     assert measures["accuracy"] == {"value": pytest.approx(91.5)}
 
