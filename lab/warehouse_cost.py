@@ -133,7 +133,7 @@ def _billed(sizes: Sizes, columns: set[tuple[str, str]]) -> int:
 
 def _batch(sizes: Sizes, table: Table) -> int:
     """Return the bytes billed for adding a night's rows to a table: the statements of
-    `uploader.bigquery.warehouse.insert_missing`.
+    `uploader.bigquery.ddl.insert_missing`.
 
     They update the lease; insert rows of the staging table whose keys of that day are missing; count both again.
     """

@@ -106,7 +106,7 @@ def _worker(order: WorkerSpec, rank: int) -> TorchWorker | TorchStage:
     if problem.kind is Parallelism.PIPELINE:
         return TorchStage(problem.workers, rank)
     if problem.partition == "dtensor" and problem.workers > 1:
-        from keras_matrix.models.fc.native.torch_worker import DTensorWorker
+        from keras_matrix.models.fc.native.torch_dtensor import DTensorWorker
 
         return DTensorWorker(problem.workers, "cpu" if order.device == "cpu" else "cuda")
     if order.device == "cpu":

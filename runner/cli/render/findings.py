@@ -19,6 +19,7 @@ from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
     completed,
     epoch_quantiles,
+    metrics_over,
 )
 from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.comparison.starts import START_MEANING, reported
@@ -51,13 +52,13 @@ from keras_matrix.records.text import (
     quantity,
     seconds,
 )
-from keras_matrix.runner.cli.render.figures import metric_lines, task_lines
 from keras_matrix.runner.cli.render.format import columns as aligned
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.service.stored import Findings, unread_lines
 
 WARNINGS_SHOWN = 12
 OF_A_COMMAND = ("task", "compared", "command")  # what is shown of a command besides its parameters
+METRICS_SHOWN = 6  # of a command besides its primary one
 CELLS_NAMED = 3  # of a warning
 COUNTS_FROM = 100_000  # larger integers are counts, and shown with thousands separators
 GAP = "  "
@@ -512,3 +513,38 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], named: int, width
     while width is not None and candidates and named + sum(len(GAP) + widths[i] for i in shown) > width:
         shown.remove(candidates.pop(0))
     return shown
+
+
+def metric_lines(cell: CellSummary) -> list[str]:
+    """Return a command's metrics other than the primary one, a line each, for a cell of the table."""
+    secondary = [summary for summary in metrics_over(completed(cell.records)) if summary.name != cell.figure.name]
+    shown = [
+        f"{summary.name.removesuffix('_in_seconds')} {amount(summary.value, summary.unit)}" for summary in secondary
+    ]
+    return [cell.figure.name, *shown[:METRICS_SHOWN], *(["..."] if len(shown) > METRICS_SHOWN else [])]
+
+
+def task_lines(cell: CellSummary) -> list[str]:
+    """Return the processes of an external command for `runner show`: a row each, a column per metric.
+
+    For a workload the list is empty.
+    """
+    names = [summary.name for summary in metrics_over(cell.records)]
+    if not names:
+        return []
+    rows = [["repeat", "status", *names, "peak memory", "output", "left"]]
+    for record in cell.records:
+        task = record.task
+        if task is None:
+            continue
+        by_name = {metric.name: metric for metric in task.metrics}
+        row = [number(by_name[name].value) if name in by_name else NOTHING for name in names]
+        peak = bytes_text(task.host_memory.max_bytes if task.host_memory else record.memory.peak_host_memory_bytes)
+        files = ", ".join(task.files) or NOTHING
+        rows.append([str(record.repeat), record.status, *row, peak, f"{count(task.log_bytes)}B", files])
+    problems = [
+        f"{name}: {summary.problem}"
+        for name, summary in zip(names, metrics_over(cell.records), strict=True)
+        if summary.problem
+    ]
+    return ["", "metrics", *("  " + line for line in [*aligned(rows), *problems])]

@@ -23,7 +23,7 @@ STORED = [
     pytest.param(
         "results", marks=pytest.mark.fault("F3", mutation="_work_problem() of judge.py returns None for any counts")
     ),
-    pytest.param("logs", marks=pytest.mark.fault("F10", mutation="in_log() of match.py decodes a log strictly")),
+    pytest.param("logs", marks=pytest.mark.fault("F10", mutation="in_log() of metric_match.py decodes a log strictly")),
     *("arguments", "commands", "stored_files", "tasks", "traces_neutral", "traces_torch", "traces_xplane"),
 ]
 
@@ -51,7 +51,7 @@ def test_stored_inputs_give_no_traceback(target: str, tmp_path: Path) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("target", names())
 def test_generated_inputs_give_no_traceback_and_most_are_accepted(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: `malformed` of work_judge.py returns None at once (results); a strategy makes only damaged inputs."""
+    """Mutation: `malformed` of evidence.py returns None at once (results); a strategy makes only damaged inputs."""
     monkeypatch.setattr(engine, "store", lambda name, data: None)  # a failing test does not write into the corpus
     found = engine.run(target, INPUTS.get(target, USUAL_INPUTS), SEED)
     assert found.failures == {}

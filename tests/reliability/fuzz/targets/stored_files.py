@@ -118,7 +118,7 @@ TARGET = Target(
         *(
             "records/findings.py",
             "records/appended.py",
-            "records/instruments/p[ela]*.py",
+            "records/instruments/p[elar]*.py",
             "records/replicas.py",
         ),
         *("records/fc/proof.py", "records/fc/communication.py", "records/instruments/influence.py", "records/codec.py"),
