@@ -1,4 +1,4 @@
-"""What explains the change of a step time: differences with their shares, facts, and what is unexplained.
+"""Explains the change of a step time: differences with their shares, facts, and what is unexplained.
 
 The change is that of the cells' mean step times, measured without the profiler. Each part of the traced steps is in one
 difference at most, and their times are those of a step: so the listed differences, the others and the unexplained rest
@@ -8,19 +8,9 @@ Guarantee: pure; nothing is explained where the interval of the ratio contains 1
 traced, so that the difference between processes is unexplained; parts of a step that overlap differently than before
 change each other's share.
 
-First what the profilers added to the two traced steps is removed (`without_profiler`). A profiler costs about the
-same for each event, on the thread that records it (`analysis.whatif.corrections` does the same for replays). So each
-operation and each gap of a CPU's threads becomes shorter by the same time, but never negative, until the step is as
-long as the same process measured without the profiler. Two sides of one backend that compile the step alike have the
-smaller cost of both: what a busier machine added to the trace of one side is not the profiler's, and stays
-unexplained. Otherwise the events differ, and so do their costs. What runs on a device is unchanged.
-
-The kinds of differences of two traced steps, each a function and a row of `KINDS`.
-
-`claims(pair, rows)` of a kind takes those rows of a pair that it explains, in groups; the next kind gets the others.
-
-Facts have no share: their effect on a step, if any, is in the differences. Those that scatter by themselves are listed
-only if they differ by more than `SCATTER` of the larger value.
+What the profilers added to the traced steps is removed first (`without_profiler`). Each kind of difference is a
+function and a row of `KINDS`: `claims(pair, rows)` takes those rows of a pair that it explains, in groups; the next
+kind gets the others.
 """
 
 from __future__ import annotations
@@ -251,7 +241,15 @@ class TracedSide:
 
 
 def without_profiler(sides: Sequence[TracedSide]) -> tuple[list[StepParts], float]:
-    """Return the parts of these sides, whose events are alike, without the profiler's cost, and that of each event."""
+    """Return the parts of these sides, whose events are alike, without the profiler's cost, and that of each event.
+
+    A profiler costs about the same for each event, on the thread that records it (`analysis.whatif.corrections` does
+    the same for replays). So each operation and each gap of a CPU's threads becomes shorter by the same time, but never
+    negative, until the step is as long as the same process measured without the profiler. Two sides of one backend that
+    compile the step alike have the smaller cost of both: what a busier machine added to the trace of one side is not
+    the profiler's, and stays unexplained. Otherwise the events differ, and so do their costs. What runs on a device is
+    unchanged.
+    """
     cost_s = min(map(_needed_s, sides))
     return [_cheaper(side.parts, cost_s) if cost_s else side.parts for side in sides], cost_s
 
@@ -515,6 +513,9 @@ def differing_facts(
     """Return what differs between the records of two cells, and between their traces in these folders.
 
     `operations` are those of a traced step.
+
+    Facts have no share: their effect on a step, if any, is in the differences. Those that scatter by themselves are
+    listed only if they differ by more than `SCATTER` of the larger value.
     """
     facts = [*_settings(base[0], new[0]), *_versions(base, new), *_work(base, new)]
     facts += _numbers("start and first epoch", TIMES, base, new, SCATTER["times"])

@@ -1,22 +1,12 @@
-"""Figures across the cells of the FC modes: rates and shares of the peak, communication, the efficiency of workers,
-data against model parallelism, and the gaps of Keras's layers to the native loop and of a library to the machine's
-best.
+"""Compares cells of the FC modes: rates, shares of the peak, communication, efficiency, data against model parallelism.
+
+Also the gaps of Keras's layers to the native loop and of a library to the machine's best, and the sweep of the 2016
+mini-benchmark in its CSV layout (`as_csv`).
 
 Guarantee: pure; None if a part was not measured. Throughputs are compared block by block, in the repeats that both
 cells have, and only between cells of one backend whose settings are otherwise equal. Limits: which part of Keras's step
 takes the time (`lab/run fc layers` measures that) and why a library is slow are not known here. docs/fc.md and
 docs/roofline.md state both for one machine.
-
-The sweep of the 2016 mini-benchmark in its CSV layout: that of `parse_mini.py` for the output of `run_mini.sh`.
-
-For each weight size a heading line, then a line for each batch size: the batch size and the seconds of a batch in
-thirteen configurations, in the original's order, `N/A` if not measured. The layout has no line that names the
-configurations; they are those of `COLUMNS`.
-
-Two intended differences: seconds have six decimals instead of three, because steps are far below a millisecond here;
-and the original's `gpu_aggr` selected the location of the central copy of the weights, whereas here every worker has
-its own copy, so that cells on GPUs have `gpu_aggr` 1 and cells on the CPU 0. As in the original, `MB` counts 2^20
-weights, not bytes.
 """
 
 from __future__ import annotations
@@ -261,7 +251,19 @@ def backends_of(figures: Iterable[FcFigure]) -> list[str]:
 
 
 def as_csv(figures: Iterable[FcFigure], backend: str) -> str:
-    """Return the sweep of one backend as text with a final newline."""
+    """Return the sweep of one backend as text with a final newline.
+
+    The layout is that of `parse_mini.py` for the output of `run_mini.sh`.
+
+    For each weight size a heading line, then a line for each batch size: the batch size and the seconds of a batch in
+    thirteen configurations, in the original's order, `N/A` if not measured. The layout has no line that names the
+    configurations; they are those of `COLUMNS`.
+
+    Two intended differences: seconds have six decimals instead of three, because steps are far below a millisecond
+    here; and the original's `gpu_aggr` selected the location of the central copy of the weights, whereas here every
+    worker has its own copy, so that cells on GPUs have `gpu_aggr` 1 and cells on the CPU 0. As in the original, `MB`
+    counts 2^20 weights, not bytes.
+    """
     times_s = {
         (*_configuration(f), f.task.weight_size, f.task.batch_size): f.step_time_s
         for f in figures

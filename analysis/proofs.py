@@ -1,18 +1,8 @@
-"""What proofs of correct training say: of the FC modes, and of training on several devices.
+"""What proofs of correct training say: of the FC modes against NumPy, and of several devices against one, from the same
+weights and batches. Pure.
 
-What a proof shows of each FC mode, and the stored proof of a mode on several backends. Pure functions.
-
-Figures of a cell of the FC modes in addition to its time: rates and bytes; and the check of a proof.
-
-What stored proofs say of a row on several devices: whether its backends do there the work of one device. Pure.
-
-A proof trains on a CPU with random layers off, at the workload's small parameters. The line says where a row differs.
-
-Compares training on several devices with training on one, of the same weights and batches. Pure.
-
-Limits are those of `analysis.parity`. A weight whose update rounding decides is left out: an optimiser turns
-a gradient that is zero but for rounding into full steps of either sign. It is found without the devices under test, as
-one device's own update differs as much if each weight is changed by one unit in the last place.
+A proof on several devices trains on a CPU with random layers off, at the workload's small parameters; the line says
+where a row differs. Limits are those of `analysis.parity`.
 """
 
 from __future__ import annotations
@@ -185,7 +175,12 @@ def _losses(backend_proof: BackendProof) -> list[str]:
 
 
 def decided_by_rounding(process: ParityProcess, nudged: ParityProcess, precision: str) -> frozenset[int]:
-    """Return the weights whose update rounding decides."""
+    """Return the weights whose update rounding decides.
+
+    An optimiser turns a gradient that is zero but for rounding into full steps of either sign. Such a weight is found
+    without the devices under test: one device's own update differs as much if each weight is changed by one unit in the
+    last place.
+    """
     return unlike_updates(process, nudged, precision, LIMITS[precision]["update"])
 
 

@@ -94,9 +94,12 @@ class Source:
     orphans: list[int] = field(default_factory=list)
     clock_reads: list[str] = field(default_factory=list)
     words: set[str] = field(default_factory=set)  # with a dot, such as names of modules
+    docstrings: list[str] = field(default_factory=list)
 
     def note(self, node: ast.AST) -> None:
         """Take in a node of the module's tree."""
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            self.docstrings.append(ast.get_docstring(node) or "")
         match node:
             case ast.Import() | ast.ImportFrom():
                 self.imports.append(node)
@@ -548,6 +551,52 @@ def test_few_modules_have_one_importer_in_their_folder_and_each_says_why() -> No
 )
 def test_the_scan_finds_a_module_with_one_importer_in_its_folder(texts: dict[str, str], names: list[str]) -> None:
     assert apart(texts) == names
+
+
+# Files of others that docstrings name, and the folders of libraries' files.
+FILES_OF_OTHERS = {"build_info.py", "my_workload.py", "parse_mini.py", "runtime/build.py", "train.py"}
+LIBRARIES = ("jax/", "tensorflow/", "torch/")
+MANY_NAMED = 60
+FILE = re.compile(r"[\w./-]*\w\.py\b")
+# A folder in a package's table of contents: `native/    each backend's workers`.
+LISTED_FOLDER = re.compile(r"^ *(\w+/)  +\S", re.MULTILINE)
+
+
+def named_files(path: Path, text: str) -> list[str]:
+    """Return our files that the docstrings of a module name, and the folders that a package lists."""
+    patterns = (FILE, LISTED_FOLDER) if path.name == "__init__.py" else (FILE,)
+    names = [name for words in source(text).docstrings for pattern in patterns for name in pattern.findall(words)]
+    return [name for name in names if name not in FILES_OF_OTHERS and not name.startswith(LIBRARIES)]
+
+
+def missing_files(path: Path, text: str) -> list[str]:
+    """Return the named files that are neither in the module's folder nor at that path from the root."""
+    return [name for name in named_files(path, text) if not ((path.parent / name).exists() or (ROOT / name).exists())]
+
+
+def test_every_file_that_a_docstring_names_exists() -> None:
+    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    texts = {path: path.read_text() for path in paths}
+    assert sum(len(named_files(path, text)) for path, text in texts.items()) > MANY_NAMED
+    assert [f"{path}: {name}" for path, text in texts.items() for name in missing_files(path, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "missing"),
+    [
+        ("records/store.py", '"""`gone.py` reads it."""', ["gone.py"]),
+        ("records/store.py", 'def f():\n    """As `records/gone.py` does."""', ["records/gone.py"]),
+        ("records/store.py", '"""As records/fc/spec.py and `text.py` do, and torch/nn/modules/linear.py."""', []),
+        ("records/store.py", '"""The folders:\n\ngone/    runs\n"""', []),
+        (
+            "records/__init__.py",
+            '"""Records.\n\nfc/      problems;  gone.py: rules\ngone/    runs\n"""',
+            ["gone.py", "gone/"],
+        ),
+    ],
+)
+def test_the_scan_finds_a_named_file_that_does_not_exist(name: str, text: str, missing: list[str]) -> None:
+    assert missing_files(ROOT / name, text) == missing
 
 
 def lines_of(function: Function) -> int:

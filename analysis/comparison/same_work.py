@@ -1,27 +1,10 @@
-"""Whether compared cells did the same work, by the facts of their records and by their losses.
+"""Whether compared cells did the same work: by the facts of their records, their losses, and their use of TF32.
 
-Cells that differ in weights, optimiser, FLOPs or settings are not compared. Losses are treated differently: the
-backends draw their initial weights from different generators, so that equal work does not give equal losses. Two cells'
-losses differ only if in some epoch they are further apart than `LOSS_TOLERANCE` of the initial loss: twice the effect
-observed from seeds alone (docs/parity.md). Differing losses are a caveat of the comparison and do not prevent it.
-
-Different use of TF32 in float32 operations is a caveat in league `as_shipped`, where each backend keeps its default,
-and prevents the comparison in league `matched`, which turns TF32 off.
-
-A cell whose steps may have used part of their batches is compared with none.
+Other weights, optimiser, FLOPs or settings prevent a comparison; losses further apart than seeds explain, and TF32 in
+league `as_shipped`, are caveats. A cell whose steps may have used part of their batches is compared with none.
 
 Guarantee: pure; facts that were not measured are not compared. Limit: a wrong step that does not change the loss in the
 few epochs of a cell is not detected; `runner parity` compares gradients and updates.
-
-Which float32 operations of compared cells use TF32, and the message if they differ.
-
-TensorFlow and JAX use TF32 on a GPU of compute capability 8.0 or newer by default, PyTorch only in convolutions and
-recurrent layers. In league `as_shipped`, which keeps these defaults, a difference is a caveat of the comparison; in
-`matched`, which turns TF32 off everywhere, it prevents the comparison.
-
-Guarantee: pure. Operations that no cell's layers compute, and precisions other than float32, are not considered.
-Records without probes have one value for all operations, PyTorch's for matrix products only: for these records only
-products are compared.
 """
 
 from __future__ import annotations
@@ -179,7 +162,12 @@ def _way_of_running(records: Sequence[Record]) -> str | None:
 
 
 def losses_apart(cells: Cells, advice: str = ADVICE) -> str | None:
-    """Return the caveat that these cells' losses differ, with advice; None if they do not or were not measured."""
+    """Return the caveat that these cells' losses differ, with advice; None if they do not or were not measured.
+
+    The backends draw their initial weights from different generators, so that equal work does not give equal losses.
+    Two cells' losses differ only if in some epoch they are further apart than `LOSS_TOLERANCE` of the initial loss:
+    twice the effect observed from seeds alone (docs/parity.md).
+    """
     paths = {name: path for name, records in cells.items() if (path := loss_path(records))}
     before = {name: _steps_before(cells[name]) for name in paths}
     for cell, other in combinations(paths, 2):
@@ -267,7 +255,14 @@ STILL_ON = (
 
 
 def difference(cells: Cells) -> str | None:
-    """Return in which operations some cells use TF32 and others do not, None if there is no such operation."""
+    """Return in which operations some cells use TF32 and others do not, None if there is no such operation.
+
+    TensorFlow and JAX use TF32 on a GPU of compute capability 8.0 or newer by default, PyTorch only in convolutions and
+    recurrent layers. In league `as_shipped`, which keeps these defaults, a difference is a caveat of the comparison; in
+    `matched`, which turns TF32 off everywhere, it prevents the comparison. Operations that no cell's layers compute,
+    and precisions other than float32, are not considered. Records without probes have one value for all operations,
+    PyTorch's for matrix products only: for these records only products are compared.
+    """
     groups: dict[Users, list[str]] = {}
     for name, (label, used) in OPERATIONS.items():
         users, others = _users(cells, name, used)

@@ -1,4 +1,5 @@
-"""Change points of a history: the sessions at which the level of the values moved, by how much, and with which changes.
+"""Finds the sessions of a history at which the level of its values moved, and by how much; and for each change its
+kind, the versions that changed near it, and the commands that search its cause. Pure.
 
 For each number of change points the segmentation with the least squared error is taken, exactly, by dynamic programming
 (Truong, Oudre and Vayatis, "Selective review of offline change point detection methods", Signal Processing 167, 2020).
@@ -12,15 +13,6 @@ length); `analysis.history.replay` measures it. A single outlying session is fir
 identifier: Davies and Gather, "The identification of multiple outliers", JASA 88, 1993).
 
 Limits: a slow drift, or correlation between sessions, looks like steps; docs/history.md states how often.
-
-A later change may undo one for the worse. That one is repaired from the first later level on that is no worse than the
-level before it: less than half of the shift remains, and the rest is at most `NEGLIGIBLE`, or the rule for change
-points would not report it between two such levels. A level that an intended change made worse counts without that
-worsening, which somebody wanted.
-
-What kind of change of a history a change is, for every list, page and notification of changes. Pure.
-
-The packages on both sides of a change, and the commands that search the version which caused it. Pure.
 """
 
 from __future__ import annotations
@@ -334,6 +326,11 @@ def repairs(
 
     `costs` are logarithms of which a higher one is worse, `begins` where each level begins, `intended` which of them
     were annotated.
+
+    A later change may undo one for the worse. That one is repaired from the first later level on that is no worse than
+    the level before it: less than half of the shift remains, and the rest is at most `NEGLIGIBLE`, or the rule for
+    change points would not report it between two such levels. A level that an intended change made worse counts without
+    that worsening, which somebody wanted.
     """
     fit = fitted(costs, begins)
     # An intended worsening is subtracted from all levels since.

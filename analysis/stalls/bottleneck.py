@@ -1,42 +1,8 @@
-"""Names the bottleneck of an input pipeline from stage times, CPU use and what the storage served.
+"""Splits the time of a step into computing and the parts of its input pipeline, and names the pipeline's bottleneck.
 
-The decision, in its order:
-
-    stall below 3 %                                              none (compute-bound)
-    batching and copy the largest part, interference being
-    preparation's                                                copy
-    workers mostly wait when they fetch, and fetch longer than
-    they prepare, or storage delivers 90 % of what it can
-        storage served few of the bytes                          fetch latency
-        storage serves small reads no faster than these          storage IOPS
-        storage serves entire files no faster than this          storage bandwidth
-        otherwise                                                fetch latency
-    workers prepare: threads that share about one CPU, the probe
-    waited for the interpreter (without it: CPUs are idle), and
-    so do the workers, or training that is slowed down           GIL
-        otherwise                                                preparation CPU
-
-Requests of a bandwidth cap and of an IOPS cap look alike from inside a pipeline that always reads the same files: only
-the probe's small reads separate them. Without a probe the size of a request decides, and a caveat says so. Where the
-device does not count requests (overlayfs, btrfs, NFS), each file of a folder is at least one: storage is then also
-limited by requests if the probe read entire files nearly as often per second as 4 KiB.
-
-Where the time of a step goes: compute, fetch, preparation, batching and copy, and interference.
-
-The split is differential (Mohan et al., "Analyzing and mitigating data stalls in DNN training", VLDB 2021): per block,
-with T the observed arm, P a warm page cache, H batches from host memory and S batches on the device,
-
-    fetch = (T - P) / T      preparation = (P - H) / T      batching and copy = (H - S) / T      compute = S / T
-
-These arms carry no instruments. A warm page cache does not make every source fast (a network, a user's own delay): with
-stage timers, the share of fetching in a worker's time on the warm arm is moved from preparation to fetch.
-
-The second opinion is in-band: the wait share of the timed arm. What is neither compute nor wait is interference: on a
-CPU, preparation and compute share cores, and training computes slower without waiting.
-It is taken out of preparation, whose CPU work causes it, and what exceeds that out of a resolved batching and copy,
-then out of fetch.
-
-A part that its interval does not separate from zero is not resolved. H is used only where it is separable from S.
+The parts are fetch, preparation, batching and copy, and interference. The split is differential, from arms without
+instruments (`step_split`). Stage times, CPU use and what the storage served then decide between the causes
+(`bottleneck`). Where the differential and the in-band share of input disagree, a caveat says so.
 """
 
 from __future__ import annotations
@@ -111,7 +77,29 @@ def bottleneck(
     probe: InputProbe | None,
     stored_as: str | None = None,
 ) -> NamedBottleneck:
-    """Return the bottleneck of the observed arm."""
+    """Return the bottleneck of the observed arm.
+
+    The decision, in its order:
+
+        stall below 3 %                                              none (compute-bound)
+        batching and copy the largest part, interference being
+        preparation's                                                copy
+        workers mostly wait when they fetch, and fetch longer than
+        they prepare, or storage delivers 90 % of what it can
+            storage served few of the bytes                          fetch latency
+            storage serves small reads no faster than these          storage IOPS
+            storage serves entire files no faster than this          storage bandwidth
+            otherwise                                                fetch latency
+        workers prepare: threads that share about one CPU, the probe
+        waited for the interpreter (without it: CPUs are idle), and
+        so do the workers, or training that is slowed down           GIL
+            otherwise                                                preparation CPU
+
+    Requests of a bandwidth cap and of an IOPS cap look alike from inside a pipeline that always reads the same files:
+    only the probe's small reads separate them. Without a probe the size of a request decides, and a caveat says so.
+    Where the device does not count requests (overlayfs, btrfs, NFS), each file of a folder is at least one: storage is
+    then also limited by requests if the probe read entire files nearly as often per second as 4 KiB.
+    """
     if split.stall.centre < LEAST_STALL or (split.stall.low is not None and split.stall.low <= 0):
         why = f"input costs {percentage(max(0.0, split.stall.centre))} of the step"
         return NamedBottleneck(BottleneckKind.NONE, f"{why}; the time goes into computing")
@@ -303,7 +291,22 @@ class Split:
 
 
 def step_split(blocks: Sequence[Block]) -> Split:
-    """Return the split of these blocks, of which there is at least one."""
+    """Return the split of these blocks, of which there is at least one.
+
+    The split is differential (Mohan et al., "Analyzing and mitigating data stalls in DNN training", VLDB 2021): per
+    block, with T the observed arm, P a warm page cache, H batches from host memory and S batches on the device,
+
+        fetch = (T - P) / T      preparation = (P - H) / T      batching and copy = (H - S) / T      compute = S / T
+
+    These arms carry no instruments. A warm page cache does not make every source fast (a network, a user's own delay):
+    with stage timers, the share of fetching in a worker's time on the warm arm is moved from preparation to fetch.
+
+    The second opinion is in-band: the wait share of the timed arm. What is neither compute nor wait is interference: on
+    a CPU, preparation and compute share cores, and training computes slower without waiting. It is taken out of
+    preparation, whose CPU work causes it, and what exceeds that out of a resolved batching and copy, then out of fetch.
+
+    A part that its interval does not separate from zero is not resolved. H is used only where it is separable from S.
+    """
     copied = _over(blocks, lambda b: None if b.host_s is None else (b.host_s - b.synthetic_s) / b.step_s)
     host_resolved = resolved(copied)
     shares = {

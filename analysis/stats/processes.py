@@ -1,28 +1,13 @@
-"""Scatter: outliers and drift of one process's epochs, variance and slow modes of a cell's processes.
+"""The scatter of times: outliers and drift of one process's epochs, variance and slow modes of a cell's processes.
 
 Guarantee: an outlier is reported and counted, never dropped. Mean, median and p95 over all measured epochs are in the
-record; discarded epochs, such as the first, are not considered here. Differences between processes are in
-analysis/stats/processes.py.
-
-Sources: the outlier rule is hyperfine's (src/outlier_detection.rs): further from the median than ten robust standard
-deviations, of 1.4826 median absolute deviations each; the trend is Mann's ("Nonparametric tests against trend",
-Econometrica 13 (1945)) with Kendall's variance, its slope Theil's (1950) and Sen's ("Estimates of the regression
-coefficient based on Kendall's tau", JASA 63 (1968)).
-
-What an epoch costs before its first step: the intercept of a line through the mean epochs of two lengths.
-
-It is a small difference of two large times. Its interval is Welch's (1947) for a weighted difference of the two means,
-over the epochs of the one process that measures both lengths: it says whether the epochs' scatter hides the value, not
-how much processes differ.
+record; discarded epochs, such as the first, are not considered here.
 
 Variance can get worse like any other figure: a change that keeps the mean and doubles the scatter is a regression.
 Processes may also fall into two modes (3.5 and 7.0 ms were observed, each constant within a process): then no process
-is near the mean, and a finding reports it.
+is near the mean, and a finding reports it. The cause is not known. Fewer than 5 processes give neither.
 
-The cause is not known. Fewer than 5 processes give neither.
-
-Sources: Bonett, "Robust confidence interval for a ratio of standard deviations", Applied Psychological Measurement 30
-(2006); the split in two is the least-squares one of Fisher, "On grouping for maximum homogeneity", JASA 53 (1958).
+Also what an epoch costs before its first step (`fixed_time`).
 """
 
 from __future__ import annotations
@@ -80,6 +65,9 @@ def scatter_ratio(
 
     The values are positive figures, one a process. None if a cell has no scatter (fewer than 2 values, or all equal);
     no interval if one has fewer than `MIN_BLOCKS`.
+
+    Source: Bonett, "Robust confidence interval for a ratio of standard deviations", Applied Psychological Measurement
+    30 (2006).
     """
     first, second = ([math.log(value) for value in values] for values in (numerator, denominator))
     count = min(len(first), len(second))
@@ -103,6 +91,8 @@ def modes(values: Sequence[float]) -> Modes | None:
 
     The values are split in two with the least squares within, at least two on each side; the null is that split
     of normal values, simulated (10,000 runs, seeded), so heavy tails rather than modes can also cross the level.
+
+    Source: the split in two is the least-squares one of Fisher, "On grouping for maximum homogeneity", JASA 53 (1958).
     """
     if len(values) < MIN_BLOCKS:
         return None
@@ -200,7 +190,11 @@ def summarise_epochs(times: Sequence[float], discarded: int = 1) -> EpochSummary
 
 
 def outliers(times: Sequence[float] | numpy.ndarray[Any, Any]) -> tuple[int, ...]:
-    """Return the indices of the times further than ten robust standard deviations from the median."""
+    """Return the indices of the times further than ten robust standard deviations from the median.
+
+    Source: hyperfine's rule (src/outlier_detection.rs); a robust standard deviation is 1.4826 median absolute
+    deviations.
+    """
     import numpy as np
 
     values = np.asarray(times, dtype=float)
@@ -216,6 +210,10 @@ def trend(times: Sequence[float] | numpy.ndarray[Any, Any]) -> Trend | None:
     """Return Mann and Kendall's trend of a series with its Theil-Sen line; None for fewer than 8 values.
 
     Ties count as neither up nor down, and their share of the variance is subtracted.
+
+    Sources: the trend is Mann's ("Nonparametric tests against trend", Econometrica 13 (1945)) with Kendall's variance,
+    its slope Theil's (1950) and Sen's ("Estimates of the regression coefficient based on Kendall's tau", JASA 63
+    (1968)).
     """
     import numpy as np
 
@@ -276,6 +274,11 @@ def fixed_time(record: Record) -> Estimate | None:
     """Return the seconds with their interval, None if the process did not measure them.
 
     Without two epochs of each length there is no interval.
+
+    What an epoch costs before its first step is the intercept of a line through the mean epochs of two lengths: a small
+    difference of two large times. Its interval is Welch's (1947) for a weighted difference of the two means, over the
+    epochs of the one process that measures both lengths: it says whether the epochs' scatter hides the value, not how
+    much processes differ.
     """
     times, resolved = record.times, record.resolved
     value, short = times.fixed_time_per_epoch_s, times.short_epoch_steps

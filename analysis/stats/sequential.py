@@ -1,8 +1,8 @@
-"""When a comparison has enough blocks, and which comparison gets the next one.
+"""Decides when a comparison has enough blocks, and which comparison gets the next one.
 
 The method is a group-sequential fixed-width interval: looks at set numbers of blocks (at most six), each with Student's
-interval at its own confidence; it stops at the first look whose half-width is at most the target, or when the budget
-is spent or no look is left. Stopping at a lucky, narrow moment makes plain 95 % intervals cover less; the looks'
+interval at its own confidence; it stops at the first look whose half-width is at most the target, or when the budget is
+spent or no look is left. Stopping at a lucky, narrow moment makes plain 95 % intervals cover less; the looks'
 confidences are calibrated so that the interval reported at the stopping time covers 95 % again, as nearly as possible
 over all sizes of noise (`lab/run statistics --calibrate`; docs/statistics.md states the result). They are valid for any
 target: only the ratio of noise to target matters.
@@ -10,32 +10,12 @@ target: only the ratio of noise to target matters.
 Guarantee: the rule uses the width only, never the side of the ratio, and only at the set looks; data between them
 change nothing. Decisions are functions of the blocks alone.
 
-Sources: Chow and Robbins, "On the asymptotic theory of fixed-width sequential confidence intervals for the mean",
-Ann. Math. Statist. 36 (1965); Stein, "A two-sample test for a linear hypothesis whose power is independent of the
-variance", Ann. Math. Statist. 16 (1945); the idea of a level of its own for each of few looks: Pocock, "Group
-sequential methods in the design and analysis of clinical trials", Biometrika 64 (1977).
+If blocks are measured at several equal machines, the machine is a level of the statistics (`Levels`).
 
-Values that were measured at several equal machines: the machine is a fixed level of the statistics.
-
-The model of a value, the log ratio of a block or the log step time of a process, is x = m + d + e: the mean m, the
-deviation d of its machine (these sum to 0 over the machines), and noise e. The centre is the mean of the k machines'
-means, each of the same weight, however many of the n values a machine has. Its variance is sum(s_j**2 / n_j) / k**2,
-with the standard deviation s_j of each machine, since a slower one is often noisier, and Satterthwaite's degrees of
-freedom. If a machine has a single value, noise is taken to have one variance at all machines: s_j is the standard
-deviation pooled within them, with n - k degrees. Differences between the machines neither widen the interval nor count
-as noise.
-
-The inference is about these machines during this run, not about machines in general: the interval does not include the
-variance between machines, which two or three of them cannot estimate. If they disagree about a ratio (the one-way F
-test), their mean describes none of them, and a comparison has no verdict.
-
-Guarantee: pure. No interval and no test below `LEAST_DEGREES` degrees of freedom, those of a mean of `MIN_BLOCKS`
-values at one machine; for one machine everything equals Student's t of `analysis.stats.blocks`.
-
-Sources: one-way layout with fixed effects, its pooled variance and F test: Montgomery, "Design and Analysis of
-Experiments", 8th ed. (2013), ch. 3; the mean of strata and the degrees of freedom of its variance: Cochran, "Sampling
-Techniques", 3rd ed. (1977), ch. 5, and Satterthwaite, Biometrics Bulletin 2 (1946) 110; why each level at which times
-vary belongs in the model: Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013.
+Sources: Chow and Robbins, "On the asymptotic theory of fixed-width sequential confidence intervals for the mean", Ann.
+Math. Statist. 36 (1965); Stein, "A two-sample test for a linear hypothesis whose power is independent of the variance",
+Ann. Math. Statist. 16 (1945); the idea of a level of its own for each of few looks: Pocock, "Group sequential methods
+in the design and analysis of clinical trials", Biometrika 64 (1977).
 """
 
 from __future__ import annotations
@@ -219,6 +199,26 @@ class Levels:
     """The values by machine, as sums: the mean, number and variance of the values of each, and their pooled deviation.
 
     `scatter` is None if no machine has two values; the variance of a single value is None.
+
+    A machine is a fixed level of the statistics. The model of a value, the log ratio of a block or the log step time of
+    a process, is x = m + d + e: the mean m, the deviation d of its machine (these sum to 0 over the machines), and
+    noise e. The centre is the mean of the k machines' means, each of the same weight, however many of the n values a
+    machine has. Its variance is sum(s_j**2 / n_j) / k**2, with the standard deviation s_j of each machine, since a
+    slower one is often noisier, and Satterthwaite's degrees of freedom. If a machine has a single value, noise is taken
+    to have one variance at all machines: s_j is the standard deviation pooled within them, with n - k degrees.
+    Differences between the machines neither widen the interval nor count as noise.
+
+    The inference is about these machines during this run, not about machines in general: the interval does not include
+    the variance between machines, which two or three of them cannot estimate. If they disagree about a ratio (the
+    one-way F test), their mean describes none of them, and a comparison has no verdict.
+
+    Guarantee: pure. No interval and no test below `LEAST_DEGREES` degrees of freedom, those of a mean of `MIN_BLOCKS`
+    values at one machine; for one machine everything equals Student's t of `analysis.stats.blocks`.
+
+    Sources: one-way layout with fixed effects, its pooled variance and F test: Montgomery, "Design and Analysis of
+    Experiments", 8th ed. (2013), ch. 3; the mean of strata and the degrees of freedom of its variance: Cochran,
+    "Sampling Techniques", 3rd ed. (1977), ch. 5, and Satterthwaite, Biometrics Bulletin 2 (1946) 110; why each level at
+    which times vary belongs in the model: Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013.
     """
 
     means: tuple[float, ...]

@@ -4,18 +4,13 @@ A shift of 2 % in every workload is within the noise of each; over thirty of the
 geometric mean of the workloads' ratios, each of the same weight, with an interval over blocks: per block the mean of
 the workloads' log ratios is taken first, so that an effect of a block on all of them counts once.
 
-Guarantee: only blocks that every workload has are counted; a workload without a ratio is left out and named.
-Which workload moved is visible in the rows only.
+Guarantee: only blocks that every workload has are counted; a workload without a ratio is left out and named. Which
+workload moved is visible in the rows only.
+
+Each league has such a ratio of each backend to the leading one (`suite`).
 
 Source of the mean: Fleming and Wallace, "How not to lie with statistics: the correct way to summarize benchmark
 results", CACM 29 (1986).
-
-One geometric mean a league: the ratio of each backend to the leading one over the works of a table.
-
-Backends of one session are paired by block, those of separate sessions compared as in `analysis.stats.sessions`. If the
-blocks of a work are spread over several machines, a block's number is not one machine for all works: the mean of the
-works' ratios then has no interval. A work on several devices, or by another implementation than Keras, repeats
-another work, and is left out.
 """
 
 from __future__ import annotations
@@ -116,7 +111,13 @@ class Suite:
 
 
 def suite(rows: Sequence[Row]) -> list[Suite]:
-    """Return, per league, the geometric mean ratio of each backend to the leading one, over the comparable rows."""
+    """Return, per league, the geometric mean ratio of each backend to the leading one, over the comparable rows.
+
+    Backends of one session are paired by block, those of separate sessions compared as in `analysis.stats.sessions`. If
+    the blocks of a work are spread over several machines, a block's number is not one machine for all works: the mean
+    of the works' ratios then has no interval. A work on several devices, or by another implementation than Keras,
+    repeats another work, and is left out.
+    """
     leagues: dict[str, list[Row]] = {}
     for row in rows:
         if row.ratios and all(cell.figure == STEP_TIME for cell in row.cells.values()):

@@ -1,4 +1,4 @@
-"""The rule, fixed in advance, that decides whether a block of repeats was disturbed from outside the run.
+"""Decides, by a rule fixed in advance, whether a block of repeats was disturbed from outside the run.
 
 Guarantee: pure and blind. The rule receives no times of epochs, steps or cells, only the changes of the machine's
 counters over the block's measured stretches, pooled over all arms: it cannot know which arm was disturbed. It compares
@@ -7,6 +7,8 @@ shares of the pool. The run's own use is subtracted from a signal or disables it
 Pooling, instead of judging by the worst arm, keeps the ratio unbiased: given the total, a random disturbance affects
 each arm in proportion to its length. Judged by the worst arm, blocks whose short arm was disturbed are discarded more
 often, which moves the ratio of arms of 2 and 8 s by 1 to 2 % (tested).
+
+What waiting cells of the run used is not from outside: it is reported instead (`neighbours`).
 
 Signals (docs/noise.md gives the reasons):
 
@@ -22,13 +24,6 @@ cell), context switches, swapped pages and quota throttling (the cell is the fir
 
 Limits: activity on CPUs the run may not use, in memory bandwidth and caches, and, beyond steal, on the host of a
 virtual machine is not visible.
-
-Attribution of CPU use during a cell's measurement to waiting cells of the run, or to other processes. Pure.
-
-A waiting cell blocks in a read and uses no CPU, unless its workload left threads or processes running. Their use
-belongs to the run, so the block is not disturbed from outside and is not measured again: the next attempt would have
-the same neighbour. It is reported instead, on the records of the cells that were slowed down and of the cell that
-caused it.
 """
 
 from __future__ import annotations
@@ -272,6 +267,11 @@ def neighbours(watched: Iterable[MeasuredStretch]) -> tuple[Neighbour, ...]:
     """Return the cells that waited during these stretches, busiest first; those of unknown use are left out.
 
     Cells with less than `MIN_CPU_S` of CPU time in total are left out too: ticks do not resolve a share of it.
+
+    A waiting cell blocks in a read and uses no CPU, unless its workload left threads or processes running. Their use
+    belongs to the run, so the block is not disturbed from outside and is not measured again: the next attempt would
+    have the same neighbour. It is reported instead, on the records of the cells that were slowed down and of the cell
+    that caused it.
     """
     used_s: dict[str, float] = {}
     total_s: dict[str, float] = {}

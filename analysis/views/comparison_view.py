@@ -1,7 +1,6 @@
 """A comparison of base and new: for each cell the figures of both sides, their ratio, and what would decide it. Pure.
 
-Terminal, Markdown, JSON document and page render it: they choose columns, units and words. No figure is computed or
-looked up there, so they cannot disagree.
+Terminal, Markdown, JSON document and page render it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Histories as they are shown: the baseline of each, its changes with their kinds, and what searches their cause. Pure.
 
-Terminal, page, JSON document and notification render it: they choose columns, units and words. No figure of a history
-is computed or looked up there, so they cannot disagree.
+Terminal, page, JSON document and notification render it.
 """
 
 from __future__ import annotations

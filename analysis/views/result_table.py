@@ -1,7 +1,6 @@
 """The table of a run: for each work its cells, with the figures that they are compared by. Pure.
 
-The tables of terminal, report, JSON document and Python API render it: they choose columns, units and words, and leave
-out what does not fit. No figure of a cell is computed or looked up there, so they cannot disagree.
+The tables of terminal, report, JSON document and Python API render it, and leave out what does not fit.
 """
 
 from __future__ import annotations

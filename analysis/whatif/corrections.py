@@ -1,28 +1,8 @@
-"""Corrections of a traced graph: without the profiler, as the mean process, with a link fitted to measurements.
+"""Corrects a traced graph before it is asked what-ifs: without the profiler's cost, at the speed of the cell's mean
+process, with a link fitted to measured steps.
 
-Removes what the profiler added to a traced step, by the step time of the same cell without the profiler.
-
-A profiler costs about the same for each event, on the thread that records it. So every operation of a CPU's threads
-becomes shorter by the same time, first its gap and then its duration, until the replay takes the time that was measured
-without the profiler. What runs on a device, a link, or a thread of a library is unchanged.
-
-The replayed time of the traced setting is then the measured one by construction, and no prediction; times of changed
-settings are predictions. Not known: the cost of events inside of an operation, which differs between operations.
-
-Moves a graph from the process that was traced to the mean of all processes of the cell.
-
-Processes of one cell differ in speed, by where their memory and threads happened to be placed, so that a prediction
-from one of them has its deviation in every figure. The mean has less of it. What keeps a core busy becomes longer or
-shorter by one ratio, its measured time in all steps, until the replay takes the mean step time; waits, sleeps and
-transfers, which have other causes, are unchanged. A GPU's work does not differ so between processes and is unchanged
-too.
-
-Fits the calibration of a link to measured step times of some settings, by replay.
-
-Only alpha and beta change. The fit minimises the squares of the logarithms of predicted / measured by a compass search
-over the logarithms of both: each step tries twice and half (then finer factors) of one of them.
-
-The errors of the settings that it was fitted to say nothing; `verify.judge_again` leaves them out.
+The first two make the replay of the traced setting equal the measurement by construction, so that only changed settings
+are predictions; they leave work on devices and links unchanged.
 """
 
 from __future__ import annotations
@@ -55,6 +35,10 @@ def without_overhead(graph: Graph, measured_s: float) -> Graph:
 
     It is unchanged (apart from contention) if it takes no longer already. If the whole cost cannot explain the
     difference, as much is removed as makes the step faster; the caveat says what was removed.
+
+    A profiler costs about the same for each event, on the thread that records it. So every operation of a CPU's threads
+    becomes shorter by the same time, first its gap and then its duration. What runs on a device, a link, or a thread of
+    a library is unchanged. Not known: the cost of events inside of an operation, which differs between operations.
     """
     graph = exclusive(graph)
     if step_time_s(graph) <= measured_s * (1 + OVERHEAD_TOLERANCE):
@@ -107,6 +91,11 @@ def as_mean_process(graph: Graph, step_times_s: Sequence[float]) -> Graph:
 
     It is unchanged (apart from contention) for a single process, for a GPU's, and if no ratio up to `MOST_RATIO`
     reaches the mean; the caveat says by how much computation became longer.
+
+    Processes of one cell differ in speed, by where their memory and threads happened to be placed, so that a prediction
+    from one of them has its deviation in every figure. The mean has less of it. What keeps a core busy becomes longer
+    or shorter by one ratio, its measured time in all steps; waits, sleeps and transfers, which have other causes, are
+    unchanged. A GPU's work does not differ so between processes.
     """
     if len(step_times_s) < 2 or graph.header.device != "cpu":
         return graph
@@ -148,6 +137,10 @@ def recalibrated(graph: Graph, cases: Sequence[tuple[Sequence[str], float]]) -> 
 
     A case is texts of what-ifs, empty for the traced setting, and the measured seconds. Raises `GraphError` for a link
     whose calibration is a table, or without a case.
+
+    Only alpha and beta change. The fit minimises the squares of the logarithms of predicted / measured by a compass
+    search over the logarithms of both: each step tries twice and half (then finer factors) of one of them. The errors
+    of the settings that it was fitted to say nothing; `verify.judge_again` leaves them out.
     """
     graph = exclusive(graph)
     link = of_trace(graph)

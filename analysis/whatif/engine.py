@@ -1,4 +1,4 @@
-"""Simulates successive steps of a trace graph; the last one is the steady step.
+"""Simulates successive steps of a trace graph, the last of which is the steady step, and shows steps as spans.
 
 Rules:
 - A node starts when all that it depends on, and the previous node of its lane, have ended, and its gap has passed.
@@ -10,18 +10,8 @@ Rules:
 - Collectives that overlap on a rank share its link in the same way, except for their latency (alpha).
 - A `WAIT` takes no time of its own: it ends when what it waits for has ended.
 
-Where nothing can be shared, each start follows from its predecessors alone, and no event queue is needed.
-Not known: that a slower core, cache or memory bus slows a neighbour down that needs no more of its cores.
-
-The event queue of the simulation: cores and links that several operations share, lanes that run several at a time.
-
-A node of step k is the *instance* k x nodes + its number. Most starts follow from the ends of predecessors and are
-computed at once, without an event; only what uses something shared passes through the queue, in the order of time.
-
-Timelines of a graph as spans of the neutral trace, for Perfetto: a replayed step, and the traced steps.
-
-Both may be written to one file: `first_worker` moves the ranks of one of them to other workers of the file. A
-collective is shown on each rank from the time when that rank is ready for it, as profilers show it.
+Where nothing can be shared, each start follows from its predecessors alone, and no event queue is needed. Not known:
+that a slower core, cache or memory bus slows a neighbour down that needs no more of its cores.
 """
 
 from __future__ import annotations
@@ -292,7 +282,13 @@ def _role(program: Program, node: int) -> int:
 
 
 class Simulation:
-    """Runs all steps; then `ready`, `starts` and `ends` have the times of each instance."""
+    """Runs all steps; then `ready`, `starts` and `ends` have the times of each instance.
+
+    Its event queue has cores and links that several operations share, and lanes that run several at a time.
+
+    A node of step k is the *instance* k x nodes + its number. Most starts follow from the ends of predecessors and are
+    computed at once, without an event; only what uses something shared passes through the queue, in the order of time.
+    """
 
     def __init__(self, program: Program, durations: list[float], gaps: list[float]) -> None:
         """Durations and gaps are of each instance."""
@@ -466,7 +462,12 @@ class Simulation:
 
 
 def spans(graph: Graph, schedule: Schedule, *, first_worker: int = 0) -> Iterator[Span]:
-    """Yield the steady step of a replay, which begins at 0. Rank r is worker `first_worker` + r."""
+    """Yield the steady step of a replay, which begins at 0. Rank r is worker `first_worker` + r.
+
+    These spans and `measured_spans` may be written to one file: `first_worker` moves the ranks of one of them to other
+    workers of the file. A collective is shown on each rank from the time when that rank is ready for it, as profilers
+    show it.
+    """
     times, begin = schedule.steps[-1], schedule.begin_ns
     intervals = []
     for node in graph.nodes:

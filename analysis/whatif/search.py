@@ -1,38 +1,11 @@
-"""The searches for a faster setting: of fused or bfloat16 layers, of memory, and of buckets of gradients.
+"""Searches for faster settings of a traced step, family by family, in replay: fused or bfloat16 layers by probed
+ratios, recomputation and accumulation if memory exceeds a budget, buckets of gradients.
 
-The families of settings that a search may choose from, as a text says, and the search of several in sequence.
-
-A text is names joined by commas: `tensor_fusion`, `op_fusion` (also `xla`), `amp`, `memory`, or `all`; `^memory` leaves
-a family out. `from_opfs2tsfs` also tries buckets that follow the fused blocks (dPRO: tensors of fused operations are
-fused, too).
-
-Chooses blocks of layers to fuse, or layers to compute in bfloat16, by the ratio of times that a probe measured.
-
-Each candidate on the critical path is replayed alone. Then they are added, best first, as long as each makes the step
-faster and shares no layer with one chosen before. Gains of one lane add up, and a gain that ends behind a collective
-is lost: replay sees both, a sum of probed gains would not.
-
-Searches recomputation and gradient accumulation, only where the predicted peak memory exceeds a budget.
-
-The peak is what does not depend on the batch, such as weights, gradients and the optimizer's state, plus the retained
-inputs of the layers. Gradient accumulation divides the latter by the number of parts. With recomputation one input is
-retained for each segment, and all inputs of one segment at a time.
-
-The estimate ignores fragmentation and temporary buffers; verification measures the peak.
-
-Searches which gradients are summed together, by replaying contiguous partitions of them.
-
-Torch and JAX can have any buckets: the search begins with capacities, with the partitions that would be optimal on a
-link that only they use (`earliest`), and with those derived from fused blocks; then it moves, merges and cuts buckets
-while that helps. TensorFlow has one size of packs: all sizes that make different packs are compared.
+Each candidate is replayed together with what was chosen before it. Promise: pure; what was tried, and why a family was
+not searched, is in its `Trajectory`.
 
 Of settings whose predicted times differ by less than `EQUALLY_FAST`, the one with fewer collectives is better: such a
 difference is smaller than a prediction's error, and a replay does not contain the host's work for each collective.
-
-`earliest` finds contiguous partitions of gradients that end early on one link, by dynamic programming without replay. A
-gradient j is complete at r(j); a bucket that ends with it starts then, or when the bucket before it has ended. For
-buckets that follow one another on a link that nothing else uses, the partition found is optimal: the end of the last
-bucket is a non-decreasing function of the end of those before. It is a good beginning for a search by replay.
 """
 
 from __future__ import annotations
@@ -125,7 +98,12 @@ class FamilyTrajectories:
 
 
 def parse(text: str) -> Families:
-    """Return the families of a text. Raises `WhatIfError`, which suggests a name that is near."""
+    """Return the families of a text. Raises `WhatIfError`, which suggests a name that is near.
+
+    A text is names joined by commas: `tensor_fusion`, `op_fusion` (also `xla`), `amp`, `memory`, or `all`; `^memory`
+    leaves a family out. `from_opfs2tsfs` also tries buckets that follow the fused blocks (dPRO: tensors of fused
+    operations are fused, too).
+    """
     chosen: set[str] = set()
     without: set[str] = set()
     from_fusion = False
@@ -218,6 +196,10 @@ def search_layers(graph: Graph, family: str, ratios: Mapping[str, float], *, bef
 
     A ratio is the time of the layers with the change by that without it. `before` are what-ifs that made the graph.
     Raises `GraphError` for layers that the graph does not have.
+
+    Each candidate on the critical path is replayed alone. Then they are added, best first, as long as each makes the
+    step faster and shares no layer with one chosen before. Gains of one lane add up, and a gain that ends behind a
+    collective is lost: replay sees both, a sum of probed gains would not.
     """
     graph = exclusive(graph)
     baseline = replay(graph)
@@ -252,7 +234,13 @@ def _ranked(trials: Sequence[ReplayedTrial]) -> list[ReplayedTrial]:
 
 @dataclass(frozen=True, slots=True)
 class WorkerMemory:
-    """The memory of one worker: the measured peak, and the bytes that each layer retains for its backward pass."""
+    """The memory of one worker: the measured peak, and the bytes that each layer retains for its backward pass.
+
+    The peak is what does not depend on the batch, such as weights, gradients and the optimizer's state, plus the
+    retained inputs of the layers. Gradient accumulation divides the latter by the number of parts. With recomputation
+    one input is retained for each segment, and all inputs of one segment at a time. Fragmentation and temporary buffers
+    are ignored; verification measures the peak.
+    """
 
     peak_bytes: int
     retained_bytes: Mapping[str, int]
@@ -271,7 +259,10 @@ class WorkerMemory:
 
 
 def search_memory(graph: Graph, use: WorkerMemory, budget_bytes: int, *, before: Sequence[str] = ()) -> Trajectory:
-    """Return the fastest settings whose predicted peak is within the budget, or why there are none."""
+    """Return the fastest settings whose predicted peak is within the budget, or why there are none.
+
+    Recomputation and gradient accumulation are searched only if the measured peak exceeds the budget.
+    """
     graph = exclusive(graph)
     baseline = replay(graph)
     if use.peak_bytes <= budget_bytes:
@@ -327,6 +318,11 @@ def search_fusion(
     """Return the best buckets. Raises `GraphError` if the graph cannot be replayed.
 
     `before` are what-ifs that made the graph, `fused` are blocks of layers to derive buckets from.
+
+    The buckets are contiguous partitions of the gradients. Torch and JAX can have any: the search begins with
+    capacities, with the partitions that would be optimal on a link that only they use (`earliest`), and with those
+    derived from fused blocks; then it moves, merges and cuts buckets while that helps. TensorFlow has one size of
+    packs: all sizes that make different packs are compared.
     """
     graph = exclusive(graph)
     baseline = replay(graph)
@@ -470,6 +466,11 @@ def earliest(ready: Sequence[float], time: Callable[[int, int], float], most_buc
     """Return the partition that ends first for each number of buckets from 1 to `most_buckets`.
 
     `ready` is when each gradient is complete, `time(i, j)` how long the sum of gradients i to j - 1 takes.
+
+    Found by dynamic programming without replay: a bucket that ends with gradient j starts when j is complete, or when
+    the bucket before it has ended. For buckets that follow one another on a link that nothing else uses, the partition
+    is optimal: the end of the last bucket is a non-decreasing function of the end of those before. It is a good
+    beginning for a search by replay.
     """
     count = len(ready)
     complete = [max(ready[: index + 1]) for index in range(count)]

@@ -31,7 +31,7 @@ TRIANGLE = 2  # the slot whose dot has no element of its own
 _WITHIN_FIGURE = re.compile(
     r"(?<=\d) (?=(?:%|[num]?s|[KMGT]iB|B|W|[kMGTP]?(?:FLOP|B)/s|samples/[sJ])(?!\w)|-?[\d.,]+\])"
 )
-MIDDLE = "50%"  # of a picture that is as high as the text next to it
+MIDDLE = "50%"  # across, or of a picture that is as high as the text next to it
 TO_MIDDLE = 4  # from the baseline of a text to the middle of its height
 
 

@@ -1,12 +1,13 @@
 """The FC modes: one stack of fully connected layers, trained by data, model and physics parallelism.
 
-    programs.py      computation and communication of one worker, once for each mode, in `keras.ops`
-    layering.py      a stack of layers under the parameters of a what-if
+    programs.py      computation and communication of one worker, once for each mode, in `keras.ops`; stages in one
+                     process
     interface.py     the interface of programs to a backend: counted collectives and transfers, gradients
-    native/          each backend's workers, and how a step is built and run;  stages.py: several stages in one process
-    worker_group.py  all workers of a problem;  ranks.py: worker processes;  network.py: their networks
+    native/          each backend's workers, and how a step is built and run
+    worker_group.py  all workers of a problem and their arrays
+    ranks.py         worker processes;  worker.py: one of them;  meeting.py: how they find each other
     profiled.py      the time of the collectives of a compiled step, measured by the backend's own profiler
-    layout.py        the arrays of each worker;  prove.py: computes the same in NumPy, and compares the two
+    prove.py         computes the same in NumPy, and compares the two
 
 `records.fc.spec` defines a problem, its computation and its communication by formula. The workload below is the same
 stack as Keras layers: the mode `fc_keras`, trained by `fit`; the catalog and the other counts of work are based on it.

@@ -3,9 +3,6 @@
 `python -P -m keras_matrix.models.fc.prove FOLDER` reads `order.json` there and writes `answer.json`. This process does
 not use PyTorch, so that the workers of each problem can be forked from it; on GPUs they are new interpreters. There
 products are in full float32, since TF32 with its ten bits of mantissa would exceed the limit.
-
-`train` is the FC modes in NumPy in a single process. There are no workers: what is divided among them is one sum here.
-Only fc_phy has its own rule.
 """
 
 from __future__ import annotations
@@ -139,7 +136,11 @@ class Trained:
 
 
 def train(problem: FcProblem, seed: int, steps: int) -> Trained:
-    """Return the result of `steps` steps, computed in float64 from the weights and batch in the problem's precision."""
+    """Return the result of `steps` steps, computed in float64 from the weights and batch in the problem's precision.
+
+    The FC modes in NumPy in a single process. There are no workers: what is divided among them is one sum here. Only
+    fc_phy has its own rule.
+    """
     batch, labels = (part.astype(np.float64) for part in draw_batch(problem, seed))
     models = [[weight.astype(np.float64) for weight in draw_weights(problem, seed)] for _ in range(problem.copies)]
     parts = list(zip(np.split(batch, problem.copies), np.split(labels, problem.copies), strict=True))

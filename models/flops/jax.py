@@ -4,7 +4,7 @@ XLA counts every operation of the compiled program, also element-wise ones; of a
 not involve padding; and the body of a loop once, since its length is unknown.
 
 On a GPU cuDNN runs LSTM layers and half-precision attention as one operation each without products in the traced
-program, so that formulas count them (`fused.py`).
+program, so that formulas count them (`recurrent_flops`, `attention_flops`).
 """
 
 from __future__ import annotations

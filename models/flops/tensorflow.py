@@ -2,7 +2,8 @@
 
 The profiler counts operations with a known formula, also element-wise ones, and the body of a loop once.
 
-On a GPU Keras runs LSTM and GRU layers as one cuDNN operation each without products: a formula counts it (`fused.py`).
+On a GPU Keras runs LSTM and GRU layers as one cuDNN operation each without products: a formula counts it
+(`recurrent_flops`).
 """
 
 from __future__ import annotations

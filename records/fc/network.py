@@ -1,8 +1,8 @@
-"""The network namespaces that `ci/netns` creates for worker processes, as read from an environment variable.
+"""Where the workers of a cell run and meet: network namespaces on one machine, or the machines of a divided cell. Pure.
 
-Its value is the rate of the links and the namespaces, separated by blanks: `200mbit kbm-net-71-0 kbm-net-71-1`.
-
-Where the workers of a cell meet that is divided among several machines, as the executor arranges it. Pure.
+The namespaces are those that `ci/netns` creates for worker processes, as read from an environment variable. Its value
+is the rate of the links and the namespaces, separated by blanks: `200mbit kbm-net-71-0 kbm-net-71-1`. The machines, and
+where their workers meet, are as the executor arranges them.
 """
 
 from __future__ import annotations

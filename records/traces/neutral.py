@@ -2,28 +2,15 @@
 
 A process of the trace is a worker, a thread of it a track: `steps`, `layers` (marks of the program), `input`,
 `compute`, `communication`, `host` (which drives a device), `copy` (a device's memory transfers), `outside` (work of a
-device that was launched before the traced steps, or after them, and does not count). Each kind has as many
-tracks as threads or streams: `compute`, `compute 2`. Spans of a track nest and never cross. Times are of one clock,
-zero at the first step.
+device that was launched before the traced steps, or after them, and does not count). Each kind has as many tracks as
+threads or streams: `compute`, `compute 2`. Spans of a track nest and never cross. Times are of one clock, zero at the
+first step.
 
 Each event is on a separate line, so that `spans` can read the file as a stream. `phase`, `layer` and `step` are missing
 if the backend does not report them: they are never guessed.
 
-Which marked step of a profiler's file is none: the last one, if the profiler stopped within it.
-
-`torch.profiler` marks a step from each call of `step()` to the next one, and the last until it stops. So a loop that
-ends before its schedule does leaves a mark in which nothing, or only the beginning of a step, has happened. A device
-may still be at work on the last step when the profiler of JAX or TensorFlow stops.
-
-The phase and the layer of an operation follow from its origin, as XLA and TensorFlow report it.
-XLA's origin is a path of scopes, `jit(train_step)/transpose(jvp(dense_1))/dot_general`; TensorFlow's node also has a
-path, `gradient_tape/functional_1/dense_1/MatMul`. Keras opens a scope named after the layer around each call, the FC
-modes one named after the phase. A phase or layer that the path does not contain is None.
-
-Events of a device's stream have names by CUPTI. XLA's and TensorFlow's collector names copies by direction, such as
-MemcpyH2D (`AddMemcpyActivityEvent` in xla/backends/profiler/gpu/cupti_buffer_events.cc); Kineto writes
-`Memcpy HtoD (Pageable -> Device)` (`memcpyName` in libkineto/src/CuptiActivity.cpp). NCCL's kernels are named
-ncclDevKernel_AllReduce_..., before version 2.19 ncclKernel_AllReduce_..., those of AMD's library rccl.
+Also what the backends' names of operations and kernels are in it (`Scopes`, `copy_of`, `is_collective`), and which
+marked step is none (`is_unfinished`).
 """
 
 from __future__ import annotations
@@ -379,6 +366,10 @@ def is_unfinished(steps: Sequence[Sequence[str]]) -> bool:
     """Return whether the last of several steps is unfinished, by the names of what each did, in order.
 
     It is the beginning of the step before, but of no other step the whole, or nearly nothing of it.
+
+    `torch.profiler` marks a step from each call of `step()` to the next one, and the last until it stops. So a loop
+    that ends before its schedule does leaves a mark in which nothing, or only the beginning of a step, has happened. A
+    device may still be at work on the last step when the profiler of JAX or TensorFlow stops.
     """
     if len(steps) < 2:
         return False
@@ -401,7 +392,13 @@ def is_part(steps: Sequence[Counter[H]]) -> bool:
 
 
 class Scopes:
-    """Finds phase and layer of paths of scopes, given the names of a cell's layers and optimiser."""
+    """Finds phase and layer of paths of scopes, given the names of a cell's layers and optimiser.
+
+    Phase and layer of an operation follow from its origin, as XLA and TensorFlow report it. XLA's origin is a path of
+    scopes, `jit(train_step)/transpose(jvp(dense_1))/dot_general`; TensorFlow's node also has a path,
+    `gradient_tape/functional_1/dense_1/MatMul`. Keras opens a scope named after the layer around each call, the FC
+    modes one named after the phase. A phase or layer that the path does not contain is None.
+    """
 
     def __init__(self, names: Names) -> None:
         self._layers = frozenset(names.layers)
@@ -437,7 +434,12 @@ def _bare(part: str) -> str:
 
 
 def copy_of(name: str) -> str | None:
-    """Return the operation of a copy, such as "copy host to device"; None if `name` is not that of a copy."""
+    """Return the operation of a copy, such as "copy host to device"; None if `name` is not that of a copy.
+
+    Events of a device's stream have names by CUPTI. XLA's and TensorFlow's collector names copies by direction, such as
+    MemcpyH2D (`AddMemcpyActivityEvent` in xla/backends/profiler/gpu/cupti_buffer_events.cc); Kineto (`memcpyName` in
+    libkineto/src/CuptiActivity.cpp) writes `Memcpy HtoD (Pageable -> Device)`.
+    """
     match = _COPY.match(name)
     if match is None:
         return None
@@ -448,5 +450,9 @@ def copy_of(name: str) -> str | None:
 
 
 def is_collective(name: str) -> bool:
-    """Return whether this is the name of an NCCL kernel."""
+    """Return whether this is the name of an NCCL kernel.
+
+    NCCL's kernels are named ncclDevKernel_AllReduce_..., before version 2.19 ncclKernel_AllReduce_..., those of AMD's
+    library rccl.
+    """
     return _COLLECTIVE.match(name) is not None

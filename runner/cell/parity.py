@@ -1,18 +1,8 @@
-"""A parity worker, inside its process: trains the workload a few steps, untimed, with given weights.
+"""A parity worker, inside its process: trains a few untimed steps with given weights, and notes or corrects the
+operations that backends are known to compute inexactly.
 
-Random layers are switched off. The steps are those of `train_on_batch`, compiled as in the timed cell; gradients are
-those that reach the optimiser, and updates those that it makes. Only Keras's own interface is used, which is the same
-on every backend: gradients are stored as variables of the optimiser, which Keras carries through compiled steps on all
-of them.
-
-The host compares the outputs in `analysis.parity`.
-
-Facts that known causes of deviations depend on are noted, reported, and corrected on request. A cause is a mechanism:
-an operation that a backend is known to compute inexactly (`records.instruments.parity.Operation`), in any workload.
-`watch` notes which of them run, also in custom layers, since it replaces the backend's own function; operations to be
-corrected are computed exactly. Deviations that remain then have another cause.
-
-The host judges them in `analysis.parity`.
+It uses Keras's own interface alone, the same on every backend: the steps are those of `train_on_batch`, compiled as in
+the timed cell, with random layers switched off. `analysis.parity` judges on the host.
 
 A module of its own: it is imported only for a parity worker's job.
 """
@@ -128,6 +118,8 @@ class Recorder:
 
     It adds to `ran` that rows of a gradient repeat within a batch. With that operation in `correct`, such a gradient
     reaches the optimiser dense.
+
+    Keras carries an optimiser's variables through compiled steps on every backend.
     """
 
     def __init__(self, model: Any, ran: set[Operation] | None = None, correct: Collection[Operation] = ()) -> None:
@@ -285,6 +277,10 @@ def watch(backend: str, correct: Collection[Operation]) -> set[Operation]:
     """Watch a backend's inexact operations from now on, and compute those in `correct` exactly.
 
     Returns the set of those that ran, which fills as the process runs.
+
+    A cause of deviations is a mechanism: an operation that a backend is known to compute inexactly
+    (`records.instruments.parity.Operation`), in any workload and in custom layers, since the backend's own function is
+    replaced. What still deviates once they are computed exactly has another cause.
     """
     ran: set[Operation] = set()
     if keras.config.floatx() == "float64":

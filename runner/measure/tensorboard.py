@@ -1,4 +1,4 @@
-"""Writes TensorBoard's files for an attempt: a folder with an event file and a profile.
+"""Writes TensorBoard's files for an attempt: an event file with curves and the model's graph, and a profile.
 
     LOG_DIR/<run_id>/<backend>-<workload>-<cell>/<repeat>.<attempt>/events.out.tfevents.0
                                                                     plugins/profile/<run_id>/<backend>.xplane.pb
@@ -7,24 +7,9 @@ Promise: `written` does not raise because of a disk or the files of a cell: the 
 warning says what is missing and why. Status and figures never change. No file is written through a link or outside of
 the log folder. The files of the cell are read as untrusted input.
 
-The graph comes from a Keras model's own description: `model.to_json()` is the same on every backend: layers, and for
-each call of a layer its input tensors with the layers that they came from (`keras_history`). A nested model becomes a
-scope with its name.
-
-Limits: the operations inside a layer, and models without a description (a subclass without `get_config`).
-
 The protobuf messages and the writer of files are tensorboardX's. `import tensorboardX` imports PyTorch if that is
 installed: 3 s, and a backend in the runner's process. The parts that are used need only protobuf, so they are loaded
 below a package whose own `__init__` has not run.
-
-The curves are those of a record and its usage over time. Values that were not measured become no points. Epochs count
-from 0, the discarded ones first.
-
-`xspace` converts PyTorch's trace to an `XSpace`, the file that TensorBoard's profile plugin opens, and is pure. The
-plugin reads no other format; TensorFlow's and JAX's profilers write it themselves. CPU operations become lines of
-the plane `/host:CPU`, one per thread; kernels become lines of `/device:GPU:N`, one per stream.
-Source of the layout: tsl/profiler/protobuf/xplane.proto of XLA. Times: traces use microseconds, lines nanoseconds, and
-events picoseconds from the begin of their line.
 
 A module of its own: it imports tensorboardX, which only sessions with such files need.
 """
@@ -245,7 +230,13 @@ class LayerNode:
 
 
 def nodes_of(described: Mapping[str, Any]) -> list[LayerNode]:
-    """Return the layers of a model as nodes. Raises `KeyError` or `TypeError` for an invalid description."""
+    """Return the layers of a model as nodes. Raises `KeyError` or `TypeError` for an invalid description.
+
+    The description, `model.to_json()`, is the same on every backend: layers, and for each call of a layer its input
+    tensors with the layers that they came from (`keras_history`). A nested model becomes a scope with its name.
+
+    Limits: the operations inside a layer, and models without a description (a subclass without `get_config`).
+    """
     nodes: list[LayerNode] = []
     _expand(described, "", (), nodes)
     return nodes
@@ -320,7 +311,10 @@ def began_s(record: Record) -> float:
 
 
 def points(record: Record, series: UsageSeries | None) -> Iterator[CurvePoint]:
-    """Yield every point: epochs, usage over time, and the figures."""
+    """Yield every point: epochs, usage over time, and the figures.
+
+    Values that were not measured become no points. Epochs count from 0, the discarded ones first.
+    """
     begun_s = began_s(record)
     yield from _epochs(record, begun_s)
     if series is not None:
@@ -352,7 +346,14 @@ def _usage(series: UsageSeries, begun_s: float) -> Iterator[CurvePoint]:
 
 
 def xspace(events: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return the XSpace of a Chrome trace's events; incomplete events are skipped."""
+    """Return the XSpace of a Chrome trace's events; incomplete events are skipped.
+
+    Pure. It is the file that TensorBoard's profile plugin opens, made of PyTorch's trace. The plugin reads no other
+    format; TensorFlow's and JAX's profilers write it themselves. CPU operations become lines of the plane `/host:CPU`,
+    one per thread; kernels become lines of `/device:GPU:N`, one per stream. Source of the layout:
+    tsl/profiler/protobuf/xplane.proto of XLA. Times: traces use microseconds, lines nanoseconds, and events picoseconds
+    from the begin of their line.
+    """
     planes: dict[str, Plane] = {}
     for event in events:
         if event.get("ph") != "X" or "ts" not in event:

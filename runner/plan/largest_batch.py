@@ -1,13 +1,10 @@
-"""Replaces `batch_size: largest` of cells by the number that a search found. Pure.
-
-A cell has one number for a full run, stored in `run.json`; a continued run uses it again. If no batch fits, or a try
-ended for a reason other than memory, the cell is measured with the batch size of that try, so that its records contain
-the reason.
-
-Searches the largest batch that fits a device's memory: doubling, then bisection, with a process per try. Pure.
+"""Searches the largest batch that fits a device's memory, by doubling, then bisection, with a process per try; and puts
+the number in place of `batch_size: largest`. Pure.
 
 The result is exact to an eighth of the largest power of two that fits: allocators round, and batch sizes are rarely
-chosen more finely.
+chosen more finely. A run stores its numbers in `run.json`, so that a continued run has the same. If no batch fits, the
+cell is measured with a batch of 1, and if a try ended for a reason other than memory, with the batch of that try, so
+that its records contain the reason.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Searches the version, day or commit that made a cell slower, and what else differs between two sessions.
 
 A trial is one session whose arms are the environments of the versions. A trial that the state has answered is not
-measured again; one that was interrupted is continued.
-
-The stored state of a search: the answer to each trial, so that the same command continues after any interruption.
+measured again; one that was interrupted is continued: the same command continues after any interruption.
 
     bisect/<digest>/bisection.json    the versions and the answers so far
     bisect/<digest>/result.json       the result, once there is one
@@ -11,10 +9,6 @@ The stored state of a search: the answer to each trial, so that the same command
     bisect/<digest>/<run_id>/         the measured runs
 
 Promise: a file is replaced completely or not at all. A search with another request, or other versions, is another one.
-
-A suspect is a difference apart from packages: driver, kernel, machine image, settings of the machine.
-Such a difference is a suspect before any package, because no search over packages can find it. The sessions are those
-that are named, or those on both sides of the last change of the cell's history that made it slower.
 """
 
 from __future__ import annotations
@@ -472,6 +466,9 @@ def suspects(results: Path, cell_id: str, good: str | None, bad: str | None) -> 
     """Return what differs between two runs, by default those around the last change of the history that was slower.
 
     None if there are no such runs. Raises `UsageError` for a run that is not there, or if one is named only.
+
+    A suspect is a difference apart from packages: driver, kernel, machine image, settings of the machine. Such a
+    difference is a suspect before any package, because no search over packages can find it.
     """
     if bool(good) != bool(bad):
         raise UsageError(f"--good-run and --bad-run belong together: name --{'bad' if good else 'good'}-run, too")

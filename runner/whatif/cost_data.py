@@ -1,10 +1,10 @@
-"""Collects what a cost model is learned from: trace graphs, and the measured peaks of the devices that they ran on.
+"""Collects what a cost model is learned from, and applies the model of a file to the device of a trace.
 
-Times are those of operations that have the cores which they need to themselves, as in what-ifs.
-A trace that is named itself must be readable; one of a run that cannot be read is left out with a warning, since a
-single damaged trace must not make all others useless.
+It is learned from trace graphs and the measured peaks of the devices that they ran on.
 
-Reads the file of a cost model, and applies it to the device of a trace.
+Times are those of operations that have the cores which they need to themselves, as in what-ifs. A trace that is named
+itself must be readable; one of a run that cannot be read is left out with a warning, since a single damaged trace must
+not make all others useless.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Chooses the cells that verify predictions, and reads their step times from the records.
+"""Chooses the cells that verify predictions, reads their step times, and stores the verification of a run.
 
 The cells are measured as one comparison: interleaved, with the same number of steps, with exactly the settings that a
 strategy file names. What cannot be measured here is returned with the reason, never measured with other settings.
 
-The verification of predictions that a run measured: `whatif.json` in its folder.
+The verification is `whatif.json` in the folder of the run that measured the cells.
 """
 
 from __future__ import annotations

@@ -1,17 +1,9 @@
-"""Makes the trace graph of a stored trace, of profilers' files of any program, or of a stored graph.
+"""The trace graph of a stored trace, of profilers' files of any program, or of a graph stored as Parquet files, with
+the link's calibration from the collectives that the traced cell measured under load.
 
-Promise: one clear error for what cannot be read, which names the file; a trace with some ranks only is read, and its
-graph says which are missing. Facts of a traced cell, such as its settings, come from its record.
-
-The calibration of the link between workers: the times of collectives that a traced cell measured under load.
-
-`collectives.json`, next to the profilers' files of a trace, has them; so may any file of the same format, a list of
-`{"operation": "all_reduce", "ranks": 2, "bytes": 1048576, "seconds": 0.05}`, of NCCL with `"library": "nccl"`.
-
-A trace graph as Parquet files, one per rank, in a folder of its own.
-
-Promise: `read` of what `write` wrote is the same graph, checked again. A folder with the files of only some ranks is
-refused, since nodes depend on those of other ranks.
+Promise: what cannot be read gives one error that names the file; a trace of some ranks is read, and its graph says
+which are missing; `read` returns what `write` wrote, checked again. Facts of a traced cell, such as its settings, come
+from its record.
 """
 
 from __future__ import annotations
@@ -235,7 +227,12 @@ def _beside_neutral(path: Path) -> list[Path]:
 
 
 def of_file(path: Path, settings: Settings | None = None) -> LinkCalibration:
-    """Return the calibration of a file. Raises `GraphError`, which names it."""
+    """Return the calibration of a file. Raises `GraphError`, which names it.
+
+    `collectives.json`, next to the profilers' files of a trace, is such a file; so may be any other of the same format,
+    a list of `{"operation": "all_reduce", "ranks": 2, "bytes": 1048576, "seconds": 0.05}`, of NCCL with `"library":
+    "nccl"`.
+    """
     try:
         times = decode(list[TimedCollective], read_json(os.path.realpath(path)), path.name)
     except OSError as error:
@@ -296,7 +293,10 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def read(paths: list[Path]) -> Graph:
-    """Return the graph stored in these files, one per rank. Raises `GraphError` naming the file."""
+    """Return the graph stored in these files, one per rank. Raises `GraphError` naming the file.
+
+    A folder with the files of only some ranks is refused, since nodes depend on those of other ranks.
+    """
     try:
         headers = {path: graph_files.header_of(path) for path in paths}
         first = headers[paths[0]]

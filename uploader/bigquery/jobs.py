@@ -1,14 +1,10 @@
-"""Runs BigQuery jobs to completion, also if responses are lost.
+"""Runs BigQuery jobs to completion, also if responses are lost, and states the list price of the bytes that they bill.
 
 Each job has a random ID, which does not decide whether its rows are in a table. A jobs.insert request whose response
 was lost is repeated with the same ID; if BigQuery rejects it because the job exists (409), the job is read from the
 dataset's location. A job that failed with a retryable error is followed by a job with a new ID.
 
 Retries after retryable errors: exponential backoff with jitter, within a deadline.
-
-The list price of the bytes that a query's job bills.
-Source: https://cloud.google.com/bigquery/pricing, on-demand compute in the US multi-region, valid since 2023-07-05.
-Other regions, reservations and negotiated prices differ. The first TiB of a month is free.
 """
 
 from __future__ import annotations
@@ -203,7 +199,11 @@ def _failure(name: str, job: Any) -> WarehouseFailure:
 
 
 def cost_usd(billed_bytes: int) -> float:
-    """Return the list price of billed bytes in USD, without the free quota."""
+    """Return the list price of billed bytes in USD, without the free quota.
+
+    Source: https://cloud.google.com/bigquery/pricing, on-demand compute in the US multi-region, valid since 2023-07-05.
+    Other regions, reservations and negotiated prices differ.
+    """
     return billed_bytes / TIB * USD_PER_TIB
 
 

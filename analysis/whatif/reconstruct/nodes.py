@@ -1,15 +1,8 @@
-"""Nodes from the pieces of all ranks: the same operation in all steps is one node, with its dependencies and gaps.
+"""Makes nodes from the pieces of all ranks: the same operation in all steps, matched per lane by name and order, is one
+node with its dependencies and gaps.
 
 A dependency is that of most steps. One that a trace contradicts, because the operation begins clearly before the end of
 what it should wait for in most steps, is left out and reported.
-
-The same operation in successive steps: per lane, by name and order.
-
-Finds the process group of collectives whose events name none, where a rank is in several groups.
-
-A collective runs when all ranks of its group have come to it. So a group is found by following all ranks from their
-first collective on: the next of all members of a group must be the same operation with the same bytes. Of several such
-groups it is the one whose ranks were in the collective at the same time, over all steps.
 """
 
 from __future__ import annotations
@@ -391,7 +384,14 @@ def _aligned(reference: Sequence[str], names: Sequence[str]) -> dict[int, int]:
 def assign_groups(
     traces: Sequence[RankTrace], groups: Mapping[str, tuple[int, ...]], offsets_ns: Sequence[int]
 ) -> None:
-    """Set the group of each collective that has none. Raises `GraphError` if ranks call different collectives."""
+    """Set the group of each collective that has none. Raises `GraphError` if ranks call different collectives.
+
+    The events of these collectives name no group, and a rank is in several.
+
+    A collective runs when all ranks of its group have come to it. So a group is found by following all ranks from their
+    first collective on: the next of all members of a group must be the same operation with the same bytes. Of several
+    such groups it is the one whose ranks were in the collective at the same time, over all steps.
+    """
     several = {name: ranks for name, ranks in groups.items() if len(ranks) > 1}
     queues = {trace.rank: _unknown(trace) for trace in traces}
     shifts = {trace.rank: offset_ns for trace, offset_ns in zip(traces, offsets_ns, strict=True)}

@@ -98,8 +98,9 @@ class RankTrace:
     """All pieces of a rank: for each lane a list for each step. `main` is the lane whose steps are marked.
 
     `parallel` names lanes that run several pieces at a time, and how many; `streams` those of a device. `windows` are
-    the marks of the steps, `periods` the times that they took, which may be those of a device (`periods.py`); `numbers`
-    count the marked steps from 0, those that are left out included. `unfinished` says why the last step is none.
+    the marks of the steps, `periods` the times that they took, which may be those of a device (`set_periods`);
+    `numbers` count the marked steps from 0, those that are left out included. `unfinished` says why the last step is
+    none.
     """
 
     source: str

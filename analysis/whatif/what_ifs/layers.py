@@ -1,27 +1,8 @@
-"""The what-ifs of layers: fused blocks, bfloat16 and recomputation, and the texts that name layers and ratios.
+"""What-ifs that change layers: blocks fused into one program, layers in bfloat16, and forward passes run again to
+retain less; and the texts that name them.
 
-The layers of a graph, and texts that name some of them: `0-3,6`, `conv1,dense_2`, or `all`.
-
-Blocks of layers that are each compiled as one program, by the probed ratio of a block's times.
-
-The ratio covers all of a block's work in the forward and backward pass, and the gaps between its operations.
-
-Layers that compute in bfloat16 with weights, gradients and updates in float32.
-
-The time of a layer is multiplied by a ratio: a probed or given one, or that of the times that a cost model predicts
-for each of its operations in both types. The conversions of inputs and outputs are in a probed ratio only.
-
-Layers whose forward pass runs again in the backward pass, so that fewer of their inputs are retained.
-
-The layers form segments. The forward pass of a segment runs again before the backward pass of its last layer. What
-must exist again is the input of each layer: the last layer of a segment is only needed for its own activation, and if
-it has none, as in the workload `fc`, no backend runs it again (PyTorch stops a recomputation early, and compilers
-remove results that nothing needs).
-
-Ratios of time with a change to time without it, for groups of layers: `0-3:0.8,4-7:0.9`.
-
-A ratio comes from a probe on the machine (`runner optimize`) or from the text. It holds for the parts before it that
-have none of their own: `0-3,6:0.7`.
+A text is `0-3,6`, `conv1,dense_2` or `all`, with ratios `0-3:0.8,4-7:0.9`: the time with the change to that without it.
+A ratio is a probe's on the machine (`runner optimize`), the user's, or a cost model's for each operation.
 """
 
 from __future__ import annotations
@@ -101,7 +82,11 @@ def as_text(graph: Graph, layers: Sequence[str]) -> str:
 
 
 def fused(graph: Graph, parts: Sequence[LayerRatio], predict: Predict | None = None) -> Graph:
-    """Return the graph with fused blocks. Raises `WhatIfError` for a block without a ratio."""
+    """Return the graph with fused blocks. Raises `WhatIfError` for a block without a ratio.
+
+    A block is compiled as one program. Its ratio covers all of the block's work in the forward and backward pass, and
+    the gaps between its operations.
+    """
     for layers, ratio in layers_in(graph, FUSED, parts):
         if ratio is None:
             block = as_text(graph, layers)
@@ -123,7 +108,10 @@ def fusion_settings(graph: Graph, parts: Sequence[LayerRatio]) -> Realised:
 
 
 def parse_ratios(name: str, text: str) -> tuple[LayerRatio, ...]:
-    """Return the parts of a text. Raises `WhatIfError`."""
+    """Return the parts of a text. Raises `WhatIfError`.
+
+    A ratio holds for the parts before it that have none of their own: `0-3,6:0.7`.
+    """
     parts: list[LayerRatio] = []
     for piece in text.split(","):
         layers, colon, ratio = piece.partition(":")
@@ -147,7 +135,11 @@ OP_FUSION = WhatIf(
 
 
 def in_lower_precision(graph: Graph, parts: Sequence[LayerRatio], predict: Predict | None = None) -> Graph:
-    """Return the graph with these layers in bfloat16. Raises `WhatIfError` if the effect on one is not known."""
+    """Return the graph with these layers in bfloat16. Raises `WhatIfError` if the effect on one is not known.
+
+    Weights, gradients and updates stay in float32. Without a ratio for the layer, each operation's is that of the times
+    that a cost model predicts in both types. The conversions of inputs and outputs are in a probed ratio only.
+    """
     for layers, ratio in layers_in(graph, REDUCED, parts):
         if ratio is not None:
             graph = multiplied(graph, layers, ratio)
@@ -214,7 +206,13 @@ def segments_of(graph: Graph, texts: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def with_recomputation(graph: Graph, texts: Sequence[str], predict: Predict | None = None) -> Graph:
-    """Return the graph in which segments run forward again. Raises `WhatIfError` without phases and layers."""
+    """Return the graph in which segments run forward again. Raises `WhatIfError` without phases and layers.
+
+    The forward pass of a segment runs again before the backward pass of its last layer. What must exist again is the
+    input of each layer: the last layer of a segment is only needed for its own activation, and if it has none, as in
+    the workload `fc`, no backend runs it again (PyTorch stops a recomputation early, and compilers remove results that
+    nothing needs).
+    """
     segments = segments_of(graph, texts)
     return recomputed(graph, segments)
 

@@ -1,14 +1,11 @@
-"""More or fewer data-parallel workers, each with the share of the batch that it had.
+"""What-ifs of what a step runs on: more or fewer data-parallel workers, another batch, gradients accumulated over parts
+of it, another rate or latency of the link.
 
-New ranks repeat the work of the traced ones, so that their durations do not vary independently: with more workers the
-slowest of a step is slower in fact. Collectives take as much longer as the calibration of the link says. Ranks of one
-machine share its cores.
+Each worker keeps the share of the batch that it had. New ranks repeat the traced ones, so that their durations do not
+vary independently: in fact the slowest of more workers is slower. Collectives take as much longer as the calibration of
+the link says. Ranks of one machine share its cores.
 
-Another batch size, and gradients that are accumulated over parts of the batch.
-
-Another bandwidth or latency of the link that collectives use.
-
-A module of its own: each kind of what-if has one, and `registry` is their table.
+A module of its own: it changes what a step runs on, `layers` what it computes; `registry` is the table of all.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""JAX's workers: one program over a mesh of devices (`shard_map`), compiled once; fc_pipeline has one per stage.
+"""JAX's workers in one process: one program over a mesh of devices (`shard_map`), compiled once; fc_pipeline, whose
+stages differ, has programs per stage and device, dispatched asynchronously.
 
-Without a network all devices are virtual ones of this process; jax_rank.py is one worker process of several.
-
-In fc_pipeline the weights of each stage, and all results computed from them, are on a separate device.
-`shard_map` runs one program on all devices, which would require equal stages. Here each stage has compiled programs for
-one micro-batch on its device; JAX dispatches asynchronously, so that devices work at the same time.
+Without a network the devices are virtual; jax_rank.py is one worker process of several.
 """
 
 from __future__ import annotations
@@ -317,7 +314,12 @@ def _shards(array: Any) -> list[Any]:
 
 
 class JaxStages(WorkerGroup):
-    """A worker group of stages, which have no collectives."""
+    """A worker group of stages, which have no collectives.
+
+    The weights of each stage, and all results computed from them, are on a separate device. `shard_map` runs one
+    program on all devices, which would require equal stages. Here each stage has compiled programs for one micro-batch
+    on its device; JAX dispatches asynchronously, so that devices work at the same time.
+    """
 
     backend = "jax"
 

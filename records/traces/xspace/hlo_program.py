@@ -1,6 +1,6 @@
 """The operations of an XLA program as a profiler stores it: operands, shapes, bytes, FLOPs and groups of devices.
 
-`hlo.py` reads only what names an operation. This reads what a graph of the program needs. Sources for the layout:
+`reader` reads only what names an operation; this module what a graph of the program needs. Sources for the layout:
 `HloProto` in xla/service/hlo.proto, `ShapeProto` in xla/xla_data.proto. FLOPs count products and sums of dot and
 convolution exactly, and one for each element of other arithmetic; they are None where they depend on something that
 the program does not say, such as the iterations of a loop or the code of a library.

@@ -3,7 +3,7 @@
 Operations are instructions of XLA's programs (events with `hlo_op`), TensorFlow's operations (`node:Type`), and events
 of a device's streams. XLA's CPU client may delegate an instruction to other threads: it ends at the event `end: ` with
 its number, and is on a separate track, since its thread continues. Phase and layer come from the origin of an
-instruction, in the programs stored with the events, or from the path of a node (names.py). `tracks` makes spans of
+instruction, in the programs stored with the events, or from the path of a node (`neutral`). `tracks` makes spans of
 them. If a device has its own streams, its kernels and copies are the work; operations of the host, those of TensorFlow
 included, launch them.
 

@@ -5,7 +5,8 @@ counted from the program's view, 16 an element for copy and 24 for triad, withou
 Source: J. D. McCalpin, "Memory bandwidth and machine balance in current high performance computers", IEEE TCCA
 Newsletter, December 1995, and www.cs.virginia.edu/stream/ref.html.
 
-On an accelerator the clock is read around stretches of calls, over arrays of its own size (`stretches.py`).
+On an accelerator the clock is read around stretches of calls, over arrays of its own size (`calls_per_stretch`,
+`plan_arrays`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The container engine: the interface `Engine`, and Docker's engine through its SDK.
 
 No image is ever pulled; a container gets what its `Spec` states and no more. Every failure of the engine itself raises
-`EngineGone`, its refusal of one container `ContainerRefused`; both messages say what to do.
+`EngineGone`, its refusal of one container `ContainerRefused`; the executor waits for an engine that is gone, and then
+says what to do.
 
 Measured with engine 20.10: an exit of 137 without `OOMKilled` is a kill; `OOMKilled` stays set when only a child was
 killed; without an init process, process 1 survives the signals it sends itself.

@@ -1,11 +1,7 @@
-"""All readings of the machine, before and during a measurement.
-
-Processes, and the rights of this one.
+"""The machine's state around a measurement: all readings before it, their changes during it, the other processes, and
+the part of both that is the run's own.
 
 Of a process only its name, without control characters, its id and its share of a CPU are reported.
-Source: proc(5) for /proc/PID/stat.
-
-The usage of the run's own processes: their part of the machine's counters.
 
     before = sampler.read(), own_now(tree, pids, usable)
     ...
@@ -15,6 +11,7 @@ The usage of the run's own processes: their part of the machine's counters.
 `pids` are all of the run's processes, including the waiting ones and the runner; if one of them cannot be read, the
 figure is None, since its usage would be attributed to others. Memory that processes share counts for each of them, so
 that a share of memory is an upper limit.
+
 Source: proc(5) for /proc/PID/stat, statm and io.
 """
 

@@ -1,29 +1,12 @@
-"""Gives the operations of a lane their times, one after the other, and infers the dependencies that no file states.
+"""The operations of an XLA or TensorFlow device as one sequence, with times that add up to its work, and the
+dependencies that no file states.
+
+Operations of these clients overlap on one thread pool, so that an event's time is not its own: each moment belongs to
+the running operation that ends first.
 
 A step begins with what the device waited for: fetching a batch, and the host's launch; it ends with the host's return.
 So the host has the time that nothing else hides. The host is also responsible for the time before the first operation
 of another program. Anything else is a gap, unless a dependency or a collective that blocks the device explains it.
-
-A collective blocks a device if the device has nothing to do at its end, in most steps. XLA's CPU client runs a
-collective on a thread of the pool that runs the operations. What else is ready waits if no other thread is free,
-although it does not use the result: such a collective belongs to the sequence of operations. TensorFlow's collectives
-have threads of their own: there the next operation waits for the result.
-
-The operations of a device that overlap on its thread pool, as one sequence that takes the same time.
-
-XLA's and TensorFlow's CPU clients run several operations of a device at once, and each divides its work into tasks that
-wait in the same pool. So the time of an operation's event is not its own: in place of 25 to 34 ms, lanes of threads
-with these times replay to 18 to 21 ms. Here every moment in which a device works belongs to one operation, the running
-one that ends first, as if the pool served the tasks in their order. These times add up to the time in which the device
-worked, and an operation that starts before the end of the one before keeps its end.
-
-Dependencies that follow only from times, where a file has no program that states them: TensorFlow's graphs.
-
-What ended before something began, in nearly every traced step, may be what it waited for. So a collective is taken to
-wait for the last such operation of the backward pass, or one after it that joins gradients, and the first operation of
-the update that begins after its end to wait for it. TensorFlow's workers in one process sum their gradients on one of
-them: that sum waits for the others' backward passes, and their updates wait for the sums. The collectives of devices in
-one process run on the threads of their operations, each when a thread has ended the one before.
 
 A module of its own: it knows the times of a lane, and `graph` the nodes of all of them.
 """
@@ -184,7 +167,13 @@ class _Chain:
 
 
 def blocked(rank: Rank, lane: str) -> dict[int, list[OperationRow]]:
-    """Return the collectives that block a lane by the identity of the row that begins after them, in order."""
+    """Return the collectives that block a lane by the identity of the row that begins after them, in order.
+
+    A collective blocks a device if the device has nothing to do at its end, in most steps. XLA's CPU client runs a
+    collective on a thread of the pool that runs the operations. What else is ready waits if no other thread is free,
+    although it does not use the result: such a collective belongs to the sequence of operations. TensorFlow's
+    collectives have threads of their own: there the next operation waits for the result.
+    """
     busy = _busy(rank, lane)
     rows = rank.rows.lanes[lane]
     blocked_rows: dict[int, list[OperationRow]] = {}
@@ -240,7 +229,14 @@ def _is_idle(busy: Sequence[Interval], at_ns: int) -> bool:
 
 
 def served_ns(intervals: Sequence[Interval]) -> list[int]:
-    """Return the time that belongs to each of these intervals."""
+    """Return the time that belongs to each of these intervals.
+
+    XLA's and TensorFlow's CPU clients run several operations of a device at once, and each divides its work into tasks
+    that wait in the same pool. So the time of an operation's event is not its own: in place of 25 to 34 ms, lanes of
+    threads with these times replay to 18 to 21 ms. Here every moment in which a device works belongs to one operation,
+    the running one that ends first, as if the pool served the tasks in their order. These times add up to the time in
+    which the device worked, and an operation that starts before the end of the one before keeps its end.
+    """
     order = sorted(range(len(intervals)), key=lambda index: intervals[index])
     served = [0] * len(intervals)
     running: list[tuple[int, int]] = []
@@ -332,7 +328,13 @@ def _array(values: Sequence[Sequence[int]]) -> Times:
 
 
 def add_to_collectives(rank: Rank) -> None:
-    """Let collectives that no program describes wait for the backward pass, and the update for them."""
+    """Let collectives that no program describes wait for the backward pass, and the update for them.
+
+    No program states these dependencies in TensorFlow's graphs, so they follow from times: what ended before something
+    began, in nearly every traced step, may be what it waited for. A collective is taken to wait for the last such
+    operation of the backward pass, or one after it that joins gradients, and the first operation of the update that
+    begins after its end to wait for it.
+    """
     collectives = [row for rows in rank.rows.lanes.values() for row in rows if row.is_collective]
     if not collectives:
         return
@@ -356,7 +358,12 @@ def add_to_collectives(rank: Rank) -> None:
 
 
 def between_ranks(ranks: Sequence[Rank]) -> list[Link]:
-    """Return what ranks of one process wait for on other ones."""
+    """Return what ranks of one process wait for on other ones.
+
+    TensorFlow's workers in one process sum their gradients on one of them: that sum waits for the others' backward
+    passes, and their updates wait for the sums. The collectives of devices in one process run on the threads of their
+    operations, each when a thread has ended the one before.
+    """
     links = []
     for rank in ranks:
         other_ranks = [other for other in ranks if other is not rank]

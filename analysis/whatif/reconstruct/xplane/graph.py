@@ -1,20 +1,11 @@
-"""A trace graph from the files of JAX or TensorFlow of one or all ranks.
+"""Makes one trace graph from the files of JAX or TensorFlow of one or all ranks.
 
 Collectives are numbered so that all ranks of a group agree which is which. All ranks must have the same steps; those
 that do something else than most are left out. Operations of a rank whose own times are not needed, or cannot be
 separated, become segments.
 
-A segment is a run of successive operations with the same phase and layer; those without a phase or a layer belong to
-the run that they are in. It ends where another lane or rank waits for one of them, and begins where one of them waits.
-Its time is the sum of theirs; the gaps within it are before it.
-
-What a rank waits for on other ranks of the same process, besides collectives.
-
-The gradients that TensorFlow's collectives sum, which its files do not say.
-
-MultiWorkerMirroredStrategy sums the gradients in the reverse order of the variables, several at once if they fit into
-`bytes_per_pack` (`CollectiveAllReduce._do_batch_all_reduce_dense` in tensorflow/python/distribute/cross_device_ops.py).
-So the variables that are updated between the ends of two collectives say how many gradients the first one sums.
+What the files do not say follows from others: what a rank waits for on ranks of the same process besides collectives
+(`links_between`), and the gradients that TensorFlow's collectives sum (`add_sizes`).
 """
 
 from __future__ import annotations
@@ -330,7 +321,12 @@ def _usual(counts: Sequence[Counter[Any]]) -> Counter[Any]:
 
 
 def merge(traces: Sequence[RankTrace], links: Sequence[Link]) -> list[Link]:
-    """Merge the operations of each rank's main lane; return the links between the segments."""
+    """Merge the operations of each rank's main lane; return the links between the segments.
+
+    A segment is a run of successive operations with the same phase and layer; those without a phase or a layer belong
+    to the run that they are in. It ends where another lane or rank waits for one of them, and begins where one of them
+    waits. Its time is the sum of theirs; the gaps within it are before it.
+    """
     waiting = {link.waiting for link in links}
     awaited = {link.before for link in links}
     renamed: dict[NodePlace, NodePlace] = {}
@@ -499,6 +495,11 @@ def add_sizes(ranks: Sequence[Rank], sizes_bytes: Mapping[str, int]) -> list[str
     """Set the gradients of collectives that no program describes; return what is not known of them.
 
     `sizes_bytes` are those of the variables' gradients by their layer, in the order of the variables.
+
+    MultiWorkerMirroredStrategy sums the gradients in the reverse order of the variables, several at once if they fit
+    into `bytes_per_pack` (`CollectiveAllReduce._do_batch_all_reduce_dense` in
+    tensorflow/python/distribute/cross_device_ops.py). So the variables that are updated between the ends of two
+    collectives say how many gradients the first one sums.
     """
     for rank in ranks:
         collectives = _packed(rank)

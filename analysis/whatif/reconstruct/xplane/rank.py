@@ -1,8 +1,7 @@
-"""The pieces of one rank: its operations in one order, with the times that belong to them, launches, and collectives.
+"""Makes the pieces of one rank: its operations in one order, with the times of their events, launches, and collectives.
 
-What a program says of its operations and their dependencies is in them; `chain` gives them their times.
-
-What XLA's programs say of the operations of a trace: shape, bytes, FLOPs, collectives, and what each depends on.
+What XLA's programs say of the operations of a trace is in them, where a program is known: shape, bytes, FLOPs,
+collectives, and what each depends on. `chain` then gives them the times that belong to them.
 """
 
 from __future__ import annotations
