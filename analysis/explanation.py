@@ -152,9 +152,9 @@ def explain(
 ) -> Explanation:
     """Return what explains the change from base to new; `ratio` is new / base."""
     same_backend = base.traced.settings.backend == new.traced.settings.backend
-    nothing = ratio.bounds is not None and not ratio.excludes(1.0)
+    is_nothing = ratio.bounds is not None and not ratio.excludes(1.0)
     base_s, new_s = base.step_time_s, new.step_time_s
-    if nothing:
+    if is_nothing:
         return Explanation(
             base_s, new_s, ratio, True, same_backend=same_backend, facts=tuple(facts), caveats=tuple(caveats)
         )
@@ -167,8 +167,8 @@ def explain(
         (_difference(*named_claim, change_s) for named_claim in claims),
         key=lambda difference: -abs(difference.change_s),
     )
-    shown = [difference for difference in differences if abs(difference.share) >= LEAST_SHARE][:SHOWN]
-    remaining = [difference for difference in differences if difference not in shown]
+    shown_differences = [difference for difference in differences if abs(difference.share) >= LEAST_SHARE][:SHOWN]
+    remaining = [difference for difference in differences if difference not in shown_differences]
     others_s = sum(difference.change_s for difference in remaining)
     renamed = [
         f"layer {now} of new is paired with {then} of base by its position" for now, then in alignment.renamed.items()
@@ -178,10 +178,10 @@ def explain(
         new_s,
         ratio,
         nothing=False,
-        differences=tuple(shown),
+        differences=tuple(shown_differences),
         others=len(remaining),
         others_s=others_s,
-        unexplained_s=change_s - others_s - sum(difference.change_s for difference in shown),
+        unexplained_s=change_s - others_s - sum(difference.change_s for difference in shown_differences),
         profiler_costs_s=costs_s,
         same_backend=same_backend,
         facts=tuple(facts),
@@ -210,9 +210,9 @@ def _slower_traces(sides: Sequence[Side], parts: Sequence[StepParts]) -> list[st
     for name, side, step_parts in zip(("base", "new"), sides, parts, strict=True):
         measured_s = side.traced.times.step_time_s
         if measured_s and abs(step_parts.step_time_s / measured_s - 1) > LEAST_SLOWER:
-            times = f"{step_parts.step_time_s / measured_s:.2f} times as long as"
+            times_text = f"{step_parts.step_time_s / measured_s:.2f} times as long as"
             texts.append(
-                f"the traced steps of {name} took {times} those that the same process measured: the machine was "
+                f"the traced steps of {name} took {times_text} those that the same process measured: the machine was "
                 "busier or quieter then"
             )
     return texts
@@ -228,8 +228,10 @@ def _difference(kind: str, claim: Claim, change_s: float) -> Difference:
 def _two_backends(base: Side, new: Side, *, same_backend: bool) -> list[str]:
     if same_backend:
         return []
-    names = f"{base.traced.settings.backend} and {new.traced.settings.backend}"
-    return [f"{names} have different operations: compared by layer and phase only; what has neither is unexplained"]
+    names_text = f"{base.traced.settings.backend} and {new.traced.settings.backend}"
+    return [
+        f"{names_text} have different operations: compared by layer and phase only; what has neither is unexplained"
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,8 +317,8 @@ def total_s(rows: Iterable[AlignedPart]) -> float:
 def kind_of_row(row: AlignedPart) -> OperationKind:
     """Return the kind of a row's operation; of XLA's fusions, that of the operation that gives the fusion its name."""
     op = row.key.op or ""
-    named = _FUSION.fullmatch(op)
-    return kind_of(named[1] if named else op)
+    fusion_match = _FUSION.fullmatch(op)
+    return kind_of(fusion_match[1] if fusion_match else op)
 
 
 def both_times(base_s: float, new_s: float) -> str:
@@ -554,10 +556,12 @@ def _work(base: Sequence[Record], new: Sequence[Record]) -> list[Fact]:
     return [Fact("work", text, None, None)] if text else []
 
 
-def _numbers(topic: str, named: Values, base: Sequence[Record], new: Sequence[Record], least: float) -> list[Fact]:
+def _numbers(
+    topic: str, value_by_name: Values, base: Sequence[Record], new: Sequence[Record], least: float
+) -> list[Fact]:
     return [
         fact
-        for name, value in named.items()
+        for name, value in value_by_name.items()
         for fact in _number(topic, name, _median(map(value, base)), _median(map(value, new)), least)
     ]
 

@@ -99,8 +99,10 @@ class DataVersusModel:
 def fc_figures(cells: Iterable[CellSummary], shares: Mapping[str, PeakShare]) -> list[FcFigure]:
     """Return the figures of the measured cells of the FC modes; `shares` are by cell_id."""
     fc_cells = [cell for cell in cells if cell.settings.workload == spec.WORKLOAD and cell.step_time]
-    alone = {work_of(cell.settings): cell for cell in fc_cells if spec.problem_of(cell.settings).workers == 1}
-    return [_figure(cell, shares.get(cell.cell_id), alone.get(work_of(cell.settings))) for cell in fc_cells]
+    one_worker_cells = {
+        work_of(cell.settings): cell for cell in fc_cells if spec.problem_of(cell.settings).workers == 1
+    }
+    return [_figure(cell, shares.get(cell.cell_id), one_worker_cells.get(work_of(cell.settings))) for cell in fc_cells]
 
 
 def work_of(settings: Settings) -> str:
@@ -133,13 +135,15 @@ def ratio_of(figure: FcFigure, other: FcFigure, cells: Mapping[str, CellSummary]
     return of_logs(list(log_ratios(cells[figure.cell_id], cells[other.cell_id]).values()))
 
 
-def _figure(cell: CellSummary, share: PeakShare | None, alone: CellSummary | None) -> FcFigure:
+def _figure(cell: CellSummary, share: PeakShare | None, one_worker_cell: CellSummary | None) -> FcFigure:
     assert cell.step_time is not None
     task, step_time_s = spec.problem_of(cell.settings), cell.step_time.centre
     peaks = [_peaks_bytes(record) for record in cell.measured]
-    counted = [record.parallel for record in cell.measured]
-    spent = step_breakdown(parallel.communication for parallel in counted if parallel)
-    silent = bool(counted) and all(parallel is not None and not parallel.counted_bytes_per_step for parallel in counted)
+    all_parallel = [record.parallel for record in cell.measured]
+    spent = step_breakdown(parallel.communication for parallel in all_parallel if parallel)
+    is_silent = bool(all_parallel) and all(
+        parallel is not None and not parallel.counted_bytes_per_step for parallel in all_parallel
+    )
     return FcFigure(
         cell_id=cell.cell_id,
         settings=cell.settings,
@@ -150,9 +154,9 @@ def _figure(cell: CellSummary, share: PeakShare | None, alone: CellSummary | Non
         share_of_best=share.share_of_peak if share else None,
         share_of_own=share.share_of_own_gemm if share else None,
         bytes_per_step=spec.traffic_per_step(task).sent_bytes(task.workers),
-        communication_share=0.0 if silent else spent.share if spent else None,
+        communication_share=0.0 if is_silent else spent.share if spent else None,
         spent=spent,
-        efficiency=_efficiency(cell, alone),
+        efficiency=_efficiency(cell, one_worker_cell),
         worker_memory_bytes=max((peak for process_peaks in peaks for peak in process_peaks), default=None),
         processes=max((len(process_peaks) for process_peaks in peaks), default=1) or 1,
         wire_bytes_per_step=spec.wire_bytes_of(record.parallel for record in cell.measured),
@@ -163,18 +167,18 @@ def _peaks_bytes(record: Record) -> list[int]:
     """Return the peak of each process with workers; Keras's own path has one, the cell's."""
     if record.parallel is not None:
         return record.parallel.peak_worker_memory_bytes
-    peak = record.memory.peak_host_memory_bytes
-    return [] if peak is None else [peak]
+    peak_bytes = record.memory.peak_host_memory_bytes
+    return [] if peak_bytes is None else [peak_bytes]
 
 
-def _efficiency(cell: CellSummary, alone: CellSummary | None) -> Estimate | None:
+def _efficiency(cell: CellSummary, one_worker_cell: CellSummary | None) -> Estimate | None:
     """Return throughput over that of one worker times the workers; None for one worker, or without its cell."""
     task = spec.problem_of(cell.settings)
-    if alone is None or task.workers == 1:
+    if one_worker_cell is None or task.workers == 1:
         return None
     # For fc_phy more workers take more samples a step; for the others this is 1 / workers.
-    gained = task.samples_per_step / spec.problem_of(alone.settings).samples_per_step / task.workers
-    speed_up = of_logs(list(log_ratios(alone, cell).values()))
+    gained = task.samples_per_step / spec.problem_of(one_worker_cell.settings).samples_per_step / task.workers
+    speed_up = of_logs(list(log_ratios(one_worker_cell, cell).values()))
     return speed_up.scaled(gained) if speed_up else None
 
 
@@ -219,25 +223,25 @@ def _fixed_share(cell: CellSummary) -> float | None:
 
 def _gap_line(gap: Gap) -> str:
     backend, task = gap.keras.settings.backend, gap.keras.task
-    ratio = (
+    sentence = (
         f"{backend}: Keras's layers take {bracketed(gap.ratio)} the step of {gap.native.task.mode}, "
         f"{task.weight_size} wide, batch {task.batch_size}"
     )
     if gap.fixed_share is None:
-        return f"{ratio}; the share of fit's own time an epoch is not known (docs/fc.md: {SECTION})"
-    return f"{ratio}: {percentage(gap.fixed_share)} of it is fit's own time an epoch (docs/fc.md: {SECTION})"
+        return f"{sentence}; the share of fit's own time an epoch is not known (docs/fc.md: {SECTION})"
+    return f"{sentence}: {percentage(gap.fixed_share)} of it is fit's own time an epoch (docs/fc.md: {SECTION})"
 
 
 def _library_lines(figures: Sequence[FcFigure]) -> Iterator[str]:
     """Yield a line for each backend and precision whose own product is far below the machine's best."""
-    named: set[tuple[str, str]] = set()
+    named_libraries: set[tuple[str, str]] = set()
     for figure in figures:
         name = figure.settings.backend, figure.settings.precision
-        if name in named or not figure.share_of_best or not figure.share_of_own:
+        if name in named_libraries or not figure.share_of_best or not figure.share_of_own:
             continue
         reached = figure.share_of_best / figure.share_of_own
         if reached < FAR_BELOW:
-            named.add(name)
+            named_libraries.add(name)
             yield (
                 f"{name[0]}: its own product reaches {percentage(reached)} of the machine's best in {name[1]}: the "
                 "library it multiplies with is the limit, whatever the mode (runner roofline; docs/roofline.md)"

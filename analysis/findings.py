@@ -79,9 +79,11 @@ def likely_owner(versions: Sequence[VersionChange]) -> str:
     if not versions:
         return "unknown: no recorded version or setting changed there; bisect"
     nearest = min(abs(change.sessions_off) for change in versions)
-    near = [change for change in versions if abs(change.sessions_off) == nearest]
-    groups = dict.fromkeys(_group(change.name) for change in near)
-    words = ", ".join(f"{change.name} {change.before or 'absent'} → {change.after or 'absent'}" for change in near)
+    nearest_changes = [change for change in versions if abs(change.sessions_off) == nearest]
+    groups = dict.fromkeys(_group(change.name) for change in nearest_changes)
+    words = ", ".join(
+        f"{change.name} {change.before or 'absent'} → {change.after or 'absent'}" for change in nearest_changes
+    )
     return f"{' or '.join(groups)}: {words}"
 
 
@@ -140,8 +142,10 @@ def _figures(base: Finding, view: CellView) -> Iterator[Finding]:
     )
     for statistic in STATISTICS:
         if (value := view.statistics.get(statistic.metric)) is not None:
-            over = {"estimate": value, "count": count, **_interval(statistic.interval(cell))}
-            yield _made(base, FindingKind.FIGURE, statistic.metric, statistic.method, unit=statistic.unit, **over)
+            estimate_fields = {"estimate": value, "count": count, **_interval(statistic.interval(cell))}
+            yield _made(
+                base, FindingKind.FIGURE, statistic.metric, statistic.method, unit=statistic.unit, **estimate_fields
+            )
 
 
 def _facts(cell: CellSummary) -> dict[str, str]:
@@ -183,14 +187,14 @@ def _peak(base: Finding, share: PeakShare | None) -> Iterator[Finding]:
 
 def _verdict(work: WorkView) -> Finding:
     row = work.row
-    first = next(iter(row.cells.values()))
-    base = replace(_of_cell(row, first), cell_id=None, backend=row.fastest)
+    first_cell = next(iter(row.cells.values()))
+    base = replace(_of_cell(row, first_cell), cell_id=None, backend=row.fastest)
     word = "fastest" if row.fastest else "not comparable" if row.verdict.startswith("not comparable") else "open"
     caveats = {"caveats": "; ".join(row.caveats)} if row.caveats else {}
     return _made(
         base,
         FindingKind.VERDICT,
-        _metric(first),
+        _metric(first_cell),
         "Benjamini-Hochberg over the table",
         p_value=row.adjusted_p,
         verdict=word if len(row.cells) > 1 else "nothing to compare",
@@ -200,7 +204,7 @@ def _verdict(work: WorkView) -> Finding:
 
 
 def _ratio(row: Row, ratio: BackendRatio) -> Finding:
-    apart, machines = (ratio.estimate.low or 0.0) > 1, len(ratio.by_machine)
+    is_slower, machine_count = (ratio.estimate.low or 0.0) > 1, len(ratio.by_machine)
     facts = {
         f"ratio at {machine_ratio.machine}": f"{machine_ratio.estimate.centre:.4g}"
         for machine_ratio in ratio.by_machine
@@ -211,13 +215,13 @@ def _ratio(row: Row, ratio: BackendRatio) -> Finding:
         _of_cell(row, row.cells[ratio.backend]),
         FindingKind.RATIO,
         _metric(row.cells[ratio.backend]),
-        f"log ratio paired by block{_level(machines)}",
+        f"log ratio paired by block{_level(machine_count)}",
         **_interval(ratio.estimate),
         against=row.lowest,
         p_value=ratio.p_value,
         smallest_difference=ratio.smallest_difference,
-        verdict="slower" if apart and (row.fastest or ratio.backend in row.slower) else "open",
-        facts={**facts, **_over(machines)},
+        verdict="slower" if is_slower and (row.fastest or ratio.backend in row.slower) else "open",
+        facts={**facts, **_over(machine_count)},
     )
 
 
@@ -234,13 +238,17 @@ def _workers(cell: Finding, row: Row, figure: FcFigure) -> Iterator[Finding]:
     facts = {"mode": figure.task.mode, "workers": str(figure.task.workers), "kind": str(figure.task.kind)}
     facts["divided work"] = str(row.labels.without("workers")) if row.labels else row.title
     facts["divided work id"] = work_id(rules.one_worker(figure.settings))
-    base, one_worker = replace(cell, facts=facts), "throughput over one worker's"
-    yield _made(base, FindingKind.WORKERS, "samples_per_s", one_worker, estimate=figure.samples_per_s, unit="samples/s")
+    base, worker_method = replace(cell, facts=facts), "throughput over one worker's"
+    yield _made(
+        base, FindingKind.WORKERS, "samples_per_s", worker_method, estimate=figure.samples_per_s, unit="samples/s"
+    )
     if figure.efficiency is not None:
-        yield _made(base, FindingKind.WORKERS, "efficiency", one_worker, **_interval(figure.efficiency))
+        yield _made(base, FindingKind.WORKERS, "efficiency", worker_method, **_interval(figure.efficiency))
     if figure.communication_share is not None:
-        watched = "collectives watched apart"
-        yield _made(base, FindingKind.WORKERS, "communication_share", watched, estimate=figure.communication_share)
+        watched_method = "collectives watched apart"
+        yield _made(
+            base, FindingKind.WORKERS, "communication_share", watched_method, estimate=figure.communication_share
+        )
 
 
 def _devices(cell: Finding, scaling: DeviceScaling) -> Iterator[Finding]:
@@ -255,15 +263,17 @@ def _devices(cell: Finding, scaling: DeviceScaling) -> Iterator[Finding]:
         "gradient bytes": str(scaling.replicas.gradient_bytes),
         **{f"meaning {number}": sentence for number, sentence in enumerate(scaling.replicas.semantics, 1)},
     }
-    base, to_one = replace(cell, facts=facts), "log ratio to one device, paired by block"
+    base, ratio_method = replace(cell, facts=facts), "log ratio to one device, paired by block"
     verdict_facts = {"verdict": scaling.verdict, "said": scaling.text}
-    yield _made(base, FindingKind.DEVICES, "speed_up", to_one, **_interval(scaling.speed_up), **verdict_facts)
+    yield _made(base, FindingKind.DEVICES, "speed_up", ratio_method, **_interval(scaling.speed_up), **verdict_facts)
     if scaling.efficiency is not None:
-        yield _made(base, FindingKind.DEVICES, "efficiency", to_one, **_interval(scaling.efficiency))
+        yield _made(base, FindingKind.DEVICES, "efficiency", ratio_method, **_interval(scaling.efficiency))
     if scaling.spent is not None:
-        watched = "collectives watched apart"
+        watched_method = "collectives watched apart"
         with_method = replace(base, facts={**facts, "communication method": str(scaling.spent.method)})
-        yield _made(with_method, FindingKind.DEVICES, "communication_share", watched, estimate=scaling.spent.share)
+        yield _made(
+            with_method, FindingKind.DEVICES, "communication_share", watched_method, estimate=scaling.spent.share
+        )
 
 
 def _warm_cache(cell: Finding, cache: WarmCache) -> Iterator[Finding]:
@@ -279,28 +289,31 @@ def _keras_cost(cell: Finding, cost: KerasCost) -> Iterator[Finding]:
     method = "log ratio to native code, paired by block"
     yield _made(cell, FindingKind.FIGURE, "keras_over_native", method, **_interval(cost.estimate), said=cost.text)
     for part in cost.parts:
-        metric, apart = f"keras_cost.{part.name.replace(' ', '_')}", "differences of implementations over blocks"
-        yield _made(cell, FindingKind.FIGURE, metric, apart, **_interval(part.share))
+        metric, difference_method = (
+            f"keras_cost.{part.name.replace(' ', '_')}",
+            "differences of implementations over blocks",
+        )
+        yield _made(cell, FindingKind.FIGURE, metric, difference_method, **_interval(part.share))
 
 
 def _inputs(table: ResultTable) -> Iterator[Finding]:
     """Return the share of each part of a step, of input in all, and the bottleneck, for the observed cell."""
     cells = {view.cell.cell_id: (work.row, view.cell) for work in table.works for view in work.cells}
     for report in table.run_context.stalls:
-        observed = report.observed_arm.cell_id
-        if observed not in cells or report.bottleneck is None:
+        observed_id = report.observed_arm.cell_id
+        if observed_id not in cells or report.bottleneck is None:
             continue
-        base = replace(_of_cell(*cells[observed]), facts={"analysis": report.cell_id})
-        differential, shares = "differential over arms", {part.name: part.share for part in report.parts}
+        base = replace(_of_cell(*cells[observed_id]), facts={"analysis": report.cell_id})
+        differential_method, shares = "differential over arms", {part.name: part.share for part in report.parts}
         for name, share in {"stall": report.stall, **shares}.items():
             if share is not None:
                 metric = f"input.{name.replace(' ', '_')}_share"
-                yield _made(base, FindingKind.INPUT, metric, differential, **_interval(share))
+                yield _made(base, FindingKind.INPUT, metric, differential_method, **_interval(share))
         if report.input_bound is not None:
             waited = _interval(report.input_bound)
             yield _made(base, FindingKind.INPUT, "input.input_bound_share", "wait over step time", **waited)
-        named = {"verdict": str(report.bottleneck), "said": report.why, **_interval(report.ceiling)}
-        yield _made(base, FindingKind.INPUT, "input.ceiling_speed_up", differential, **named)
+        verdict_fields = {"verdict": str(report.bottleneck), "said": report.why, **_interval(report.ceiling)}
+        yield _made(base, FindingKind.INPUT, "input.ceiling_speed_up", differential_method, **verdict_fields)
 
 
 def _history(assessment: Assessment, run_id: str) -> Iterator[Finding]:
@@ -318,7 +331,7 @@ def _history(assessment: Assessment, run_id: str) -> Iterator[Finding]:
     if assessment.levels:
         level = assessment.levels[-1]
         spread = {"between_sessions": f"{assessment.spread.between_log:.4g}"} if assessment.spread else {}
-        first_run = history.valued[level.first].run_id
+        first_run_id = history.valued[level.first].run_id
         level_values = {
             **_interval(level.step_time),
             "count": level.last - level.first + 1,
@@ -326,7 +339,7 @@ def _history(assessment: Assessment, run_id: str) -> Iterator[Finding]:
             "unit": "s",
         }
         yield _made(
-            base, FindingKind.LEVEL, STEP_TIME, "geometric mean over sessions", **level_values, at_run_id=first_run
+            base, FindingKind.LEVEL, STEP_TIME, "geometric mean over sessions", **level_values, at_run_id=first_run_id
         )
     for change in assessment.changes:
         yield _change(base, change, len(history.valued) - change.index)

@@ -37,8 +37,8 @@ def median_of(records: Iterable[Record], value: Callable[[Generation], float | N
 
 def read_rate(generation: Generation) -> float | None:
     """Return the bytes of weights that our decoding step reads a second."""
-    read, time_s = generation.read_weight_bytes, generation.own_token_time_mean_s
-    return read / time_s if read is not None and time_s else None
+    read_bytes, time_s = generation.read_weight_bytes, generation.own_token_time_mean_s
+    return read_bytes / time_s if read_bytes is not None and time_s else None
 
 
 def arithmetic_share(records: Iterable[Record]) -> float | None:
@@ -56,8 +56,8 @@ def dequantisation_share(records: Iterable[Record]) -> float | None:
         records,
         lambda generation: generation.own_token_time_p50_s if generation.unquantised_time_s is not None else None,
     )
-    without = median_of(records, lambda generation: generation.unquantised_time_s)
-    return 1 - without / step if step and without is not None else None
+    unquantised_s = median_of(records, lambda generation: generation.unquantised_time_s)
+    return 1 - unquantised_s / step if step and unquantised_s is not None else None
 
 
 def overhead_reasons(records: Sequence[Record]) -> list[str]:
@@ -65,11 +65,11 @@ def overhead_reasons(records: Sequence[Record]) -> list[str]:
     generation = next((record.generation for record in records if record.generation), None)
     if generation is None:
         return []
-    reasons, cache, share = [], generation.last_level_cache_bytes, arithmetic_share(records)
-    if cache is not None and generation.weight_bytes <= CACHES * cache:
+    reasons, cache_bytes, share = [], generation.last_level_cache_bytes, arithmetic_share(records)
+    if cache_bytes is not None and generation.weight_bytes <= CACHES * cache_bytes:
         reasons.append(
             f"the weights ({bytes_text(generation.weight_bytes)}) are not above {CACHES} times the last-level caches "
-            f"({bytes_text(cache)})"
+            f"({bytes_text(cache_bytes)})"
         )
     if share is None:
         reasons.append("the share of arithmetic is not known")

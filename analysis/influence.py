@@ -17,19 +17,19 @@ from keras_matrix.records.text import percent_change
 COMMAND = "runner selftest --parallel-devices"
 
 
-def influences(alone: Sequence[Record], busy: Sequence[Record], devices: int) -> list[Influence]:
-    """Return the influence on each cell of a self test that has a block with both; `devices` worked in `busy`."""
-    ends = summaries(alone), summaries(busy)
+def influences(lone_records: Sequence[Record], busy_records: Sequence[Record], devices: int) -> list[Influence]:
+    """Return the influence on each cell of a self test with a block with both; `devices` worked in `busy_records`."""
+    ends = summaries(lone_records), summaries(busy_records)
     measured = []
     for cell_id, cell in ends[0].items():
         logs = log_ratios(ends[1][cell_id], cell) if cell_id in ends[1] else {}
         if (estimate := of_logs([logs[block] for block in sorted(logs)])) is None:
             continue
-        settings, first = cell.settings, cell.records[0]
+        settings, first_record = cell.settings, cell.records[0]
         measured.append(
             Influence(
-                *(first.machine.host_id, settings.device, devices, cell_id, settings.backend, settings.workload),
-                *(estimate.centre, estimate.low, estimate.high, estimate.count, first.run_id),
+                *(first_record.machine.host_id, settings.device, devices, cell_id, settings.backend, settings.workload),
+                *(estimate.centre, estimate.low, estimate.high, estimate.count, first_record.run_id),
             )
         )
     return sorted(measured, key=lambda influence: (influence.workload, influence.backend, influence.cell_id))
@@ -37,15 +37,19 @@ def influences(alone: Sequence[Record], busy: Sequence[Record], devices: int) ->
 
 def influence_caveat(cell: CellSummary, known_influences: Sequence[Influence]) -> str | None:
     """Return the caveat of a cell that was measured while other GPUs worked, with the influence; else None."""
-    placed = [record for record in cell.measured if record.gpu_place and record.gpu_place.alongside]
-    if not placed:
+    placed_records = [record for record in cell.measured if record.gpu_place and record.gpu_place.alongside]
+    if not placed_records:
         return None
-    share = "" if len(placed) == len(cell.measured) else f" in {len(placed)} of {len(cell.measured)} processes"
+    share_note = (
+        ""
+        if len(placed_records) == len(cell.measured)
+        else f" in {len(placed_records)} of {len(cell.measured)} processes"
+    )
     nearest = _nearest(
-        cell, [measured for measured in known_influences if measured.host_id == placed[0].machine.host_id]
+        cell, [measured for measured in known_influences if measured.host_id == placed_records[0].machine.host_id]
     )
     influence = f": not measured, measure it with {COMMAND}" if nearest is None else _text(nearest, cell)
-    return f"measured while other GPUs worked{share}; influence by self test{influence}"
+    return f"measured while other GPUs worked{share_note}; influence by self test{influence}"
 
 
 def percent_text(influence: Influence) -> str:
@@ -62,13 +66,15 @@ def _nearest(cell: CellSummary, known_influences: Sequence[Influence]) -> Influe
         for influence in known_influences
         if (influence.device, influence.backend) == (settings.device, settings.backend)
     ]
-    near = [influence for influence in same_device if influence.workload == settings.workload]
-    of_cell = [influence for influence in near if influence.cell_id == cell.cell_id]
+    same_workload = [influence for influence in same_device if influence.workload == settings.workload]
+    of_cell = [influence for influence in same_workload if influence.cell_id == cell.cell_id]
     return max(
-        of_cell or near or same_device, key=lambda influence: (influence.devices, influence.run_id), default=None
+        of_cell or same_workload or same_device,
+        key=lambda influence: (influence.devices, influence.run_id),
+        default=None,
     )
 
 
 def _text(influence: Influence, cell: CellSummary) -> str:
-    of_work = "" if influence.cell_id == cell.cell_id else f" of {influence.workload} ({influence.cell_id})"
-    return f"{of_work} with {influence.devices} devices: {percent_text(influence)}"
+    work_text = "" if influence.cell_id == cell.cell_id else f" of {influence.workload} ({influence.cell_id})"
+    return f"{work_text} with {influence.devices} devices: {percent_text(influence)}"

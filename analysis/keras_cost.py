@@ -73,7 +73,7 @@ class KerasCost:
         if self.estimate is None:
             return f"{self.backend} {self.missing}"
         amount, _, remark = self.ratio_text.partition(" (")
-        return takes(self.backend, amount, against="native code") + (f" ({remark}" if remark else "")
+        return takes(self.backend, amount, reference="native code") + (f" ({remark}" if remark else "")
 
     @property
     def ratio_text(self) -> str:
@@ -88,8 +88,8 @@ class KerasCost:
     @property
     def text(self) -> str:
         """The result as one line: `jax takes 1.08x [1.05 1.11] as long as native code; of a step: metrics 3.1 %`."""
-        shares = ", ".join(f"{part.name} {share_text(part.share)}" for part in self.parts)
-        parts = (self._sentence, shares and f"of a step: {shares}", self.caveat)
+        shares_text = ", ".join(f"{part.name} {share_text(part.share)}" for part in self.parts)
+        parts = (self._sentence, shares_text and f"of a step: {shares_text}", self.caveat)
         return "; ".join(part for part in parts if part)
 
 
@@ -100,8 +100,8 @@ def keras_costs(rows: Sequence[Row]) -> list[KerasCost]:
     for row, cell in cells:
         ladders.setdefault(canonical(by_keras(cell.settings)), {})[cell.settings.implementation] = (row, cell)
     compared = [ladder for ladder in ladders.values() if len(ladder) > 1 and KERAS in ladder]
-    named = titles([by_keras(ladder[KERAS][1].settings) for ladder in compared], {})
-    return [_cost(ladder, work) for ladder, work in zip(compared, named, strict=True)]
+    ladder_titles = titles([by_keras(ladder[KERAS][1].settings) for ladder in compared], {})
+    return [_cost(ladder, work) for ladder, work in zip(compared, ladder_titles, strict=True)]
 
 
 def by_keras(settings: Settings) -> Settings:
@@ -113,19 +113,19 @@ def _cost(ladder: Mapping[str, tuple[Row, CellSummary]], work: str) -> KerasCost
     row, keras_cell = ladder[KERAS]
     rungs = [name for name in IMPLEMENTATIONS if name in ladder]
     measured = {name: ladder[name][1].measured for name in rungs}
-    apart = differing(measured)
+    difference = differing(measured)
     native = ladder.get(NATIVE)
     missing, ratio = "", None
-    if apart:
-        missing = f"not comparable: {apart}"
+    if difference:
+        missing = f"not comparable: {difference}"
     elif native is None:
         missing = f"{NATIVE} was not measured: set implementation: [{KERAS}, {NATIVE}]"
     elif logs := logs_by_machine(keras_cell, native[1]):
         ratio = ratio_of(keras_cell.settings.backend, logs, row.looks)
     else:
         missing = f"no repeat in common with {NATIVE}"
-    parts = () if apart else _parts(row, {name: ladder[name][1] for name in rungs})
-    caveat = "" if apart else losses_apart(measured, DIFFERENT_MASKS) or ""
+    parts = () if difference else _parts(row, {name: ladder[name][1] for name in rungs})
+    caveat = "" if difference else losses_apart(measured, DIFFERENT_MASKS) or ""
     return KerasCost(keras_cell.cell_id, row.key, work, keras_cell.settings.backend, ratio, missing, parts, caveat)
 
 
@@ -139,7 +139,7 @@ def _parts(row: Row, rungs: Mapping[str, CellSummary]) -> tuple[CostShare, ...]:
     if not blocks:
         return ()
     confidence = row.looks.confidence(len(blocks))
-    several = len({place for place, _ in blocks}) > 1
+    several_places = len({place for place, _ in blocks}) > 1
     shares = {
         name: _linear([math.log(rung_times[block] / times_s[KERAS][block]) for block in blocks])
         for name, rung_times in times_s.items()
@@ -150,7 +150,7 @@ def _parts(row: Row, rungs: Mapping[str, CellSummary]) -> tuple[CostShare, ...]:
         assert share is not None
         # Blocks at several machines are not exchangeable: their mean is shown without an interval.
         name = _between(upper, lower, rungs[KERAS].settings.phase)
-        cost_shares.append(CostShare(name, replace(share, low=None, high=None) if several else share))
+        cost_shares.append(CostShare(name, replace(share, low=None, high=None) if several_places else share))
     return tuple(cost_shares)
 
 

@@ -163,8 +163,8 @@ def worst_update(
 
 def unlike_updates(a: ParityProcess, b: ParityProcess, precision: str, limit: float) -> frozenset[int]:
     """Return the weights whose updates deviate by more than a limit."""
-    apart = {i: _updates_apart(a, b, precision, i) for i in _of_kind(a.trace, "update")}
-    return frozenset(i for i, value in apart.items() if value is None or value > limit)
+    deviations = {i: _updates_apart(a, b, precision, i) for i in _of_kind(a.trace, "update")}
+    return frozenset(i for i, value in deviations.items() if value is None or value > limit)
 
 
 def _updates_apart(a: ParityProcess, b: ParityProcess, precision: str, i: int) -> float | None:
@@ -200,8 +200,8 @@ def _standard_errors(a: Sequence[float], b: Sequence[float], size: int) -> float
 
 def worst_loss(a: Sequence[float | None], b: Sequence[float | None]) -> float | None:
     """Return the largest relative deviation over the common steps, None if a loss was not finite."""
-    apart = [_relative(x, y) for x, y in zip(a, b, strict=False)]
-    return None if any(value is None for value in apart) else max(filter(None, apart), default=0.0)
+    deviations = [_relative(x, y) for x, y in zip(a, b, strict=False)]
+    return None if any(value is None for value in deviations) else max(filter(None, deviations), default=0.0)
 
 
 def findings(precision: str, observed: Deviation) -> list[ParityFinding]:
@@ -233,8 +233,8 @@ def last_differing_weight(a: ParityProcess, b: ParityProcess, precision: str, ze
     for i in reversed(_of_kind(a.trace, "gradient")):
         if i in zero.gradient:
             continue
-        apart = _apart(a.arrays("gradient", i), b.arrays("gradient", i), 0.0)
-        if apart is None or apart > LIMITS[precision]["gradient"]:
+        relative_deviation = _apart(a.arrays("gradient", i), b.arrays("gradient", i), 0.0)
+        if relative_deviation is None or relative_deviation > LIMITS[precision]["gradient"]:
             return a.trace.weights[i].path
     return None
 
@@ -344,8 +344,8 @@ def _sketches_differ(a: Sketch, b: Sketch, limit: float) -> bool:
     if a.size != b.size:
         return True
     scale = max(a.norm, b.norm)
-    apart = max(abs(a.norm - b.norm), *(abs(x - y) for x, y in zip(a.projections, b.projections, strict=True)))
-    return scale > 0 and apart > limit * scale
+    distance = max(abs(a.norm - b.norm), *(abs(x - y) for x, y in zip(a.projections, b.projections, strict=True)))
+    return scale > 0 and distance > limit * scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,8 +399,8 @@ def _known(finding: ParityFinding, pair: Pair, facts: Mapping[str, Facts]) -> st
     remaining = getattr(pair.corrected.get(finding.precision), finding.figure, None)
     if not causes or remaining is None or remaining > finding.limit:
         return None
-    texts = "; ".join(dict.fromkeys(cause.text for cause in causes))
-    return f"{texts}. Computed exactly instead, this figure is {f'{remaining:.0e}' if remaining else '0'}"
+    causes_text = "; ".join(dict.fromkeys(cause.text for cause in causes))
+    return f"{causes_text}. Computed exactly instead, this figure is {f'{remaining:.0e}' if remaining else '0'}"
 
 
 def is_unexplained_training(finding: ParityFinding) -> bool:
@@ -460,13 +460,13 @@ def _alike_rounded(finding: ParityFinding, pair: Pair, rounding: Mapping[str, De
     figure = NUMBERS.get(finding.figure, finding.figure)
     value = getattr(pair.deviations.get("float32"), figure, None) if figure != finding.figure else finding.value
     rounded = {backend: getattr(rounding.get(backend), figure, None) for backend in pair.backends}
-    gaps = {backend: apart for backend, apart in rounded.items() if apart is not None}
+    gaps = {backend: gap for backend, gap in rounded.items() if gap is not None}
     if value is None or len(gaps) < len(rounded) or exact > LIMITS["float64"][finding.figure]:
         return None
     if value > ROUNDING_FACTOR * min(gaps.values()):
         return None
-    parts = " and ".join(f"{backend}'s {figure} is {apart:.1e} from its own float64" for backend, apart in gaps.items())
-    return f"{parts}, in which the two agree to {exact:.0e}"
+    gaps_text = " and ".join(f"{backend}'s {figure} is {gap:.1e} from its own float64" for backend, gap in gaps.items())
+    return f"{gaps_text}, in which the two agree to {exact:.0e}"
 
 
 @dataclass(frozen=True, slots=True)

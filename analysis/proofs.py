@@ -148,9 +148,10 @@ def proof_lines(
     lines = [f"{settings.devices} devices against one{place_text}: {', '.join(texts)}"] if texts else []
     if absent := [name for name in versions if name not in newest]:
         command = f"runner parity {settings.workload} --devices {settings.devices}"
-        divided = "" if settings.distribution == DATA else f" --distribution {settings.distribution}"
+        distribution_flag = "" if settings.distribution == DATA else f" --distribution {settings.distribution}"
         lines.append(
-            f"{settings.devices} devices not compared with one: {', '.join(absent)}: compare with: {command}{divided}"
+            f"{settings.devices} devices not compared with one: {', '.join(absent)}: compare with: "
+            f"{command}{distribution_flag}"
         )
     return tuple(lines)
 
@@ -185,11 +186,11 @@ def decided_by_rounding(process: ParityProcess, nudged: ParityProcess, precision
 
 
 def device_difference(
-    single: ParityProcess, several: ParityProcess, precision: str, left_out: frozenset[int]
+    one_device: ParityProcess, several_devices: ParityProcess, precision: str, left_out: frozenset[int]
 ) -> ReplicaDifference:
     """Return the differences between two processes of one precision, without the weights that are left out."""
-    update, update_at = worst_update(single, several, precision, left_out)
-    return ReplicaDifference(worst_loss(single.trace.losses, several.trace.losses), update, update_at)
+    update, update_at = worst_update(one_device, several_devices, precision, left_out)
+    return ReplicaDifference(worst_loss(one_device.trace.losses, several_devices.trace.losses), update, update_at)
 
 
 def device_findings(differences: Mapping[str, ReplicaDifference], weights: int) -> list[str]:

@@ -296,38 +296,38 @@ def _same(place: ComputePlace, other: ComputePlace) -> bool:
 
 
 def _times(product: Product, devices: int) -> Product:
-    stated = product.datasheet_flop_per_s
+    stated_flop_per_s = product.datasheet_flop_per_s
     return replace(
         product,
         best_flop_per_s=product.best_flop_per_s * devices,
         median_flop_per_s=product.median_flop_per_s * devices,
-        datasheet_flop_per_s=None if stated is None else stated * devices,
+        datasheet_flop_per_s=None if stated_flop_per_s is None else stated_flop_per_s * devices,
     )
 
 
 def _wider(slope: Slope, devices: int) -> Slope:
-    copy = slope.copy_byte_per_s
+    copy_byte_per_s = slope.copy_byte_per_s
     return replace(
         slope,
         best_byte_per_s=slope.best_byte_per_s * devices,
         median_byte_per_s=slope.median_byte_per_s * devices,
-        copy_byte_per_s=None if copy is None else copy * devices,
+        copy_byte_per_s=None if copy_byte_per_s is None else copy_byte_per_s * devices,
     )
 
 
 def _product(place: ComputePlace, gemm: Gemm, best: float, peaks: Peaks) -> Product:
-    timed = gemm.flop_per_s
+    timed_rate = gemm.flop_per_s
     sheet = datasheet(peaks.devices.get(place.device)) if place.device != "cpu" else None
     return Product(
         place=place,
         backend=gemm.backend,
         size=gemm.size,
-        best_flop_per_s=timed.best,
-        median_flop_per_s=timed.median,
-        calls=len(timed.rates),
-        processes=timed.processes,
+        best_flop_per_s=timed_rate.best,
+        median_flop_per_s=timed_rate.median,
+        calls=len(timed_rate.rates),
+        processes=timed_rate.processes,
         datasheet_flop_per_s=sheet.flop_per_s.get(place.precision) if sheet else None,
-        share_of_best=timed.best / best,
+        share_of_best=timed_rate.best / best,
     )
 
 
@@ -337,15 +337,15 @@ def devices_of(settings: Settings) -> int:
 
 
 def _share(title: str, cell: CellSummary, work: Work | None, of_one: MachinePeaks) -> PeakShare:
-    place, step, devices = place_of(cell), cell.step_time, devices_of(cell.settings)
+    place, step_time, devices = place_of(cell), cell.step_time, devices_of(cell.settings)
     measured = of_one.together(devices)
     flops, moved = flops_per_step(cell.settings, work), bytes_per_step(_as_ran(cell), work)
     roof, own_product = measured.product(place), measured.product(place, cell.settings.backend)
     peak, slope = (roof.best_flop_per_s if roof else None), measured.slope(place)
     intensity = flops / moved if flops and moved else None
     stated = roof.datasheet_flop_per_s if roof else None
-    achieved = flops / step.centre if flops and step else None
-    read = median_of(cell.measured, read_rate)
+    achieved = flops / step_time.centre if flops and step_time else None
+    read_byte_per_s = median_of(cell.measured, read_rate)
     return PeakShare(
         cell_id=cell.cell_id,
         title=title,
@@ -354,12 +354,12 @@ def _share(title: str, cell: CellSummary, work: Work | None, of_one: MachinePeak
         flops_per_step=flops,
         bytes_per_step=moved,
         intensity_flop_per_byte=intensity,
-        step_time_s=step.centre if step else None,
+        step_time_s=step_time.centre if step_time else None,
         achieved_flop_per_s=achieved,
         peak_flop_per_s=peak,
         share_of_peak=_over(achieved, peak),
-        low=_over(flops, peak, step.high if step else None),
-        high=_over(flops, peak, step.low if step else None),
+        low=_over(flops, peak, step_time.high if step_time else None),
+        high=_over(flops, peak, step_time.low if step_time else None),
         own_gemm_flop_per_s=own_product.best_flop_per_s if own_product else None,
         share_of_own_gemm=_over(achieved, own_product.best_flop_per_s if own_product else None),
         roof_flop_per_s=min(peak, intensity * slope.best_byte_per_s) if peak and intensity and slope else None,
@@ -368,8 +368,8 @@ def _share(title: str, cell: CellSummary, work: Work | None, of_one: MachinePeak
         note=_why(cell, flops, place, (achieved, peak)),
         peak_of=_peak_of(measured.peak_of(place), cell.settings),
         devices=devices,
-        read_byte_per_s=read,
-        share_of_bandwidth=_over(read, slope.best_byte_per_s if slope else None),
+        read_byte_per_s=read_byte_per_s,
+        share_of_bandwidth=_over(read_byte_per_s, slope.best_byte_per_s if slope else None),
         work_id=work_id(cell.settings),
     )
 
@@ -380,8 +380,8 @@ def _peak_of(backend: str | None, settings: Settings) -> str | None:
         return backend
     if settings.device == "cpu":
         return f"of the machine, which {settings.devices} devices share"
-    together = f"{settings.devices} {settings.device.upper()}s together"
-    return f"{backend}; {together}" if backend else together
+    devices_text = f"{settings.devices} {settings.device.upper()}s together"
+    return f"{backend}; {devices_text}" if backend else devices_text
 
 
 def _over(value: float | None, *divisors: float | None) -> float | None:
@@ -403,8 +403,8 @@ def _why(
     if flops is None:
         return "FLOPs not known"
     if achieved is None or peak is None:
-        cpus = f"{place.threads} CPU" + "s" * (place.threads != 1)
-        return f"no {place.precision} peak measured on {place.device} with {cpus}"
+        cpus_text = f"{place.threads} CPU" + "s" * (place.threads != 1)
+        return f"no {place.precision} peak measured on {place.device} with {cpus_text}"
     if achieved > peak * ABOVE_PEAK:
         return "above the measured peak: the machine was busier then; measure the peaks again with --measure"
     return None
@@ -513,9 +513,9 @@ def other_gpu_note(peaks: Peaks) -> str | None:
 
 
 def _with_backends_of(peaks: Peaks, other: Peaks) -> Peaks:
-    known_backends, timed = backends(peaks), {stream.by for stream in peaks.streams if stream.device == DEVICE}
+    known_backends, timed_backends = backends(peaks), {stream.by for stream in peaks.streams if stream.device == DEVICE}
     gemms = [gemm for gemm in other.gemms if gemm.device == DEVICE and gemm.backend not in known_backends]
-    streams = [stream for stream in other.streams if stream.device == DEVICE and stream.by not in timed]
+    streams = [stream for stream in other.streams if stream.device == DEVICE and stream.by not in timed_backends]
     # On a GPU the number of CPUs does not identify a figure, and images may have different ones.
     threads = next(gemm.threads for gemm in peaks.gemms if gemm.device == DEVICE)
     return replace(

@@ -92,22 +92,22 @@ class DeviceScaling:
     def text(self) -> str:
         """The result as one line, such as `torch 1.62x [1.55 1.70] on 2 devices, efficiency 81 %`."""
         devices_text = f"on {self.devices} devices"
-        communication = f"communication {self.spent.share_text} ({self.spent.how})" if self.spent else ""
+        communication_note = f"communication {self.spent.share_text} ({self.spent.how})" if self.spent else ""
         if self.speed_up is None or self.efficiency is None:
-            parts = [f"{self.settings.backend} {devices_text}: {self.missing}", communication]
+            parts = [f"{self.settings.backend} {devices_text}: {self.missing}", communication_note]
         else:
-            reached = "" if self.verdict == FASTER else f" ({self.verdict})"
-            gain = f"{self.settings.backend} {bracketed(self.speed_up)} {devices_text}{reached}"
-            figures = (gain, f"efficiency {percentage(self.efficiency.centre)}", communication)
+            verdict_text = "" if self.verdict == FASTER else f" ({self.verdict})"
+            gain_text = f"{self.settings.backend} {bracketed(self.speed_up)} {devices_text}{verdict_text}"
+            figures = (gain_text, f"efficiency {percentage(self.efficiency.centre)}", communication_note)
             parts = [", ".join(figure for figure in figures if figure), self.compiled, self.fed]
         return "; ".join(part for part in parts if part)
 
 
 def device_scalings(rows: Sequence[Row]) -> list[DeviceScaling]:
     """Return the scaling of each measured cell on several devices, in the order of the table."""
-    alone = {canonical(cell.settings): (row, cell) for row in rows for cell in row.cells.values()}
+    pair_by_settings = {canonical(cell.settings): (row, cell) for row in rows for cell in row.cells.values()}
     return [
-        _scaling(row, cell, replicas, alone)
+        _scaling(row, cell, replicas, pair_by_settings)
         for row in rows
         for cell in row.cells.values()
         if cell.step_time and (replicas := next((r.replicas for r in cell.measured if r.replicas), None))
@@ -122,11 +122,11 @@ def on_one_device(settings: Settings) -> Settings:
 def _scaling(
     row: Row, cell: CellSummary, replicas: Replicas, cells: Mapping[str, tuple[Row, CellSummary]]
 ) -> DeviceScaling:
-    base, alone = cells.get(canonical(on_one_device(cell.settings)), (row, None))
-    missing = _missing(cell, alone)
+    base, one_device_cell = cells.get(canonical(on_one_device(cell.settings)), (row, None))
+    missing = _missing(cell, one_device_cell)
     logs: Mapping[str, Sequence[float]] = {}
-    if alone is not None and not missing:
-        logs, missing = _paired(alone, cell)
+    if one_device_cell is not None and not missing:
+        logs, missing = _paired(one_device_cell, cell)
     return DeviceScaling(
         cell_id=cell.cell_id,
         settings=cell.settings,
@@ -136,45 +136,57 @@ def _scaling(
         ratio=ratio_of(cell.settings.backend, logs, row.looks) if logs else None,
         missing=missing,
         spent=step_breakdown(r.replicas.communication for r in cell.measured if r.replicas),
-        compiled=_compiled(cell, alone) if alone and logs else "",
+        compiled=_compiled(cell, one_device_cell) if one_device_cell and logs else "",
         fed=_fed(cell.settings.devices, replicas) if logs else "",
     )
 
 
-def _paired(alone: CellSummary, cell: CellSummary) -> tuple[Mapping[str, Sequence[float]], str]:
+def _paired(one_device_cell: CellSummary, cell: CellSummary) -> tuple[Mapping[str, Sequence[float]], str]:
     """Return the log ratios of the blocks in which both ran, by place of the one device; without any, why not.
 
     Without `parallel_devices` records name no GPUs: they are the first ones that the matrix allows, the one among them.
     """
-    single, several = ({(host_of_place(r.place), r.repeat): r for r in of.measured} for of in (alone, cell))
-    apart = {block: _apart(record, several[block]) for block, record in single.items() if block in several}
-    if logs := paired_at_machines({block: single[block] for block, why in apart.items() if not why}, several):
+    single_records, several_records = (
+        {(host_of_place(r.place), r.repeat): r for r in side.measured} for side in (one_device_cell, cell)
+    )
+    why_by_block = {
+        block: _apart(record, several_records[block])
+        for block, record in single_records.items()
+        if block in several_records
+    }
+    if logs := paired_at_machines(
+        {block: single_records[block] for block, why in why_by_block.items() if not why}, several_records
+    ):
         return logs, ""
-    return {}, next(filter(None, apart.values()), "no repeat in common with one device")
+    return {}, next(filter(None, why_by_block.values()), "no repeat in common with one device")
 
 
-def _apart(record: Record, several: Record) -> str:
+def _apart(record: Record, several_record: Record) -> str:
     """Return why the GPU of one device is not one of several's; empty if it is, or if no session gave them GPUs."""
-    gpus, group = set(gpus_of_place(record.place)), set(gpus_of_place(several.place))
+    gpus, group = set(gpus_of_place(record.place)), set(gpus_of_place(several_record.place))
     if bool(gpus) != bool(group):
         return "a part of the run began without parallel_devices, and names no GPU"
     return "" if gpus <= group else "one device was measured on another GPU"
 
 
-def _missing(cell: CellSummary, alone: CellSummary | None) -> str:
+def _missing(cell: CellSummary, one_device_cell: CellSummary | None) -> str:
     """Return why a cell has no speed-up; empty if the cell on one device did the same work."""
-    if alone is None:
+    if one_device_cell is None:
         return NO_SUCH_CELL.format(cell.settings.devices)
-    if alone.step_time is None:
-        return f"{NOT_MEASURED}: " + ", ".join(sorted({str(status) for status, _ in alone.failures}))
-    reason = differing({"one device": alone.measured, f"{cell.settings.devices} devices": cell.measured}, apart=True)
+    if one_device_cell.step_time is None:
+        return f"{NOT_MEASURED}: " + ", ".join(sorted({str(status) for status, _ in one_device_cell.failures}))
+    reason = differing(
+        {"one device": one_device_cell.measured, f"{cell.settings.devices} devices": cell.measured}, apart=True
+    )
     return f"not comparable with one device: {reason}" if reason else ""
 
 
-def _compiled(cell: CellSummary, alone: CellSummary) -> str:
+def _compiled(cell: CellSummary, one_device_cell: CellSummary) -> str:
     """Return how the steps were compiled, if one device's differs; else an empty text."""
-    single, several = ({r.resolved.jit_compile for r in of.measured if r.resolved} for of in (alone, cell))
-    if single == several or single != {True}:
+    single_jits, several_jits = (
+        {r.resolved.jit_compile for r in side.measured if r.resolved} for side in (one_device_cell, cell)
+    )
+    if single_jits == several_jits or single_jits != {True}:
         return ""
     why = TABLE[cell.settings.backend].not_compiled
     return f"one device runs a compiled step, {cell.settings.devices} devices do not" + (f" ({why})" if why else "")
@@ -216,10 +228,11 @@ def communication_text(share: float) -> str:
 
 def step_breakdown(measured: Iterable[Communication | None]) -> StepBreakdown | None:
     """Return the medians over the repeats in which collectives were timed; None if they were in none."""
-    timed = [communication for communication in measured if communication is not None]
-    if not timed:
+    communications = [communication for communication in measured if communication is not None]
+    if not communications:
         return None
     step_time_s, share = (
-        statistics.median(getattr(communication, name) for communication in timed) for name in ("step_time_s", "share")
+        statistics.median(getattr(communication, name) for communication in communications)
+        for name in ("step_time_s", "share")
     )
-    return StepBreakdown(timed[0].method, step_time_s, share)
+    return StepBreakdown(communications[0].method, step_time_s, share)

@@ -54,9 +54,9 @@ class Rate:
 
         if not self.of:
             return None
-        below = float(bdtr(self.count, self.of, expected))
-        above = 1.0 if self.count == 0 else float(bdtrc(self.count - 1, self.of, expected))
-        return min(1.0, 2 * min(below, above))
+        p_below = float(bdtr(self.count, self.of, expected))
+        p_above = 1.0 if self.count == 0 else float(bdtrc(self.count - 1, self.of, expected))
+        return min(1.0, 2 * min(p_below, p_above))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,10 @@ def findings(sessions: Sequence[Labelled], blocks: int = MIN_BLOCKS) -> list[Sel
         for backend, comparisons in cut(session, blocks).items():
             by_backend.setdefault(backend, []).extend(comparisons)
     all_comparisons = [comparison for comparisons in by_backend.values() for comparison in comparisons]
-    named = {**dict(sorted(by_backend.items())), "all": all_comparisons}
-    return [_finding(name, len(sessions), comparisons) for name, comparisons in named.items() if comparisons]
+    comparisons_by_name = {**dict(sorted(by_backend.items())), "all": all_comparisons}
+    return [
+        _finding(name, len(sessions), comparisons) for name, comparisons in comparisons_by_name.items() if comparisons
+    ]
 
 
 def pooled(sessions: Iterable[Labelled]) -> list[str]:
@@ -132,8 +134,8 @@ def named(sessions: Sequence[Labelled], rule: Rule) -> dict[str, dict[Regression
             if comparison.facets:
                 kinds_by_backend.setdefault(comparison.either.settings.backend, []).append(comparison.facets.kinds)
     return {
-        backend: {kind: Rate(sum(kind in kinds for kinds in several), len(several)) for kind in RegressionKind}
-        for backend, several in sorted(kinds_by_backend.items())
+        backend: {kind: Rate(sum(kind in kinds for kinds in kind_sets), len(kind_sets)) for kind in RegressionKind}
+        for backend, kind_sets in sorted(kinds_by_backend.items())
     }
 
 

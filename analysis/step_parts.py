@@ -194,21 +194,21 @@ def _divide(segments: Iterable[tuple[int, int, StepKey]], window: Window, slots:
         if start < end and stop > begin:
             events += [(max(start, begin), 1, key), (min(stop, end), -1, key)]
     open_now: Counter[StepKey] = Counter()
-    before = begin
-    last: StepKey | None = None
-    for time, change, changed in sorted(events, key=itemgetter(0)):
-        if time > before:
+    previous_ns = begin
+    last_idle: StepKey | None = None
+    for time, change, changed_key in sorted(events, key=itemgetter(0)):
+        if time > previous_ns:
             running = [step_key for step_key in open_now.elements() if step_key[0].place in WORKING]
             idle = None if running else next((idle_key for idle_key in IDLE if open_now[idle_key]), IDLE[-1])
             for part_key, step in [idle] if idle else running:
-                times_ns = slots.of(step, before).times_ns
-                times_ns[part_key] = times_ns.get(part_key, 0.0) + (time - before) / max(1, len(running))
-            if idle and idle is not last:
-                slots.of(None, before).counts[idle[0]] += 1
-            before = time
-            last = idle
-        if changed is not None:
-            open_now[changed] += change
+                times_ns = slots.of(step, previous_ns).times_ns
+                times_ns[part_key] = times_ns.get(part_key, 0.0) + (time - previous_ns) / max(1, len(running))
+            if idle and idle is not last_idle:
+                slots.of(None, previous_ns).counts[idle[0]] += 1
+            previous_ns = time
+            last_idle = idle
+        if changed_key is not None:
+            open_now[changed_key] += change
 
 
 def _working(spans: Iterable[Worked]) -> Iterator[tuple[int, int]]:

@@ -95,8 +95,8 @@ class _TrackSpans:
 
     def between(self, window: Window) -> Iterator[Worked]:
         """Yield the spans that begin within a window, in their order."""
-        first, after = (bisect_left(self.starts, edge) for edge in window)
-        return zip(self.starts[first:after], self.ends[first:after], self.keys[first:after], strict=True)
+        first, end = (bisect_left(self.starts, edge) for edge in window)
+        return zip(self.starts[first:end], self.ends[first:end], self.keys[first:end], strict=True)
 
 
 @dataclass(slots=True)
@@ -194,9 +194,9 @@ class WorkerSpans:
             if not traced_steps:
                 continue
             ends = sorted(trace.ends[number, step] for step, _, _ in traced_steps)
-            first = traced_steps[0][0]
-            begin_ns = trace.begins[number, first]
-            marked_ns = next(end - begin for begin, end, step in self.steps if step == first)
+            first_step = traced_steps[0][0]
+            begin_ns = trace.begins[number, first_step]
+            marked_ns = next(end - begin for begin, end, step in self.steps if step == first_step)
             period_ns = (ends[-1] - ends[0]) // (len(ends) - 1) if len(ends) > 1 else marked_ns
             self.counted.append((min(begin_ns, ends[0] - period_ns), ends[-1]))
             yield ends[0] - period_ns if len(ends) > 1 else self.counted[-1][0], ends[-1]
@@ -230,15 +230,17 @@ class WorkerSpans:
             others = zip(self.outside.starts, self.outside.ends, self.outside.keys, strict=True)
             spans = sorted([*spans, *((max(start, begin), stop, key) for start, stop, key in others if begin < stop)])
             spans = [span for span in spans if span[0] < end]
-        reached, before = begin, None
+        reached, part_before = begin, None
         for start, stop, key in spans:
             if start > reached:
-                self.gaps.append(IdleGap(number, reached / 1e9, (start - reached) / 1e9, before, self.keys[key][0]))
+                self.gaps.append(
+                    IdleGap(number, reached / 1e9, (start - reached) / 1e9, part_before, self.keys[key][0])
+                )
             if stop > reached:
                 self.busy_ns += min(stop, end) - min(max(start, reached), end)
-                reached, before = stop, self.keys[key][0]
+                reached, part_before = stop, self.keys[key][0]
         if end > reached:
-            self.gaps.append(IdleGap(number, reached / 1e9, (end - reached) / 1e9, before, None))
+            self.gaps.append(IdleGap(number, reached / 1e9, (end - reached) / 1e9, part_before, None))
 
 
 def _outside(trace: TraceSpans) -> list[str]:
@@ -250,30 +252,30 @@ def _outside(trace: TraceSpans) -> list[str]:
             times_ns[names[key][0]] += stop - start
     if not times_ns:
         return []
-    largest = ", ".join(name[:MOST_CHARACTERS] for name, _ in times_ns.most_common(3))
+    largest_names = ", ".join(name[:MOST_CHARACTERS] for name, _ in times_ns.most_common(3))
     return [
         f"work of the device that was launched outside of the traced steps ({times_ns.total() / 1e6:.3f} ms in all) is"
-        f" left out: {largest}"
+        f" left out: {largest_names}"
     ]
 
 
 def _overlap_share(workers: Iterable[WorkerSpans]) -> float | None:
     """Return the share of communication time in which the same worker also computed; None without communication."""
-    together = communicated = 0
+    overlapped_ns = communicated_ns = 0
     for worker in workers:
         communication_ns, computed = worker.busy_with(TrackKind.COMMUNICATION), worker.busy_with(TrackKind.COMPUTE)
-        communicated += communication_ns
-        together += communication_ns + computed - worker.busy_with(TrackKind.COMMUNICATION, TrackKind.COMPUTE)
-    return together / communicated if communicated else None
+        communicated_ns += communication_ns
+        overlapped_ns += communication_ns + computed - worker.busy_with(TrackKind.COMMUNICATION, TrackKind.COMPUTE)
+    return overlapped_ns / communicated_ns if communicated_ns else None
 
 
 def _meanwhile(gap: IdleGap, marks: Sequence[tuple[int, int, str]]) -> str | None:
     """Return the mark that covers most of a gap; of nested ones the innermost, which is the shortest."""
     begin, end = gap.begin_s * 1e9, (gap.begin_s + gap.duration_s) * 1e9
-    around = [
+    covering = [
         (stop - start, name) for start, stop, name in marks if 2 * (min(stop, end) - max(start, begin)) > end - begin
     ]
-    return min(around)[1] if around else None
+    return min(covering)[1] if covering else None
 
 
 def _own_times(workers: Iterable[WorkerSpans]) -> tuple[Times, Times]:

@@ -38,30 +38,30 @@ class Circumstances:
     clock: Callable[[], float]
 
 
-def plant(built: Built, fault: str, circumstances: Circumstances) -> Built:
+def plant(workload: Built, fault: str, circumstances: Circumstances) -> Built:
     """Return the workload with an injected fault.
 
     Raises `UnknownFault`, and `UnsupportedWorkload` if the fault does not apply to such a cell.
     """
     kind, value = parse(fault)
-    return PLANTERS[kind](built, value, circumstances)
+    return PLANTERS[kind](workload, value, circumstances)
 
 
-def _slower(built: Built, share: float, circumstances: Circumstances) -> Built:
-    if not getattr(built.model, "inputs", None):
+def _slower(workload: Built, share: float, circumstances: Circumstances) -> Built:
+    if not getattr(workload.model, "inputs", None):
         raise UnsupportedWorkload("slower, variance: only a model that is a graph of layers can be given another layer")
     passes = TRAINING_PER_FORWARD if circumstances.settings.phase == "fit" else 1
-    step_flops = passes * circumstances.settings.batch_size * _forward_flops(built)
+    step_flops = passes * circumstances.settings.batch_size * _forward_flops(workload)
     products = max(1, round(share * step_flops / (2 * SIDE**3)))
-    return replace(built, model=_burdened(built.model, products))
+    return replace(workload, model=_burdened(workload.model, products))
 
 
-def _variance(built: Built, share: float, circumstances: Circumstances) -> Built:
+def _variance(workload: Built, share: float, circumstances: Circumstances) -> Built:
     own_share = scattered_share(share, circumstances.repeat)
-    return _slower(built, own_share, circumstances) if own_share else built
+    return _slower(workload, own_share, circumstances) if own_share else workload
 
 
-def _copy(built: Built, mebibytes: float, circumstances: Circumstances) -> Built:
+def _copy(workload: Built, mebibytes: float, circumstances: Circumstances) -> Built:
     from keras import ops
 
     halves = ops.ones((2, max(1, round(mebibytes * 2**20 / 8))), "float32")
@@ -72,14 +72,14 @@ def _copy(built: Built, mebibytes: float, circumstances: Circumstances) -> Built
         # Otherwise JAX would run it asynchronously, outside of the measured time.
         getattr(copied, "block_until_ready", lambda: None)()
 
-    _before_each_step(built.model, circumstances.settings.phase, copy)
-    return built
+    _before_each_step(workload.model, circumstances.settings.phase, copy)
+    return workload
 
 
-def _recompile(built: Built, interval: float, circumstances: Circumstances) -> Built:
+def _recompile(workload: Built, interval: float, circumstances: Circumstances) -> Built:
     import keras
 
-    settings, model, steps = circumstances.settings, built.model, itertools.count(1)
+    settings, model, steps = circumstances.settings, workload.model, itertools.count(1)
     on_torch = keras.backend.backend() == "torch"
     if settings.eager or (on_torch and settings.jit is not True and settings.league != "matched"):
         raise UnsupportedWorkload(
@@ -92,7 +92,7 @@ def _recompile(built: Built, interval: float, circumstances: Circumstances) -> B
             renew()
 
     _before_each_step(model, settings.phase, recompile)
-    return built
+    return workload
 
 
 def _forget_compiled(model: Any, phase: str, on_torch: bool) -> None:
@@ -102,11 +102,11 @@ def _forget_compiled(model: Any, phase: str, on_torch: bool) -> None:
 
         torch.compiler.reset()
         return
-    plain = getattr(type(model), f"{PHASES[phase]}_step")
-    setattr(model, f"{PHASES[phase]}_step", lambda *arguments: plain(model, *arguments))
+    plain_step = getattr(type(model), f"{PHASES[phase]}_step")
+    setattr(model, f"{PHASES[phase]}_step", lambda *arguments: plain_step(model, *arguments))
 
 
-def _first_epoch(built: Built, share: float, circumstances: Circumstances) -> Built:
+def _first_epoch(workload: Built, share: float, circumstances: Circumstances) -> Built:
     if circumstances.settings.phase != "fit" or not circumstances.settings.discard:
         raise UnsupportedWorkload(
             "first-epoch: needs phase: fit and a discarded first epoch, discard: 1 or more; "
@@ -114,7 +114,7 @@ def _first_epoch(built: Built, share: float, circumstances: Circumstances) -> Bu
         )
     import keras
 
-    plain_fit, work, clock = built.model.fit, _Products(circumstances.clock), circumstances.clock
+    plain_fit, work, clock = workload.model.fit, _Products(circumstances.clock), circumstances.clock
 
     class Beginning(keras.callbacks.Callback):  # type: ignore[misc]
         """Precedes the callback that times epochs, so that its work is within the first epoch."""
@@ -131,8 +131,8 @@ def _first_epoch(built: Built, share: float, circumstances: Circumstances) -> Bu
     def fit(*arguments: Any, callbacks: Any = (), **named: Any) -> Any:
         return plain_fit(*arguments, callbacks=[Beginning(), *callbacks], **named)
 
-    built.model.fit = fit
-    return built
+    workload.model.fit = fit
+    return workload
 
 
 class _Products:
@@ -166,17 +166,17 @@ def _before_each_step(model: Any, phase: str, work: Callable[[Renew], None]) -> 
     """Call `work` before each step (or predict call), with a function that creates the step's function again."""
     name = f"{PHASES[phase]}_function"
     plain_make: Callable[..., Any] = getattr(model, f"make_{name}")
-    plain: Callable[..., Any] | None = None
+    plain_function: Callable[..., Any] | None = None
 
     def stepping(*arguments: Any) -> Any:
         work(renew)
-        assert plain is not None
-        return plain(*arguments)
+        assert plain_function is not None
+        return plain_function(*arguments)
 
     def renew() -> None:
-        nonlocal plain
+        nonlocal plain_function
         plain_make(force=True)
-        plain = getattr(model, name)
+        plain_function = getattr(model, name)
         setattr(model, name, stepping)
 
     def make(force: bool = False) -> Any:
@@ -187,7 +187,7 @@ def _before_each_step(model: Any, phase: str, work: Callable[[Renew], None]) -> 
     setattr(model, f"make_{name}", make)
 
 
-def _forward_flops(built: Built) -> float:
+def _forward_flops(workload: Built) -> float:
     """Return the FLOPs of one sample's forward pass.
 
     If they cannot be counted: two operations per weight, which is exact for dense layers and a lower bound for others.
@@ -197,9 +197,9 @@ def _forward_flops(built: Built) -> float:
     from keras_matrix.models import flops
 
     try:
-        return float(flops.load(keras.backend.backend()).forward(built.model, built.samples(1, 0)[0]))
+        return float(flops.load(keras.backend.backend()).forward(workload.model, workload.samples(1, 0)[0]))
     except NotImplementedError:
-        return 2.0 * float(sum(math.prod(weight.shape) for weight in built.model.trainable_weights))
+        return 2.0 * float(sum(math.prod(weight.shape) for weight in workload.model.trainable_weights))
 
 
 def _burdened(model: Any, products: int) -> Any:

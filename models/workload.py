@@ -213,5 +213,5 @@ def generating(item: Workload) -> Workload:
 
 def near_name(name: str, names: Iterable[str]) -> str:
     """Return a suggestion of the known name most similar to a wrong one, empty without any."""
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    close_matches = difflib.get_close_matches(name, list(names), n=1)
+    return f" (did you mean {close_matches[0]!r}?)" if close_matches else ""

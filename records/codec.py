@@ -121,8 +121,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [key for key, _ in pairs]
-        twice = next(key for index, key in enumerate(names) if key in names[:index])
-        raise CodecError(f"key {twice!r} appears twice")
+        repeated_key = next(key for index, key in enumerate(names) if key in names[:index])
+        raise CodecError(f"key {repeated_key!r} appears twice")
     return members
 
 

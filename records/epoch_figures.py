@@ -92,9 +92,9 @@ def quantile(values: Sequence[float], percent: float) -> float:
     """Return a percentile, interpolated linearly between the two nearest of the sorted values (NumPy's default)."""
     ordered = sorted(values)
     place = (len(ordered) - 1) * percent / 100
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    lower_index = math.floor(place)
+    upper_index = min(lower_index + 1, len(ordered) - 1)
+    return ordered[lower_index] + (ordered[upper_index] - ordered[lower_index]) * (place - lower_index)
 
 
 def _fixed_time(measured_s: Sequence[float], short_s: Sequence[float], work: EpochWork) -> float | None:

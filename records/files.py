@@ -36,9 +36,9 @@ class UnfitFile(CodecError):
     """What is in the place of a file and is not read: a link, a folder, a pipe, a device, or more than the limit."""
 
 
-def read_plain(path: Path | str, limit_bytes: int = DOCUMENT_LIMIT_BYTES, below: Path | None = None) -> bytes:
+def read_plain(path: Path | str, limit_bytes: int = DOCUMENT_LIMIT_BYTES, root: Path | None = None) -> bytes:
     """Return the content of a regular file. Raises `UnfitFile` for anything else or a larger one, and OSError."""
-    descriptor, size = open_plain(path, below)
+    descriptor, size = open_plain(path, root)
     try:
         if size > limit_bytes:
             raise UnfitFile(f"larger than {limit_bytes} bytes")
@@ -67,19 +67,19 @@ def _read(descriptor: int, path: Path | str, start: int, count: int) -> bytes:
         raise
 
 
-def read_json(path: Path | str, limit_bytes: int = DOCUMENT_LIMIT_BYTES, below: Path | None = None) -> Any:
+def read_json(path: Path | str, limit_bytes: int = DOCUMENT_LIMIT_BYTES, root: Path | None = None) -> Any:
     """Return the value in a file of strict JSON, with U+FFFD for each half of a surrogate pair.
 
     Raises `CodecError`, `UnfitFile` included, and OSError.
     """
-    raw = read_plain(path, limit_bytes, below)
+    raw = read_plain(path, limit_bytes, root)
     return without_surrogates(loads(raw)) if may_have_surrogates(raw) else loads(raw)
 
 
-def open_plain(path: Path | str, below: Path | None = None) -> tuple[int, int]:
+def open_plain(path: Path | str, root: Path | None = None) -> tuple[int, int]:
     """Open a regular file, for `os.pread`; return its descriptor and its size. Raises `UnfitFile`, and OSError."""
-    if below is not None:
-        refuse_links(Path(path).parent, below)
+    if root is not None:
+        refuse_links(Path(path).parent, root)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -103,18 +103,18 @@ def open_lock(path: Path) -> int:
     return descriptor
 
 
-def refuse_links(path: Path, below: Path) -> None:
+def refuse_links(path: Path, folder: Path) -> None:
     """Raise `UnfitFile` if a path leads out of a folder: by its name, or because a part of it is a link."""
     try:
-        parts = path.relative_to(below).parts
+        parts = path.relative_to(folder).parts
     except ValueError:
-        raise UnfitFile(f"outside of {below}") from None
+        raise UnfitFile(f"outside of {folder}") from None
     if ".." in parts:
-        raise UnfitFile(f"outside of {below}")
+        raise UnfitFile(f"outside of {folder}")
     for part in parts:
-        below = below / part
-        if below.is_symlink():
-            raise UnfitFile(f"{below.name} is {LINK}")
+        folder = folder / part
+        if folder.is_symlink():
+            raise UnfitFile(f"{folder.name} is {LINK}")
 
 
 def _unfit(error: OSError) -> Exception:

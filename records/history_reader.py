@@ -106,7 +106,7 @@ def read(roots: Sequence[Path], selection: Wanted | None = None) -> Past:
                 reader.caveats.append(f"{run.folder}: run {run.run_id} was already read from {runs[run.run_id].root}")
             elif (past_run := reader.run(run, root)) is not None:
                 runs[run.run_id] = past_run
-    ordered = tuple(runs[name] for name in sorted(runs))
+    ordered = tuple(runs[run_id] for run_id in sorted(runs))
     caveats = [*(d for root in roots for d in _latest_caveats(root)), *_clock_caveats(ordered), *reader.caveats]
     return Past(ordered, reader.settings, reader.primaries, tuple(reader.problems), tuple(caveats))
 
@@ -155,9 +155,9 @@ class _Reader:
             return None
 
     def _choose(self, cell_id: str, settings: dict[str, Any]) -> None:
-        chosen = self._wanted is None or self._wanted(cell_id, str(settings["workload"]), str(settings["backend"]))
-        self._chosen[cell_id] = chosen
-        if chosen:
+        is_chosen = self._wanted is None or self._wanted(cell_id, str(settings["workload"]), str(settings["backend"]))
+        self._chosen[cell_id] = is_chosen
+        if is_chosen:
             self.settings[cell_id] = settings
 
     def _decoded(self, data: dict[str, Any], name: str) -> Attempt:
@@ -209,10 +209,10 @@ def left_out(about: object) -> str | None:
         return None
     if isinstance(arms[arm], dict) and arms[arm].get("fault"):
         return f"the fault {arms[arm]['fault']!r} was injected into it"
-    plain = {name: arm if isinstance(arm, dict) else {} for name, arm in arms.items()}
-    free = [name for name, arm in plain.items() if not arm.get("fault")]
-    chosen = next((name for name in free if plain[name].get("python") is None), free[-1])
-    return None if arm == chosen else f"the arm {chosen!r} represents its session, this is {arm!r}"
+    arm_by_name = {name: arm if isinstance(arm, dict) else {} for name, arm in arms.items()}
+    free = [name for name, arm in arm_by_name.items() if not arm.get("fault")]
+    chosen_arm = next((name for name in free if arm_by_name[name].get("python") is None), free[-1])
+    return None if arm == chosen_arm else f"the arm {chosen_arm!r} represents its session, this is {arm!r}"
 
 
 def _read_object(path: str, name: str, run_id: str) -> dict[str, Any]:
@@ -250,8 +250,8 @@ def _facts(data: Mapping[str, Any]) -> Facts:
     versions, machine, resolved = data["versions"], data["machine"], data["resolved"] or {}
     gpus = machine.get("gpus")
     # A number of steps that a session calibrated follows from its speed and does not explain it.
-    calibrated = data["settings"].get("steps_per_epoch") == "auto"
-    names = [name for name in RESOLVED_FACTS if not (calibrated and name == "steps_per_epoch")]
+    is_calibrated = data["settings"].get("steps_per_epoch") == "auto"
+    names = [name for name in RESOLVED_FACTS if not (is_calibrated and name == "steps_per_epoch")]
     return (
         *((name, str(version)) for name, version in versions.items()),
         *((name, str(machine[name])) for name in MACHINE_FACTS if machine.get(name) is not None),
@@ -262,21 +262,21 @@ def _facts(data: Mapping[str, Any]) -> Facts:
 
 def _latest_caveats(root: Path) -> Iterable[str]:
     """Yield a caveat if the link `latest` does not name the run that sorts last."""
-    names = [run.run_id for run in Results(root).runs()]
+    run_ids = [run.run_id for run in Results(root).runs()]
     try:
         latest = (root / "latest").readlink().name
     except OSError:
         return
-    if latest in names and latest[:16] < max(names)[:16]:
+    if latest in run_ids and latest[:16] < max(run_ids)[:16]:
         yield (
-            f"{root}: run {latest} was started last, but {max(names)} sorts after it: the clock was set back between "
+            f"{root}: run {latest} was started last, but {max(run_ids)} sorts after it: the clock was set back between "
             "them; runs are listed in the order of their timestamps"
         )
 
 
 def _clock_caveats(runs: Sequence[PastRun]) -> Iterable[str]:
     """Yield a caveat for processes that began before their run, and for runs that began amid an earlier one."""
-    last: dict[tuple[Path, str], tuple[datetime, str]] = {}
+    last_by_host: dict[tuple[Path, str], tuple[datetime, str]] = {}
     for run in runs:
         if (begun := _moment(run.run_id[:16])) is None:  # the name of a folder, which may be that of no day
             continue
@@ -287,14 +287,15 @@ def _clock_caveats(runs: Sequence[PastRun]) -> Iterable[str]:
                     f"run {run.run_id}: a process began at {min(times):%Y-%m-%d %H:%M:%S}, before its run: the clock "
                     "was set back during the run"
                 )
-            before = last.get((run.root, host))
-            if before and begun < before[0]:
+            last_process = last_by_host.get((run.root, host))
+            if last_process and begun < last_process[0]:
                 yield (
-                    f"run {run.run_id} began before the last process of {before[1]} ({before[0]:%Y-%m-%d %H:%M:%S}): "
+                    f"run {run.run_id} began before the last process of {last_process[1]} "
+                    f"({last_process[0]:%Y-%m-%d %H:%M:%S}): "
                     "that run was continued later, or the clock was set back; they are listed by their start"
                 )
-            if times and (before is None or max(times) > before[0]):
-                last[run.root, host] = max(times), run.run_id
+            if times and (last_process is None or max(times) > last_process[0]):
+                last_by_host[run.root, host] = max(times), run.run_id
 
 
 def _moment(label: str) -> datetime | None:

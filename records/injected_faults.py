@@ -43,17 +43,17 @@ class UnknownFault(ValueError):
 
 def parse(text: str) -> tuple[str, float]:
     """Return a fault's kind and value. Raises `UnknownFault`."""
-    kind, _, written = text.partition(":")
+    kind, _, value_text = text.partition(":")
     rule = KINDS.get(kind)
     if rule is None:
         raise UnknownFault(f"must be {NAMES}, as in slower:0.05; got {text!r}")
     try:
-        value = float(written)
+        value = float(value_text)
     except ValueError:
         value = math.nan
     if not 0 < value <= rule.most or (rule.integer and value != int(value)):
-        number = "an integer" if rule.integer else "a number"
-        raise UnknownFault(f"{kind}: {rule.value} must be {number} above 0 and up to {rule.most:g}; got {text!r}")
+        number_text = "an integer" if rule.integer else "a number"
+        raise UnknownFault(f"{kind}: {rule.value} must be {number_text} above 0 and up to {rule.most:g}; got {text!r}")
     return kind, value
 
 
@@ -71,5 +71,5 @@ def scattered_share(share: float, repeat: int) -> float:
     Which of the two is a random choice that depends only on the repeat's number.
     """
     pair, second = divmod(repeat, 2)
-    heavy = random.Random(pair).random() < 0.5
-    return (1 + share) ** 2 - 1 if heavy == bool(second) else 0.0
+    is_heavy = random.Random(pair).random() < 0.5
+    return (1 + share) ** 2 - 1 if is_heavy == bool(second) else 0.0

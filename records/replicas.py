@@ -66,21 +66,21 @@ class Replicas:
 
 def problem_of(replicas: Replicas, devices: int, batch_size: int, distribution: str = DATA) -> str | None:
     """Return why the devices did not share the work as requested, None if they did."""
-    named = [
+    device_names = [
         replica.device if replica.process is None else f"{replica.device} of process {replica.process}"
         for replica in replicas.replicas
     ]
-    if len(named) != devices or len(set(named)) != devices:
-        return f"its arrays are on {', '.join(sorted(set(named))) or 'no device'}, not on {devices} devices"
+    if len(device_names) != devices or len(set(device_names)) != devices:
+        return f"its arrays are on {', '.join(sorted(set(device_names))) or 'no device'}, not on {devices} devices"
     rows = batch_size // devices if distribution == DATA else batch_size
     if distribution != DATA and not replicas.divided_weights:
         return "each device has all weights"
     if unequal := [f"{replica.rows} on {replica.device}" for replica in replicas.replicas if replica.rows != rows]:
         return f"the devices have {', '.join(unequal)} rows of a batch, not {rows}"
     for counter in ("updates", "samples"):
-        counted = [getattr(replica, counter) for replica in replicas.replicas]
-        if len(set(counted)) > 1:
-            return f"its devices counted different numbers of {counter}: {', '.join(map(str, counted))}"
+        counts = [getattr(replica, counter) for replica in replicas.replicas]
+        if len(set(counts)) > 1:
+            return f"its devices counted different numbers of {counter}: {', '.join(map(str, counts))}"
     return None
 
 
@@ -149,7 +149,7 @@ def load_proofs(results: Path) -> tuple[list[ReplicaProof], list[str]]:
     proofs, problems = [], []
     for path in sorted((results / PROOFS_FOLDER).glob("*.json")):
         try:
-            proof = decode(ReplicaProof, files.read_json(path, below=results), "proof")
+            proof = decode(ReplicaProof, files.read_json(path, root=results), "proof")
         except (OSError, CodecError) as error:
             problems.append(f"{path}: not a proof of several devices: {error}")
         else:
@@ -200,21 +200,21 @@ def backend_problem(settings: Settings) -> str | None:
         return None
     backend = TABLE[settings.backend]
     if settings.device not in backend.replica_devices:
-        able = f"only on {' and '.join(backend.replica_devices)}" if backend.replica_devices else "on no device"
-        return f"devices: {backend.name} uses several devices {able}, not on {settings.device}; set devices: 1"
+        able_text = f"only on {' and '.join(backend.replica_devices)}" if backend.replica_devices else "on no device"
+        return f"devices: {backend.name} uses several devices {able_text}, not on {settings.device}; set devices: 1"
     if settings.distribution not in backend.distributions:
-        able = ", ".join(
+        able_text = ", ".join(
             able_backend.name for able_backend in TABLE.values() if settings.distribution in able_backend.distributions
         )
         return (
             f"distribution: {backend.name} divides {' and '.join(backend.distributions)}, not {settings.distribution}, "
-            f"which {able} does; set distribution: {DATA}, or exclude the backend"
+            f"which {able_text} does; set distribution: {DATA}, or exclude the backend"
         )
     if not backend.compiles_replicas and (settings.jit is True or settings.league == "matched"):
-        requested = "jit: true" if settings.jit is True else "league: matched"
+        requested_text = "jit: true" if settings.jit is True else "league: matched"
         return (
             f"devices: {backend.name} does not compile a step on several devices ({backend.not_compiled}), which "
-            f"{requested} requires; set jit: auto and league: as_shipped, or devices: 1"
+            f"{requested_text} requires; set jit: auto and league: as_shipped, or devices: 1"
         )
     return None
 

@@ -63,13 +63,15 @@ def read(run: Run) -> RunFiles:
 
 def read_measurements(files: RunFiles, models: str) -> Measurements:
     """Return what was measured besides a run's records; `models` is the digest of the models that were counted."""
-    shown = latest_attempts(files.records)
+    shown_records = latest_attempts(files.records)
     refused = None
     try:
         peaks = peak_files.stored(files.results, files.about)
     except StoreFailure as error:
         peaks, refused = None, str(error)
-    return Measurements(_works(files.results, shown, models), peaks, refused, _usage_series(files.run, shown))
+    return Measurements(
+        _works(files.results, shown_records, models), peaks, refused, _usage_series(files.run, shown_records)
+    )
 
 
 def _works(results: Path, records: Iterable[Record], models: str) -> dict[str, Work]:
@@ -81,5 +83,5 @@ def _works(results: Path, records: Iterable[Record], models: str) -> dict[str, W
 
 def _usage_series(run: Run, records: Iterable[Record]) -> dict[tuple[str, int, int], UsageSeries]:
     sampled = (record for record in records if record.usage and record.usage.course)
-    stored = ((record.key, run.usage_series(record)) for record in sampled)
-    return {key: series for key, series in stored if series is not None}
+    stored_series = ((record.key, run.usage_series(record)) for record in sampled)
+    return {key: series for key, series in stored_series if series is not None}

@@ -206,8 +206,8 @@ class Run:
         cell, repeat, attempt = record.key
         path = self.folder / "records" / f"{cell}.{repeat}.{attempt}.json"
         text = dumps(record)
-        noted = self._ledger.publishing(path.name, text) if self._ledger else contextlib.nullcontext()
-        with _explained(path, "cannot be published"), noted:
+        noting = self._ledger.publishing(path.name, text) if self._ledger else contextlib.nullcontext()
+        with _explained(path, "cannot be published"), noting:
             publish(path, text)
         return path
 

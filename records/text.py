@@ -42,9 +42,13 @@ def printable(text: str, newline: str = "\n") -> str:
     """
     if text.isprintable() or (newline == "\n" and not _UNPRINTABLE.search(text)):
         return text
-    plain = _SEQUENCE.sub("", text)
-    plain = _LINE_END.sub("\n", plain) if newline == "\n" else _ANY_LINE_END.sub(newline, plain).replace("\t", " ")
-    return _UNPRINTABLE.sub(_escape, plain)
+    plain_text = _SEQUENCE.sub("", text)
+    plain_text = (
+        _LINE_END.sub("\n", plain_text)
+        if newline == "\n"
+        else _ANY_LINE_END.sub(newline, plain_text).replace("\t", " ")
+    )
+    return _UNPRINTABLE.sub(_escape, plain_text)
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -168,8 +172,8 @@ def _bounds(low: float, high: float, places: int) -> str:
 
 def interval_text(low: float, high: float, unit: str) -> str:
     """Return an interval that stands alone, with its unit: `[4.10 4.33] ms`."""
-    chosen = unit_for([low, high]) if unit == SECOND.name else Unit(unit, 1.0)
-    return f"{interval(low, high, unit=chosen.size)} {chosen.name}".rstrip()
+    chosen_unit = unit_for([low, high]) if unit == SECOND.name else Unit(unit, 1.0)
+    return f"{interval(low, high, unit=chosen_unit.size)} {chosen_unit.name}".rstrip()
 
 
 def ratio_text(ratio: float, low: float | None = None, high: float | None = None) -> str:
@@ -190,8 +194,8 @@ def percentage(
     percent = share / PERCENT.size
     bounds = () if low is None or high is None else (low / PERCENT.size, high / PERCENT.size)
     places = _percent_decimals(percent, *bounds)
-    below = "> " if _is_rounded_to_all(percent, places) else ""
-    text = f"{below}{NEARLY_ALL if below else percent:{'+' if signed else ''}z,.{places}f} %"
+    prefix = "> " if _is_rounded_to_all(percent, places) else ""
+    text = f"{prefix}{NEARLY_ALL if prefix else percent:{'+' if signed else ''}z,.{places}f} %"
     return f"{text} {_bounds(*bounds, places)}" if bounds else text
 
 
@@ -210,8 +214,10 @@ def _percent_decimals(*percents: float) -> int:
         return 1
     if largest < 1:
         return min(max(1, _decimals(largest, 2)), MOST_PERCENT_DECIMALS)
-    near = (places for places in range(1, NEARLY_DECIMALS) if not any(_is_rounded_to_all(p, places) for p in percents))
-    return next(near, NEARLY_DECIMALS)
+    enough_places = (
+        places for places in range(1, NEARLY_DECIMALS) if not any(_is_rounded_to_all(p, places) for p in percents)
+    )
+    return next(enough_places, NEARLY_DECIMALS)
 
 
 def _is_rounded_to_all(percent: float, places: int) -> bool:
@@ -221,8 +227,8 @@ def _is_rounded_to_all(percent: float, places: int) -> bool:
 
 def percent_change(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
     """Return a ratio as a change in percent: `+5.2 %`, `-3.1 % [-4.0 -2.2]`."""
-    less, more = (None if bound is None else bound - 1 for bound in (low, high))
-    return percentage(None if ratio is None else ratio - 1, less, more, signed=True)
+    low_change, high_change = (None if bound is None else bound - 1 for bound in (low, high))
+    return percentage(None if ratio is None else ratio - 1, low_change, high_change, signed=True)
 
 
 def duration(value: float) -> str:

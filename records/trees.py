@@ -70,9 +70,9 @@ def _count() -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _opened(name: str | os.PathLike[str], above: int | None = None) -> Iterator[int]:
+def _opened(name: str | os.PathLike[str], parent: int | None = None) -> Iterator[int]:
     """Yield the descriptor of a folder that is no link, which its owner may then read and change. Raises OSError."""
-    place = os.open(name, os.O_PATH | _FOLDER, dir_fd=above)  # needs no permission for the folder itself
+    place = os.open(name, os.O_PATH | _FOLDER, dir_fd=parent)  # needs no permission for the folder itself
     try:
         with contextlib.suppress(OSError):  # somebody else's: perhaps it may be read nevertheless
             Path(f"/proc/self/fd/{place}").chmod(0o700)
@@ -90,8 +90,8 @@ def _emptied(folder: int, target: tuple[int, Iterator[str]]) -> list[str]:
     top, names = target
     moved = []
     with os.scandir(folder) as entries:
-        inside = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_folder in inside:
+        contents = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in contents:
         with contextlib.suppress(OSError):
             if not is_folder:
                 os.unlink(name, dir_fd=folder)

@@ -61,13 +61,13 @@ def interruptible() -> Iterator[None]:
         yield
         return
     stop = next(iter(_installed()), None) or _Stop()
-    before, measuring_before = _install(stop), stop.measuring
+    previous_handlers, measuring_before = _install(stop), stop.measuring
     stop.measuring = True
     try:
         yield
     finally:
         stop.measuring = measuring_before
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 

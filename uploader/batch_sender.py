@@ -120,10 +120,10 @@ class _Sender:
         if sum(suspect.contents().rows > 1 for suspect in reasons) >= MOST_SAMPLED:
             self.stopped[batch.table.name] = self._all_refused(reasons)
 
-    def _judge(self, name: str, reasons: dict[Batch, str]) -> None:
+    def _judge(self, table_name: str, reasons: dict[Batch, str]) -> None:
         """Set rows aside, unless at least `SAMPLES` rows of the table were tried and no row of it arrived."""
-        if name not in self.done.arrived and _tried(reasons) >= SAMPLES:
-            self.stopped[name] = self._all_refused(reasons)
+        if table_name not in self.done.arrived and _tried(reasons) >= SAMPLES:
+            self.stopped[table_name] = self._all_refused(reasons)
             return
         for batch, reason in reasons.items():
             item = rows.item_of(batch.table, next(batch.values()))
@@ -133,9 +133,9 @@ class _Sender:
     def _sample_arrives(self, batch: Batch) -> bool:
         """Send single rows of a batch until one arrives; return whether one does or the batch has few rows."""
         lines = batch.lines()
-        last = len(lines) - 1
+        last_index = len(lines) - 1
         for number in range(SAMPLES if len(lines) >= SAMPLES else 0):
-            with self.outbox.sample(batch.table, lines[number * last // (SAMPLES - 1)]) as sample:
+            with self.outbox.sample(batch.table, lines[number * last_index // (SAMPLES - 1)]) as sample:
                 if self._merge(sample) is None:
                     return True
         return len(lines) < SAMPLES
@@ -157,7 +157,7 @@ class _Sender:
     def _compare(self, batch: Batch) -> None:
         """Set aside a row of each run of which the warehouse has other values: those of another host, for example."""
         try:
-            stored = self.warehouse.row_hashes(batch.table, batch.contents().days)
+            stored_hashes = self.warehouse.row_hashes(batch.table, batch.contents().days)
         except WarehouseFailure as error:  # the rows have arrived
             reason = f"not compared with the rows that were already there: {error}; compare them with: uploader verify"
             self.done.uncompared.append(f"{batch.table.name}: {reason}")
@@ -165,7 +165,7 @@ class _Sender:
         differing: dict[str, list[tuple[str, str]]] = {}
         for line, values in zip(batch.lines(), batch.values(), strict=True):
             key = tuple(values.get(name) for name in batch.table.key)
-            if stored.get(key, values["row_hash"]) != values["row_hash"]:
+            if stored_hashes.get(key, values["row_hash"]) != values["row_hash"]:
                 differing.setdefault(str(values["run_id"]), []).append((rows.item_of(batch.table, values), line))
         for run_id, differing_rows in differing.items():
             count, (item, line) = len(differing_rows), differing_rows[0]
@@ -175,9 +175,9 @@ class _Sender:
 
     def _all_refused(self, reasons: Mapping[Batch, str]) -> AllRowsRefused:
         batch, reason = next(iter(reasons.items()))
-        refuses = f"refuses every row of {batch.table.name} that was tried ({_tried(reasons)})"
+        refusal = f"refuses every row of {batch.table.name} that was tried ({_tried(reasons)})"
         advice = "no row is set aside, all stay pending: correct the cause, then push again"
-        return AllRowsRefused(f"{self.warehouse.address}: {refuses}: {reason}; {advice}")
+        return AllRowsRefused(f"{self.warehouse.address}: {refusal}: {reason}; {advice}")
 
 
 def _tried(batches: Iterable[Batch]) -> int:

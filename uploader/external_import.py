@@ -131,9 +131,11 @@ def rows_of(foreign_rows: Iterable[Mapping[str, Any]], spec: ImportSpec) -> Impo
     return imported
 
 
-def _repeat(began: datetime, value: float, before: int) -> int:
-    """Return the repeat number of a row from its content; `before` is the number of equal rows before it."""
-    digest = hashlib.sha256(canonical([began.isoformat(), value, before]).encode(errors="surrogatepass")).digest()
+def _repeat(began: datetime, value: float, earlier_count: int) -> int:
+    """Return the repeat number of a row from its content; `earlier_count` is the number of equal rows before it."""
+    digest = hashlib.sha256(
+        canonical([began.isoformat(), value, earlier_count]).encode(errors="surrogatepass")
+    ).digest()
     return int.from_bytes(digest[:REPEAT_BYTES])
 
 

@@ -263,15 +263,15 @@ def seal_all(rows: Iterable[WarehouseRow], outbox: Outbox, most_rows: int = MOST
     An item is never split between batches: it would count as sent once its first batch was.
     """
     waiting: dict[str, list[str]] = {name: [] for name in BY_NAME}
-    last: dict[str, str] = {}
+    last_items: dict[str, str] = {}
     sealed = 0
     for row in rows:
         name = row.table.name
-        if len(waiting[name]) >= most_rows and last[name] != row.item:
+        if len(waiting[name]) >= most_rows and last_items[name] != row.item:
             outbox.seal(row.table, waiting[name])
             waiting[name], sealed = [], sealed + 1
         waiting[name].append(row.line)
-        last[name] = row.item
+        last_items[name] = row.item
     for name, lines in waiting.items():
         if lines:
             outbox.seal(BY_NAME[name], lines)

@@ -47,11 +47,11 @@ def reset_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> 
         if not outbox.done() or not warehouse.is_empty():
             return 0, 0
         retained_from = warehouse.retained_from()
-        sent = [item for item in outbox.sent()[CELLS.name] if not rows.expired(item, retained_from)]
-        if not sent:
+        sent_items = [item for item in outbox.sent()[CELLS.name] if not rows.expired(item, retained_from)]
+        if not sent_items:
             return 0, 0  # every row that was sent has expired
         outbox.clear_done()
-    return len(sent), len(without_record(results, sent))
+    return len(sent_items), len(without_record(results, sent_items))
 
 
 def without_record(results: Results, items: Iterable[str]) -> list[str]:
@@ -69,9 +69,11 @@ def unsealed(results: Results, outbox: Outbox) -> int:
 def short_enough(warehouse_rows: Iterable[WarehouseRow], outbox: Outbox) -> Iterator[WarehouseRow]:
     """Yield the rows within the size limit; set aside the longer ones."""
     for row in warehouse_rows:
-        size = len(row.line.encode())
-        if size > LONGEST_ROW_BYTES:
-            outbox.add_dead_letter(row.table, row.item, row.line, f"{size:,} bytes, more than {LONGEST_ROW_BYTES:,}")
+        size_bytes = len(row.line.encode())
+        if size_bytes > LONGEST_ROW_BYTES:
+            outbox.add_dead_letter(
+                row.table, row.item, row.line, f"{size_bytes:,} bytes, more than {LONGEST_ROW_BYTES:,}"
+            )
         else:
             yield row
 
@@ -80,36 +82,36 @@ def _collect(
     results: Results, retained_from: str | None, outbox: Outbox, summary: PushSummary
 ) -> Iterator[WarehouseRow]:
     """Yield the rows that are not sent yet, without expired runs, whose partitions the warehouse would delete."""
-    sent = outbox.sent()
+    sent_by_table = outbox.sent()
     summary.left_out += [f"{problem.path}: {problem.reason}" for problem in results.left_out()]
     for run in results.runs():
         if rows.expired(run.run_id, retained_from):
             summary.expired.append(run.run_id)
         else:
-            yield from _of_run(run, sent, summary)
+            yield from _of_run(run, sent_by_table, summary)
 
 
-def _of_run(run: Run, sent: dict[str, set[str]], summary: PushSummary) -> Iterator[WarehouseRow]:
+def _of_run(run: Run, sent_by_table: dict[str, set[str]], summary: PushSummary) -> Iterator[WarehouseRow]:
     try:
-        if run.run_id not in sent[RUNS.name]:
+        if run.run_id not in sent_by_table[RUNS.name]:
             yield rows.of_run(run.run_id, run.about())
-        yield from _of_records(run, sent, summary)
-        yield from _of_findings(run, sent, summary)
+        yield from _of_records(run, sent_by_table, summary)
+        yield from _of_findings(run, sent_by_table, summary)
     except StoreFailure as error:
         summary.left_out.append(str(error))
 
 
-def _of_records(run: Run, sent: dict[str, set[str]], summary: PushSummary) -> Iterator[WarehouseRow]:
+def _of_records(run: Run, sent_by_table: dict[str, set[str]], summary: PushSummary) -> Iterator[WarehouseRow]:
     """Yield the rows of new records, found by file name: reading all records for every push would take minutes."""
-    if not _items(run) - (sent[CELLS.name] & sent[MEASUREMENTS.name]):
+    if not _items(run) - (sent_by_table[CELLS.name] & sent_by_table[MEASUREMENTS.name]):
         return
     records, problems = run.load()
     summary.left_out += [f"{problem.path}: {problem.reason}" for problem in problems]
     for record in records:
         item = rows.item_of_record(record)
-        if item in sent[CELLS.name] and item in sent[MEASUREMENTS.name]:
+        if item in sent_by_table[CELLS.name] and item in sent_by_table[MEASUREMENTS.name]:
             continue
-        yield from (row for row in rows.of_record(record) if row.item not in sent[row.table.name])
+        yield from (row for row in rows.of_record(record) if row.item not in sent_by_table[row.table.name])
 
 
 def _items(run: Run) -> set[str]:
@@ -118,7 +120,7 @@ def _items(run: Run) -> set[str]:
     return {f"{run.run_id}/{name.removesuffix('.json')}" for name in names}
 
 
-def _of_findings(run: Run, sent: dict[str, set[str]], summary: PushSummary) -> Iterator[WarehouseRow]:
+def _of_findings(run: Run, sent_by_table: dict[str, set[str]], summary: PushSummary) -> Iterator[WarehouseRow]:
     path = run.folder / findings.FILE
     try:
         head = REVISION.search(read_range(path, 0, HEAD_BYTES))
@@ -127,7 +129,7 @@ def _of_findings(run: Run, sent: dict[str, set[str]], summary: PushSummary) -> I
         return
     except (UnfitFile, OSError) as error:
         raise StoreFailure(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if head and f"{run.run_id}/{int(head[1])}" in sent[FINDINGS.name]:
+    if head and f"{run.run_id}/{int(head[1])}" in sent_by_table[FINDINGS.name]:
         return
     run_findings = findings.load(run)
     if run_findings is not None:

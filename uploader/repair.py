@@ -66,16 +66,16 @@ class RepairSummary:
 def repair(results: Results, warehouse: Warehouse, outbox: Outbox, summary: PushSummary, say: Say) -> RepairSummary:
     """Send missing rows again; `summary` counts them too. Raises `UploadError`."""
     expected_rows = expected(results, warehouse.retained_from())
-    before = differences(expected_rows, checksums(warehouse, expected_rows.since))
+    differences_before = differences(expected_rows, checksums(warehouse, expected_rows.since))
     with outbox.locked():
-        seal_all(short_enough(_rows_to_resend(results, before, outbox), outbox), outbox)
+        seal_all(short_enough(_rows_to_resend(results, differences_before, outbox), outbox), outbox)
         send(warehouse, outbox, summary, say)
         summary.dead = len(outbox.dead())
         lost = _lost(results, warehouse, outbox, expected_rows.retained_from)
-    sums_after = checksums(warehouse, expected_rows.since) if before else {}
+    sums_after = checksums(warehouse, expected_rows.since) if differences_before else {}
     return RepairSummary(
-        tuple(_restored(difference, sums_after) for difference in before if difference.missing),
-        tuple(differences(expected_rows, sums_after)) if before else (),
+        tuple(_restored(difference, sums_after) for difference in differences_before if difference.missing),
+        tuple(differences(expected_rows, sums_after)) if differences_before else (),
         tuple(doubled(warehouse, expected_rows.since)),
         tuple(expected_rows.unread),
         len(expected_rows.expired),
@@ -83,19 +83,19 @@ def repair(results: Results, warehouse: Warehouse, outbox: Outbox, summary: Push
     )
 
 
-def _restored(before: RunDifference, sums_after: Checksums) -> RestoredRows:
-    name, run_id = before.table.name, before.run_id
+def _restored(difference: RunDifference, sums_after: Checksums) -> RestoredRows:
+    name, run_id = difference.table.name, difference.run_id
     return RestoredRows(
-        name, run_id, before.missing, sums_after[name].get(run_id, Checksum()).rows - before.actual.rows
+        name, run_id, difference.missing, sums_after[name].get(run_id, Checksum()).rows - difference.actual.rows
     )
 
 
 def _lost(results: Results, warehouse: Warehouse, outbox: Outbox, retained_from: str | None) -> int:
     """Return how many sent attempts have neither a record here nor a row in `cells` or `measurements`."""
-    sent, dead = outbox.sent(), {letter.item for letter in outbox.dead()}
+    sent_by_table, dead = outbox.sent(), {letter.item for letter in outbox.dead()}
     lost: Counter[str] = Counter()
     for table in (CELLS, MEASUREMENTS):
-        counts = Counter(without_record(results, sent[table.name] - dead))
+        counts = Counter(without_record(results, sent_by_table[table.name] - dead))
         runs = {run_id: count for run_id, count in counts.items() if not rows.expired(run_id, retained_from)}
         existing = attempts(warehouse, table, rows.day_of(min(runs))) if runs else {}
         lost |= Counter({run_id: count - existing.get(run_id, 0) for run_id, count in runs.items()})

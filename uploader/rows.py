@@ -120,11 +120,11 @@ def cell_values(record: Record) -> dict[str, Any]:
     lists = {name: entries for name, entries in values.items() if isinstance(entries, list)}
     filled = {name: [UNKNOWN_TEXT if entry is None else entry for entry in entries] for name, entries in lists.items()}
     # So that rows of earlier versions, which lack these columns, stay equal to their records.
-    settings, fed = record.settings, record.settings.feed == PIPELINE
-    plain = {
-        name: None for name in NO_WORK if getattr(settings, name) == DEFAULTS[name] and not (fed and name in INPUT)
+    settings, is_fed = record.settings, record.settings.feed == PIPELINE
+    unused_values = {
+        name: None for name in NO_WORK if getattr(settings, name) == DEFAULTS[name] and not (is_fed and name in INPUT)
     }
-    return {"day": day_of(record.run_id), **values, **filled, **plain}
+    return {"day": day_of(record.run_id), **values, **filled, **unused_values}
 
 
 def measurement_lines(record: Record) -> Iterator[str]:
@@ -143,8 +143,8 @@ def measurement_lines(record: Record) -> Iterator[str]:
     for metric, unit, series in _measured(record):
         for step, value in series:
             if value is not None:
-                member = "" if step is None else f',"step":{step}'
-                yield hashed(f'{start},"metric":{metric}{member},"value":{float(value)!r},"unit":{unit}}}')
+                member_text = "" if step is None else f',"step":{step}'
+                yield hashed(f'{start},"metric":{metric}{member_text},"value":{float(value)!r},"unit":{unit}}}')
 
 
 def clean(text: str) -> str:
@@ -160,8 +160,10 @@ def _getters() -> tuple[tuple[str, Callable[[Record], Any]], ...]:
 @cache
 def _metrics(version: int) -> tuple[tuple[str, str, Callable[[Record], Any]], ...]:
     """Return name, unit and reader of each metric. Rows keep the names of their record's schema version."""
-    named = ((name_in(version, ".".join(leaf.path)), leaf.path) for leaf in metrics())
-    return tuple((json.dumps(name), json.dumps(unit_of(name), ensure_ascii=False), _getter(p)) for name, p in named)
+    named_paths = ((name_in(version, ".".join(leaf.path)), leaf.path) for leaf in metrics())
+    return tuple(
+        (json.dumps(name), json.dumps(unit_of(name), ensure_ascii=False), _getter(p)) for name, p in named_paths
+    )
 
 
 def _getter(path: tuple[str, ...]) -> Callable[[Record], Any]:

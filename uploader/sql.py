@@ -66,15 +66,17 @@ def since(sql: str, day: str) -> str:
 @lru_cache(maxsize=256)
 def with_views(sql: str) -> str:
     """Return a query with its views as CTEs, so that its parameter @since bounds them. Raises `BadInput`."""
-    needed = _needed(sql)
-    if not needed:
+    needed_views = _needed(sql)
+    if not needed_views:
         return sql
     cte_names = {cte.alias for cte in parsed(sql).ctes} if re.search(r"\bWITH\b", sql, re.IGNORECASE) else set()
-    added = ",\n".join(f"{name} AS (\n{_uncommented(views()[name])}\n)" for name in needed if name not in cte_names)
-    if not cte_names or not added:
-        return f"WITH {added}\n{sql}" if added else sql
+    added_sql = ",\n".join(
+        f"{name} AS (\n{_uncommented(views()[name])}\n)" for name in needed_views if name not in cte_names
+    )
+    if not cte_names or not added_sql:
+        return f"WITH {added_sql}\n{sql}" if added_sql else sql
     end = _end_of_with(sql)
-    return f"{sql[:end]} {added},{sql[end:]}"
+    return f"{sql[:end]} {added_sql},{sql[end:]}"
 
 
 def translated_views() -> dict[str, str]:
@@ -107,8 +109,8 @@ def _end_of_with(sql: str) -> int:
     """Return the offset after the WITH or WITH RECURSIVE at the beginning of a query."""
     from sqlglot import tokenize
 
-    first, second = tokenize(sql, read="bigquery")[:2]
-    return int((second if second.text.upper() == "RECURSIVE" else first).end) + 1
+    first_token, second_token = tokenize(sql, read="bigquery")[:2]
+    return int((second_token if second_token.text.upper() == "RECURSIVE" else first_token).end) + 1
 
 
 def _needed(sql: str) -> list[str]:
@@ -116,9 +118,9 @@ def _needed(sql: str) -> list[str]:
     view_names: set[str] = set()
     texts = [_uncommented(sql)]
     while texts:
-        read = set(READ.findall(texts.pop())) & set(views()) - view_names
-        view_names |= read
-        texts += [views()[name] for name in read]
+        read_views = set(READ.findall(texts.pop())) & set(views()) - view_names
+        view_names |= read_views
+        texts += [views()[name] for name in read_views]
     return [name for name in views() if name in view_names]
 
 

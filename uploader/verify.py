@@ -123,15 +123,17 @@ def expected(results: Results, retained_from: str | None = None) -> ExpectedRows
             expected_rows.expired.append(run.run_id)
             continue
         expected_rows.since = expected_rows.since or rows.day_of(run.run_id)
-        before = len(expected_rows.unread)
+        unread_before = len(expected_rows.unread)
         try:
             for row in rows_of(run, expected_rows.unread):
-                counted, text = expected_rows.rows[row.table.name].get(run.run_id, Checksum()), row.line
+                counted_sum, text = expected_rows.rows[row.table.name].get(run.run_id, Checksum()), row.line
                 row_hash = int(text[text.rindex(":") + 1 : -1])  # the last member of the object
-                expected_rows.rows[row.table.name][run.run_id] = Checksum(counted.rows + 1, counted.hashes + row_hash)
+                expected_rows.rows[row.table.name][run.run_id] = Checksum(
+                    counted_sum.rows + 1, counted_sum.hashes + row_hash
+                )
         except StoreFailure as error:
             expected_rows.unread.append(f"not compared: {error}")
-        if len(expected_rows.unread) > before:
+        if len(expected_rows.unread) > unread_before:
             expected_rows.partial.add(run.run_id)
     return expected_rows
 
@@ -167,8 +169,8 @@ def differences(expected_rows: ExpectedRows, actual: Checksums) -> list[RunDiffe
     for name, runs in expected_rows.rows.items():
         for run_id, expected_sum in runs.items():
             actual_sum = actual.get(name, {}).get(run_id, Checksum())
-            unknown = run_id in expected_rows.partial and actual_sum.rows >= expected_sum.rows
-            if actual_sum != expected_sum and not unknown:
+            is_unknown = run_id in expected_rows.partial and actual_sum.rows >= expected_sum.rows
+            if actual_sum != expected_sum and not is_unknown:
                 differing.append(RunDifference(BY_NAME[name], run_id, expected_sum, actual_sum))
     return differing
 
@@ -187,10 +189,10 @@ def doubled(warehouse: Warehouse, since: str | None) -> list[str]:
     """Return a line for each table and run with duplicate keys."""
     lines = []
     for table in TABLES if since is not None else ():
-        keys = ", ".join(table.key)
+        keys_sql = ", ".join(table.key)
         sql = (
-            f"SELECT run_id, COUNT(*) AS n FROM (SELECT {keys} FROM {table.name} WHERE day >= CAST(@since AS DATE) "
-            f"GROUP BY {keys} HAVING COUNT(*) > 1) AS doubled GROUP BY run_id ORDER BY run_id"
+            f"SELECT run_id, COUNT(*) AS n FROM (SELECT {keys_sql} FROM {table.name} WHERE day >= CAST(@since AS DATE) "
+            f"GROUP BY {keys_sql} HAVING COUNT(*) > 1) AS doubled GROUP BY run_id ORDER BY run_id"
         )
         duplicates = warehouse.query(sql, {"since": since or ""}).rows
         lines += [f"{table.name}, run {run_id}: {n} duplicate keys" for run_id, n in duplicates[:MOST_LISTED]]
@@ -205,14 +207,14 @@ def _total(checksums: Checksums) -> int:
 
 def _by_run(warehouse: Warehouse, table: Table, since: str) -> dict[str, Checksum]:
     """Return a table's checksums by run; for findings, those of the last revision, which the run's folder has."""
-    last = ""
+    join_clause = ""
     if table is FINDINGS:
-        last = (
+        join_clause = (
             "JOIN (SELECT run_id, MAX(revision) AS revision FROM findings WHERE day >= CAST(@since AS DATE) "
             "GROUP BY run_id) AS last ON last.run_id = t.run_id AND last.revision = t.revision "
         )
     sql = (
-        f"SELECT t.run_id, COUNT(*) AS n, SUM(t.row_hash) AS hashes FROM {table.name} AS t {last}"
+        f"SELECT t.run_id, COUNT(*) AS n, SUM(t.row_hash) AS hashes FROM {table.name} AS t {join_clause}"
         "WHERE t.day >= CAST(@since AS DATE) GROUP BY t.run_id"
     )
     return {run_id: Checksum(int(n), int(hashes)) for run_id, n, hashes in warehouse.query(sql, {"since": since}).rows}

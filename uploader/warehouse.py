@@ -116,10 +116,10 @@ def is_local(address: str, flag: str = "--to") -> bool:
     if BIGQUERY.fullmatch(address):
         return False
     # Not the address itself: it may contain a password.
-    shown = "an address with a user or a password" if "@" in address else repr(address[:200])
+    address_text = "an address with a user or a password" if "@" in address else repr(address[:200])
     raise BadInput(
         f"{flag}: must be local, local:FOLDER or bigquery://PROJECT.DATASET (project of 6 to 30 small letters, "
-        f"digits and hyphens, dataset of letters, digits and underscores), got {shown}"
+        f"digits and hyphens, dataset of letters, digits and underscores), got {address_text}"
     )
 
 

@@ -38,39 +38,44 @@ def measurement_caveats(records: Sequence[Record]) -> tuple[str, ...]:
     measured = [record for record in records if record.status in MEASURED]
     summaries = (summarise_epochs(record.times.epoch_times_s, record.settings.discard) for record in measured)
     epochs = [summary for summary in summaries if summary]
-    timed = [record for record in measured if record.times.step_time_s]
-    figures = without_levels(timed, [record.times.step_time_s or 0.0 for record in timed])
+    timed_records = [record for record in measured if record.times.step_time_s]
+    figures = without_levels(timed_records, [record.times.step_time_s or 0.0 for record in timed_records])
     compiled = (_recompiles(measured), _graph_breaks(measured))
     growing = (_grows(measured, "host", host_growth), _grows(measured, "device", device_growth))
-    around = (*growing, _busy_neighbours(measured), _busy_while_waiting(measured))
-    return tuple(line for line in (*_drifts(epochs), _outliers(epochs), _modes(figures), *compiled, *around) if line)
+    neighbour_caveats = (*growing, _busy_neighbours(measured), _busy_while_waiting(measured))
+    return tuple(
+        line for line in (*_drifts(epochs), _outliers(epochs), _modes(figures), *compiled, *neighbour_caveats) if line
+    )
 
 
-def first_tries(records: Sequence[Record], counted: Sequence[Record]) -> tuple[str, ...]:
+def first_tries(records: Sequence[Record], counted_records: Sequence[Record]) -> tuple[str, ...]:
     """Return as a caveat which repeats count with a disturbed first try, since the second one failed.
 
-    `counted` is the attempt of each repeat that counts, of all `records` of one cell.
+    `counted_records` is the attempt of each repeat that counts, of all `records` of one cell.
     """
-    later = {
+    failed_retries = {
         (record.repeat, record.reason or str(record.status))
         for record in records
-        for chosen in counted
+        for chosen in counted_records
         if record.repeat == chosen.repeat and record.attempt > chosen.attempt
     }
-    if not later:
+    if not failed_retries:
         return ()
-    repeats = sorted({repeat for repeat, _ in later})
-    numbers = f"{'repeat' if len(repeats) == 1 else 'repeats'} {', '.join(map(str, repeats))}"
-    return (f"first_try: the figure of {numbers} is of a disturbed block; measured again, it failed: {min(later)[1]}",)
+    repeats = sorted({repeat for repeat, _ in failed_retries})
+    repeats_text = f"{'repeat' if len(repeats) == 1 else 'repeats'} {', '.join(map(str, repeats))}"
+    return (
+        f"first_try: the figure of {repeats_text} is of a disturbed block; measured again, it failed: "
+        f"{min(failed_retries)[1]}",
+    )
 
 
 def _drifts(epochs: Sequence[EpochSummary]) -> list[str]:
-    counted = Counter(summary.drift for summary in epochs if summary.drift not in (None, Drift.STEADY))
+    count_by_drift = Counter(summary.drift for summary in epochs if summary.drift not in (None, Drift.STEADY))
     advised = max((summary.advised_discard for summary in epochs if summary.drift is Drift.WARMING), default=None)
     advice = {Drift.WARMING: f"set discard: {advised}"}
     return [
         f"{drift} in {count} of {len(epochs)} processes: {advice.get(drift, 'look for other load, or for throttling')}"
-        for drift, count in counted.items()
+        for drift, count in count_by_drift.items()
         if drift is not None
     ]
 
@@ -107,19 +112,21 @@ def _recompiles(measured: Sequence[Record]) -> str | None:
 
 
 def _graph_breaks(measured: Sequence[Record]) -> str | None:
-    resolved = [record.resolved for record in measured if record.resolved]
-    most = max((resolved_record.graph_breaks or 0 for resolved_record in resolved), default=0)
-    timed = max((resolved_record.graph_breaks_timed or 0 for resolved_record in resolved), default=0)
+    resolved_records = [record.resolved for record in measured if record.resolved]
+    most = max((resolved_record.graph_breaks or 0 for resolved_record in resolved_records), default=0)
+    timed_breaks = max((resolved_record.graph_breaks_timed or 0 for resolved_record in resolved_records), default=0)
     if not most:
         return None
-    meanwhile = f", {timed} of them during the measured epochs" if timed else ""
+    timed_text = f", {timed_breaks} of them during the measured epochs" if timed_breaks else ""
     return (
-        f"graph breaks: torch.compile cut the step's program in {most} places{meanwhile}; "
+        f"graph breaks: torch.compile cut the step's program in {most} places{timed_text}; "
         "TORCH_LOGS=graph_breaks names them"
     )
 
 
-def _grows(measured: Sequence[Record], noun: str, of: Callable[[Sequence[Record]], Estimate | None]) -> str | None:
+def _grows(
+    measured: Sequence[Record], noun: str, growth_of: Callable[[Sequence[Record]], Estimate | None]
+) -> str | None:
     """Return the caveat that processes keep memory with each step, with its interval over all of them.
 
     None if the interval contains zero: a program that keeps memory does so in each process, and the warnings of the
@@ -127,7 +134,7 @@ def _grows(measured: Sequence[Record], noun: str, of: Callable[[Sequence[Record]
     """
     text = f"{WARNING}: {noun} memory grows"
     count = sum(any(warning.startswith(text) for warning in record.warnings) for record in measured)
-    estimate = of(measured)
+    estimate = growth_of(measured)
     if not count or estimate is None or (estimate.low is not None and estimate.low <= 0):
         return None
     return f"{text} by {growth_text(estimate)}, in {count} of {len(measured)} processes: longer training runs out of it"
@@ -138,10 +145,10 @@ def _busy_neighbours(measured: Sequence[Record]) -> str | None:
     busy = [record.surroundings.busy_neighbours for record in measured if record.surroundings.busy_neighbours]
     if not busy:
         return None
-    names = ", ".join(sorted({entry.partition(" (")[0] for entries in busy for entry in entries}))
+    names_text = ", ".join(sorted({entry.partition(" (")[0] for entries in busy for entry in entries}))
     return (
-        f"busy neighbour: {names} computed while waiting for its turn, in {len(busy)} of {len(measured)} processes: "
-        "this cell's times are too long; end what that workload leaves running between its epochs"
+        f"busy neighbour: {names_text} computed while waiting for its turn, in {len(busy)} of {len(measured)} "
+        "processes: this cell's times are too long; end what that workload leaves running between its epochs"
     )
 
 
@@ -168,7 +175,9 @@ def replica_caveats(cells: Mapping[str, Sequence[Record]]) -> tuple[str, ...]:
     for backend, records in cells.items():
         for parts in dict.fromkeys(sentence for record in records for sentence in _sentences(record)):
             by_sentence.setdefault(parts, []).append(backend)
-    return tuple(f"{before}{', '.join(backends)}{after}" for (before, after), backends in by_sentence.items())
+    return tuple(
+        f"{text_before}{', '.join(backends)}{text_after}" for (text_before, text_after), backends in by_sentence.items()
+    )
 
 
 def _sentences(record: Record) -> list[tuple[str, str]]:
@@ -179,6 +188,6 @@ def _sentences(record: Record) -> list[tuple[str, str]]:
     meaning = [("", f" on {len(replicas.replicas)} devices: {sentence}") for sentence in replicas.semantics]
     if replicas.is_fit:
         return meaning
-    keras, around = f"Keras {record.versions.get('keras', '')}".strip(), replicas.method.rpartition(".")[2]
-    why = f"since {keras} has no distribution on this backend"
-    return [("not fit: ", f": the step is this project's, around {around}, {why}"), *meaning]
+    keras_text, method_name = f"Keras {record.versions.get('keras', '')}".strip(), replicas.method.rpartition(".")[2]
+    why = f"since {keras_text} has no distribution on this backend"
+    return [("not fit: ", f": the step is this project's, around {method_name}, {why}"), *meaning]

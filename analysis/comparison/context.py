@@ -170,10 +170,14 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
     if len(row.cells) == 1:
         return SameWork(WorkStatus.NOT_CHECKED)
     versions = {name: installed for name, cell in cells.items() if (installed := _versions(name, cell))}
-    stored = latest_comparison(records, settings.workload, settings.params, versions)
-    known_pairs = [pair for pair in stored.record.pairs if cells.keys() >= set(pair.backends)] if stored else []
+    stored_comparison = latest_comparison(records, settings.workload, settings.params, versions)
+    known_pairs = (
+        [pair for pair in stored_comparison.record.pairs if cells.keys() >= set(pair.backends)]
+        if stored_comparison
+        else []
+    )
     pairs = [pair for pair in known_pairs if backend is None or backend in pair.backends]
-    if stored is None or not pairs:
+    if stored_comparison is None or not pairs:
         return SameWork(
             WorkStatus.NOT_CHECKED, remarks=(f"compare the backends with: runner parity {settings.workload}",)
         )
@@ -181,13 +185,13 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
     values = [getattr(pair.deviations[precision], figure) for pair in pairs if precision in pair.deviations]
     measured = [value for value in values if value is not None]
     concerned = {name for pair in pairs for name in pair.backends}
-    stale = [name for name in stored.stale if name in concerned]
+    stale = [name for name in stored_comparison.stale if name in concerned]
     status, absent = _work_status(pairs, stale), sorted(set(cells) - concerned) if backend is None else []
     if absent and status in SAME_WORK:
         remark = f"{', '.join(absent)} was not compared with the others: runner parity {settings.workload}"
         return SameWork(WorkStatus.NOT_CHECKED, remarks=(remark,))
     place_text = ("" if settings.device == "cpu" else ON_A_CPU) + ("" if settings.devices == 1 else ON_ONE_DEVICE)
-    remarks = (*_remarks(stored, pairs, stale), *_other_precision(settings))
+    remarks = (*_remarks(stored_comparison, pairs, stale), *_other_precision(settings))
     return SameWork(status, max(measured, default=None), f"{precision} {figure}{place_text}", remarks)
 
 
@@ -263,15 +267,17 @@ def _stale_remark(stale: Sequence[str], command: str) -> str:
     return f"the versions of {', '.join(stale)} differ from those compared: compare again with: {command}"
 
 
-def _remarks(comparison: StoredComparison, pairs: Sequence[Pair], stale: Sequence[str]) -> tuple[str, ...]:
+def _remarks(comparison: StoredComparison, pairs: Sequence[Pair], stale_backends: Sequence[str]) -> tuple[str, ...]:
     lines = []
-    if stale:
-        lines.append(_stale_remark(stale, f"runner parity {comparison.record.workload}"))
+    if stale_backends:
+        lines.append(_stale_remark(stale_backends, f"runner parity {comparison.record.workload}"))
     for pair in pairs:
         for finding in pair.findings:
-            value = "not finite" if finding.value is None else f"{finding.value:.0e}, limit {finding.limit:.0e}"
+            deviation_text = (
+                "not finite" if finding.value is None else f"{finding.value:.0e}, limit {finding.limit:.0e}"
+            )
             lines.append(
-                f"{' and '.join(pair.backends)}, {finding.precision} {finding.figure} {value}: "
+                f"{' and '.join(pair.backends)}, {finding.precision} {finding.figure} {deviation_text}: "
                 f"{finding.explanation or pair.located or 'not explained'}"
             )
     if not comparison.same_params:

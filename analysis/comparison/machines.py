@@ -55,16 +55,16 @@ def noun(places: Sequence[str]) -> str:
     """
     if len({host_of_place(place) for place in places}) != 1:
         return MACHINES
-    named = [bool(gpus_of_place(place)) for place in places]
-    return GPUS if all(named) else PLACES if any(named) else MACHINES
+    of_gpus = [bool(gpus_of_place(place)) for place in places]
+    return GPUS if all(of_gpus) else PLACES if any(of_gpus) else MACHINES
 
 
 def difference(records: Sequence[Record]) -> str | None:
     """Return how the machines of one cell's records differ; None if there is one, or if all are equal."""
-    count = len(hosts(records))
-    if count < 2 or (inequality := _unequal([record.machine for record in records])) is None:
+    host_count = len(hosts(records))
+    if host_count < 2 or (inequality := _unequal([record.machine for record in records])) is None:
         return None
-    return f"machines differ ({'; '.join(filter(None, (f'{count} hosts', inequality)))})"
+    return f"machines differ ({'; '.join(filter(None, (f'{host_count} hosts', inequality)))})"
 
 
 def equal(machine: Machine, other: Machine) -> bool:

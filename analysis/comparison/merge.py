@@ -167,13 +167,13 @@ def choose(candidates: Iterable[MergeCandidate]) -> Merge:
     # A backend without a measured run is shown with its failures.
     failed = {backend: reference.run_id for backend in reference.backends if backend not in runs}
     runs |= failed
-    external = any(backend.external for backend in reference.backends.values())
+    has_external = any(backend.external for backend in reference.backends.values())
     ordered = {name: runs[name] for name in in_order(runs)}
     return Merge(
         reference.run_id,
         ordered,
         tuple(omission for omission in left_out if failed.get(omission.backend) != omission.run_id),
-        () if external else tuple(name for name in BACKENDS if name not in runs),
+        () if has_external else tuple(name for name in BACKENDS if name not in runs),
         tuple(notes),
     )
 
@@ -196,28 +196,30 @@ def mismatch(reference: MergeCandidate, merge_candidate: MergeCandidate, backend
         return f"other version of records ({_words(backend_run.schemas)} against {_words(base.schemas)})"
     works, backend_works = reference.works, backend_run.works
     same_text = bool(reference.matrix_text) and reference.matrix_text == merge_candidate.matrix_text
-    unfinished = (backend_works < works and not merge_candidate.finished) or (
+    is_unfinished = (backend_works < works and not merge_candidate.finished) or (
         backend_works > works and not reference.finished
     )
-    if backend_works == works or (backend_works & works and (same_text or unfinished)):
+    if backend_works == works or (backend_works & works and (same_text or is_unfinished)):
         return None
-    paths = f"{merge_candidate.matrix_path or 'unnamed matrix'} against {reference.matrix_path or 'unnamed matrix'}"
+    paths_text = (
+        f"{merge_candidate.matrix_path or 'unnamed matrix'} against {reference.matrix_path or 'unnamed matrix'}"
+    )
     differs = _differing_settings(backend_works - works, works)
-    common = f"{len(backend_works & works)} of {len(backend_works)} works are among the {len(works)} merged"
-    return f"other matrix: {common} ({paths}{differs and f'; {differs}'})"
+    common_text = f"{len(backend_works & works)} of {len(backend_works)} works are among the {len(works)} merged"
+    return f"other matrix: {common_text} ({paths_text}{differs and f'; {differs}'})"
 
 
 def _differing_settings(actual: Iterable[str], expected: Iterable[str]) -> str:
     """Return how the two most similar works differ, as `gru: epochs 3 against 2`; empty without a common workload."""
-    works = [[_flat(work) for work in sorted(some)[:WORKS_COMPARED]] for some in (actual, expected)]
-    differing = [
+    works_by_side = [[_flat(work) for work in sorted(work_texts)[:WORKS_COMPARED]] for work_texts in (actual, expected)]
+    compared_works = [
         (str(work["workload"]), {key for key in {*work, *other} if _text(work, key) != _text(other, key)}, work, other)
-        for work, other in product(*works)
+        for work, other in product(*works_by_side)
         if work["workload"] == other["workload"]
     ]
-    if not differing:
+    if not compared_works:
         return ""
-    workload, keys, work, other = min(differing, key=lambda pair: len(pair[1]))
+    workload, keys, work, other = min(compared_works, key=lambda compared: len(compared[1]))
     return f"{workload}: " + ", ".join(f"{key} {_text(work, key)} against {_text(other, key)}" for key in sorted(keys))
 
 
@@ -259,12 +261,12 @@ def _backend_run(records: Sequence[Record]) -> BackendRun:
 
 def _over_backends(run: MergeCandidate) -> BackendRun:
     """Return the facts of a run over all its backends that measured something."""
-    several = [backend for backend in run.backends.values() if backend.measured] or list(run.backends.values())
+    backend_runs = [backend for backend in run.backends.values() if backend.measured] or list(run.backends.values())
     names = ("hosts", "keras", "schemas", "devices", "models")
     unions: dict[str, Any] = {
-        name: frozenset().union(*(getattr(backend_run, name) for backend_run in several)) for name in names
+        name: frozenset().union(*(getattr(backend_run, name) for backend_run in backend_runs)) for name in names
     }
-    return BackendRun(run.works, sum(backend_run.measured for backend_run in several), **unions)
+    return BackendRun(run.works, sum(backend_run.measured for backend_run in backend_runs), **unions)
 
 
 def shortened(left_out: Iterable[LeftOutBackend]) -> Iterable[LeftOutBackend]:

@@ -118,11 +118,11 @@ def metrics_over(records: Sequence[Record]) -> list[MetricSummary]:
     for record in records:
         for metric in record.task.metrics if record.task else ():
             by_name.setdefault(metric.name, []).append(metric)
-    return [_summary(name, several) for name, several in by_name.items()]
+    return [_summary(name, all_metrics) for name, all_metrics in by_name.items()]
 
 
-def _summary(name: str, several: Sequence[Metric]) -> MetricSummary:
-    values = [metric.value for metric in several if metric.value is not None]
-    problem = next((metric.problem for metric in several if metric.problem), None)
-    unit = next((metric.unit for metric in several if metric.unit), "")
+def _summary(name: str, all_metrics: Sequence[Metric]) -> MetricSummary:
+    values = [metric.value for metric in all_metrics if metric.value is not None]
+    problem = next((metric.problem for metric in all_metrics if metric.problem), None)
+    unit = next((metric.unit for metric in all_metrics if metric.unit), "")
     return MetricSummary(name, unit, statistics.median(values) if values else None, len(values), problem)

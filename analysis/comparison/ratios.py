@@ -106,37 +106,40 @@ def open_verdict(lowest: str, ratios: Sequence[BackendRatio], others: int, figur
     """Return the verdict of a row of which no backend is named fastest; `others` are the backends but the lowest."""
     if reason := without_verdict(lowest, ratios, others, figure):
         return reason
-    near = [ratio for ratio in ratios if (ratio.estimate.low or 0) <= 1] or list(ratios)
-    return f"not separable: {ratios_text(near, figure, lowest)}{would_have_shown(ratios)}{how(ratios)}"
+    near_ratios = [ratio for ratio in ratios if (ratio.estimate.low or 0) <= 1] or list(ratios)
+    return f"not separable: {ratios_text(near_ratios, figure, lowest)}{would_have_shown(ratios)}{how(ratios)}"
 
 
 def without_verdict(lowest: str, ratios: Sequence[BackendRatio], others: int, figure: Figure) -> str | None:
     """Return why a row's ratios show nothing about the order of its backends; None if they may."""
     if any(ratio.separate and ratio.estimate.low is None for ratio in ratios):
         return NO_INTERVAL
-    if apart := [ratio for ratio in ratios if ratio.machines_disagree]:
-        return _disagreement(lowest, apart, figure)
-    if without := [ratio for ratio in ratios if ratio.estimate.low is None]:
-        return f"not separable: {too_few(without)}"
+    if disagreeing := [ratio for ratio in ratios if ratio.machines_disagree]:
+        return _disagreement(lowest, disagreeing, figure)
+    if without_interval := [ratio for ratio in ratios if ratio.estimate.low is None]:
+        return f"not separable: {too_few(without_interval)}"
     return "not separable: some cells have no repeat in common" if len(ratios) < others else None
 
 
 def partial_verdict(
     lowest: str,
-    near: Sequence[BackendRatio],
-    behind: Sequence[BackendRatio],
+    near_ratios: Sequence[BackendRatio],
+    ratios_behind: Sequence[BackendRatio],
     figure: Figure = STEP_TIME,
     chance: str = "",
 ) -> str:
-    """Return the verdict of a row in which the backends `behind` are slower than the lowest, and those `near` are not.
+    """Return the verdict of a row in which `ratios_behind` are slower than the lowest, and `near_ratios` are not.
 
     `chance` says why those near are not, if not by their intervals.
     """
-    candidates = _listed([lowest, *(ratio.backend for ratio in near)], "or")
+    candidates = _listed([lowest, *(ratio.backend for ratio in near_ratios)], "or")
     best = "fastest" if figure == STEP_TIME else f"best by {figure.name}"
-    reason = f": {chance}" if chance else would_have_shown(near)
-    undecided = f"not separable: {ratios_text(near, figure, lowest)}{reason}"
-    return f"{candidates} is {best} ({undecided}); {_behind_text(behind, figure, lowest)}{how([*near, *behind])}"
+    reason = f": {chance}" if chance else would_have_shown(near_ratios)
+    undecided_text = f"not separable: {ratios_text(near_ratios, figure, lowest)}{reason}"
+    return (
+        f"{candidates} is {best} ({undecided_text}); "
+        f"{_behind_text(ratios_behind, figure, lowest)}{how([*near_ratios, *ratios_behind])}"
+    )
 
 
 def would_have_shown(ratios: Sequence[BackendRatio]) -> str:
@@ -156,20 +159,20 @@ def _behind_text(ratios: Sequence[BackendRatio], figure: Figure, lowest: str) ->
 
 
 def _listed(words: Sequence[str], joint: str) -> str:
-    *first, last = words
-    return f"{', '.join(first)} {joint} {last}" if first else last
+    *first_words, last_word = words
+    return f"{', '.join(first_words)} {joint} {last_word}" if first_words else last_word
 
 
 def _disagreement(lowest: str, ratios: Sequence[BackendRatio], figure: Figure) -> str:
     """Return the ratio at each machine, of the ratios about which the machines disagree."""
     takes, as_long = _AS[figure.is_time]
-    several = (f"{ratio.backend} {takes} {at_each(ratio)} {as_long} as {lowest}" for ratio in ratios)
+    disagreement_texts = (f"{ratio.backend} {takes} {at_each(ratio)} {as_long} as {lowest}" for ratio in ratios)
     places_noun = noun([machine_ratio.machine for ratio in ratios for machine_ratio in ratio.by_machine])
     key, name, unit = (
         ("across_nodes", "machine", "machine") if places_noun == MACHINES else ("across_gpus", "gpus", "GPU")
     )
     return (
-        f"not separable: the {places_noun} disagree: {'; '.join(several)}; compare at one {unit}: "
+        f"not separable: the {places_noun} disagree: {'; '.join(disagreement_texts)}; compare at one {unit}: "
         f"leave out {key}, or name one with {name}"
     )
 
@@ -207,8 +210,8 @@ def _missing(ratio: BackendRatio) -> int:
 
 def repeats_for_intervals(ratios: Sequence[BackendRatio]) -> int | None:
     """Return the repeats that would give each of these ratios an interval; None if none lacks one for this reason."""
-    few = [r for r in ratios if r.estimate.low is None and not r.separate and not r.machines_disagree]
-    return max((max(MIN_BLOCKS, LEAST_DEGREES + len(ratio.by_machine)) for ratio in few), default=None)
+    few_ratios = [r for r in ratios if r.estimate.low is None and not r.separate and not r.machines_disagree]
+    return max((max(MIN_BLOCKS, LEAST_DEGREES + len(ratio.by_machine)) for ratio in few_ratios), default=None)
 
 
 def how(ratios: Sequence[BackendRatio]) -> str:
@@ -240,19 +243,19 @@ _AS = {True: ("takes", "as long"), False: ("costs", "as much")}
 """How a ratio reads: of times, and of other costs, such as the inverse of a throughput."""
 
 
-def takes(name: str, amount: str, figure: Figure = STEP_TIME, against: str = "") -> str:
+def takes(name: str, amount: str, figure: Figure = STEP_TIME, reference: str = "") -> str:
     """Return a ratio as a sentence, such as `jax takes 1.42x [1.30 1.55] as long as torch`."""
     verb, as_long = _AS[figure.is_time]
-    return f"{name} {verb} {amount} {as_long}" + (f" as {against}" if against else "")
+    return f"{name} {verb} {amount} {as_long}" + (f" as {reference}" if reference else "")
 
 
-def ratios_text(ratios: Sequence[BackendRatio], figure: Figure = STEP_TIME, against: str = "") -> str:
+def ratios_text(ratios: Sequence[BackendRatio], figure: Figure = STEP_TIME, reference: str = "") -> str:
     """Return ratios as one sentence: `jax takes 1.66x [1.48 1.86] as long, torch 1.93x [1.59 2.35]`.
 
-    With `against`, the backend with the lowest figure, the first one ends in `as long as AGAINST`.
+    With `reference`, the backend with the lowest figure, the first one ends in `as long as REFERENCE`.
     """
-    first, *others = ratios
-    text = takes(first.backend, bracketed(first.estimate), figure, against) + with_disturbed(first)
+    first_ratio, *others = ratios
+    text = takes(first_ratio.backend, bracketed(first_ratio.estimate), figure, reference) + with_disturbed(first_ratio)
     return ", ".join(
         [text, *(f"{ratio.backend} {bracketed(ratio.estimate)}{with_disturbed(ratio)}" for ratio in others)]
     )

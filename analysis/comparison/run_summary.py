@@ -52,18 +52,18 @@ def summary_lines(rows: Sequence[Row], suites: Sequence[Suite]) -> list[str]:
     """Return the summary of a run with these means as lines; empty if nothing is compared."""
     text = []
     for suite in suites:
-        (first, ratio), *others = suite.ratios.items()
-        means = [takes(first, bracketed(ratio.estimate), against=suite.against) + _note(ratio)]
+        (first_backend, ratio), *others = suite.ratios.items()
+        means = [takes(first_backend, bracketed(ratio.estimate), reference=suite.against) + _note(ratio)]
         means += [f"{name} {bracketed(ratio.estimate)}{_note(ratio)}" for name, ratio in others]
         text.append(f"geometric mean, league {suite.league}: {', '.join(means)}")
         text[-1] += f"; left out: {suite.left_out}" if suite.left_out else ""
     rows = [row for row in rows if not row.values]  # separate sessions would need more sessions, not blocks
-    now, drawn = detectable(rows, NOTABLE), sum(len(row.ratios) for row in rows)
-    if not drawn:
+    now, compared_count = detectable(rows, NOTABLE), sum(len(row.ratios) for row in rows)
+    if not compared_count:
         return text
     text.append(f"a difference of {percentage(NOTABLE)} would have shown in {now.able} of {now.of} comparisons")
-    if drawn < now.of:
-        text[-1] += f" ({now.of - drawn} not compared)"
+    if compared_count < now.of:
+        text[-1] += f" ({now.of - compared_count} not compared)"
     if (night := projected(rows, NIGHT_S)) is not None and night.able > now.able:
         text[-1] += f"; in {night.able} after --repeats auto --budget {NIGHT_S:.0f}, if their scatter remains the same"
     return text
@@ -88,12 +88,12 @@ def projected(rows: Sequence[Row], budget_s: float) -> Fraction | None:
         imports_s.setdefault(backend, []).extend(record.times.import_time_s or 0.0 for record in cell.measured)
     # The start of a block's servers: one a backend for all rows, as if started one by one.
     servers_s = sum(statistics.fmean(times_s) for times_s in imports_s.values() if times_s)
-    spent_s, most_blocks, able = 0.0, 0, 0
+    spent_s, most_blocks, able_count = 0.0, 0, 0
     for cost_s, blocks, count in sorted(_wanted(row) for row in compared):
         longest = max(most_blocks, blocks)
         if spent_s + cost_s + longest * servers_s <= budget_s:
-            spent_s, most_blocks, able = spent_s + cost_s, longest, able + count
-    return Fraction(able, _expected(rows))
+            spent_s, most_blocks, able_count = spent_s + cost_s, longest, able_count + count
+    return Fraction(able_count, _expected(rows))
 
 
 def _expected(rows: Sequence[Row]) -> int:
@@ -101,19 +101,19 @@ def _expected(rows: Sequence[Row]) -> int:
 
     Cells that a backend does not support are excluded.
     """
-    able = [
+    able_cells = [
         [cell for cell in row.cells.values() if any(r.status is not Status.UNSUPPORTED for r in cell.records)]
         for row in rows
     ]
-    return sum(max(0, len(cells) - 1) for cells in able)
+    return sum(max(0, len(cells) - 1) for cells in able_cells)
 
 
 def _wanted(row: Row) -> tuple[float, int, int]:
     """Return seconds and blocks needed to decide a row's comparisons at its looks, and how many those decide."""
-    needed = [blocks_needed(ratio.scatter or 0.0, NOTABLE) for ratio in row.ratios]
+    needed_counts = [blocks_needed(ratio.scatter or 0.0, NOTABLE) for ratio in row.ratios]
     looks = [
         next((blocks for blocks in LOOKS.blocks if needed_blocks is not None and needed_blocks <= blocks), None)
-        for needed_blocks in needed
+        for needed_blocks in needed_counts
     ]
     reached = [look for look in looks if look is not None]
     blocks = max(reached, default=0)
@@ -140,12 +140,12 @@ class Undecided:
 
     def text(self, command: str | None) -> str:
         """Return what would decide; `command` measures the run's cells again, None if there is no such command."""
-        needed = f"about {self.repeats} repeats show a difference of {percentage(self.effect)}"
+        needed_text = f"about {self.repeats} repeats show a difference of {percentage(self.effect)}"
         if command is None:
-            return f"to decide: {needed}"
+            return f"to decide: {needed_text}"
         words = shlex.split(command)
         filters = [f"--filter {shlex.quote(filter_text)}" for filter_text in self.filters if filter_text not in words]
-        return f"to decide: {' '.join([command, *filters, '--repeats auto'])} ({needed})"
+        return f"to decide: {' '.join([command, *filters, '--repeats auto'])} ({needed_text})"
 
 
 def undecided(rows: Sequence[Row]) -> dict[str, Undecided]:
@@ -171,9 +171,9 @@ def _more_repeats(row: Row) -> tuple[int, float] | None:
     if not ratios or min(ratio.estimate.count for ratio in ratios) >= most:
         return None
     scatter = max(ratio.scatter or 0.0 for ratio in ratios)
-    needed = blocks_needed(scatter, NOTABLE)
-    if needed is not None and needed <= most:
-        return next(blocks for blocks in LOOKS.blocks if blocks >= needed), NOTABLE
+    needed_blocks = blocks_needed(scatter, NOTABLE)
+    if needed_blocks is not None and needed_blocks <= most:
+        return next(blocks for blocks in LOOKS.blocks if blocks >= needed_blocks), NOTABLE
     effect = minimum_detectable_effect(scatter, most)
     return None if effect is None else (most, effect)
 
@@ -188,8 +188,8 @@ def _filters(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:
     for key, values in labels.items():
         workload = works[key].workload
         axes = varying[workload] - set(NO_AXES)
-        chosen = (f"{name}={_pattern(value)}" for name, value in values.items() if name in axes)
-        filters[key] = (f"workload={workload}", *chosen)
+        filter_texts = (f"{name}={_pattern(value)}" for name, value in values.items() if name in axes)
+        filters[key] = (f"workload={workload}", *filter_texts)
     return filters
 
 
@@ -251,8 +251,8 @@ def subject(rows: Sequence[Row]) -> str:
     workloads = list(dict.fromkeys(cell.settings.workload for row in rows for cell in row.cells.values()))
     if not workloads:
         return ""
-    named = _listed(workloads) if len(workloads) <= MOST_NAMED else f"{len(workloads)} workloads"
-    return f"{named} on {_listed(in_order(name for row in rows for name in row.cells))}"
+    workloads_text = _listed(workloads) if len(workloads) <= MOST_NAMED else f"{len(workloads)} workloads"
+    return f"{workloads_text} on {_listed(in_order(name for row in rows for name in row.cells))}"
 
 
 def _means(suites: Sequence[Suite]) -> tuple[MeanRatio, ...]:
@@ -280,12 +280,12 @@ def _text(rows: Sequence[Row], counts: Answer) -> str:
         return "no cell was measured" if rows else "nothing was measured yet"
     if len(rows) == 1:
         return _of_one_row(rows[0])
-    first = _fastest_text(rows, counts) if counts.fastest else _lowest_text(counts)
+    first_text = _fastest_text(rows, counts) if counts.fastest else _lowest_text(counts)
     missing = {
         "undecided": counts.undecided if counts.fastest else 0,
         "not comparable": counts.not_comparable,
     }
-    parts = [first, *(f"{count} {_is(count)} {name}" for name, count in missing.items() if count)]
+    parts = [first_text, *(f"{count} {_is(count)} {name}" for name, count in missing.items() if count)]
     if counts.nothing_to_compare and counts.nothing_to_compare < len(rows):
         has = "has" if counts.nothing_to_compare == 1 else "have"
         parts.append(f"{counts.nothing_to_compare} {has} nothing to compare")
@@ -293,10 +293,10 @@ def _text(rows: Sequence[Row], counts: Answer) -> str:
 
 
 def _fastest_text(rows: Sequence[Row], counts: Answer) -> str:
-    timed = any(cell.figure == STEP_TIME for row in rows if row.fastest for cell in row.cells.values())
+    is_timed = any(cell.figure == STEP_TIME for row in rows if row.fastest for cell in row.cells.values())
     (name, count), *others = counts.fastest.items()
-    first = f"{name} is {'fastest' if timed else 'best'} in {count} of {counts.rows} rows"
-    return ", ".join([first, *(f"{other} in {count}" for other, count in others)])
+    first_text = f"{name} is {'fastest' if is_timed else 'best'} in {count} of {counts.rows} rows"
+    return ", ".join([first_text, *(f"{other} in {count}" for other, count in others)])
 
 
 def _lowest_text(counts: Answer) -> str:
@@ -304,10 +304,10 @@ def _lowest_text(counts: Answer) -> str:
     if not counts.undecided:
         return f"nothing to compare in {counts.rows} rows" if counts.nothing_to_compare == counts.rows else ""
     (name, count), *others = counts.lowest.items()
-    leading = ", ".join(
+    leading_text = ", ".join(
         [f"{name} has the lowest figure in {count}", *(f"{other} in {number}" for other, number in others)]
     )
-    return f"no backend is shown to be fastest in {counts.undecided} of {counts.rows} rows ({leading})"
+    return f"no backend is shown to be fastest in {counts.undecided} of {counts.rows} rows ({leading_text})"
 
 
 def _of_one_row(row: Row) -> str:
@@ -331,15 +331,15 @@ def _mean_texts(counts: Answer) -> list[str]:
 
 
 def _league_text(means: Sequence[MeanRatio], rows: int, *, named: bool) -> str:
-    texts, over = [], 0
+    texts, last_rows = [], 0
     for mean in means:
-        interval = "" if mean.ratio.bounds else " (no interval)"
-        amount = f"{bracketed(mean.ratio)}{interval} of {mean.against}'s"
+        interval_note = "" if mean.ratio.bounds else " (no interval)"
+        amount_text = f"{bracketed(mean.ratio)}{interval_note} of {mean.against}'s"
         rows_text = (
             f"over {'all' if mean.rows == rows else mean.rows} rows{f' of league {mean.league}' if named else ''}"
         )
-        texts.append(amount if mean.rows == over else f"{rows_text} {mean.backend} takes {amount} time")
-        over = mean.rows
+        texts.append(amount_text if mean.rows == last_rows else f"{rows_text} {mean.backend} takes {amount_text} time")
+        last_rows = mean.rows
     return ", ".join(texts)
 
 
@@ -348,5 +348,5 @@ def _is(count: int) -> str:
 
 
 def _listed(words: Sequence[str]) -> str:
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
+    *first_words, last_word = words
+    return f"{', '.join(first_words)} and {last_word}" if first_words else last_word

@@ -81,25 +81,27 @@ def differing(cells: Cells, apart: bool = False, spread_out: bool = False) -> st
     if unproven := sorted(name for name, records in cells.items() if any(map(_unproven, records))):
         return f"{UNPROVEN} ({', '.join(unproven)}; see the warning work_not_counted)"
     everyone = [record for records in cells.values() for record in records]
-    matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
+    is_matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
     found_anew = apart and all(record.settings.steps_per_epoch == "auto" for record in everyone)
-    optional = OPTIONAL_FACTS | MATCHED_OPTIONAL_FACTS if matched else OPTIONAL_FACTS
-    for name, fact in (FACTS | optional | (MATCHED_FACTS if matched else {})).items():
+    optional = OPTIONAL_FACTS | MATCHED_OPTIONAL_FACTS if is_matched else OPTIONAL_FACTS
+    for name, fact in (FACTS | optional | (MATCHED_FACTS if is_matched else {})).items():
         if (found_anew and name == STEPS) or (spread_out and name == HOSTS):
             continue
-        values_by_cell = {cell: _values(fact, records, name in optional) for cell, records in cells.items()}
-        texts = {cell: "/".join(map(_word, values)) for cell, values in values_by_cell.items() if values}
+        values_by_cell = {cell_name: _values(fact, records, name in optional) for cell_name, records in cells.items()}
+        texts = {cell_name: "/".join(map(_word, values)) for cell_name, values in values_by_cell.items() if values}
         if len(set(texts.values())) > 1:
             return _difference(name, texts)
-    if matched and (reason := difference(cells)):
+    if is_matched and (reason := difference(cells)):
         return f"TF32 differs: {reason}; {STILL_ON}"
-    several = len({record.settings.backend for record in everyone}) > 1
-    for name, (figure, tolerance) in (FIGURES | FIGURES_BETWEEN_BACKENDS if several else FIGURES).items():
-        value_by_cell = {cell: value for cell, records in cells.items() for value in _values(figure, records, True)}
+    several_backends = len({record.settings.backend for record in everyone}) > 1
+    for name, (figure, tolerance) in (FIGURES | FIGURES_BETWEEN_BACKENDS if several_backends else FIGURES).items():
+        value_by_cell = {
+            cell_name: value for cell_name, records in cells.items() for value in _values(figure, records, True)
+        }
         if value_by_cell and max(value_by_cell.values()) - min(value_by_cell.values()) > tolerance * max(
             value_by_cell.values()
         ):
-            return _difference(name, {cell: _word(value) for cell, value in value_by_cell.items()})
+            return _difference(name, {cell_name: _word(value) for cell_name, value in value_by_cell.items()})
     return None
 
 
@@ -120,8 +122,8 @@ def mixed(records: Sequence[Record], *, equal_machines: bool = False) -> str | N
 def work_caveats(cells: Cells) -> tuple[str, ...]:
     """Return the caveats of comparing these cells: different default precisions or losses."""
     everyone = [record for records in cells.values() for record in records]
-    matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
-    precision = None if matched else difference(cells)
+    is_matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
+    precision = None if is_matched else difference(cells)
     lines = (precision and f"TF32: {precision}; {EQUALISE}", without_jit(cells), losses_apart(cells))
     return tuple(line for line in lines if line)
 
@@ -147,16 +149,16 @@ def _jit_left_out(records: Sequence[Record]) -> bool:
 
 def _way_of_running(records: Sequence[Record]) -> str | None:
     """Return how these processes ran a step; None if a record does not say so."""
-    resolved = [record.resolved for record in records if record.resolved]
-    if not resolved or any(resolved_record.jit_compile is None for resolved_record in resolved):
+    resolved_records = [record.resolved for record in records if record.resolved]
+    if not resolved_records or any(resolved_record.jit_compile is None for resolved_record in resolved_records):
         return None
-    if any(resolved_record.jit_compile for resolved_record in resolved):
+    if any(resolved_record.jit_compile for resolved_record in resolved_records):
         return COMPILED
     backend = BACKEND_TABLE.get(records[0].settings.backend)
     traced = (
         backend is not None
         and backend.graph_without_jit
-        and not any(resolved_record.eager for resolved_record in resolved)
+        and not any(resolved_record.eager for resolved_record in resolved_records)
     )
     return GRAPH if traced else ONE_BY_ONE
 
@@ -169,17 +171,17 @@ def losses_apart(cells: Cells, advice: str = ADVICE) -> str | None:
     twice the effect observed from seeds alone (docs/parity.md).
     """
     paths = {name: path for name, records in cells.items() if (path := loss_path(records))}
-    before = {name: _steps_before(cells[name]) for name in paths}
-    for cell, other in combinations(paths, 2):
-        if before[cell] and before[other] and before[cell] != before[other]:
+    steps_before = {name: _steps_before(cells[name]) for name in paths}
+    for cell_name, other_name in combinations(paths, 2):
+        if steps_before[cell_name] and steps_before[other_name] and steps_before[cell_name] != steps_before[other_name]:
             continue
-        initial = min(abs(paths[cell][0]), abs(paths[other][0]))
-        for epoch, (a, b) in enumerate(zip(paths[cell], paths[other], strict=False), start=1):
+        initial = min(abs(paths[cell_name][0]), abs(paths[other_name][0]))
+        for epoch, (a, b) in enumerate(zip(paths[cell_name], paths[other_name], strict=False), start=1):
             if initial and abs(a - b) > LOSS_TOLERANCE * initial:
                 return (
-                    f"losses differ: in epoch {epoch} {cell} is at {a:.3g} and {other} at {b:.3g}, further apart than "
-                    f"{percentage(LOSS_TOLERANCE)} of their first ({paths[cell][0]:.3g} and "
-                    f"{paths[other][0]:.3g}): {advice}"
+                    f"losses differ: in epoch {epoch} {cell_name} is at {a:.3g} and {other_name} at {b:.3g}, further "
+                    f"apart than {percentage(LOSS_TOLERANCE)} of their first ({paths[cell_name][0]:.3g} and "
+                    f"{paths[other_name][0]:.3g}): {advice}"
                 )
     return None
 
@@ -227,7 +229,7 @@ def _values(fact: Callable[[Record], object], records: Sequence[Record], known_o
 
 
 def _difference(name: str, values: Mapping[str, str]) -> str:
-    return f"{name} differ: " + ", ".join(f"{cell} {value}" for cell, value in sorted(values.items()))
+    return f"{name} differ: " + ", ".join(f"{cell_name} {value}" for cell_name, value in sorted(values.items()))
 
 
 def _word(value: object) -> str:
@@ -264,8 +266,8 @@ def difference(cells: Cells) -> str | None:
     PyTorch's for matrix products only: for these records only products are compared.
     """
     groups: dict[Users, list[str]] = {}
-    for name, (label, used) in OPERATIONS.items():
-        users, others = _users(cells, name, used)
+    for name, (label, used_tf32) in OPERATIONS.items():
+        users, others = _users(cells, name, used_tf32)
         if users and others:
             groups.setdefault((users, others), []).append(label)
     texts = []
@@ -281,18 +283,20 @@ def of_step(resolved: Resolved) -> bool | None:
     Older records have no probes; for them the one value for all operations is returned.
     """
     operations = resolved.operations or ("matmul",)
-    uses = [used(resolved) for name, (_, used) in OPERATIONS.items() if name in operations]
+    uses = [used_tf32(resolved) for name, (_, used_tf32) in OPERATIONS.items() if name in operations]
     known_uses = [value for value in uses if value is not None]
     return any(known_uses) if known_uses else resolved.tf32
 
 
-def _users(cells: Cells, name: str, used: Callable[[Resolved], bool | None]) -> Users:
+def _users(cells: Cells, name: str, used_tf32: Callable[[Resolved], bool | None]) -> Users:
     """Return the cells that use TF32 in this operation and those that do not; a cell can be in both."""
     values = {
-        cell: {used(resolved_record) for resolved_record in _concerned(records, name)}
-        for cell, records in cells.items()
+        cell_name: {used_tf32(resolved_record) for resolved_record in _concerned(records, name)}
+        for cell_name, records in cells.items()
     }
-    users, others = ([cell for cell, answers in values.items() if value in answers] for value in (True, False))
+    users, others = (
+        [cell_name for cell_name, answers in values.items() if value in answers] for value in (True, False)
+    )
     return tuple(users), tuple(others)
 
 

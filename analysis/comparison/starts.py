@@ -97,9 +97,9 @@ class WarmCache:
             reason = too_few([self.ratio])
         elif not estimate.excludes(1.0):
             reason = "not separable from no gain"
-        hits = "" if self.hits is None else f"at least {self.hits} programs from the cache"
-        gain = f"{self.backend} {bracketed(estimate)}, first epoch with a cold cache over that with a warm one"
-        return "; ".join(part for part in (gain, reason, hits) if part)
+        hits_text = "" if self.hits is None else f"at least {self.hits} programs from the cache"
+        gain_text = f"{self.backend} {bracketed(estimate)}, first epoch with a cold cache over that with a warm one"
+        return "; ".join(part for part in (gain_text, reason, hits_text) if part)
 
 
 def warm_caches(rows: Sequence[Row]) -> list[WarmCache]:

@@ -116,8 +116,12 @@ class CellSummary:
     @property
     def fixed_time_per_epoch_s(self) -> float | None:
         """What an epoch costs before its first step; None if its interval does not separate it from zero."""
-        fixed = self.fixed_time
-        return fixed.centre if fixed is not None and fixed.low is not None and fixed.low > 0 else None
+        fixed_estimate = self.fixed_time
+        return (
+            fixed_estimate.centre
+            if fixed_estimate is not None and fixed_estimate.low is not None and fixed_estimate.low > 0
+            else None
+        )
 
     @property
     def device_memory_span(self) -> str | None:
@@ -203,10 +207,10 @@ def rows_of(
     works: dict[str, dict[str, CellSummary]] = {}
     for cell in cells:
         works.setdefault(work_key(cell.settings), {})[cell.settings.backend] = cell
-    named = titled([next(iter(work_cells.values())).settings for work_cells in works.values()], usual or {})
+    work_titles = titled([next(iter(work_cells.values())).settings for work_cells in works.values()], usual or {})
     rows = [
         replace(_row(str(title), work_cells, looks, separate), labels=title)
-        for title, work_cells in zip(named, works.values(), strict=True)
+        for title, work_cells in zip(work_titles, works.values(), strict=True)
     ]
     return sorted(_judged(rows), key=lambda row: title_order(row.title))
 
@@ -234,21 +238,21 @@ def summarise(records: Sequence[Record]) -> CellSummary:
     latest = tuple(latest_attempts(records))
     measured = [record for record in latest if record.status in MEASURED]
     times = [record.times for record in measured]
-    timed = [] if without_ratio(measured) else [record for record in measured if figure_value(record)]
-    step_times = [value for record in timed if (value := figure_value(record))]
-    over, scatter = log_levels(timed, step_times), spread(step_times)
+    timed_records = [] if without_ratio(measured) else [record for record in measured if figure_value(record)]
+    step_times = [value for record in timed_records if (value := figure_value(record))]
+    step_levels, scatter = log_levels(timed_records, step_times), spread(step_times)
     return CellSummary(
         cell_id=latest[0].cell_id,
         settings=latest[0].settings,
         records=latest,
         superseded=tuple(r for r in records if r.status in MEASURED and r not in latest),
-        step_time=over.estimate() if over else geometric(step_times),
+        step_time=step_levels.estimate() if step_levels else geometric(step_times),
         step_time_median=statistics.median(step_times) if len(step_times) > 1 else None,
         step_time_p95=statistics.quantiles(step_times, n=20, method="inclusive")[-1] if len(step_times) > 1 else None,
-        spread=over.scatter if over else scatter,
+        spread=step_levels.scatter if step_levels else scatter,
         # The cell's own scatter includes what pairing removes, so a ratio's smallest difference is often smaller.
-        smallest_difference=over.smallest_difference(math.sqrt(2))
-        if over
+        smallest_difference=step_levels.smallest_difference(math.sqrt(2))
+        if step_levels
         else minimum_detectable_effect(math.sqrt(2) * (scatter or 0.0), len(step_times)),
         samples_per_s=_throughput(measured),
         first_epoch_time_s=median(t.first_epoch_time_s for t in times),
@@ -283,8 +287,8 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: Sepa
     measured = {backend: cell.measured for backend, cell in running.items()}
     caveats = (*replica_caveats(measured), *overhead_caveats(measured), *published_caveats(measured))
     if len(running) < 2:
-        below = next((cell.figure.name for cell in cells.values() if without_ratio(cell.measured)), None)
-        why = f": {below} is not above zero, so it has no ratio" if below else ""
+        figure_name = next((cell.figure.name for cell in cells.values() if without_ratio(cell.measured)), None)
+        why = f": {figure_name} is not above zero, so it has no ratio" if figure_name else ""
         return Row(title, cells, None, f"nothing to compare{why}", caveats=caveats)
     one_session = separate is None or not separate.apart(list(running))
     for name, cell in running.items():
@@ -320,8 +324,8 @@ def _lowest(running: Mapping[str, CellSummary], machines: Sequence[str]) -> str:
 def _common_machines(running: Mapping[str, CellSummary]) -> tuple[str, ...]:
     """Return the machines of these cells if blocks are spread over several, some of them common to all; else none."""
     host_sets = [set(hosts(cell.measured)) for cell in running.values()]
-    everywhere = set().union(*host_sets)
-    return tuple(sorted(everywhere)) if len(everywhere) > 1 and set.intersection(*host_sets) else ()
+    all_hosts = set().union(*host_sets)
+    return tuple(sorted(all_hosts)) if len(all_hosts) > 1 and set.intersection(*host_sets) else ()
 
 
 def _values(running: Mapping[str, CellSummary], separate: SeparateSessions | None) -> dict[str, SessionValue]:
@@ -377,15 +381,15 @@ def paired_at_machines(
 
 def _judged(rows: Sequence[Row]) -> list[Row]:
     """Return the rows with the fastest named in those that are discoveries among all rows that could be."""
-    able = {index: p for index, row in enumerate(rows) if (p := _row_p(row)) is not None}
-    adjusted = dict(zip(able, adjusted_p_values(list(able.values())), strict=True))
+    p_by_index = {index: p for index, row in enumerate(rows) if (p := _row_p(row)) is not None}
+    adjusted = dict(zip(p_by_index, adjusted_p_values(list(p_by_index.values())), strict=True))
     decided = [
-        _decided(row, adjusted[index], len(able)) if index in adjusted else row for index, row in enumerate(rows)
+        _decided(row, adjusted[index], len(p_by_index)) if index in adjusted else row for index, row in enumerate(rows)
     ]
-    behind = _behind(rows)
+    adjusted_p = _behind(rows)
     return [
         _partly_decided(
-            row, {ratio.backend: behind.get((index, ratio.backend), 1.0) for ratio in row.ratios}, len(able)
+            row, {ratio.backend: adjusted_p.get((index, ratio.backend), 1.0) for ratio in row.ratios}, len(p_by_index)
         )
         for index, row in enumerate(decided)
     ]
@@ -444,16 +448,19 @@ def _partly_decided(row: Row, adjusted: Mapping[str, float], rows: int) -> Row:
     if without_verdict(row.lowest, row.ratios, running - 1, figure):
         return row
     separated = [(ratio.estimate.low or 0) > 1 for ratio in row.ratios]
-    slower = [apart and adjusted[ratio.backend] <= LEVEL for ratio, apart in zip(row.ratios, separated, strict=True)]
+    slower = [
+        is_separate and adjusted[ratio.backend] <= LEVEL
+        for ratio, is_separate in zip(row.ratios, separated, strict=True)
+    ]
     if not any(slower) or all(slower):
         return row
-    behind, near = (
+    ratios_behind, near_ratios = (
         [r for r, is_slower in zip(row.ratios, slower, strict=True) if is_slower is side] for side in (True, False)
     )
     by_chance = all(separated) and row.adjusted_p is not None
     chance = _chance(row.adjusted_p or 0.0, rows) if by_chance else ""
-    verdict = partial_verdict(row.lowest, near, behind, figure, chance)
-    return replace(row, slower=tuple(ratio.backend for ratio in behind), verdict=verdict)
+    verdict = partial_verdict(row.lowest, near_ratios, ratios_behind, figure, chance)
+    return replace(row, slower=tuple(ratio.backend for ratio in ratios_behind), verdict=verdict)
 
 
 def log_ratios(numerator: CellSummary, denominator: CellSummary) -> dict[int, float]:
@@ -482,8 +489,8 @@ def _throughput(measured: Sequence[Record]) -> float | None:
     """Return the samples per second of a cell, the same mean as that of its times per step; None if not measured."""
     with_rate = [record for record in measured if record.times.samples_per_s]
     speeds = [speed for record in with_rate if (speed := record.times.samples_per_s)]
-    over = log_levels(with_rate, speeds)
-    estimate = over.estimate() if over else geometric(speeds)
+    rate_levels = log_levels(with_rate, speeds)
+    estimate = rate_levels.estimate() if rate_levels else geometric(speeds)
     return estimate.centre if estimate else None
 
 

@@ -100,10 +100,10 @@ def title_order(title: str) -> str:
     return title
 
 
-def varying_keys(several: Sequence[Labels]) -> set[str]:
+def varying_keys(all_labels: Sequence[Labels]) -> set[str]:
     """Return the keys whose values differ between these settings."""
-    texts = [{key: canonical(value) for key, value in values.items()} for values in several]
-    return {key for key in set().union(*several) if len({labels.get(key) for labels in texts}) > 1}
+    texts = [{key: canonical(value) for key, value in values.items()} for values in all_labels]
+    return {key for key in set().union(*all_labels) if len({labels.get(key) for labels in texts}) > 1}
 
 
 def varying_by_workload(works: Iterable[tuple[str, Labels]]) -> dict[str, set[str]]:
@@ -111,7 +111,7 @@ def varying_by_workload(works: Iterable[tuple[str, Labels]]) -> dict[str, set[st
     of_workload: dict[str, list[Labels]] = {}
     for workload, values in works:
         of_workload.setdefault(workload, []).append(values)
-    return {workload: varying_keys(several) for workload, several in of_workload.items()}
+    return {workload: varying_keys(all_labels) for workload, all_labels in of_workload.items()}
 
 
 def work_labels(settings: Settings) -> dict[str, Scalar]:

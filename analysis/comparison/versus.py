@@ -99,23 +99,28 @@ class Versus:
     incomplete: bool = False
 
 
-def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Across | None = None) -> Versus:
-    """Compare two sets of records. With `across` they are of two sessions; without, of one, paired by block."""
+def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, ratio_across: Across | None = None) -> Versus:
+    """Compare two sets of records. With `ratio_across` they are of two sessions; without, of one, paired by block."""
     before, after = summaries(base), summaries(new)
-    cells = {cell: (before.get(cell), after.get(cell)) for cell in (before | after)}
-    apart = across is not None
-    reasons = {cell: _reason(*ends, apart) for cell, ends in cells.items()}
-    able = {cell: (before[cell], after[cell]) for cell, reason in reasons.items() if not reason}
-    logs = {} if across else {cell: tuple(log_ratios(ends[1], ends[0]).values()) for cell, ends in able.items()}
-    verdicts = _across(across, able, rule) if across else judge(logs, rule)
+    cells = {cell_id: (before.get(cell_id), after.get(cell_id)) for cell_id in (before | after)}
+    sessions_apart = ratio_across is not None
+    reasons = {cell_id: _reason(*ends, sessions_apart) for cell_id, ends in cells.items()}
+    able_cells = {cell_id: (before[cell_id], after[cell_id]) for cell_id, reason in reasons.items() if not reason}
+    logs = (
+        {}
+        if ratio_across
+        else {cell_id: tuple(log_ratios(ends[1], ends[0]).values()) for cell_id, ends in able_cells.items()}
+    )
+    verdicts = _across(ratio_across, able_cells, rule) if ratio_across else judge(logs, rule)
     unmeasured = Verdict(GateOutcome.NOT_MEASURED, None, None)
     comparisons = [
-        _comparison(cell, ends, logs.get(cell, ()), verdicts.get(cell, unmeasured), reasons[cell])
-        for cell, ends in cells.items()
+        _comparison(cell_id, ends, logs.get(cell_id, ()), verdicts.get(cell_id, unmeasured), reasons[cell_id])
+        for cell_id, ends in cells.items()
     ]
     comparisons = [replace(comparison, all_data=_all_data(comparison, rule)) for comparison in comparisons]
     comparisons = [
-        _with_failures(comparison, apart) for comparison in _with_facets(comparisons, rule, paired=not apart)
+        _with_failures(comparison, sessions_apart)
+        for comparison in _with_facets(comparisons, rule, paired=not sessions_apart)
     ]
     by_backend, suite = per_group(_grouped(comparisons), rule.looks)
     return Versus(
@@ -123,7 +128,7 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
         {backend: entries for backend, entries in by_backend.items() if entries},
         suite,
         _outcome(comparisons, rule),
-        not apart,
+        not sessions_apart,
         changed((comparison.base, comparison.new) for comparison in comparisons if comparison.base and comparison.new),
     )
 
@@ -143,12 +148,16 @@ def _with_facets(comparisons: Sequence[CellComparison], rule: Rule, *, paired: b
     return [replace(comparison, facets=facets_by_cell.get(comparison.cell_id)) for comparison in comparisons]
 
 
-def _with_failures(comparison: CellComparison, apart: bool) -> CellComparison:
+def _with_failures(comparison: CellComparison, sessions_apart: bool) -> CellComparison:
     """Return the comparison with its partial failures; if new fails more often, only a regression remains a verdict."""
     if not (comparison.base and comparison.new and comparison.base.measured and comparison.new.measured):
         return comparison
     sides = {"base": comparison.base.records, "new": comparison.new.records}
-    common = None if apart else {r.repeat for r in comparison.base.records} & {r.repeat for r in comparison.new.records}
+    common = (
+        None
+        if sessions_apart
+        else {r.repeat for r in comparison.base.records} & {r.repeat for r in comparison.new.records}
+    )
     failures = partial_failures(sides, common)
     with_failures = replace(comparison, failures=tuple(f"{failure}: {failure.reason}" for failure in failures))
     worse = increased_failure(failures, "new")
@@ -186,41 +195,43 @@ def _facts(cells: Iterable[CellSummary]) -> dict[str, list[str]]:
     return {name: sorted(values) for name, values in values_by_fact.items()}
 
 
-def _reason(base: CellSummary | None, new: CellSummary | None, apart: bool) -> str | None:
-    """Return why a cell cannot be compared, or None; `apart`: the sides are of two sessions."""
+def _reason(base: CellSummary | None, new: CellSummary | None, sessions_apart: bool) -> str | None:
+    """Return why a cell cannot be compared, or None; `sessions_apart`: the sides are of two sessions."""
     if base is None or new is None:
         return f"only in {'new' if base is None else 'base'}"
     for name, cell in (("base", base), ("new", new)):
         if not cell.measured:
-            failures = "; ".join(f"{status}: {reason}" for status, reason in cell.failures)
-            return f"not measured in {name}: {failures or 'no repeat has ended'}"
+            failures_text = "; ".join(f"{status}: {reason}" for status, reason in cell.failures)
+            return f"not measured in {name}: {failures_text or 'no repeat has ended'}"
         if mixture := mixed(cell.measured):
             return f"{mixture} within {name}"
         if without_ratio(cell.measured):
             return f"not comparable: {cell.figure.name} is not above zero in {name}, so it has no ratio"
-    if reason := incomparable({"base": base, "new": new}, apart=apart):
+    if reason := incomparable({"base": base, "new": new}, apart=sessions_apart):
         return f"not comparable: {reason}"
     return None
 
 
-def _across(across: Across, cells: Mapping[str, tuple[CellSummary, CellSummary]], rule: Rule) -> dict[str, Verdict]:
+def _across(
+    ratio_across: Across, cells: Mapping[str, tuple[CellSummary, CellSummary]], rule: Rule
+) -> dict[str, Verdict]:
     """Return the verdicts on cells of two sessions by Student's p-values, as there are no blocks with signs to count.
 
     Only processes that ended ok count, as in the history that the spread between sessions is from.
     """
-    session_ratios = {cell: across(_ok(base), _ok(new)) for cell, (base, new) in cells.items()}
-    beyond = {
-        cell: session_ratio.p_above(1 + rule.threshold)
-        for cell, session_ratio in session_ratios.items()
+    session_ratios = {cell_id: ratio_across(_ok(base), _ok(new)) for cell_id, (base, new) in cells.items()}
+    p_beyond = {
+        cell_id: session_ratio.p_above(1 + rule.threshold)
+        for cell_id, session_ratio in session_ratios.items()
         if session_ratio
     }
-    p = {cell: value for cell, value in beyond.items() if value is not None}
+    p = {cell_id: value for cell_id, value in p_beyond.items() if value is not None}
     adjusted = dict(zip(p, adjusted_p_values(list(p.values())), strict=True))
     verdicts = {}
-    for cell, session_ratio in session_ratios.items():
-        ratio, p_value = session_ratio.estimate if session_ratio else None, adjusted.get(cell)
+    for cell_id, session_ratio in session_ratios.items():
+        ratio, p_value = session_ratio.estimate if session_ratio else None, adjusted.get(cell_id)
         outcome = outcome_of(ratio, p_value, rule.threshold, rule.level) or GateOutcome.UNDECIDED
-        verdicts[cell] = Verdict(outcome, ratio, p_value)
+        verdicts[cell_id] = Verdict(outcome, ratio, p_value)
     return verdicts
 
 
@@ -237,8 +248,8 @@ def _comparison(
 ) -> CellComparison:
     if reason is None and verdict.outcome is GateOutcome.NOT_MEASURED:
         untimed = (name for name, end in zip(("base", "new"), ends, strict=True) if end and end.step_time is None)
-        blocks = f"{len(logs)} block{'s'[: len(logs) != 1]}"
-        reason = f"no interval from {blocks} in common: needs {MIN_BLOCKS}; use --repeats 5"
+        blocks_text = f"{len(logs)} block{'s'[: len(logs) != 1]}"
+        reason = f"no interval from {blocks_text} in common: needs {MIN_BLOCKS}; use --repeats 5"
         reason = next((f"no measured epoch in {name}: nothing was timed" for name in untimed), reason)
     elif reason is None and not logs and (verdict.estimate is None or verdict.estimate.low is None):
         reason = ACROSS_UNKNOWN
@@ -253,7 +264,7 @@ def _comparison(
         adjusted_p=verdict.adjusted_p,
         more_blocks=verdict.more_blocks,
         reason=reason,
-        caveats=_caveats(*ends, across=not logs) if reason is None else (),
+        caveats=_caveats(*ends, across_sessions=not logs) if reason is None else (),
         early=verdict.early,
     )
 
@@ -266,24 +277,26 @@ def _all_data(comparison: CellComparison, rule: Rule) -> Estimate | None:
     )
 
 
-def _caveats(base: CellSummary | None, new: CellSummary | None, *, across: bool) -> tuple[str, ...]:
-    """Return the caveats of comparing the two sides, then those of each side; `across`: they are of two sessions."""
+def _caveats(base: CellSummary | None, new: CellSummary | None, *, across_sessions: bool) -> tuple[str, ...]:
+    """Return the caveats of the comparison, then those of each side; `across_sessions`: they are of two sessions."""
     if base is None or new is None:
         return ()
     sides = {"base": base, "new": new}
     common = work_caveats({name: cell.measured for name, cell in sides.items()})
     own_caveats = [
-        f"{name}: {caveat}" for name, cell in sides.items() for caveat in (*_unstable(cell, across), *cell.caveats)
+        f"{name}: {caveat}"
+        for name, cell in sides.items()
+        for caveat in (*_unstable(cell, across_sessions), *cell.caveats)
     ]
     return (*common, *own_caveats)
 
 
-def _unstable(cell: CellSummary, across: bool) -> tuple[str, ...]:
+def _unstable(cell: CellSummary, across_sessions: bool) -> tuple[str, ...]:
     unstable = [record for record in cell.measured if record.status is Status.UNSTABLE]
     if not unstable:
         return ()
-    counts = "; they are in the time, but not in the ratio of two sessions" if across else ""
-    return (f"unstable in {len(unstable)} of {len(cell.measured)} processes{counts}: {unstable[0].reason}",)
+    counts_note = "; they are in the time, but not in the ratio of two sessions" if across_sessions else ""
+    return (f"unstable in {len(unstable)} of {len(cell.measured)} processes{counts_note}: {unstable[0].reason}",)
 
 
 def _grouped(comparisons: Sequence[CellComparison]) -> Mapping[str, Mapping[str, Mapping[int, float]]]:
@@ -321,23 +334,25 @@ def partial_failures(
     """
     failures = []
     for side, records in sides.items():
-        tried = [r for r in records if r.status is not Status.INFRA and (repeats is None or r.repeat in repeats)]
-        reasons = {record.status: record.reason for record in reversed(tried)}
-        counts = Counter(record.status for record in tried if record.status not in MEASURED)
+        tried_records = [
+            r for r in records if r.status is not Status.INFRA and (repeats is None or r.repeat in repeats)
+        ]
+        reasons = {record.status: record.reason for record in reversed(tried_records)}
+        counts = Counter(record.status for record in tried_records if record.status not in MEASURED)
         failures += [
-            PartialFailure(side, status, n, len(tried), reasons[status]) for status, n in sorted(counts.items())
+            PartialFailure(side, status, n, len(tried_records), reasons[status]) for status, n in sorted(counts.items())
         ]
     return failures
 
 
 def increased_failure(failures: Sequence[PartialFailure], new: str) -> PartialFailure | None:
     """Return the first failure of the side `new` with a larger share of its repeats than on the other side; or None."""
-    before = {failure.status: failure.count / failure.of for failure in failures if failure.side != new}
+    share_by_status = {failure.status: failure.count / failure.of for failure in failures if failure.side != new}
     return next(
         (
             failure
             for failure in failures
-            if failure.side == new and failure.count / failure.of > before.get(failure.status, 0.0)
+            if failure.side == new and failure.count / failure.of > share_by_status.get(failure.status, 0.0)
         ),
         None,
     )

@@ -124,8 +124,8 @@ def assess(history: History, notes: Notes = Notes(), run_length: int = USUAL_RUN
     sessions = history.valued
     if not sessions:
         return Assessment(history, (), (), None)
-    noted = _noted(sessions, notes.intended)
-    starts = sorted({0, *noted})
+    noted_changes = _noted(sessions, notes.intended)
+    starts = sorted({0, *noted_changes})
     ends = [*starts[1:], len(sessions)]
     logs, threshold = history.logs, THRESHOLDS[run_length]
     shifts = {
@@ -133,24 +133,24 @@ def assess(history: History, notes: Notes = Notes(), run_length: int = USUAL_RUN
         for start, end in zip(starts, ends, strict=True)
         for index in change_points(logs[start:end], threshold)
     }
-    begins = sorted({0, *noted, *shifts})
+    begins = sorted({0, *noted_changes, *shifts})
     levels = _levels(sessions, begins)
     acknowledged = _acknowledged(sessions, notes.acknowledged, begins[1:])
-    repaired = _repaired(history, begins, noted.keys(), threshold)
+    repaired = _repaired(history, begins, noted_changes.keys(), threshold)
     changes = tuple(
         Change(
             sessions[after.first].run_id,
             after.first,
             after.step_time.centre / before.step_time.centre,
-            noted.get(after.first),
+            noted_changes.get(after.first),
             version_changes(sessions, after.first),
             acknowledged.get(after.first),
             sessions[repaired[after.first]].run_id if after.first in repaired else None,
         )
         for before, after in itertools.pairwise(levels)
     )
-    first = (Change(sessions[0].run_id, 0, None, noted[0], ()),) if 0 in noted else ()
-    return Assessment(history, first + changes, levels, session_spread(sessions[levels[-1].first :]))
+    first_changes = (Change(sessions[0].run_id, 0, None, noted_changes[0], ()),) if 0 in noted_changes else ()
+    return Assessment(history, first_changes + changes, levels, session_spread(sessions[levels[-1].first :]))
 
 
 def change_points(logs: Values, threshold: float) -> list[int]:
@@ -196,8 +196,8 @@ def segmentations(values: NDArray[np.float64]) -> Iterator[list[int]]:
     def errors(ends: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the squared errors of the levels from every position (rows) to these ends (columns)."""
         sizes = ends - positions[:, None]
-        inside = squares[ends] - squares[:, None] - (sums[ends] - sums[:, None]) ** 2 / np.maximum(sizes, 1)
-        return np.where(sizes >= SHORTEST_LEVEL, inside, np.inf)
+        level_errors = squares[ends] - squares[:, None] - (sums[ends] - sums[:, None]) ** 2 / np.maximum(sizes, 1)
+        return np.where(sizes >= SHORTEST_LEVEL, level_errors, np.inf)
 
     least = np.concatenate([errors(ends)[0] for ends in blocks])  # of the values before each position, in one level
     last_starts: list[NDArray[np.int64]] = []
@@ -222,9 +222,9 @@ def bounded(logs: Values) -> NDArray[np.float64]:
     scatter = max(float(np.median(np.abs(np.diff(values)))) / MOVING_RANGE_TO_SD, LEAST_SCATTER_LOG)
     width = 2 * NEIGHBOURS + 1
     inner = np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
-    first = [np.median(values[: i + NEIGHBOURS + 1]) for i in range(NEIGHBOURS)]
-    last = [np.median(values[i - NEIGHBOURS :]) for i in range(len(values) - NEIGHBOURS, len(values))]
-    middles = np.concatenate([first, inner, last])
+    first_medians = [np.median(values[: i + NEIGHBOURS + 1]) for i in range(NEIGHBOURS)]
+    last_medians = [np.median(values[i - NEIGHBOURS :]) for i in range(len(values) - NEIGHBOURS, len(values))]
+    middles = np.concatenate([first_medians, inner, last_medians])
     clipped: NDArray[np.float64] = np.clip(values, middles - CLIP * scatter, middles + CLIP * scatter)
     return clipped
 
@@ -232,14 +232,14 @@ def bounded(logs: Values) -> NDArray[np.float64]:
 def version_changes(sessions: Sequence[CellSession], index: int) -> tuple[VersionChange, ...]:
     """Return the facts that changed at the session `index` or within `NEAR` sessions of it, nearest first."""
     changes = []
-    for off in sorted(range(-NEAR, NEAR + 1), key=abs):
-        if not 0 < index + off < len(sessions):
+    for offset in sorted(range(-NEAR, NEAR + 1), key=abs):
+        if not 0 < index + offset < len(sessions):
             continue
-        before, after = sessions[index + off - 1].facts, sessions[index + off].facts
+        before, after = sessions[index + offset - 1].facts, sessions[index + offset].facts
         for name in sorted(before.keys() | after.keys()):
-            unknown = name in SOMETIMES_UNKNOWN and None in (before.get(name), after.get(name))
-            if before.get(name) != after.get(name) and not unknown:
-                changes.append(VersionChange(name, before.get(name), after.get(name), off))
+            is_unknown = name in SOMETIMES_UNKNOWN and None in (before.get(name), after.get(name))
+            if before.get(name) != after.get(name) and not is_unknown:
+                changes.append(VersionChange(name, before.get(name), after.get(name), offset))
     return tuple(changes)
 
 
@@ -342,21 +342,21 @@ def repairs(
     undone_by = {}
     for number in range(1, len(begins)):
         if levels[number] > levels[number - 1] and begins[number] not in intended:
-            later = next(_undoing(fit, levels, number, threshold), None)
-            if later is not None:
-                undone_by[begins[number]] = begins[later]
+            undoing_number = next(_undoing(fit, levels, number, threshold), None)
+            if undoing_number is not None:
+                undone_by[begins[number]] = begins[undoing_number]
     return undone_by
 
 
 def _undoing(fit: Fit, levels: Sequence[float], number: int, threshold: float) -> Iterator[int]:
     """Yield the later levels that are no worse than the one before the change to level `number`."""
-    before = levels[number - 1]
-    for later in range(number + 1, len(levels)):
-        remaining = levels[later] - before
-        if remaining >= (levels[number] - before) / 2:
+    level_before = levels[number - 1]
+    for later_number in range(number + 1, len(levels)):
+        remaining = levels[later_number] - level_before
+        if remaining >= (levels[number] - level_before) / 2:
             continue
-        if remaining <= math.log1p(NEGLIGIBLE) or float(fit.scores(remaining, number - 1, later)) <= threshold:
-            yield later
+        if remaining <= math.log1p(NEGLIGIBLE) or float(fit.scores(remaining, number - 1, later_number)) <= threshold:
+            yield later_number
 
 
 class ChangeKind(StrEnum):
@@ -405,10 +405,10 @@ def searches(assessed: Assessment, change: Change) -> list[str]:
     for name in DISTRIBUTIONS:
         good, bad = _version(before.get(name)), _version(after.get(name))
         if good and bad and bad > good and (package := _package(name, good, bad)):
-            ends = f"--good {shlex.quote(before[name])} --bad {shlex.quote(after[name])}"
-            pre = " --pre" if good.is_prerelease or bad.is_prerelease else ""
+            end_flags = f"--good {shlex.quote(before[name])} --bad {shlex.quote(after[name])}"
+            pre_flag = " --pre" if good.is_prerelease or bad.is_prerelease else ""
             search_by_package.setdefault(
-                moving.get(name, name), f"runner bisect {history.cell_id} --package {package} {ends}{pre}"
+                moving.get(name, name), f"runner bisect {history.cell_id} --package {package} {end_flags}{pre_flag}"
             )
     return list(search_by_package.values())
 

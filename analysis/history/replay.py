@@ -78,10 +78,10 @@ def correlated(scatter_log: float, correlation: float) -> Draw:
     """Return draws of a first-order autoregression, in which each value correlates with the one before."""
 
     def draw(random: np.random.Generator, count: int) -> NDArray[np.float64]:
-        values = random.normal(0.0, scatter_log, count)
+        noise_logs = random.normal(0.0, scatter_log, count)
         for i in range(1, count):
-            values[i] = correlation * values[i - 1] + math.sqrt(1 - correlation**2) * values[i]
-        return values
+            noise_logs[i] = correlation * noise_logs[i - 1] + math.sqrt(1 - correlation**2) * noise_logs[i]
+        return noise_logs
 
     return draw
 
@@ -121,9 +121,9 @@ def run_lengths(draw: Draw, thresholds: Sequence[float], replays: Replays) -> li
     for random in _randoms(replays):
         peaks = _peaks(draw(random, replays.sessions))
         for i, threshold in enumerate(thresholds):
-            beyond = np.flatnonzero(peaks > threshold)
-            alarms[i] += bool(beyond.size)
-            watched[i] += int(beyond[0]) + LEAST_FOR_CHANGES if beyond.size else replays.sessions
+            alarm_indices = np.flatnonzero(peaks > threshold)
+            alarms[i] += bool(alarm_indices.size)
+            watched[i] += int(alarm_indices[0]) + LEAST_FOR_CHANGES if alarm_indices.size else replays.sessions
     return [_run_length(*pair) for pair in zip(alarms, watched, strict=True)]
 
 
@@ -133,19 +133,21 @@ def delay(draw: Draw, shift: float, threshold: float, replays: Replays) -> Delay
     Histories with a false alarm before the shift are excluded.
     """
     delays: list[int] = []
-    counted = 0
+    delay_count = 0
     for random in _randoms(replays):
         values = draw(random, replays.baseline + replays.watched_after)
         values[replays.baseline :] += math.log1p(shift)
         if any(peak > threshold for peak in _peaks(values[: replays.baseline])):
             continue
-        counted += 1
+        delay_count += 1
         lengths = range(replays.baseline + 1, len(values) + 1)
-        first = next((length for length in lengths if evidence(values[:length]) > threshold), None)
-        if first is not None:
-            delays.append(first - replays.baseline)
+        alarm_length = next((length for length in lengths if evidence(values[:length]) > threshold), None)
+        if alarm_length is not None:
+            delays.append(alarm_length - replays.baseline)
     ordered = sorted(delays)
-    return Delay(_at(ordered, counted, 0.5), _at(ordered, counted, 0.9), len(delays) / max(counted, 1), counted)
+    return Delay(
+        _at(ordered, delay_count, 0.5), _at(ordered, delay_count, 0.9), len(delays) / max(delay_count, 1), delay_count
+    )
 
 
 def _randoms(replays: Replays) -> list[np.random.Generator]:
@@ -171,7 +173,7 @@ def _run_length(alarms: int, watched: int) -> RunLength:
     return RunLength(watched / alarms, low, watched / float(gammaincinv(alarms, tail)), alarms, watched)
 
 
-def _at(ordered: Sequence[int], counted: int, share: float) -> int | None:
+def _at(ordered: Sequence[int], delay_count: int, share: float) -> int | None:
     """Return the smallest delay within which this share was found; None if fewer were."""
-    rank = math.ceil(share * counted)
+    rank = math.ceil(share * delay_count)
     return ordered[rank - 1] if 0 < rank <= len(ordered) else None

@@ -123,7 +123,7 @@ def histories(past: Past) -> list[History]:
     all_histories = [
         _history(past, cell_id, host_id, device, runs)
         for (cell_id, host_id), runs in groups.items()
-        for device in sorted({attempt.device for several in runs.values() for attempt in several if attempt.device})
+        for device in sorted({attempt.device for attempts in runs.values() for attempt in attempts if attempt.device})
         or (None,)
     ]
     names = ("workload", "backend")
@@ -143,8 +143,8 @@ def session_spread(sessions: Sequence[CellSession]) -> SessionSpread | None:
     if len(valued) < LEAST_SESSIONS:
         return None
     total = statistics.variance(math.log(s.step_time.centre) for s in valued if s.step_time)
-    within = statistics.fmean((session.se_log or 0.0) ** 2 for session in valued)
-    return SessionSpread(math.sqrt(max(0.0, total - within)), math.sqrt(total), len(valued))
+    variance_within = statistics.fmean((session.se_log or 0.0) ** 2 for session in valued)
+    return SessionSpread(math.sqrt(max(0.0, total - variance_within)), math.sqrt(total), len(valued))
 
 
 def across_sessions(
@@ -162,11 +162,11 @@ def across_sessions(
     ratio, count = math.exp(new[0] - base[0]), min(len(base_s), len(new_s))
     if spread is None or base[1] is None or new[1] is None or count < LEAST_PROCESSES:
         return SessionRatio(Estimate(ratio, None, None, count))
-    within = [(base[1] ** 2, len(base_s) - 1), (new[1] ** 2, len(new_s) - 1)]
+    parts_within = [(base[1] ** 2, len(base_s) - 1), (new[1] ** 2, len(new_s) - 1)]
     free = spread.sessions - 1
     # Few sessions often underestimate the variance between them, and then the sum covers 92.5 %. The difference of two
     # values like those of the history is exact for equal numbers of processes: the interval is never narrower.
-    parts = [*within, (2 * spread.between_log**2, free)], [(2 * spread.total_log**2, free)]
+    parts = [*parts_within, (2 * spread.between_log**2, free)], [(2 * spread.total_log**2, free)]
     return with_interval(ratio, count, parts)
 
 

@@ -226,10 +226,10 @@ def trial_of(position: int, count: int) -> Trial:
 
 def confirmation(last_good: int, first_bad: int, count: int) -> Trial:
     """Return the last trial: a found version and the one before it, with the ends that are other versions."""
-    before = GOOD if last_good == 0 else BEFORE
+    arm_before = GOOD if last_good == 0 else BEFORE
     suspect = BAD if first_bad == count - 1 else FOUND
-    one_step = {suspect: 1.0, before: -1.0}
-    arms = {GOOD: 0, before: last_good, suspect: first_bad, BAD: count - 1}
+    one_step = {suspect: 1.0, arm_before: -1.0}
+    arms = {GOOD: 0, arm_before: last_good, suspect: first_bad, BAD: count - 1}
     return Trial(arms, (one_step,) if one_step == TOTAL else (one_step, TOTAL), one_step)
 
 

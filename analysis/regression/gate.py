@@ -115,15 +115,17 @@ def judge(comparisons: Mapping[str, Sequence[float]], rule: Rule = Rule()) -> di
     measured = {name: logs for name, logs in comparisons.items() if len(logs) >= MIN_BLOCKS}
     spent = [spent_p(logs, rule) for logs in measured.values()]
     adjusted = dict(zip(measured, adjusted_p_values(spent), strict=True))
-    early = dict(zip(measured, adjusted_p_values([early_p(logs, rule) for logs in measured.values()]), strict=True))
+    early_p_values = dict(
+        zip(measured, adjusted_p_values([early_p(logs, rule) for logs in measured.values()]), strict=True)
+    )
     verdicts = {}
     for name, logs in comparisons.items():
         if name not in measured:
             verdicts[name] = Verdict(GateOutcome.NOT_MEASURED, of_logs(logs), None, MIN_BLOCKS - len(logs))
             continue
         verdict = _verdict(logs, adjusted[name], rule, len(measured))
-        is_early = verdict.outcome is GateOutcome.UNDECIDED and early[name] <= rule.early_level
-        verdicts[name] = _called_early(verdict, early[name]) if is_early else verdict
+        is_early = verdict.outcome is GateOutcome.UNDECIDED and early_p_values[name] <= rule.early_level
+        verdicts[name] = _called_early(verdict, early_p_values[name]) if is_early else verdict
     return verdicts
 
 
@@ -165,19 +167,19 @@ def early_spending(count: int, rule: Rule) -> float:
     return _share(count, rule.looks, lambda blocks, share: True)
 
 
-def _share(count: int, looks: Looks, able: Callable[[int, float], bool]) -> float:
+def _share(count: int, looks: Looks, is_able: Callable[[int, float], bool]) -> float:
     """Return the share of a level for `count` blocks: at a look half of the remainder.
 
-    Elsewhere, and at the last look, it is the full remainder, as no look follows. `able` says whether this many blocks
-    could reject with this share: others spend nothing.
+    Elsewhere, and at the last look, it is the full remainder, as no look follows. `is_able` says whether this many
+    blocks could reject with this share: others spend nothing.
     """
     remaining = 1.0
     for blocks in looks.blocks[:-1]:
         if blocks == count:
-            return remaining / 2 if able(blocks, remaining / 2) else 0.0
-        if blocks < count and able(blocks, remaining / 2):
+            return remaining / 2 if is_able(blocks, remaining / 2) else 0.0
+        if blocks < count and is_able(blocks, remaining / 2):
             remaining /= 2
-    return remaining if able(count, remaining) else 0.0
+    return remaining if is_able(count, remaining) else 0.0
 
 
 def overall(outcomes: Collection[GateOutcome]) -> GateOutcome:
@@ -226,8 +228,8 @@ def _more_blocks(logs: Sequence[float], rule: Rule, family: int) -> int | None:
             return False
         return distance < 0 or 2.0**-count <= rule.level * spending(count, rule) / family
 
-    needed = fewest(enough) if distance else None
-    if needed is None:
+    fewest_blocks = fewest(enough) if distance else None
+    if fewest_blocks is None:
         return None
-    needed_blocks = max(needed, len(logs) + 1)
+    needed_blocks = max(fewest_blocks, len(logs) + 1)
     return next((blocks for blocks in rule.looks.blocks if blocks >= needed_blocks), needed_blocks) - len(logs)

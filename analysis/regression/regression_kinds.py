@@ -153,20 +153,27 @@ class _Claim:
 
 def facets(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Facets]:
     """Return the facets of each comparison of a run, and its regression kinds."""
-    first = _judged(
+    first_epochs = _judged(
         {n: _claim(p, lambda r: r.times.first_epoch_time_s, rule, FIRST_EPOCH_TOLERANCE) for n, p in pairs.items()},
         rule,
     )
     kinds = (_scatter_between, _scatter_within)
-    scatter = _judged({(n, of): of(p, rule) for n, p in pairs.items() for of in kinds}, rule)
+    scatter = _judged({(n, facet_kind): facet_kind(p, rule) for n, p in pairs.items() for facet_kind in kinds}, rule)
     unstable = _instability(pairs, rule)
     of_memory = replace(rule, level=MEMORY_LEVEL)
-    memory = _judged({(n, of): _growth(p, of, of_memory) for n, p in pairs.items() for of in (HOST, DEVICE)}, of_memory)
+    memory = _judged(
+        {
+            (n, memory_kind): _growth(p, memory_kind, of_memory)
+            for n, p in pairs.items()
+            for memory_kind in (HOST, DEVICE)
+        },
+        of_memory,
+    )
     facets_by_name = {}
     for name, pair in pairs.items():
         flops = (next(iter(_known(side.values(), "forward_flops")), None) for side in (pair.base, pair.new))
-        plain = Facets(
-            first_epoch=first[name],
+        plain_facets = Facets(
+            first_epoch=first_epochs[name],
             scatter=scatter[name, _scatter_between],
             scatter_within=scatter[name, _scatter_within],
             unstable=unstable[name],
@@ -176,8 +183,8 @@ def facets(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Facets]:
             host_memory=memory[name, HOST],
             device_memory=memory[name, DEVICE],
         )
-        named = replace(plain, kinds=_kinds(plain, pair.steps))
-        facets_by_name[name] = replace(named, said=_said(named, pair.steps))
+        facets_with_kinds = replace(plain_facets, kinds=_kinds(plain_facets, pair.steps))
+        facets_by_name[name] = replace(facets_with_kinds, said=_said(facets_with_kinds, pair.steps))
     return facets_by_name
 
 
@@ -252,8 +259,8 @@ def _measured_steps(record: Record) -> int:
 
 def _judged(claims: Mapping[Key, _Claim], rule: Rule) -> dict[Key, Verdict]:
     """Return the verdicts on one family of claims."""
-    able = [key for key, claim in claims.items() if claim.estimate and claim.estimate.low is not None]
-    adjusted = dict(zip(able, adjusted_p_values([claims[key].p for key in able]), strict=True))
+    able_keys = [key for key, claim in claims.items() if claim.estimate and claim.estimate.low is not None]
+    adjusted = dict(zip(able_keys, adjusted_p_values([claims[key].p for key in able_keys]), strict=True))
     verdicts = {}
     for key, claim in claims.items():
         p = adjusted.get(key)
@@ -297,15 +304,15 @@ def _blocks(pair: RecordPair) -> list[int]:
 
 
 def _kinds(cell_facets: Facets, steps: Verdict) -> tuple[RegressionKind, ...]:
-    slower = steps.outcome is GateOutcome.REGRESSED
-    first = cell_facets.first_epoch.outcome is GateOutcome.REGRESSED and not (
-        slower and _explained(cell_facets.first_epoch, steps)
+    is_slower = steps.outcome is GateOutcome.REGRESSED
+    first_epoch_regressed = cell_facets.first_epoch.outcome is GateOutcome.REGRESSED and not (
+        is_slower and _explained(cell_facets.first_epoch, steps)
     )
     worse = {
         RegressionKind.RECOMPILES: cell_facets.recompiles.more,
         RegressionKind.UNSTABLE: cell_facets.unstable.outcome is GateOutcome.REGRESSED,
-        RegressionKind.STEPS: slower,
-        RegressionKind.FIRST_EPOCH: first,
+        RegressionKind.STEPS: is_slower,
+        RegressionKind.FIRST_EPOCH: first_epoch_regressed,
         RegressionKind.SCATTER: GateOutcome.REGRESSED
         in (cell_facets.scatter.outcome, cell_facets.scatter_within.outcome),
         RegressionKind.MEMORY: GateOutcome.REGRESSED

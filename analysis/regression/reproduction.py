@@ -68,15 +68,17 @@ def judge(
     sides = [[record for record in side if record.status is Status.OK] for side in (stored, new)]
     base_s, new_s = ([value for record in side if (value := cost(record))] for side in sides)
     session_ratio = across_sessions(base_s, new_s, spread)
-    changed = tuple(changes(stored, new).values())
+    changed_facts = tuple(changes(stored, new).values())
     if session_ratio is None:
-        return Reproduction(ReproductionVerdict.NOT_MEASURED, None, tolerance, changed=changed)
+        return Reproduction(ReproductionVerdict.NOT_MEASURED, None, tolerance, changed=changed_facts)
     work = differing({STORED: sides[0], NEW: sides[1]}, apart=True, spread_out=True)
     caveats: tuple[str, ...] = ()
-    if session_ratio.estimate.low is None and (alone := _of_processes(session_ratio, base_s, new_s)):
-        session_ratio, caveats = alone, (BETWEEN_UNKNOWN,)
+    if session_ratio.estimate.low is None and (process_ratio := _of_processes(session_ratio, base_s, new_s)):
+        session_ratio, caveats = process_ratio, (BETWEEN_UNKNOWN,)
     verdict = ReproductionVerdict.NOT_MEASURED if work else verdict_of(session_ratio.estimate, tolerance)
-    return Reproduction(verdict, session_ratio.estimate, tolerance, work, changed, _loss_difference(*sides), caveats)
+    return Reproduction(
+        verdict, session_ratio.estimate, tolerance, work, changed_facts, _loss_difference(*sides), caveats
+    )
 
 
 def verdict_of(ratio: Estimate, tolerance: float) -> ReproductionVerdict:
@@ -128,8 +130,10 @@ def _text(value: object) -> str:
 
 def _loss_difference(stored: Sequence[Record], new: Sequence[Record]) -> float | None:
     """Return the largest difference of an epoch's losses; None after different numbers of steps, or without losses."""
-    sides = [{record.resolved.steps_per_epoch for record in side if record.resolved} for side in (stored, new)]
-    paths = loss_path(stored), loss_path(new)
-    if sides[0] != sides[1] or not all(paths) or not paths[0][0]:
+    steps_per_epoch = [
+        {record.resolved.steps_per_epoch for record in side if record.resolved} for side in (stored, new)
+    ]
+    loss_paths = loss_path(stored), loss_path(new)
+    if steps_per_epoch[0] != steps_per_epoch[1] or not all(loss_paths) or not loss_paths[0][0]:
         return None
-    return max(abs(a - b) for a, b in zip(*paths, strict=False)) / abs(paths[0][0])
+    return max(abs(a - b) for a, b in zip(*loss_paths, strict=False)) / abs(loss_paths[0][0])

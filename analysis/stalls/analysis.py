@@ -97,17 +97,17 @@ def _of_blocks(
     empty: StallReport, arms: Arms, measured_blocks: Sequence[Block], probe: InputProbe | None
 ) -> StallReport:
     observed_records = [record for record in arms[empty.observed] if record.status in MEASURED]
-    timed = [record for record in arms.get(ArmName.TIMED, ()) if record.status in MEASURED]
-    use, timed_use = observed_records[0].input, timed[0].input if timed else None
+    timed_records = [record for record in arms.get(ArmName.TIMED, ()) if record.status in MEASURED]
+    use, timed_use = observed_records[0].input, timed_records[0].input if timed_records else None
     facts = (use or timed_use or InputUse()).facts
     shares = step_split(measured_blocks)
     workers = _workers(observed_records[0], use or timed_use)
     stored_as = facts.stored_as if facts else None
-    named = bottleneck(measured_blocks, shares, workers, probe, stored_as)
-    limits = PredictionInputs(workers, named, probe, shares.host_resolved, stored_as)
+    named_bottleneck = bottleneck(measured_blocks, shares, workers, probe, stored_as)
+    limits = PredictionInputs(workers, named_bottleneck, probe, shares.host_resolved, stored_as)
     pairs = [(block, demand) for block in measured_blocks if (demand := predict.demand(block, limits)) is not None]
     situation = Situation(
-        empty.settings, facts, _memory_bytes(observed_records[0], probe), workers, named, pairs, probe
+        empty.settings, facts, _memory_bytes(observed_records[0], probe), workers, named_bottleneck, pairs, probe
     )
     step_s = {block.repeat: block.step_s for block in measured_blocks}
     synthetic_s = {block.repeat: block.synthetic_s for block in measured_blocks}
@@ -121,14 +121,14 @@ def _of_blocks(
         stall=shares.stall,
         input_bound=shares.input_bound,
         interference=shares.interference,
-        bottleneck=named.name if shares.stall.bounds else BottleneckKind.UNDECIDED,
-        why=named.why if shares.stall.bounds else too_few(len(measured_blocks)),
+        bottleneck=named_bottleneck.name if shares.stall.bounds else BottleneckKind.UNDECIDED,
+        why=named_bottleneck.why if shares.stall.bounds else too_few(len(measured_blocks)),
         ceiling=of_logs(list(paired_logs(step_s, synthetic_s).values())),
         advice=advice(situation),
         by_workers=_by_workers(situation),
         facts=facts,
         rates=_rates(measured_blocks, workers),
-        queue_sizes=_queue_sizes(observed_records) or _queue_sizes(timed),
+        queue_sizes=_queue_sizes(observed_records) or _queue_sizes(timed_records),
         queue_capacity=(use or timed_use or InputUse()).queue_capacity,
         caveats=[
             *([too_few(len(measured_blocks))] if len(measured_blocks) < MIN_BLOCKS else []),
@@ -136,15 +136,15 @@ def _of_blocks(
             *_not_timed(arms),
             *_not_probed(probe),
             *_not_predicted(situation),
-            *_caveats(empty.observed, observed_records, measured_blocks, named),
+            *_caveats(empty.observed, observed_records, measured_blocks, named_bottleneck),
         ],
     )
 
 
 def _arm_result(arm: ArmName, records: Sequence[Record]) -> ArmResult:
-    measured = [r.times.step_time_s for r in records if r.status in MEASURED and r.times.step_time_s]
+    step_times_s = [r.times.step_time_s for r in records if r.status in MEASURED and r.times.step_time_s]
     failed = Counter(f"{r.status}: {r.reason}" for r in records if r.status not in MEASURED)
-    return ArmResult(arm, records[0].cell_id, geometric(measured), len(measured), sorted(failed))
+    return ArmResult(arm, records[0].cell_id, geometric(step_times_s), len(step_times_s), sorted(failed))
 
 
 def _without_blocks(empty: StallReport, arms: Arms, name: ArmName) -> StallReport:
@@ -218,22 +218,25 @@ def _by_workers(situation: Situation) -> list[WorkerPrediction]:
     """Return the predicted throughput by worker count, for a picture."""
     if not situation.pairs:
         return []
-    batch, most = situation.settings.batch_size, max(SHOWN_WORKERS, situation.workers.count or 0)
+    batch_size, most = situation.settings.batch_size, max(SHOWN_WORKERS, situation.workers.count or 0)
     predictions = []
     for count in range(most + 1):
         change = predict.with_workers(count)
         step_s = sum(change(demand).step_s() for _, demand in situation.pairs) / len(situation.pairs)
-        predictions.append(WorkerPrediction(count, batch / step_s))
+        predictions.append(WorkerPrediction(count, batch_size / step_s))
     return predictions
 
 
 def _caveats(
-    name: ArmName, observed_records: Sequence[Record], measured_blocks: Sequence[Block], named: NamedBottleneck
+    name: ArmName,
+    observed_records: Sequence[Record],
+    measured_blocks: Sequence[Block],
+    named_bottleneck: NamedBottleneck,
 ) -> list[str]:
-    lines = [named.caveat] if named.caveat else []
+    lines = [named_bottleneck.caveat] if named_bottleneck.caveat else []
     if name is ArmName.COLD:
         lines += [*_cold(observed_records), *_second_pass(measured_blocks)]
-        lines += [] if named.name is BottleneckKind.NONE else _fits_in_memory(observed_records[0])
+        lines += [] if named_bottleneck.name is BottleneckKind.NONE else _fits_in_memory(observed_records[0])
     return lines + _bad_samples(observed_records)
 
 
@@ -273,8 +276,8 @@ def _bad_samples(observed_records: Sequence[Record]) -> list[str]:
     uses = [record.input for record in observed_records if record.input and record.input.bad_samples]
     if not uses:
         return []
-    names = ", ".join(uses[0].bad_names[:3])
-    return [f"{uses[0].bad_samples} samples could not be decoded and were replaced: {names}"]
+    names_text = ", ".join(uses[0].bad_names[:3])
+    return [f"{uses[0].bad_samples} samples could not be decoded and were replaced: {names_text}"]
 
 
 def _second_pass(measured_blocks: Sequence[Block]) -> list[str]:
@@ -413,17 +416,20 @@ def _more_workers(situation: Situation) -> Iterator[_Candidate]:
 def _processes(situation: Situation) -> Iterator[_Candidate]:
     """Yield processes in place of threads that share one interpreter, or that would."""
     now, held = situation.workers.count or 0, situation.probe.lock_held_share if situation.probe else None
-    alone = now < 2 and held is not None and held > LOCK_HELD and situation.named.name is BottleneckKind.CPU
-    if not situation.workers.threads or not (alone or situation.named.name is BottleneckKind.GIL):
+    holds_lock = now < 2 and held is not None and held > LOCK_HELD and situation.named.name is BottleneckKind.CPU
+    if not situation.workers.threads or not (holds_lock or situation.named.name is BottleneckKind.GIL):
         return
-    count = max(now, situation.workers.cores) if alone else now
+    count = max(now, situation.workers.cores) if holds_lock else now
     separate = predict.with_own_interpreters(_alone_cpu_s(situation))
 
     def change(demand: Demand) -> Demand:
         return predict.with_workers(count)(separate(demand))
 
     text = f"{count} worker processes in place of {_now_text(situation)}"
-    params = {**situation.changed(worker_kind="process"), **(situation.changed(input_workers=count) if alone else {})}
+    params = {
+        **situation.changed(worker_kind="process"),
+        **(situation.changed(input_workers=count) if holds_lock else {}),
+    }
     if situation.facts is not None and situation.facts.pipeline == "tf_data":  # it has threads only
         text, params = f"{text} of tf.data, with pipeline: grain", params | situation.changed(pipeline="grain")
     yield _Candidate("processes", text, change, params, note="without the cost of passing batches")
@@ -453,16 +459,16 @@ def _cheaper_decoding(situation: Situation) -> Iterator[_Candidate]:
     if decoder_cost is None:
         yield from _another_library(situation, facts.decoder, probe.alone_cpu_s)
         return
-    scaled = situation.param("decode_scale") == "dct"
-    own_s = decoder_cost.scaled_s if scaled and decoder_cost.scaled_s is not None else decoder_cost.full_s
-    costs = {name: cost.scaled_s if scaled else cost.full_s for name, cost in probe.decoders.items()}
+    is_scaled = situation.param("decode_scale") == "dct"
+    own_s = decoder_cost.scaled_s if is_scaled and decoder_cost.scaled_s is not None else decoder_cost.full_s
+    costs = {name: cost.scaled_s if is_scaled else cost.full_s for name, cost in probe.decoders.items()}
     known_costs_s = {name: cost_s for name, cost_s in costs.items() if cost_s is not None and name != facts.decoder}
     best = min(known_costs_s, key=lambda name: known_costs_s[name], default=None)
     if best is not None and known_costs_s[best] < own_s:
         change = predict.with_prepare_cost(own_s - known_costs_s[best])
         text = f"decode with {best} ({seconds(known_costs_s[best])} of CPU per sample) in place of {facts.decoder}"
         yield _Candidate("decoder", f"{text} ({seconds(own_s)})", change, situation.changed(decoder=best))
-    if not scaled and decoder_cost.scaled_s is not None and decoder_cost.scaled_s < decoder_cost.full_s:
+    if not is_scaled and decoder_cost.scaled_s is not None and decoder_cost.scaled_s < decoder_cost.full_s:
         change = predict.with_prepare_cost(decoder_cost.full_s - decoder_cost.scaled_s)
         params = situation.changed(decode_scale="dct")
         text = f"decode at a smaller scale (DCT scaling with {facts.decoder})"
@@ -497,23 +503,23 @@ def _device_preprocessing(situation: Situation) -> Iterator[_Candidate]:
 
 def _records(situation: Situation) -> Iterator[_Candidate]:
     """Yield contiguous reads, where storage is waited for request by request: records, or their order."""
-    named, facts = situation.named.name, situation.facts
+    bottleneck_kind, facts = situation.named.name, situation.facts
     from_storage = mean([block for block, _ in situation.pairs], lambda b: b.storage_bytes)
     storage = situation.probe.storage if situation.probe else None
-    read_s = storage.one_read_s if storage and named is BottleneckKind.LATENCY else None
-    waits = named is BottleneckKind.IOPS or (read_s is not None and bool(from_storage))
+    read_s = storage.one_read_s if storage and bottleneck_kind is BottleneckKind.LATENCY else None
+    waits = bottleneck_kind is BottleneckKind.IOPS or (read_s is not None and bool(from_storage))
     if not waits or facts is None:
         return
     reads = max(RUNS_PER_BATCH, (from_storage or 0.0) / REQUEST_BYTES)
     # A globally shuffled record file needs a request per sample, as a folder does.
     params = situation.changed(shuffle="window") if situation.param("shuffle") == "global" else {}
-    change, requests = predict.with_fewer_reads(reads, read_s), f"about {reads:.0f} requests per batch"
+    change, requests_text = predict.with_fewer_reads(reads, read_s), f"about {reads:.0f} requests per batch"
     if facts.stored_as in (None, "folder"):
         convert = "tfrecord" if situation.param("dataset_path") else None
-        text = f"TFRecord in place of single files: {requests} (runner convert)"
+        text = f"TFRecord in place of single files: {requests_text} (runner convert)"
         yield _Candidate("format", text + (", with shuffle: window" if params else ""), change, params, convert)
     elif params:
-        yield _Candidate("shuffle", f"shuffle within a window in place of all records: {requests}", change, params)
+        yield _Candidate("shuffle", f"shuffle within a window in place of all records: {requests_text}", change, params)
 
 
 def _deeper_queue(situation: Situation) -> Iterator[_Candidate]:

@@ -144,16 +144,16 @@ def process_cpus(blocks: Sequence[Block]) -> float | None:
 
 
 def _fetch(blocks: Sequence[Block], stages: Stages, probe: InputProbe | None, requests: _Requests) -> NamedBottleneck:
-    sample_s = f"a worker waits {seconds(stages.fetch_s - stages.fetch_cpu_s)} for the bytes of a sample"
+    sample_text = f"a worker waits {seconds(stages.fetch_s - stages.fetch_cpu_s)} for the bytes of a sample"
     fetched = mean(blocks, lambda b: b.stages.sample_bytes * b.batch if b.stages and b.stages.sample_bytes else None)
     served = mean(blocks, lambda b: b.storage_bytes)
     if served is not None and fetched and served < FROM_STORAGE * fetched:
-        why = f"{sample_s}, and the storage of this machine served only {percentage(served / fetched)} of them"
+        why = f"{sample_text}, and the storage of this machine served only {percentage(served / fetched)} of them"
         return NamedBottleneck(BottleneckKind.LATENCY, why)
     if served is None:
         caveat = "the bytes that storage served are not known, so its limits could not be examined"
-        return NamedBottleneck(BottleneckKind.LATENCY, sample_s, caveat=caveat)
-    return _storage(blocks, sample_s, probe.storage if probe else None, requests)
+        return NamedBottleneck(BottleneckKind.LATENCY, sample_text, caveat=caveat)
+    return _storage(blocks, sample_text, probe.storage if probe else None, requests)
 
 
 def _served_bytes_per_s(blocks: Sequence[Block]) -> float:
@@ -183,37 +183,41 @@ def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None, 
     bytes_per_s = _served_bytes_per_s(blocks)
     reads_per_s = requests.per_s
     request = bytes_per_s / reads_per_s if reads_per_s else None
-    other_readers = bool(limits and limits.small_reads_per_s and (reads_per_s or 0.0) > 1.5 * limits.small_reads_per_s)
+    has_other_readers = bool(
+        limits and limits.small_reads_per_s and (reads_per_s or 0.0) > 1.5 * limits.small_reads_per_s
+    )
     unit = "requests/s" if requests.counted else "files/s"
-    number = f" in {reads_per_s:.3g} {unit}{OTHERS if other_readers else ''}" if reads_per_s else ""
-    rates = f"{bytes_per_s / 1e6:.3g} MB/s{number}"
+    requests_text = f" in {reads_per_s:.3g} {unit}{OTHERS if has_other_readers else ''}" if reads_per_s else ""
+    rates_text = f"{bytes_per_s / 1e6:.3g} MB/s{requests_text}"
     if limits and limits.small_reads_per_s and limits.bytes_per_s:
         most_reads, most_bytes = limits.small_reads_per_s, limits.bytes_per_s
-        saturated = bytes_per_s >= SATURATED * most_bytes
+        is_saturated = bytes_per_s >= SATURATED * most_bytes
         few = not requests.counted and request and most_bytes / request >= FILES_OF_SMALL_READS * most_reads
-        if (reads_per_s is not None and reads_per_s >= SATURATED * most_reads) or (saturated and few):
-            most = (
+        if (reads_per_s is not None and reads_per_s >= SATURATED * most_reads) or (is_saturated and few):
+            most_text = (
                 f"no more requests than that ({most_reads:.3g}/s)" if requests.counted else f"{most_reads:.3g} reads/s"
             )
-            why = f"{begin}: storage delivers {rates}, and {most} even of 4 KiB"
+            why = f"{begin}: storage delivers {rates_text}, and {most_text} even of 4 KiB"
             return NamedBottleneck(BottleneckKind.IOPS, why)
-        if saturated:
-            why = f"{begin}: storage delivers {rates}, and no more than {most_bytes / 1e6:.3g} MB/s to many readers"
+        if is_saturated:
+            why = (
+                f"{begin}: storage delivers {rates_text}, and no more than {most_bytes / 1e6:.3g} MB/s to many readers"
+            )
             return NamedBottleneck(BottleneckKind.BANDWIDTH, why)
         request_text = (
             f"a request takes {seconds(limits.one_read_s)}" if limits.one_read_s else "requests take their time"
         )
         why = (
-            f"{begin}: storage delivers {rates} and could deliver {most_bytes / 1e6:.3g} MB/s to more readers; "
+            f"{begin}: storage delivers {rates_text} and could deliver {most_bytes / 1e6:.3g} MB/s to more readers; "
             f"{request_text}"
         )
         return NamedBottleneck(BottleneckKind.LATENCY, why)
     caveat = "storage IOPS and bandwidth are told apart by the size of a request alone: the storage was not probed"
-    small = request is not None and request < SMALL_REQUEST_BYTES
-    size = f" of {bytes_text(request)}" if request else ""
+    is_small = request is not None and request < SMALL_REQUEST_BYTES
+    size_text = f" of {bytes_text(request)}" if request else ""
     return NamedBottleneck(
-        BottleneckKind.IOPS if small else BottleneckKind.BANDWIDTH,
-        f"{begin}: storage delivers {rates}{size}",
+        BottleneckKind.IOPS if is_small else BottleneckKind.BANDWIDTH,
+        f"{begin}: storage delivers {rates_text}{size_text}",
         caveat=caveat,
     )
 
@@ -221,20 +225,22 @@ def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None, 
 def _preparation(
     blocks: Sequence[Block], stages: Stages, workers: PreparingWorkers, split: Split, lock_held_share: float | None
 ) -> NamedBottleneck:
-    used, total = concurrency(blocks), process_cpus(blocks)
+    used_cpus, total = concurrency(blocks), process_cpus(blocks)
     running = stages.prepare_cpu_s / stages.prepare_s if stages.prepare_s else 1.0
-    idle = total is not None and total < workers.cores - IDLE_CPUS
-    several = workers.threads and (workers.count or 0) > 1
-    held = idle if lock_held_share is None else lock_held_share > LOCK_HELD
+    has_idle_cpus = total is not None and total < workers.cores - IDLE_CPUS
+    several_threads = workers.threads and (workers.count or 0) > 1
+    held = has_idle_cpus if lock_held_share is None else lock_held_share > LOCK_HELD
     # Who waits for the lock: the workers, or a training thread that is slow although batches are ready.
-    waited_for = running < BUSY or (idle and split.share(INTERFERENCE) > split.share(PREPARATION))
-    if several and held and waited_for and used is not None and used <= ONE_CPU:
-        free = f" while {workers.cores - (total or 0):.1f} of {workers.cores} CPUs are idle" if idle else ""
-        why = f"{workers.count} threads together use {used:.2f} CPUs for preparation{free}: {LOCKED}"
-        return NamedBottleneck(BottleneckKind.GIL, why, used)
-    cost = f"decoding and preparing take {seconds(stages.prepare_cpu_s)} of CPU per sample"
-    busy = f"{total:.1f} of {workers.cores} CPUs are busy" if total is not None else f"{workers.cores} CPUs"
-    return NamedBottleneck(BottleneckKind.CPU, f"{cost}; {_workers_text(workers)}; {busy}")
+    waited_for = running < BUSY or (has_idle_cpus and split.share(INTERFERENCE) > split.share(PREPARATION))
+    if several_threads and held and waited_for and used_cpus is not None and used_cpus <= ONE_CPU:
+        free_text = (
+            f" while {workers.cores - (total or 0):.1f} of {workers.cores} CPUs are idle" if has_idle_cpus else ""
+        )
+        why = f"{workers.count} threads together use {used_cpus:.2f} CPUs for preparation{free_text}: {LOCKED}"
+        return NamedBottleneck(BottleneckKind.GIL, why, used_cpus)
+    cost_text = f"decoding and preparing take {seconds(stages.prepare_cpu_s)} of CPU per sample"
+    busy_note = f"{total:.1f} of {workers.cores} CPUs are busy" if total is not None else f"{workers.cores} CPUs"
+    return NamedBottleneck(BottleneckKind.CPU, f"{cost_text}; {_workers_text(workers)}; {busy_note}")
 
 
 def _workers_text(workers: PreparingWorkers) -> str:
@@ -258,20 +264,33 @@ def _without_timers(
     )
     if split.share(FETCH) > split.share(PREPARATION):
         probe, requests = storage
-        named = _storage(blocks, "reading takes longer than preparing", probe.storage if probe else None, requests)
-        return NamedBottleneck(named.name, named.why, caveat="; ".join(filter(None, (named.caveat, caveat))))
-    used = total = process_cpus(blocks)
-    if used is not None and used < FEW_CPUS:
+        storage_bottleneck = _storage(
+            blocks, "reading takes longer than preparing", probe.storage if probe else None, requests
+        )
         return NamedBottleneck(
-            BottleneckKind.LATENCY, f"the process uses only {used:.2f} CPUs: its pipeline waits", caveat=caveat
+            storage_bottleneck.name,
+            storage_bottleneck.why,
+            caveat="; ".join(filter(None, (storage_bottleneck.caveat, caveat))),
         )
-    idle = total is not None and total < workers.cores - IDLE_CPUS
-    if workers.threads and (workers.count or 0) > 1 and idle and used is not None and used <= ONE_CPU:
+    used_cpus = total = process_cpus(blocks)
+    if used_cpus is not None and used_cpus < FEW_CPUS:
+        return NamedBottleneck(
+            BottleneckKind.LATENCY, f"the process uses only {used_cpus:.2f} CPUs: its pipeline waits", caveat=caveat
+        )
+    has_idle_cpus = total is not None and total < workers.cores - IDLE_CPUS
+    if (
+        workers.threads
+        and (workers.count or 0) > 1
+        and has_idle_cpus
+        and used_cpus is not None
+        and used_cpus <= ONE_CPU
+    ):
         why = (
-            f"{workers.count} threads together run {used:.2f} CPUs while others are idle: they wait for the interpreter"
+            f"{workers.count} threads together run {used_cpus:.2f} CPUs while others are idle: "
+            "they wait for the interpreter"
         )
-        return NamedBottleneck(BottleneckKind.GIL, why, used, caveat)
-    text = f"the process uses {used:.1f} CPUs" if used is not None else "its CPU time is not known"
+        return NamedBottleneck(BottleneckKind.GIL, why, used_cpus, caveat)
+    text = f"the process uses {used_cpus:.1f} CPUs" if used_cpus is not None else "its CPU time is not known"
     return NamedBottleneck(BottleneckKind.CPU, f"{text}; {_workers_text(workers)}", caveat=caveat)
 
 
@@ -339,12 +358,12 @@ def caveats(split: Split) -> list[str]:
     """Return what a reader must know about the two opinions."""
     if split.input_bound is None:
         return []
-    apart = split.stall.centre - split.input_bound.centre
-    if abs(apart) <= APART:
+    difference = split.stall.centre - split.input_bound.centre
+    if abs(difference) <= APART:
         return []
     differential, inband = percentage(split.stall.centre), percentage(split.input_bound.centre)
-    text = f"differential ({differential}) and in-band ({inband}) shares are {abs(apart) * 100:.1f} points apart: "
-    if apart > 0:
+    text = f"differential ({differential}) and in-band ({inband}) shares are {abs(difference) * 100:.1f} points apart: "
+    if difference > 0:
         return [
             text + "training waits less than the pipeline costs. The rest is interference: preparation and compute use "
             "the same cores (always on a CPU) or the same interpreter, and each slows the other. More workers do not "
@@ -400,21 +419,21 @@ def _interference(block: Block) -> float | None:
 
 def _without(shares: dict[str, Estimate | None], interference: float) -> dict[str, Estimate | None]:
     """Return the shares with interference taken out of preparation, then out of the others that are resolved."""
-    remaining, without = interference, dict(shares)
+    remaining, corrected_shares = interference, dict(shares)
     for name in (PREPARATION, COPY, FETCH):
-        share = without[name]
+        share = corrected_shares[name]
         # The time of a copy that is not resolved is in preparation already.
         if share is None or share.centre <= 0 or (name == COPY and not resolved(share)):
             continue
         moved = min(remaining, share.centre)
         remaining -= moved
-        without[name] = _moved(share, -moved)
-    return without
+        corrected_shares[name] = _moved(share, -moved)
+    return corrected_shares
 
 
-def _moved(share: Estimate, by: float) -> Estimate:
-    low, high = (None if end is None else end + by for end in (share.low, share.high))
-    return Estimate(share.centre + by, low, high, share.count, share.method)
+def _moved(share: Estimate, change: float) -> Estimate:
+    low, high = (None if end is None else end + change for end in (share.low, share.high))
+    return Estimate(share.centre + change, low, high, share.count, share.method)
 
 
 def _part(name: str, share: Estimate | None, step_s: float) -> StallPart:

@@ -147,8 +147,8 @@ def _preparing_cpus(block: Block, limits: PredictionInputs) -> float | None:
     held = limits.probe.lock_held_share if limits.probe else None
     if not limits.workers.threads or held is None or held <= LOCK_HELD:
         return None
-    used = block.stages.cpu_s * block.batch / block.timed_s if block.stages and block.timed_s else 0.0
-    return max(1.0, used)
+    used_cpus = block.stages.cpu_s * block.batch / block.timed_s if block.stages and block.timed_s else 0.0
+    return max(1.0, used_cpus)
 
 
 def _assumed(block: Block, workers: int) -> Stages:

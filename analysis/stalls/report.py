@@ -121,9 +121,9 @@ class Rates:
         """What storage delivered, such as `40.0 MB/s, 400 requests/s of 97.7 KiB`; empty if it is not known."""
         if self.storage_bytes_per_s is None:
             return ""
-        reads = "" if self.storage_reads_per_s is None else f", {number(self.storage_reads_per_s)} requests/s"
-        size = "" if self.request_bytes is None else f" of {bytes_text(round(self.request_bytes))}"
-        return f"{number(self.storage_bytes_per_s, MEGA)} MB/s{reads}{size}"
+        reads_text = "" if self.storage_reads_per_s is None else f", {number(self.storage_reads_per_s)} requests/s"
+        size_text = "" if self.request_bytes is None else f" of {bytes_text(round(self.request_bytes))}"
+        return f"{number(self.storage_bytes_per_s, MEGA)} MB/s{reads_text}{size_text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +265,10 @@ def verified(advice: Advice, cell_id: str, unchanged: Sequence[Record], changed:
     before, after = ({r.repeat: step_s(r) for r in side if _measured(r)} for side in (unchanged, changed))
     gain = of_logs(list(paired_logs(before, after).values()))
     if gain is None:
-        failed = "; ".join(sorted({f"{r.status}: {r.reason}" for r in (*unchanged, *changed) if not _measured(r)}))
-        why = failed or "no repeat of both cells was measured"
+        failures_text = "; ".join(
+            sorted({f"{r.status}: {r.reason}" for r in (*unchanged, *changed) if not _measured(r)})
+        )
+        why = failures_text or "no repeat of both cells was measured"
         return VerifiedAdvice(advice.change, advice.text, cell_id, advice.speed_up, None, SpeedupVerdict.UNDECIDED, why)
     return VerifiedAdvice(advice.change, advice.text, cell_id, advice.speed_up, gain, *verdict(gain, advice.speed_up))
 
@@ -304,10 +306,10 @@ def analyses(records: Iterable[Record]) -> dict[str, dict[ArmName, list[Record]]
         if record.settings.phase == "fit":
             arms = arms_by_cell.setdefault(cell_id(base_of(record.settings)), {})
             arms.setdefault(arm_of(record.settings), []).append(record)
-    complete = {name: arms for name, arms in arms_by_cell.items() if ArmName.SYNTHETIC in arms and observed(arms)}
+    complete = {cell_id: arms for cell_id, arms in arms_by_cell.items() if ArmName.SYNTHETIC in arms and observed(arms)}
     return {
-        name: {**arms, ArmName.TIMED: _timed(arms)} if ArmName.TIMED in arms else arms
-        for name, arms in complete.items()
+        cell_id: {**arms, ArmName.TIMED: _timed(arms)} if ArmName.TIMED in arms else arms
+        for cell_id, arms in complete.items()
     }
 
 
@@ -391,11 +393,11 @@ def mean(measured_blocks: Sequence[Block], figure: Callable[[Block], float | Non
 
 def _block(by_arm: Mapping[ArmName, Record]) -> Block:
     observed_record = by_arm[ArmName.COLD if ArmName.COLD in by_arm else ArmName.WARM]
-    synthetic, timed = by_arm[ArmName.SYNTHETIC], by_arm.get(ArmName.TIMED)
-    stages = _stages(timed) if timed else None
+    synthetic, timed_record = by_arm[ArmName.SYNTHETIC], by_arm.get(ArmName.TIMED)
+    stages = _stages(timed_record) if timed_record else None
     per_step = _PerStep(observed_record)
     # Counters that only the timed arm has stand for the observed one: both read the same files.
-    timed_step = _PerStep(timed) if timed else per_step
+    timed_step = _PerStep(timed_record) if timed_record else per_step
     return Block(
         repeat=observed_record.repeat,
         step_s=step_s(observed_record),
@@ -404,15 +406,15 @@ def _block(by_arm: Mapping[ArmName, Record]) -> Block:
         workers=observed_record.input.facts.workers if observed_record.input and observed_record.input.facts else None,
         host_s=_step_of(by_arm.get(ArmName.HOST)),
         warm_s=_step_of(by_arm.get(ArmName.WARM)),
-        timed_s=_step_of(timed),
-        wait_share=_wait_share(timed) if timed else None,
+        timed_s=_step_of(timed_record),
+        wait_share=_wait_share(timed_record) if timed_record else None,
         stages=stages,
         cpu_s=_first(per_step.of("cpu_time_s"), timed_step.of("cpu_time_s")),
         compute_cpu_s=_compute_cpu_s(per_step.of("cpu_time_s"), stages, observed_record.settings.batch_size),
         storage_bytes=_first(per_step.of("storage_read_bytes"), timed_step.of("storage_read_bytes")),
         reads=_first(per_step.of("storage_reads"), timed_step.of("storage_reads")),
         file_bytes=_first(per_step.of("file_read_bytes"), timed_step.of("file_read_bytes")),
-        timers_cpu_share=_timers_share(timed) if timed else None,
+        timers_cpu_share=_timers_share(timed_record) if timed_record else None,
     )
 
 
@@ -452,14 +454,14 @@ def _first(*values: float | None) -> float | None:
     return next((value for value in values if value is not None), None)
 
 
-def _wait_share(timed: Record) -> float | None:
-    waits_s = timed.input.wait_times_s if timed.input else []
-    total_s = sum(timed.times.epoch_times_s)
+def _wait_share(timed_record: Record) -> float | None:
+    waits_s = timed_record.input.wait_times_s if timed_record.input else []
+    total_s = sum(timed_record.times.epoch_times_s)
     return sum(waits_s) / total_s if waits_s and total_s else None
 
 
-def _stages(timed: Record) -> Stages | None:
-    use = timed.input
+def _stages(timed_record: Record) -> Stages | None:
+    use = timed_record.input
     if use is None or not use.batches or not use.batch_size:
         return None
     totals = (use.fetch_wall_time_s, use.fetch_cpu_time_s, use.prepare_wall_time_s, use.prepare_cpu_time_s)
@@ -476,6 +478,6 @@ def _compute_cpu_s(cpu_s: float | None, stages: Stages | None, batch: int) -> fl
     return None if cpu_s is None or stages is None else max(0.0, cpu_s - batch * stages.cpu_s)
 
 
-def _timers_share(timed: Record) -> float | None:
-    use, total_s = timed.input, sum(timed.times.epoch_times_s)
+def _timers_share(timed_record: Record) -> float | None:
+    use, total_s = timed_record.input, sum(timed_record.times.epoch_times_s)
     return None if use is None or use.timers_cpu_time_s is None or not total_s else use.timers_cpu_time_s / total_s

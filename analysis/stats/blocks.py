@@ -171,12 +171,15 @@ def signed_rank_p(logs: Sequence[float], centre: float = 0.0) -> float:
     """
     distances = [log - centre for log in logs]
     sizes = [abs(distance) for distance in distances]
-    ordered = list(enumerate(sorted(sizes), 1))
-    first = {size: index for index, size in reversed(ordered)}
-    last = {size: index for index, size in ordered}
-    twice = [first[size] + last[size] for size in sizes]  # the ranks, as integers: equal sizes share their mean
-    below = sum(rank for rank, distance in zip(twice, distances, strict=True) if distance <= 0)
-    return float(signed_rank_chances(tuple(sorted(twice)))[below])
+    ranked_sizes = list(enumerate(sorted(sizes), 1))
+    first_ranks = {size: rank for rank, size in reversed(ranked_sizes)}
+    last_ranks = {size: rank for rank, size in ranked_sizes}
+    # The ranks, as integers: equal sizes share their mean.
+    doubled_ranks = [first_ranks[size] + last_ranks[size] for size in sizes]
+    doubled_sum_below = sum(
+        doubled_rank for doubled_rank, distance in zip(doubled_ranks, distances, strict=True) if distance <= 0
+    )
+    return float(signed_rank_chances(tuple(sorted(doubled_ranks)))[doubled_sum_below])
 
 
 @lru_cache(maxsize=256)

@@ -123,10 +123,10 @@ def _of_calls(value: Callable[[Record], float | None]) -> Callable[[CellSummary]
 
 
 def _hidden_fixed_time(cell: CellSummary) -> Hidden | None:
-    fixed = cell.fixed_time
-    if fixed is None or cell.fixed_time_per_epoch_s is not None:
+    fixed_estimate = cell.fixed_time
+    if fixed_estimate is None or cell.fixed_time_per_epoch_s is not None:
         return None
-    return Hidden(fixed.high if fixed.high is not None and fixed.high > 0 else None)
+    return Hidden(fixed_estimate.high if fixed_estimate.high is not None and fixed_estimate.high > 0 else None)
 
 
 # fmt: off

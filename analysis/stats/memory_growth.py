@@ -56,14 +56,14 @@ def growth(readings: Sequence[Reading], steps_per_epoch: int) -> Growth | None:
     """Return the growth of a process; None below eight readings."""
     if len(readings) < LEAST_READINGS:
         return None
-    kept: list[float] = []
+    kept_levels: list[float] = []
     least = float("inf")
     for _, in_use in reversed(readings):
         least = min(least, in_use)
-        kept.append(least)
-    kept.reverse()
+        kept_levels.append(least)
+    kept_levels.reverse()
     begins = [len(readings) * number // STRETCHES for number in range(STRETCHES)]
-    points = [(readings[begin][0], kept[begin]) for begin in begins]  # the first is the least of its stretch
+    points = [(readings[begin][0], kept_levels[begin]) for begin in begins]  # the first is the least of its stretch
     if any(earlier >= later for (earlier, _), (later, _) in pairwise(points)):
         return None
     epochs = readings[-1][0] - readings[0][0]
@@ -74,8 +74,8 @@ def _steady_slope(points: Sequence[tuple[float, float]]) -> float:
     """Return the median slope between successive levels; 0 unless they rise alike in both halves and most stretches."""
     half = len(points) // 2
     slope = statistics.median(_slope(*pair) for pair in pairwise(points))
-    parts = (slope, _slope(points[0], points[half - 1]), _slope(points[half], points[-1]))
-    return slope if slope > 0 and min(parts) >= LEAST_SHARE * _slope(points[0], points[-1]) else 0.0
+    slopes = (slope, _slope(points[0], points[half - 1]), _slope(points[half], points[-1]))
+    return slope if slope > 0 and min(slopes) >= LEAST_SHARE * _slope(points[0], points[-1]) else 0.0
 
 
 def _slope(first: tuple[float, float], last: tuple[float, float]) -> float:

@@ -69,19 +69,19 @@ def scatter_ratio(
     Source: Bonett, "Robust confidence interval for a ratio of standard deviations", Applied Psychological Measurement
     30 (2006).
     """
-    first, second = ([math.log(value) for value in values] for values in (numerator, denominator))
-    count = min(len(first), len(second))
-    if count < 2 or not statistics.pvariance(first) or not statistics.pvariance(second):
+    first_logs, second_logs = ([math.log(value) for value in values] for values in (numerator, denominator))
+    count = min(len(first_logs), len(second_logs))
+    if count < 2 or not statistics.pvariance(first_logs) or not statistics.pvariance(second_logs):
         return None
-    centre = statistics.stdev(first) / statistics.stdev(second)
+    centre = statistics.stdev(first_logs) / statistics.stdev(second_logs)
     if count < MIN_BLOCKS:
         return Estimate(centre, None, None, count, Method.BONETT)
     from keras_matrix.analysis.stats.special import ndtri
 
     quantile = float(ndtri(0.5 + confidence / 2))
-    factors = [len(logs) / (len(logs) - quantile) for logs in (first, second)]  # for small samples
+    factors = [len(logs) / (len(logs) - quantile) for logs in (first_logs, second_logs)]  # for small samples
     shift = math.log(factors[0] / factors[1])
-    half = quantile * _error(first, second)
+    half = quantile * _error(first_logs, second_logs)
     low, high = (math.sqrt(math.exp(2 * math.log(centre) + shift + sign * half)) for sign in (-1, 1))
     return Estimate(centre, low, high, count, Method.BONETT)
 
@@ -118,8 +118,8 @@ def _error(first: Sequence[float], second: Sequence[float]) -> float:
     return math.sqrt(sum(max(kurtosis - (n - 3) / n, 0) / (n - 1) for n in (len(first), len(second))))
 
 
-def _moment(values: Sequence[float], power: int, about: float) -> float:
-    return sum((value - about) ** power for value in values)
+def _moment(values: Sequence[float], power: int, centre: float) -> float:
+    return sum((value - centre) ** power for value in values)
 
 
 def _trimmed_mean(values: Sequence[float]) -> float:
@@ -132,8 +132,8 @@ def _trimmed_mean(values: Sequence[float]) -> float:
 def _null_shares(count: int) -> numpy.ndarray[Any, Any]:
     import numpy as np
 
-    drawn = np.random.default_rng((NULL_SEED, count)).standard_normal((NULL_RUNS, count))
-    shares, _ = _best_split(np.sort(drawn, axis=1))
+    drawn_rows = np.random.default_rng((NULL_SEED, count)).standard_normal((NULL_RUNS, count))
+    shares, _ = _best_split(np.sort(drawn_rows, axis=1))
     return shares
 
 
@@ -145,10 +145,10 @@ def _best_split(ordered: numpy.ndarray[Any, Any]) -> tuple[numpy.ndarray[Any, An
     count = ordered.shape[1]
     sizes = np.arange(LEAST_MODE, count - LEAST_MODE + 1)
     sums = np.cumsum(centred, axis=1)[:, sizes - 1]
-    between = sums**2 * (1 / sizes + 1 / (count - sizes))
-    best = between.argmax(axis=1)
+    squares_between = sums**2 * (1 / sizes + 1 / (count - sizes))
+    best_columns = squares_between.argmax(axis=1)
     total = (centred**2).sum(axis=1)
-    return between[np.arange(len(ordered)), best] / np.where(total > 0, total, 1.0), sizes[best]
+    return squares_between[np.arange(len(ordered)), best_columns] / np.where(total > 0, total, 1.0), sizes[best_columns]
 
 
 class Drift(StrEnum):
@@ -185,8 +185,8 @@ def summarise_epochs(times: Sequence[float], discarded: int = 1) -> EpochSummary
     if not len(times):
         return None
     values = np.asarray(times, dtype=float)
-    drift, more = _drift(values, trend(values))
-    return EpochSummary(len(values), outliers(values), drift, advised_discard=discarded + more)
+    drift, more_epochs = _drift(values, trend(values))
+    return EpochSummary(len(values), outliers(values), drift, advised_discard=discarded + more_epochs)
 
 
 def outliers(times: Sequence[float] | numpy.ndarray[Any, Any]) -> tuple[int, ...]:
@@ -227,13 +227,13 @@ def trend(times: Sequence[float] | numpy.ndarray[Any, Any]) -> Trend | None:
     count = len(values)
     if count < MIN_TREND_EPOCHS:
         return None
-    earlier, later = _pairs(count)
-    steps = values[later] - values[earlier]
+    earlier_indices, later_indices = _pairs(count)
+    steps = values[later_indices] - values[earlier_indices]
     score = float(np.sign(steps).sum())
     _, tied = np.unique(values, return_counts=True)
     variance = (_pairs_variance(count) - sum(_pairs_variance(int(group)) for group in tied)) / 18
     distance = max(abs(score) - 1, 0.0) / variance**0.5 if variance else 0.0
-    slope = float(np.median(steps / (later - earlier)))
+    slope = float(np.median(steps / (later_indices - earlier_indices)))
     return Trend(float(2 * ndtr(-distance)), slope * (count - 1) / float(np.median(values)))
 
 
@@ -242,8 +242,8 @@ def _pairs(count: int) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]
     """Return the indices of every pair, the earlier and the later, which all processes of a cell share."""
     import numpy as np
 
-    earlier, later = np.triu_indices(count, 1)
-    return earlier, later
+    earlier_indices, later_indices = np.triu_indices(count, 1)
+    return earlier_indices, later_indices
 
 
 def _pairs_variance(count: int) -> int:
@@ -262,11 +262,11 @@ def _drift(values: numpy.ndarray[Any, Any], fitted_trend: Trend | None) -> tuple
         return Drift.STEADY, 0
     if fitted_trend.change > 0:
         return Drift.RISING, 0
-    more = 1
-    while len(values) - more >= max(MIN_TREND_EPOCHS, len(values) // 2):
-        if not _matters(trend(values[more:])):
-            return Drift.WARMING, more
-        more *= 2
+    more_epochs = 1
+    while len(values) - more_epochs >= max(MIN_TREND_EPOCHS, len(values) // 2):
+        if not _matters(trend(values[more_epochs:])):
+            return Drift.WARMING, more_epochs
+        more_epochs *= 2
     return Drift.FALLING, 0
 
 

@@ -161,21 +161,21 @@ def allocate(
 
 def time_to_look_s(state: SequentialState, looks: Looks) -> float:
     """Return the seconds of the blocks up to the comparison's next look."""
-    ahead = looks.following(len(state.logs)) or len(state.logs)
-    return (ahead - len(state.logs)) * state.block_cost_s
+    next_look = looks.following(len(state.logs)) or len(state.logs)
+    return (next_look - len(state.logs)) * state.block_cost_s
 
 
 def _gain_per_s(state: SequentialState, looks: Looks) -> float:
     count = len(state.logs)
-    ahead = looks.following(count)
+    next_look = looks.following(count)
     estimate = _estimate(state.logs, state.machines, looks.confidence(count))
-    if ahead is None or estimate is None:
+    if next_look is None or estimate is None:
         return 0.0
     if estimate.half_width is None:  # of several machines: the first interval is worth more than a narrower one
         return math.inf
-    then = _half_width_at(state, ahead, looks.confidence(ahead))
+    next_half_width = _half_width_at(state, next_look, looks.confidence(next_look))
     at_stake = any(not estimate.excludes(ratio) for ratio in state.stakes)
-    return (estimate.half_width - then) * (2 if at_stake else 1) / time_to_look_s(state, looks)
+    return (estimate.half_width - next_half_width) * (2 if at_stake else 1) / time_to_look_s(state, looks)
 
 
 def _estimate(logs: Sequence[float], machines: Sequence[str], confidence: float) -> Estimate | None:
@@ -255,8 +255,8 @@ class Levels:
             [variance for variance in self.variances if variance is not None],
             (self.scatter or 0.0) ** 2,
         )
-        used = known_variances if len(known_variances) == len(self.counts) else [pooled] * len(self.counts)
-        return [variance / count for variance, count in zip(used, self.counts, strict=True)]
+        used_variances = known_variances if len(known_variances) == len(self.counts) else [pooled] * len(self.counts)
+        return [variance / count for variance, count in zip(used_variances, self.counts, strict=True)]
 
     @property
     def error_degrees(self) -> float:
@@ -290,15 +290,15 @@ class Levels:
         """Return the p-value of the F test that all machines have one mean; None for one, or below `LEAST_DEGREES`."""
         from keras_matrix.analysis.stats.special import fdtrc
 
-        between = len(self.counts) - 1
-        if self.scatter is None or self.degrees < LEAST_DEGREES or not between:
+        degrees_between = len(self.counts) - 1
+        if self.scatter is None or self.degrees < LEAST_DEGREES or not degrees_between:
             return None
         if self.scatter == 0:
             return 1.0 if max(self.means) - min(self.means) < ROUNDING else 0.0
         means_and_counts = list(zip(self.means, self.counts, strict=True))
         common = math.fsum(mean * count for mean, count in means_and_counts) / self.count
         squares = math.fsum(count * (mean - common) ** 2 for mean, count in means_and_counts)
-        return float(fdtrc(between, self.degrees, squares / between / self.scatter**2))
+        return float(fdtrc(degrees_between, self.degrees, squares / degrees_between / self.scatter**2))
 
     def smallest_difference(self, factor: float = 1.0) -> float | None:
         """Return the relative difference that would show with 80 % power; None below `LEAST_DEGREES`.

@@ -48,16 +48,16 @@ class SuiteRatio:
 
     def named(self, titles: Mapping[str, str]) -> SuiteRatio:
         """Return the ratio with the workloads under their titles instead of the keys that they were given by."""
-        named, left_out = (tuple(titles[key] for key in keys) for keys in (self.workloads, self.left_out))
-        return replace(self, workloads=named, left_out=left_out)
+        workload_titles, left_out = (tuple(titles[key] for key in keys) for keys in (self.workloads, self.left_out))
+        return replace(self, workloads=workload_titles, left_out=left_out)
 
 
 def suite_logs(logs: Mapping[str, Mapping[Block, float]]) -> dict[Block, float]:
     """Return, for each block that all workloads have, the mean of their log ratios."""
     if not logs:
         return {}
-    first, *others = logs.values()
-    common = [block for block in first if all(block in other for other in others)]
+    first_logs, *others = logs.values()
+    common = [block for block in first_logs if all(block in other for other in others)]
     return {block: statistics.fmean(workload[block] for workload in logs.values()) for block in common}
 
 
@@ -67,14 +67,14 @@ def suite_ratio(logs: Mapping[str, Mapping[Block, float]], looks: Looks = FIXED)
     Workloads without blocks are left out, as are those that share no block with the workloads before them. `looks` are
     those after which no more blocks were added: the interval has the same confidence as the workloads' intervals.
     """
-    used: dict[str, Mapping[Block, float]] = {}
+    used_logs: dict[str, Mapping[Block, float]] = {}
     for name, blocks in logs.items():
-        if blocks and suite_logs({**used, name: blocks}):
-            used[name] = blocks
-    values = list(suite_logs(used).values())
+        if blocks and suite_logs({**used_logs, name: blocks}):
+            used_logs[name] = blocks
+    values = list(suite_logs(used_logs).values())
     estimate = of_logs(values, looks.confidence(len(values)))
-    left_out = tuple(name for name in logs if name not in used)
-    return SuiteRatio(estimate, p_value(values), tuple(used), left_out) if estimate else None
+    left_out = tuple(name for name in logs if name not in used_logs)
+    return SuiteRatio(estimate, p_value(values), tuple(used_logs), left_out) if estimate else None
 
 
 def per_group(
@@ -85,7 +85,9 @@ def per_group(
     In the overall ratio each workload of each group has the same weight.
     """
     groups = {group: suite_ratio(workloads, looks) for group, workloads in logs.items()}
-    flat = {f"{group} {name}": blocks for group, named in logs.items() for name, blocks in named.items()}
+    flat = {
+        f"{group} {name}": blocks for group, blocks_by_name in logs.items() for name, blocks in blocks_by_name.items()
+    }
     return {group: ratio for group, ratio in groups.items() if ratio}, suite_ratio(flat, looks)
 
 
@@ -132,16 +134,16 @@ def _suite(league: str, members: Sequence[Row]) -> Suite | None:
     present = [b for b in names if any(b in row.cells and row.cells[b].step_time for row in rows)]
     if not present:
         return None
-    first = present[0]
-    to_first = {backend: _suite_ratio(rows, backend, first) for backend in present[1:]}
-    centres = {first: 1.0, **{backend: ratio.estimate.centre for backend, ratio in to_first.items() if ratio}}
-    against = min(centres, key=lambda backend: centres[backend])
-    ratios = {backend: _suite_ratio(rows, backend, against) for backend in present if backend != against}
+    first_backend = present[0]
+    to_first = {backend: _suite_ratio(rows, backend, first_backend) for backend in present[1:]}
+    centres = {first_backend: 1.0, **{backend: ratio.estimate.centre for backend, ratio in to_first.items() if ratio}}
+    reference = min(centres, key=lambda backend: centres[backend])
+    ratios = {backend: _suite_ratio(rows, backend, reference) for backend in present if backend != reference}
     known_ratios = {backend: ratio for backend, ratio in ratios.items() if ratio}
-    several, not_keras = (
+    several_titles, not_keras = (
         tuple(row.title for row in members if test(row)) for test in (_on_several_devices, _not_keras)
     )
-    return Suite(league, against, known_ratios, several, not_keras) if known_ratios else None
+    return Suite(league, reference, known_ratios, several_titles, not_keras) if known_ratios else None
 
 
 def _on_several_devices(row: Row) -> bool:
@@ -152,32 +154,33 @@ def _not_keras(row: Row) -> bool:
     return any(cell.settings.implementation != KERAS for cell in row.cells.values())
 
 
-def _suite_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
-    common_rows = [row for row in rows if backend in row.cells and against in row.cells]
-    apart = [row for row in common_rows if row.apart(backend, against)]  # the two cells are of the same two sessions
+def _suite_ratio(rows: Sequence[Row], backend: str, reference: str) -> SuiteRatio | None:
+    common_rows = [row for row in rows if backend in row.cells and reference in row.cells]
+    # The two cells are of the same two sessions.
+    separate_rows = [row for row in common_rows if row.apart(backend, reference)]
     titles = {row.key: row.title for row in common_rows}
-    ratios = {row.key: separate_ratio(row.values[backend], row.values[against]).estimate for row in apart}
+    ratios = {row.key: separate_ratio(row.values[backend], row.values[reference]).estimate for row in separate_rows}
     if (estimate := geometric_mean(list(ratios.values()))) is not None:
-        without = tuple(row.title for row in common_rows if row.key not in ratios)
-        return SuiteRatio(estimate, None, tuple(titles[key] for key in ratios), without, separate=True)
+        titles_without = tuple(row.title for row in common_rows if row.key not in ratios)
+        return SuiteRatio(estimate, None, tuple(titles[key] for key in ratios), titles_without, separate=True)
     if any(row.machines for row in common_rows):
-        return _over_machines(common_rows, backend, against)
-    logs = {row.key: log_ratios(row.cells[backend], row.cells[against]) for row in common_rows}
+        return _over_machines(common_rows, backend, reference)
+    logs = {row.key: log_ratios(row.cells[backend], row.cells[reference]) for row in common_rows}
     ratio = suite_ratio(logs, rows[0].looks)
     return ratio and ratio.named(titles)
 
 
-def _over_machines(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
+def _over_machines(rows: Sequence[Row], backend: str, reference: str) -> SuiteRatio | None:
     """Return the mean of the works' ratios, each the mean of its machines', without an interval."""
     logs = {}
     for row in rows:
-        if by_machine := logs_by_machine(row.cells[backend], row.cells[against]):
+        if by_machine := logs_by_machine(row.cells[backend], row.cells[reference]):
             logs[row.key] = statistics.fmean(map(statistics.fmean, by_machine.values()))
     if not logs:
         return None
     estimate = Estimate(math.exp(statistics.fmean(logs.values())), None, None, len(logs))
-    used, without = (
+    titles_used, titles_without = (
         tuple(row.title for row in rows if (row.key in logs) is is_present) for is_present in (True, False)
     )
     machines = tuple(sorted({machine for row in rows for machine in row.machines}))
-    return SuiteRatio(estimate, None, used, without, machines=machines)
+    return SuiteRatio(estimate, None, titles_used, titles_without, machines=machines)

@@ -223,15 +223,15 @@ def _resolved(stretch: CounterChanges) -> bool:
 
 
 def _memory(total: MeasuredStretch) -> float | None:
-    used = total.own.memory_share
-    if used is None or used >= OWN_MEMORY_LIMIT:
+    memory_share = total.own.memory_share
+    if memory_share is None or memory_share >= OWN_MEMORY_LIMIT:
         return None
     return stall_share(total.stretch.memory_full_s, total.stretch)
 
 
 def _io(total: MeasuredStretch) -> float | None:
-    moved, stretch = total.own.storage_bytes, total.stretch
-    if moved is None or moved > OWN_STORAGE_LIMIT_BYTES_PER_S * stretch.wall_s:
+    moved_bytes, stretch = total.own.storage_bytes, total.stretch
+    if moved_bytes is None or moved_bytes > OWN_STORAGE_LIMIT_BYTES_PER_S * stretch.wall_s:
         return None
     return stall_share(stretch.io_full_s, stretch)
 
@@ -294,39 +294,39 @@ def share_while_waiting(name: str, watched: Iterable[MeasuredStretch]) -> float 
     return next((neighbour.cpu_share for neighbour in neighbours(watched) if neighbour.name == name), None)
 
 
-def cause_of(reason: Disturbed, around: Sequence[Surroundings]) -> str:
+def cause_of(reason: Disturbed, all_surroundings: Sequence[Surroundings]) -> str:
     """Return the text of a disturbance; if its cause is others' CPU use, with the busiest process outside the run.
 
-    `around` are the surroundings of the block's attempts; the most disturbed attempt names the process.
+    `all_surroundings` are the surroundings of the block's attempts; the most disturbed attempt names the process.
     """
     busiest = max(
-        around, key=lambda surroundings: surroundings.other_cpu_share or 0.0, default=Surroundings()
+        all_surroundings, key=lambda surroundings: surroundings.other_cpu_share or 0.0, default=Surroundings()
     ).busiest_process
     return f"{reason}; busiest: {busiest}" if reason.cause is Cause.OTHER_CPU and busiest else str(reason)
 
 
-def neighbour_warnings(around: Surroundings) -> list[str]:
+def neighbour_warnings(surroundings: Surroundings) -> list[str]:
     """Return the warnings of an attempt that neighbours slowed down, or that slowed its neighbours down."""
     warnings = []
-    if around.busy_neighbours:
+    if surroundings.busy_neighbours:
         warnings.append(
-            f"busy_neighbour: {', '.join(around.busy_neighbours)} computed while waiting for its turn, so this cell's "
-            "times are too long, and measuring again would not change that; end what that workload leaves running "
-            "between its epochs, or measure without it (--backend, --filter)"
+            f"busy_neighbour: {', '.join(surroundings.busy_neighbours)} computed while waiting for its turn, so this "
+            "cell's times are too long, and measuring again would not change that; end what that workload leaves "
+            "running between its epochs, or measure without it (--backend, --filter)"
         )
-    if (around.waiting_cpu_share or 0) > NEIGHBOUR_LIMIT:
+    if (surroundings.waiting_cpu_share or 0) > NEIGHBOUR_LIMIT:
         warnings.append(
-            f"busy_while_waiting: this cell used {percentage(around.waiting_cpu_share or 0)} of the CPUs while it "
-            "waited for its turn, and slowed down the others of its block, and itself while it works; end the threads "
-            "and processes that its workload leaves running between its epochs"
+            f"busy_while_waiting: this cell used {percentage(surroundings.waiting_cpu_share or 0)} of the CPUs while "
+            "it waited for its turn, and slowed down the others of its block, and itself while it works; end the "
+            "threads and processes that its workload leaves running between its epochs"
         )
     return warnings
 
 
-def busy_text(around: Surroundings) -> str:
+def busy_text(surroundings: Surroundings) -> str:
     """Return the warning that processes outside the run took CPU time, with the busiest of them if known."""
-    busiest = f" (busiest: {around.busiest_process})" if around.busiest_process else ""
+    busiest = f" (busiest: {surroundings.busiest_process})" if surroundings.busiest_process else ""
     return (
-        f"busy: processes outside the run used {percentage(around.other_cpu_share or 0)} of the "
+        f"busy: processes outside the run used {percentage(surroundings.other_cpu_share or 0)} of the "
         f"CPUs{busiest}; stop them"
     )

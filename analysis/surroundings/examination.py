@@ -66,11 +66,11 @@ def examine(readings: Readings) -> list[MachineFinding]:
 def _governor(readings: Readings) -> Judgement:
     names, driver = known(readings.clocks.governors), readings.clocks.driver
     text = ", ".join(names) + ("" if isinstance(driver, Unread) else f" ({driver})")
-    dynamic = not isinstance(driver, Unread) and driver in DYNAMIC_POWERSAVE
+    is_dynamic = not isinstance(driver, Unread) and driver in DYNAMIC_POWERSAVE
     if names == ("performance",):
         rating = Rating.FINE
     else:
-        rating = Rating.BAD if "powersave" in names and not dynamic else Rating.DOUBTFUL
+        rating = Rating.BAD if "powersave" in names and not is_dynamic else Rating.DOUBTFUL
     return rating, text, "cpupower frequency-set -g performance"
 
 
@@ -90,8 +90,8 @@ def _smt(readings: Readings) -> Judgement:
 
 def _cpu_limit(readings: Readings) -> Judgement:
     limits, quota = readings.limits, readings.limits.quota_cpus
-    online = "" if isinstance(limits.cpus_online, Unread) else f" of {limits.cpus_online}"
-    text = f"{limits.cpus_allowed}{online} CPUs may be used"
+    online_text = "" if isinstance(limits.cpus_online, Unread) else f" of {limits.cpus_online}"
+    text = f"{limits.cpus_allowed}{online_text} CPUs may be used"
     if isinstance(quota, Unread):
         raise NotReadError(f"quota: {quota.why}; {text}")
     if quota is None:
@@ -105,13 +105,13 @@ def _cpu_limit(readings: Readings) -> Judgement:
 
 
 def _memory_limit(readings: Readings) -> Judgement:
-    limit, used = known(readings.limits.memory_limit_bytes), readings.limits.memory_used_bytes
+    limit, used_bytes = known(readings.limits.memory_limit_bytes), readings.limits.memory_used_bytes
     if limit is None:
         return Rating.FINE, "no limit below the machine's memory", ""
-    if isinstance(used, Unread):
-        raise NotReadError(f"{used.why}; the limit is {bytes_text(limit)}")
-    rating = MEMORY_USED.verdict(used / limit if limit else 1.0)
-    return rating, f"{bytes_text(used)} of {bytes_text(limit)} used", "raise the limit, or free memory"
+    if isinstance(used_bytes, Unread):
+        raise NotReadError(f"{used_bytes.why}; the limit is {bytes_text(limit)}")
+    rating = MEMORY_USED.verdict(used_bytes / limit if limit else 1.0)
+    return rating, f"{bytes_text(used_bytes)} of {bytes_text(limit)} used", "raise the limit, or free memory"
 
 
 def _rights(readings: Readings) -> Judgement:
@@ -175,12 +175,13 @@ def _resolution(readings: Readings) -> Judgement:
     if measured_resolution is None:
         text = f"not measured: needs {MIN_PAIRS} pairs, got {len(ratios)}"
         return Rating.UNREAD, text, "give it more time with --seconds"
-    first = measured_resolution.detectable[0]
+    first_difference = measured_resolution.detectable[0]
     text = (
-        f"two identical arms, {measured_resolution.pairs} pairs: {percentage(first.difference, first.low, first.high)} "
-        f"in {first.pairs} pairs"
+        f"two identical arms, {measured_resolution.pairs} pairs: "
+        f"{percentage(first_difference.difference, first_difference.low, first_difference.high)} "
+        f"in {first_difference.pairs} pairs"
     )
-    return RESOLUTION.verdict(first.difference), text, "fix what is bad below, or plan for more repeats"
+    return RESOLUTION.verdict(first_difference.difference), text, "fix what is bad below, or plan for more repeats"
 
 
 def _other_cpu(readings: Readings) -> Judgement:
@@ -200,8 +201,8 @@ def _steal(readings: Readings) -> Judgement:
     return STEAL.verdict(share), text, "measure at another time or on a dedicated machine"
 
 
-def _counted(share: float | None, otherwise: Unread = UNCOUNTED) -> float:
-    return known(otherwise if share is None else share)
+def _counted(share: float | None, uncounted: Unread = UNCOUNTED) -> float:
+    return known(uncounted if share is None else share)
 
 
 def _pressure(field: str, limit: Limit, resource: str, advice: str) -> Callable[[Readings], Judgement]:
@@ -252,8 +253,12 @@ def _swap(readings: Readings) -> Judgement:
 
 
 def _swap_rate_bytes_per_s(stretch: disturbance.CounterChanges) -> float | None:
-    into, out = stretch.swapped_in_bytes, stretch.swapped_out_bytes
-    return None if into is None or out is None or stretch.wall_s <= 0 else (into + out) / stretch.wall_s
+    swapped_in, swapped_out = stretch.swapped_in_bytes, stretch.swapped_out_bytes
+    return (
+        None
+        if swapped_in is None or swapped_out is None or stretch.wall_s <= 0
+        else (swapped_in + swapped_out) / stretch.wall_s
+    )
 
 
 ACTIVITY = {
@@ -302,8 +307,10 @@ def resolution_text(measured_resolution: Resolution | None, pairs: int) -> str:
     """Return the detectable differences, from so many measured pairs, in one sentence."""
     if measured_resolution is None:
         return f"no estimate: needs {MIN_PAIRS} pairs, got {pairs}"
-    differences = ", ".join(f"{percentage(d.difference)} in {d.pairs} pairs" for d in measured_resolution.detectable)
-    return f"this machine can show a difference of {differences}"
+    differences_text = ", ".join(
+        f"{percentage(d.difference)} in {d.pairs} pairs" for d in measured_resolution.detectable
+    )
+    return f"this machine can show a difference of {differences_text}"
 
 
 def _detectable(scatter: float, count: int, pairs: int) -> Detectable:

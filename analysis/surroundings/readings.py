@@ -305,8 +305,8 @@ def _driver(gpus: tuple[Gpu, ...] | Unread | None) -> Judgement:
 
 
 def _name(gpu: Gpu) -> Judgement:
-    capability = "" if isinstance(gpu.capability, Unread) else ".".join(map(str, gpu.capability))
-    suffix = f", compute capability {capability}" if capability else ""
+    capability_text = "" if isinstance(gpu.capability, Unread) else ".".join(map(str, gpu.capability))
+    suffix = f", compute capability {capability_text}" if capability_text else ""
     return Rating.FINE, f"GPU {gpu.index}: {gpu.name}{suffix}", ""
 
 
@@ -324,8 +324,8 @@ def _temperature(gpu: Gpu) -> Judgement:
 def _throttling(gpu: Gpu) -> Judgement:
     mask = known(gpu.throttle_mask)
     reasons = reasons_in_words(mask)
-    bad = any(mask & bit for bit in BAD_REASONS)
-    rating = Rating.BAD if bad else Rating.DOUBTFUL if reasons else Rating.FINE
+    is_bad = any(mask & bit for bit in BAD_REASONS)
+    rating = Rating.BAD if is_bad else Rating.DOUBTFUL if reasons else Rating.FINE
     return rating, ", ".join(reasons) or "none now", "lock the clocks lower, cool it, raise its power limit"
 
 
@@ -336,11 +336,11 @@ def _persistence(gpu: Gpu) -> Judgement:
 
 
 def _users(gpu: Gpu) -> Judgement:
-    users = ", ".join(map(process_text, known(gpu.users)))
-    if not users:
+    users_text = ", ".join(map(process_text, known(gpu.users)))
+    if not users_text:
         return Rating.FINE, "no other process", ""
     advice = "stop them, or choose another GPU with CUDA_VISIBLE_DEVICES"
-    return Rating.BAD, f"other processes compute on it: {users}", advice
+    return Rating.BAD, f"other processes compute on it: {users_text}", advice
 
 
 def _mig(gpu: Gpu) -> Judgement:

@@ -108,14 +108,14 @@ class ComparisonView:
 
 def comparison_view(versus: Versus, threshold: float, usual: Usual) -> ComparisonView:
     """Return what is shown of a comparison; a title leaves out settings with these usual values."""
-    named = titles([comparison.either.settings for comparison in versus.comparisons], usual)
+    change_titles = titles([comparison.either.settings for comparison in versus.comparisons], usual)
     outcomes = [comparison.outcome for comparison in versus.comparisons]
     return ComparisonView(
         versus,
         threshold,
         tuple(
             CellChange(title, comparison, _side(comparison.base), _side(comparison.new))
-            for comparison, title in zip(versus.comparisons, named, strict=True)
+            for comparison, title in zip(versus.comparisons, change_titles, strict=True)
         ),
         tuple(_means(versus)),
         {outcome: outcomes.count(outcome) for outcome in GateOutcome if outcome in outcomes},

@@ -104,11 +104,11 @@ def _baseline(assessed: Assessment) -> Baseline | None:
     if not assessed.levels:
         return None
     level = assessed.levels[-1]
-    since = assessed.history.valued[level.first].run_id
-    return Baseline(level.step_time, level.last - level.first + 1, since, assessed.spread)
+    since_run_id = assessed.history.valued[level.first].run_id
+    return Baseline(level.step_time, level.last - level.first + 1, since_run_id, assessed.spread)
 
 
 def _version(version: VersionChange, arrow: str) -> str:
-    off = abs(version.sessions_off)
-    place = f" ({plural(off, 'session')} {'later' if version.sessions_off > 0 else 'before'})" if off else ""
+    distance = abs(version.sessions_off)
+    place = f" ({plural(distance, 'session')} {'later' if version.sessions_off > 0 else 'before'})" if distance else ""
     return f"{version.name} {version.before or 'absent'} {arrow} {version.after or 'absent'}{place}"

@@ -61,14 +61,14 @@ class ReplayView:
 
     def operations(self, most: int) -> list[PathOperation]:
         """Return the operations of the critical path with the most time, and the sum of the others."""
-        named: dict[tuple[str, str], list[PathPart]] = {}
+        parts_by_operation: dict[tuple[str, str], list[PathPart]] = {}
         for part in self.replay.critical_path:
-            named.setdefault((part.node.name, part.node.phase or ""), []).append(part)
-        ordered = sorted(named.items(), key=lambda item: -sum(part.time_s for part in item[1]))
-        shown = _shown(len(ordered), most)
-        rows = [self._operation(name, phase, parts) for (name, phase), parts in ordered[:shown]]
-        if remaining := [part for _, parts in ordered[shown:] for part in parts]:
-            rows.append(self._operation(f"{len(ordered) - shown} others", "", remaining))
+            parts_by_operation.setdefault((part.node.name, part.node.phase or ""), []).append(part)
+        ordered = sorted(parts_by_operation.items(), key=lambda item: -sum(part.time_s for part in item[1]))
+        shown_count = _shown(len(ordered), most)
+        rows = [self._operation(name, phase, parts) for (name, phase), parts in ordered[:shown_count]]
+        if remaining := [part for _, parts in ordered[shown_count:] for part in parts]:
+            rows.append(self._operation(f"{len(ordered) - shown_count} others", "", remaining))
         return rows
 
     def _operation(self, name: str, phase: str, parts: Sequence[PathPart]) -> PathOperation:
@@ -78,10 +78,10 @@ class ReplayView:
 
 def largest_shares(shares: Sequence[Share], most: int) -> list[Share]:
     """Return the largest shares, and the sum of the others."""
-    shown = _shown(len(shares), most)
-    remaining = shares[shown:]
+    shown_count = _shown(len(shares), most)
+    remaining = shares[shown_count:]
     time_s, share = sum(share.time_s for share in remaining), sum(share.share for share in remaining)
-    return [*shares[:shown], *([Share(f"{len(remaining)} others", time_s, share)] if remaining else [])]
+    return [*shares[:shown_count], *([Share(f"{len(remaining)} others", time_s, share)] if remaining else [])]
 
 
 def _shown(count: int, most: int) -> int:

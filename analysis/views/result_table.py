@@ -179,8 +179,8 @@ class ResultTable:
         needed_repeats = [repeats for row in self.rows if (repeats := repeats_for_intervals(row.ratios)) is not None]
         if not needed_repeats:
             return ""
-        few = "the row has" if len(self.rows) == 1 else f"{len(needed_repeats)} of {len(self.rows)} rows have"
-        head, command = f"{few} too few repeats for an interval; for verdicts", self.run_context.command
+        rows_text = "the row has" if len(self.rows) == 1 else f"{len(needed_repeats)} of {len(self.rows)} rows have"
+        head, command = f"{rows_text} too few repeats for an interval; for verdicts", self.run_context.command
         if command is None:
             return f"{head} measure with --repeats {max(needed_repeats)}, or --repeats auto"
         return f"{head}:\n  {command} --repeats {max(needed_repeats)}"
@@ -197,14 +197,14 @@ class _Gains:
 
     def notes(self, row: Row) -> tuple[str, ...]:
         """Return a line for each gain or cost of a row's cells, by kind."""
-        cells = {cell.cell_id for cell in row.cells.values()}
+        cell_ids = {cell.cell_id for cell in row.cells.values()}
         kinds = (
             ("scaling", self.scalings),
             ("warm compile cache", self.warm_caches),
             ("cost of Keras", self.keras_costs),
         )
         return tuple(
-            f"{kind}: {gain.text}" for kind, gains in kinds for cell_id, gain in gains.items() if cell_id in cells
+            f"{kind}: {gain.text}" for kind, gains in kinds for cell_id, gain in gains.items() if cell_id in cell_ids
         )
 
 
@@ -235,15 +235,15 @@ def result_table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> R
 
 def _cell(row: Row, backend: str, run_context: RunContext, gains: _Gains) -> CellView:
     cell = row.cells[backend]
-    estimate = cell.step_time
+    step_time = cell.step_time
     return CellView(
         name=f"{row.title} on {backend}",
         backend=backend,
         cell=cell,
-        value=estimate.centre if estimate else primary_value(cell.measured),
-        low=estimate.low if estimate else None,
-        high=estimate.high if estimate else None,
-        compared=estimate is not None,
+        value=step_time.centre if step_time else primary_value(cell.measured),
+        low=step_time.low if step_time else None,
+        high=step_time.high if step_time else None,
+        compared=step_time is not None,
         ratio=next((ratio.estimate for ratio in row.ratios if ratio.backend == backend), None),
         is_lowest=row.lowest == backend,
         is_fastest=row.fastest == backend,

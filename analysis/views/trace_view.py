@@ -42,12 +42,12 @@ def part_tables(summary: TraceSummary, most: int) -> list[PartTable]:
     tables = {"operation": summary.by_operation, "layer": summary.by_layer, "phase": summary.by_phase, **by_kind}
     return [
         PartTable(
-            by,
+            grouped_by,
             " a step" if summary.steps else "",
             tuple(_part(part.name, [part], summary) for part in shares[:most]),
             _part(None, shares[most:], summary, others=len(shares) - most) if len(shares) > most else None,
         )
-        for by, shares in tables.items()
+        for grouped_by, shares in tables.items()
     ]
 
 

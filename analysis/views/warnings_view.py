@@ -48,17 +48,17 @@ def warnings_by_rule(records: Sequence[Record], table: ResultTable) -> list[Rule
     for record in records:
         for rule, text in {_rule(text): text for text in record.warnings}.items():
             warned.setdefault(rule, []).append((record.cell_id, text))
-    counted: dict[str, dict[tuple[str, str], list[Record]]] = {rule: {} for rule in warned}
+    records_by_warning: dict[str, dict[tuple[str, str], list[Record]]] = {rule: {} for rule in warned}
     for record in latest_attempts(records):
         for text in dict.fromkeys(record.warnings):
-            counted[_rule(text)].setdefault((text, record.cell_id), []).append(record)
+            records_by_warning[_rule(text)].setdefault((text, record.cell_id), []).append(record)
     titles = {view.cell.cell_id: work.row.title for work in table.works for view in work.cells}
     rules = [
         RuleWarnings(
             len(texts),
             tuple(_name(cell_id, table) for cell_id in dict.fromkeys(cell_id for cell_id, _ in texts)),
             texts[-1][1],
-            tuple(_of_cell(text, group, titles) for (text, _), group in counted[rule].items()),
+            tuple(_of_cell(text, group, titles) for (text, _), group in records_by_warning[rule].items()),
         )
         for rule, texts in warned.items()
     ]

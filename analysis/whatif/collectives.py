@@ -93,9 +93,9 @@ def _interpolated(points: Sequence[tuple[int, float]], bytes: int) -> float:
     if bytes >= sizes[-1]:
         return points[-1][1] * bytes / sizes[-1]
     index = bisect_left(sizes, bytes)
-    (low, before), (high, after) = points[index - 1], points[index]
+    (low, low_s), (high, high_s) = points[index - 1], points[index]
     position = math.log(bytes / low) / math.log(high / low)
-    return math.exp(math.log(before) + position * math.log(after / before))
+    return math.exp(math.log(low_s) + position * math.log(high_s / low_s))
 
 
 def fit(
@@ -112,34 +112,34 @@ def fit(
     little its times scatter: under load a small sum may take ten times as long as another one, a large one may not.
     Raises `GraphError` without two different sizes or with a time that is not positive.
     """
-    values = list(points)
+    measured = list(points)
     if ranks < 2:
         raise GraphError(f"{source}: collectives of {ranks} ranks have no link; measure those of 2 or more")
-    for size, seconds in values:
+    for size, seconds in measured:
         if seconds <= 0 or size < 0:
             raise GraphError(f"{source}: a collective of {size} bytes in {seconds} s is not a measurement")
-    if len({size for size, _ in values}) < 2:
-        raise GraphError(f"{source}: {len(values)} collectives of one size; measure at least two for alpha and beta")
+    if len({size for size, _ in measured}) < 2:
+        raise GraphError(f"{source}: {len(measured)} collectives of one size; measure at least two for alpha and beta")
     steps, share = ring(operation, ranks)
-    weights = _weights(values)
-    alpha, slope = _nonnegative([(1 / seconds, size / seconds, 1.0) for size, seconds in values])
+    weights = _weights(measured)
+    alpha, slope = _nonnegative([(1 / seconds, size / seconds, 1.0) for size, seconds in measured])
     for _ in range(MOST_FITS):  # Gauss-Newton, each step half of the way
-        times = [max(alpha + slope * size, LEAST_S) for size, _ in values]
+        fitted_times_s = [max(alpha + slope * size, LEAST_S) for size, _ in measured]
         rows = [
-            (weight / time, weight * size / time, weight * (1 + math.log(seconds / time)))
-            for weight, time, (size, seconds) in zip(weights, times, values, strict=True)
+            (weight / fitted_time_s, weight * size / fitted_time_s, weight * (1 + math.log(seconds / fitted_time_s)))
+            for weight, fitted_time_s, (size, seconds) in zip(weights, fitted_times_s, measured, strict=True)
         ]
-        before = alpha, slope
-        alpha, slope = ((old + new) / 2 for old, new in zip(before, _nonnegative(rows), strict=True))
-        if math.isclose(alpha, before[0], rel_tol=1e-9) and math.isclose(slope, before[1], rel_tol=1e-9):
+        previous = alpha, slope
+        alpha, slope = ((old + new) / 2 for old, new in zip(previous, _nonnegative(rows), strict=True))
+        if math.isclose(alpha, previous[0], rel_tol=1e-9) and math.isclose(slope, previous[1], rel_tol=1e-9):
             break
-    total = alpha + slope * max(size for size, _ in values)
+    largest_s = alpha + slope * max(size for size, _ in measured)
     alpha, slope = (
-        (alpha if alpha > NEGLIGIBLE * total else 0.0),
-        (slope if total - alpha > NEGLIGIBLE * total else 0.0),
+        (alpha if alpha > NEGLIGIBLE * largest_s else 0.0),
+        (slope if largest_s - alpha > NEGLIGIBLE * largest_s else 0.0),
     )
-    whole = ring("all_reduce", ranks)[0]
-    return LinkCalibration(alpha * whole / steps, slope / share, ranks, source, rate_bits_per_s)
+    all_reduce_steps = ring("all_reduce", ranks)[0]
+    return LinkCalibration(alpha * all_reduce_steps / steps, slope / share, ranks, source, rate_bits_per_s)
 
 
 def _weights(values: Sequence[tuple[int, float]]) -> list[float]:
@@ -182,19 +182,19 @@ def of_trace(graph: Graph) -> LinkCalibration:
         )
     if graph.header.link is not None:
         return graph.header.link
-    timed = [(collective, taken_s) for collective, taken_s in traced if taken_s > 0]
-    if not timed:
+    timed_collectives = [(collective, taken_s) for collective, taken_s in traced if taken_s > 0]
+    if not timed_collectives:
         raise GraphError(
             f"{graph.header.source}: its collectives of several ranks take no time; name the times of a link with"
             " --calibration FILE"
         )
     source = f"collectives of {graph.header.source}"
-    operation, ranks = Counter((collective.operation, len(collective.ranks)) for collective, _ in timed).most_common(1)[
-        0
-    ][0]
+    operation, ranks = Counter(
+        (collective.operation, len(collective.ranks)) for collective, _ in timed_collectives
+    ).most_common(1)[0][0]
     points = [
         (collective.bytes, time)
-        for collective, time in timed
+        for collective, time in timed_collectives
         if (collective.operation, len(collective.ranks)) == (operation, ranks)
     ]
     rate = network.bits_per_s(str(spec.parameter(graph.header.settings, "network", "")))

@@ -150,22 +150,29 @@ def recalibrated(graph: Graph, cases: Sequence[tuple[Sequence[str], float]]) -> 
     choices = [([registry.read(text) for text in texts], measured_s) for texts, measured_s in cases]
     # 0, as for alpha where collectives have one size, cannot be multiplied: begin with 0.1 ms and 80 Gbit/s.
     start = link.alpha_s or 1e-4, link.beta_s_per_byte or 1e-10
-    tried: dict[tuple[float, float], float] = {}
+    error_by_point: dict[tuple[float, float], float] = {}
 
     def error(point: tuple[float, float]) -> float:
-        if point not in tried:
-            changed = _with_link(graph, replace(link, alpha_s=point[0], beta_s_per_byte=point[1]))
-            predicted = [(step_time_s(registry.apply(changed, choice)), measured_s) for choice, measured_s in choices]
-            tried[point] = sum(math.log(time / measured_s) ** 2 for time, measured_s in predicted)
-        return tried[point]
+        if point not in error_by_point:
+            changed_graph = _with_link(graph, replace(link, alpha_s=point[0], beta_s_per_byte=point[1]))
+            predicted = [
+                (step_time_s(registry.apply(changed_graph, choice)), measured_s) for choice, measured_s in choices
+            ]
+            error_by_point[point] = sum(math.log(time / measured_s) ** 2 for time, measured_s in predicted)
+        return error_by_point[point]
 
     best = start
     for factor in FACTORS:
-        while len(tried) < MOST_REPLAYS:
+        while len(error_by_point) < MOST_REPLAYS:
             alpha, beta = best
-            near = [(alpha * factor, beta), (alpha / factor, beta), (alpha, beta * factor), (alpha, beta / factor)]
-            inside = [point for point in near if _is_near(point, start)]
-            following = min(inside, key=error, default=best)
+            near_points = [
+                (alpha * factor, beta),
+                (alpha / factor, beta),
+                (alpha, beta * factor),
+                (alpha, beta / factor),
+            ]
+            points_inside = [point for point in near_points if _is_near(point, start)]
+            following = min(points_inside, key=error, default=best)
             if error(following) >= error(best) * (1 - 1e-9):
                 break
             best = following
@@ -184,5 +191,6 @@ def _with_link(graph: Graph, link: LinkCalibration) -> Graph:
 
 def _is_near(point: tuple[float, float], start: tuple[float, float]) -> bool:
     return all(
-        1 / MOST_CHANGE <= coordinate / first <= MOST_CHANGE for coordinate, first in zip(point, start, strict=True)
+        1 / MOST_CHANGE <= coordinate / start_coordinate <= MOST_CHANGE
+        for coordinate, start_coordinate in zip(point, start, strict=True)
     )

@@ -298,7 +298,7 @@ def choose(regression: HeldOutError | None, roofline: HeldOutError | None) -> tu
     """Return what to predict a kind with, and why: the regression only if no error of it is above the roofline's."""
     if roofline is None:
         return Predictor.NOTHING, "no operation was held out"
-    chosen, reason = Predictor.ROOFLINE, "too few distinct operations for a regression"
+    chosen_predictor, reason = Predictor.ROOFLINE, "too few distinct operations for a regression"
     if regression is not None:
         pairs = (
             ("median", regression.median, roofline.median),
@@ -309,14 +309,14 @@ def choose(regression: HeldOutError | None, roofline: HeldOutError | None) -> tu
             for name, own_error, other_error in pairs
             if own_error > other_error
         ]
-        chosen = Predictor.ROOFLINE if worse else Predictor.REGRESSION
+        chosen_predictor = Predictor.ROOFLINE if worse else Predictor.REGRESSION
         reason = (
             f"the regression is worse than the roofline: {', '.join(worse)}" if worse else "better than the roofline"
         )
-    used = regression if chosen is Predictor.REGRESSION and regression else roofline
-    if is_useless(used):
-        return Predictor.NOTHING, f"errors of the {chosen} are above {percentage(TOO_WRONG)}: {reason}"
-    return chosen, reason
+    used_error = regression if chosen_predictor is Predictor.REGRESSION and regression else roofline
+    if is_useless(used_error):
+        return Predictor.NOTHING, f"errors of the {chosen_predictor} are above {percentage(TOO_WRONG)}: {reason}"
+    return chosen_predictor, reason
 
 
 def is_useless(error: HeldOutError) -> bool:
@@ -326,9 +326,9 @@ def is_useless(error: HeldOutError) -> bool:
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
     position = share * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+    lower_index = int(position)
+    upper_index = min(lower_index + 1, len(ordered) - 1)
+    return ordered[lower_index] + (position - lower_index) * (ordered[upper_index] - ordered[lower_index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,8 +367,8 @@ class DecisionTree:
 
 def predicted(trees: Sequence[DecisionTree], learning_rate: float, row: Sequence[float]) -> float:
     """Return the prediction for a row, whose values are compared in single precision, as while it was learned."""
-    single = struct.unpack(f"{len(row)}f", struct.pack(f"{len(row)}f", *row))
-    return learning_rate * sum(tree.of(single) for tree in trees)
+    rounded_row = struct.unpack(f"{len(row)}f", struct.pack(f"{len(row)}f", *row))
+    return learning_rate * sum(tree.of(rounded_row) for tree in trees)
 
 
 def factor(trees: Sequence[DecisionTree], learning_rate: float, row: Sequence[float]) -> float:
@@ -416,10 +416,10 @@ def train(
     regressions: list[Regression] = []
     errors: list[KindErrors] = []
     for (backend, kind), kind_samples in sorted(kinds.items()):
-        works = len({sample.work for sample in kind_samples})
-        suited = regressor if works >= LEAST_FOR_REGRESSION else None
+        work_count = len({sample.work for sample in kind_samples})
+        suited = regressor if work_count >= LEAST_FOR_REGRESSION else None
         errors.append(_errors(kind_samples, devices, suited))
-        if works < LEAST_WORKS:
+        if work_count < LEAST_WORKS:
             continue
         learned = _learn(kind_samples, devices, suited)
         for device, fitted in learned.rooflines.items():
@@ -456,12 +456,12 @@ def _learn(samples: Sequence[OperationSample], devices: Sequence[DevicePeaks], r
         if devices[sample.device].source == MEASURED:
             by_device[None].append(point)
     rooflines = {device: fit(points) for device, points in by_device.items()}
-    plain = _Learned(rooflines, None)
+    plain_learned = _Learned(rooflines, None)
     if regressor is None:
-        return plain
+        return plain_learned
     rows, targets = [], []
     for sample in samples:
-        row, usual_s = row_of(sample, devices[sample.device], sample.device), plain.roofline_s(sample, devices)
+        row, usual_s = row_of(sample, devices[sample.device], sample.device), plain_learned.roofline_s(sample, devices)
         if row and usual_s:
             rows.append(row)
             targets.append(math.log(sample.time_s / usual_s))
@@ -482,10 +482,12 @@ def _errors(
                 if folds[sample.work] == fold:
                     _add(sample, learned, devices, (regression, roofline))
     regression_error, usual = held_out_error(regression), held_out_error(roofline)
-    used, reason = choose(regression_error, usual)
+    used_predictor, reason = choose(regression_error, usual)
     if len(folds) < LEAST_WORKS:
         reason = f"distinct operations: {len(folds)}, and at least {LEAST_WORKS} are needed"
-    plain = [OperationPrediction(_ideal_s(sample, devices) or 0.0, sample.time_s, sample.count) for sample in samples]
+    plain_predictions = [
+        OperationPrediction(_ideal_s(sample, devices) or 0.0, sample.time_s, sample.count) for sample in samples
+    ]
     return KindErrors(
         backend=samples[0].backend,
         kind=str(samples[0].kind),
@@ -494,9 +496,9 @@ def _errors(
         time_s=sum(sample.time_s * sample.count for sample in samples),
         regression=regression_error,
         roofline=usual,
-        plain_roofline=held_out_error(plain),
+        plain_roofline=held_out_error(plain_predictions),
         new_device=_new_device_error(samples, devices),
-        used=used,
+        used=used_predictor,
         reason=reason,
     )
 

@@ -148,10 +148,10 @@ def samples_of(graph: Graph, device: int) -> GraphSamples:
 
 
 def _sample(backend: str, device: int, nodes: Sequence[Node]) -> OperationSample:
-    first = nodes[0]
+    first_node = nodes[0]
     time_s = median(node.duration_ns for node in nodes) * NS
-    work = (first.flops, first.bytes, first.dtype, first.shape, first.cores)
-    return OperationSample(backend, kind_of(first.name), device, *work, time_s=time_s, count=len(nodes))
+    work = (first_node.flops, first_node.bytes, first_node.dtype, first_node.shape, first_node.cores)
+    return OperationSample(backend, kind_of(first_node.name), device, *work, time_s=time_s, count=len(nodes))
 
 
 def product_of(header: Header) -> str:
@@ -199,8 +199,8 @@ def ideal_of(operation: OperationSample | Node, peaks: DevicePeaks) -> float | N
     return ideal / _share_of_cores(operation.cores, peaks.cores) if ideal else None
 
 
-def _share_of_cores(used: float, cores: int | None) -> float:
-    return min(1.0, used / cores) if used and cores else 1.0
+def _share_of_cores(used_cores: float, cores: int | None) -> float:
+    return min(1.0, used_cores / cores) if used_cores and cores else 1.0
 
 
 def row_of(operation: OperationSample | Node, peaks: DevicePeaks, device: int) -> list[float] | None:
@@ -295,8 +295,8 @@ class DevicePeaks:
         return self.backend, self.product, self.cores
 
     def __str__(self) -> str:
-        cores = f", {self.cores} cores" if self.cores else ""
-        return f"{self.backend} on {self.product}{cores}"
+        cores_text = f", {self.cores} cores" if self.cores else ""
+        return f"{self.backend} on {self.product}{cores_text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,17 +332,19 @@ def fit(points: Sequence[tuple[float, float]]) -> Fitted:
 
     They have the smallest mean absolute difference of logarithms, over a grid of quantiles of what the points suggest.
     """
-    kept = sorted(points)
-    kept = (
-        [kept[index * len(kept) // _MOST_FITTED] for index in range(_MOST_FITTED)] if len(kept) > _MOST_FITTED else kept
+    kept_points = sorted(points)
+    kept_points = (
+        [kept_points[index * len(kept_points) // _MOST_FITTED] for index in range(_MOST_FITTED)]
+        if len(kept_points) > _MOST_FITTED
+        else kept_points
     )
-    times = sorted(time for _, time in kept)
+    times = sorted(time for _, time in kept_points)
     best, smallest = Fitted(0.0, 1.0), math.inf
     for overhead in (0.0, *(time * share for time in (times[0], times[len(times) // 4]) for share in _SHARES)):
-        rates = sorted(ideal / (time - overhead) for ideal, time in kept if time > overhead)
+        rates = sorted(ideal / (time - overhead) for ideal, time in kept_points if time > overhead)
         for efficiency in _quantiles(rates):
             candidate = Fitted(overhead, efficiency)
-            error = sum(abs(math.log(candidate.time_s(ideal) / time)) for ideal, time in kept)
+            error = sum(abs(math.log(candidate.time_s(ideal) / time)) for ideal, time in kept_points)
             if error < smallest:
                 best, smallest = candidate, error
     return best

@@ -112,8 +112,8 @@ def typical(program: Program) -> Pick:
 
 
 def _mean(values: Sequence[int]) -> float:
-    counted = values[1:] if len(values) > 1 else values
-    return sum(counted) / len(counted) if counted else 0.0
+    counted_values = values[1:] if len(values) > 1 else values
+    return sum(counted_values) / len(counted_values) if counted_values else 0.0
 
 
 def of_step(graph: Graph, step: int) -> Pick:
@@ -140,7 +140,7 @@ def _without_sharing(program: Program, picks: Sequence[Pick]) -> list[StepTimes]
     """Simulate in the order of dependencies. Three times as many operations a second as with an event queue."""
     before, before_last, members = program.before, program.before_last, program.members
     count = len(before)
-    last = [0.0] * count
+    last_ends = [0.0] * count
     step_times = []
     for pick in picks:
         durations, gaps = durations_of(program, pick), pick.gaps_ns
@@ -152,20 +152,22 @@ def _without_sharing(program: Program, picks: Sequence[Pick]) -> list[StepTimes]
                     if ends[other] > start:  # noqa: PLR1730 - max() makes the simulation a third slower
                         start = ends[other]
                 for other in before_last[task]:
-                    if last[other] > start:  # noqa: PLR1730
-                        start = last[other]
+                    if last_ends[other] > start:  # noqa: PLR1730
+                        start = last_ends[other]
                 ready[task] = starts[task] = start = start + gaps[task]
                 ends[task] = start + durations[task]
                 continue
             nodes = members[task - count]
             for node in nodes:
                 free = max((ends[other] for other in before[node]), default=0.0)
-                ready[node] = gaps[node] + max(free, max((last[other] for other in before_last[node]), default=0.0))
+                ready[node] = gaps[node] + max(
+                    free, max((last_ends[other] for other in before_last[node]), default=0.0)
+                )
             begin = max(ready[node] for node in nodes)
             for node in nodes:
                 starts[node], ends[node] = begin, begin + durations[node]
         step_times.append(StepTimes(ready, starts, ends))
-        last = ends
+        last_ends = ends
     return step_times
 
 
@@ -193,9 +195,9 @@ class Cores:
 
     def add(self, now: float, instance: int, work: float) -> None:
         """Start an instance."""
-        self._done = done = self._done + (now - self._at) * self._speed
+        self._done = done_work = self._done + (now - self._at) * self._speed
         running = self._running
-        heappush(running, (done + work, instance))
+        heappush(running, (done_work + work, instance))
         self._change(now, self._demand + self.demands[instance])
 
     def pop(self, now: float) -> int:
@@ -293,15 +295,15 @@ class Simulation:
     def __init__(self, program: Program, durations: list[float], gaps: list[float]) -> None:
         """Durations and gaps are of each instance."""
         self._program, self._durations, self._gaps = program, durations, gaps
-        total, nodes, steps = len(durations), len(program.before), len(durations) // len(program.before)
-        self.ready, self.starts, self.ends = [0.0] * total, [0.0] * total, [-1.0] * total
-        self._latest = [0.0] * total
-        first = [len(before) for before in program.before]
-        later = [count + len(before) for count, before in zip(first, program.before_last, strict=True)]
-        self._unmet = first + later * (steps - 1)
-        members = len(program.members)
+        task_count, node_count, steps = len(durations), len(program.before), len(durations) // len(program.before)
+        self.ready, self.starts, self.ends = [0.0] * task_count, [0.0] * task_count, [-1.0] * task_count
+        self._latest = [0.0] * task_count
+        first_counts = [len(before) for before in program.before]
+        later_counts = [count + len(before) for count, before in zip(first_counts, program.before_last, strict=True)]
+        self._unmet = first_counts + later_counts * (steps - 1)
+        member_count = len(program.members)
         self._missing = [len(collective_nodes) for collective_nodes in program.members] * steps
-        self._begins = [0.0] * (members * steps)
+        self._begins = [0.0] * (member_count * steps)
         # Times with codes: an instance that arrives, total + a collective's, or `_ended` + one that ends in its queue.
         self._events: list[tuple[float, int]] = []
         self._stack: list[tuple[int, float]] = []  # nodes whose end is known, and their end
@@ -313,16 +315,16 @@ class Simulation:
         ]
         self._links = Links(ranks) if program.links_shared else None
         self._queues = [Queue(at_a_time) for at_a_time in program.queues]
-        for instance in reversed(range(total)):
-            if (queue := program.queue_of[instance % nodes]) >= 0:
+        for instance in reversed(range(task_count)):
+            if (queue := program.queue_of[instance % node_count]) >= 0:
                 self._queues[queue].waiting.append(instance)
-        self._nodes, roles = nodes, [_role(program, node) for node in range(nodes)]
+        self._nodes, roles = node_count, [_role(program, node) for node in range(node_count)]
         self._roles = roles * steps
         cores_of_step = [
             self._cores[host] if role == ON_CORES else None for role, host in zip(roles, program.hosts, strict=True)
         ]
-        self._ended = total + len(self._begins)  # codes of events from here on are ends
-        self._cores_of = cores_of_step * steps + [None] * (len(self._begins) + total)
+        self._ended = task_count + len(self._begins)  # codes of events from here on are ends
+        self._cores_of = cores_of_step * steps + [None] * (len(self._begins) + task_count)
 
     def run(self) -> None:
         """Simulate. Raises `GraphError` if an instance can never start."""
@@ -377,7 +379,7 @@ class Simulation:
         """Follow known ends to all that they release."""
         stack, ends, unmet, latest = self._stack, self.ends, self._unmet, self._latest
         after, queues = self._program.after, self._queues
-        nodes, total = self._nodes, len(ends)
+        nodes, task_count = self._nodes, len(ends)
         while stack:
             instance, end = stack.pop()
             ends[instance] = end
@@ -385,7 +387,7 @@ class Simulation:
             base = instance - node
             for offset in after[node]:
                 other = base + offset
-                if other >= total:  # of a step that is not simulated, as all that follow
+                if other >= task_count:  # of a step that is not simulated, as all that follow
                     break
                 if end > latest[other]:  # noqa: PLR1730 - max() makes the whole simulation 10 % slower
                     latest[other] = end

@@ -189,25 +189,25 @@ def _check_order(graph: Graph) -> None:
     """Raise `GraphError` if dependencies and the order within lanes form a cycle."""
     following: list[list[int]] = [[] for _ in graph.nodes]
     waiting = [0] * len(graph.nodes)
-    last: dict[tuple[int, str], int] = {}
+    last_on_lane: dict[tuple[int, str], int] = {}
     for node in graph.nodes:
-        before = set(node.depends)
+        predecessors = set(node.depends)
         lane = (node.rank, node.lane)
-        if lane in last and node.lane not in graph.header.parallel_lanes:
-            before.add(last[lane])
-        last[lane] = node.number
-        waiting[node.number] = len(before)
-        for other in before:
+        if lane in last_on_lane and node.lane not in graph.header.parallel_lanes:
+            predecessors.add(last_on_lane[lane])
+        last_on_lane[lane] = node.number
+        waiting[node.number] = len(predecessors)
+        for other in predecessors:
             following[other].append(node.number)
     ready = [number for number, count in enumerate(waiting) if not count]
-    done = 0
+    done_count = 0
     while ready:
-        done += 1
+        done_count += 1
         for number in following[ready.pop()]:
             waiting[number] -= 1
             if not waiting[number]:
                 ready.append(number)
-    if done < len(graph.nodes):
+    if done_count < len(graph.nodes):
         node = next(node for node in graph.nodes if waiting[node.number])
         raise GraphError(
             f"{graph.header.source}: node {node.number} ({node.name!r}, rank {node.rank}, {node.lane}) is in a cycle:"

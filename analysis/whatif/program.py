@@ -54,11 +54,11 @@ class Program:
     def after(self) -> list[tuple[int, ...]]:
         """What waits for each node: numbers of nodes, for those of the next step plus the number of nodes, last."""
         after: list[list[int]] = [[] for _ in self.before]
-        for node, earlier in enumerate(self.before):
-            for other in earlier:
+        for node, earlier_nodes in enumerate(self.before):
+            for other in earlier_nodes:
                 after[other].append(node)
-        for node, earlier in enumerate(self.before_last):
-            for other in earlier:
+        for node, earlier_nodes in enumerate(self.before_last):
+            for other in earlier_nodes:
                 after[other].append(node + len(after))
         return [tuple(nodes_after) for nodes_after in after]
 
@@ -69,8 +69,8 @@ class Program:
         task_of = [node if one_of < 0 else count + one_of for node, one_of in enumerate(collective_of)]
         following: list[list[int]] = [[] for _ in range(count + len(self.members))]
         waiting = [0] * len(following)
-        for node, before in enumerate(self.before):
-            for other in before:
+        for node, predecessors in enumerate(self.before):
+            for other in predecessors:
                 following[task_of[other]].append(task_of[node])
                 waiting[task_of[node]] += 1
         tasks = set(task_of)

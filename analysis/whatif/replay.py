@@ -183,8 +183,8 @@ def held_out(graph: Graph) -> tuple[HeldOut, ...]:
     graph = exclusive(graph)
     program = program_of(graph)
     predictions = []
-    first = 1 if len(times) - 2 >= LEAST_HELD_OUT else 0
-    for step in range(first, len(times) - 1):
+    first_step = 1 if len(times) - 2 >= LEAST_HELD_OUT else 0
+    for step in range(first_step, len(times) - 1):
         predicted_s = run(program, [of_step(graph, step)] * STEPS).step_time_ns / 1e9
         predictions.append(HeldOut(step + 1, predicted_s, times[step + 1], times[step]))
     return tuple(predictions)
@@ -209,8 +209,8 @@ def critical_path(program: Program, schedule: Schedule, pick: Pick) -> tuple[Pat
         shared = max(0.0, end - start - durations[node])
         gap = max(0.0, start - max(free, begin_ns)) if start > begin_ns else 0.0
         if end > begin_ns and (end > start or gap):
-            inside = (end - max(start, begin_ns)) / (end - start) if end > start else 1.0
-            parts.append(PathPart(program.graph.nodes[node], max(start, begin_ns), end, gap, shared * inside))
+            share_inside = (end - max(start, begin_ns)) / (end - start) if end > start else 1.0
+            parts.append(PathPart(program.graph.nodes[node], max(start, begin_ns), end, gap, shared * share_inside))
         if previous is None or free <= begin_ns:
             break
         step, node = previous
@@ -242,9 +242,13 @@ def _binding(program: Program, schedule: Schedule, step: int, node: int) -> tupl
             for other in same_queue
             if (candidate_step, other) < (step, node)
         ]
-    ended = [candidate for candidate in candidates if schedule.steps[candidate[0]].ends_ns[candidate[1]] <= latest]
+    ended_candidates = [
+        candidate for candidate in candidates if schedule.steps[candidate[0]].ends_ns[candidate[1]] <= latest
+    ]
     return max(
-        ended, key=lambda candidate: (schedule.steps[candidate[0]].ends_ns[candidate[1]], candidate), default=None
+        ended_candidates,
+        key=lambda candidate: (schedule.steps[candidate[0]].ends_ns[candidate[1]], candidate),
+        default=None,
     )
 
 
@@ -271,12 +275,12 @@ def _only(spans: Sequence[tuple[float, float]], others: Sequence[tuple[float, fl
     """Return the length of the union of `spans` outside the others."""
     changes = [(time, sign, 0) for interval in spans for time, sign in ((interval[0], 1), (interval[1], -1))]
     changes += [(time, 0, sign) for interval in others for time, sign in ((interval[0], 1), (interval[1], -1))]
-    total = last = 0.0
+    total = last_time = 0.0
     inside = hidden = 0
     for time, span, other in sorted(changes):
         if inside and not hidden:
-            total += time - last
-        last, inside, hidden = time, inside + span, hidden + other
+            total += time - last_time
+        last_time, inside, hidden = time, inside + span, hidden + other
     return total
 
 
@@ -306,10 +310,10 @@ def _resampled(program: Program, picks: dict[int, Pick], count: int, seed: int) 
     time_by_draw: dict[tuple[int, ...], float] = {}
     times = []
     for _ in range(max(1, count)):
-        drawn = tuple(draws.choice(steps) for _ in range(STEPS))
-        if drawn not in time_by_draw:
-            time_by_draw[drawn] = run(program, [picks[step] for step in drawn]).step_time_ns
-        times.append(time_by_draw[drawn])
+        drawn_steps = tuple(draws.choice(steps) for _ in range(STEPS))
+        if drawn_steps not in time_by_draw:
+            time_by_draw[drawn_steps] = run(program, [picks[step] for step in drawn_steps]).step_time_ns
+        times.append(time_by_draw[drawn_steps])
     return sorted(times)
 
 
@@ -361,14 +365,14 @@ def _work(program: Program, step: int) -> dict[int, float]:
         changes.sort(key=lambda change: (change[0], change[1], change[2]))
         now = served = demand = 0.0
         begun: dict[int, float] = {}
-        ended: set[int] = set()
+        ended_nodes: set[int] = set()
         for time, sign, number in changes:
             served += (time - now) * (1.0 if demand <= cores else cores / demand)
             now = time
             if sign < 0 and number not in begun:  # a duration of 0
-                ended.add(number)
+                ended_nodes.add(number)
                 work_by_node[number] = 0.0
-            elif number not in ended:
+            elif number not in ended_nodes:
                 demand += sign * program.graph.nodes[number].cores
                 work_by_node[number] = served - begun.setdefault(number, served)
     return work_by_node

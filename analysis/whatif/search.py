@@ -104,16 +104,16 @@ def parse(text: str) -> Families:
     leaves a family out. `from_opfs2tsfs` also tries buckets that follow the fused blocks (dPRO: tensors of fused
     operations are fused, too).
     """
-    chosen: set[str] = set()
-    without: set[str] = set()
+    chosen_names: set[str] = set()
+    excluded: set[str] = set()
     from_fusion = False
     for part in text.split(","):
         name = part.strip()
         if name == FROM_FUSION:
             from_fusion = True
             continue
-        (without if name.startswith("^") else chosen).update(_families(name.removeprefix("^")))
-    names = tuple(name for name in FAMILIES if name in ((chosen or set(FAMILIES)) - without))
+        (excluded if name.startswith("^") else chosen_names).update(_families(name.removeprefix("^")))
+    names = tuple(name for name in FAMILIES if name in ((chosen_names or set(FAMILIES)) - excluded))
     if not names:
         raise WhatIfError(f"--search: must leave a family, got {text!r}")
     if from_fusion and not {FUSION, TENSOR_FUSION.name} <= set(names):
@@ -129,13 +129,15 @@ def _families(name: str) -> Sequence[str]:
         return FAMILIES
     family = ALIASES.get(name, name)
     if family not in FAMILIES:
-        near = (
+        close_matches = (
             difflib.get_close_matches(name, [*FAMILIES, *ALIASES, ALL_FAMILIES, FROM_FUSION], n=1)
             if len(name) <= 64
             else []
         )
         advice = (
-            f"did you mean {near[0]}?" if near else f"known are {', '.join((*FAMILIES, ALL_FAMILIES, FROM_FUSION))}"
+            f"did you mean {close_matches[0]}?"
+            if close_matches
+            else f"known are {', '.join((*FAMILIES, ALL_FAMILIES, FROM_FUSION))}"
         )
         raise WhatIfError(f"--search: {name!r} is not known; {advice}")
     return (family,)
@@ -186,9 +188,9 @@ def _blocks(graph: Graph, applied: Sequence[str]) -> list[tuple[str, ...]]:
     return [layers for layers, _ in layers_in(graph, OP_FUSION.name, parts)]
 
 
-def _together(strategy: Strategy, before: Mapping[str, Scalar]) -> Strategy:
+def _together(strategy: Strategy, settings_before: Mapping[str, Scalar]) -> Strategy:
     """Return a strategy with the settings of the families before it."""
-    return replace(strategy, settings=None if strategy.settings is None else {**before, **strategy.settings})
+    return replace(strategy, settings=None if strategy.settings is None else {**settings_before, **strategy.settings})
 
 
 def search_layers(graph: Graph, family: str, ratios: Mapping[str, float], *, before: Sequence[str] = ()) -> Trajectory:
@@ -213,16 +215,16 @@ def search_layers(graph: Graph, family: str, ratios: Mapping[str, float], *, bef
     if not candidates:
         return skipped(family, baseline, "no operation of a layer with a probed gain is on the critical path")
     trials = TrialCollector(graph, tuple(before))
-    alone = {text: trials.replayed([f"{name}={text}:{ratios[text]:g}"]) for text in candidates}
-    chosen: list[str] = []
+    time_by_text = {text: trials.replayed([f"{name}={text}:{ratios[text]:g}"]) for text in candidates}
+    chosen_texts: list[str] = []
     lowest = step_time_s(graph)
-    for text in sorted(candidates, key=lambda part_text: (alone[part_text], part_text)):
-        if any(layers[text] & layers[other] for other in chosen):
+    for text in sorted(candidates, key=lambda part_text: (time_by_text[part_text], part_text)):
+        if any(layers[text] & layers[other] for other in chosen_texts):
             continue
-        parts = ",".join(f"{part_text}:{ratios[part_text]:g}" for part_text in (*chosen, text))
-        time = trials.replayed([f"{name}={parts}"]) if chosen else alone[text]
+        parts_text = ",".join(f"{part_text}:{ratios[part_text]:g}" for part_text in (*chosen_texts, text))
+        time = trials.replayed([f"{name}={parts_text}"]) if chosen_texts else time_by_text[text]
         if time < lowest * (1 - LEAST_GAIN):
-            chosen.append(text)
+            chosen_texts.append(text)
             lowest = time
     return trials.finished(family, baseline, _ranked(trials.found))
 
@@ -250,11 +252,11 @@ class WorkerMemory:
         retained = sum(self.retained_bytes.values())
         fixed = max(0, self.peak_bytes - retained)
         if segments is not None:
-            inside = {layer for segment in segments for layer in segment}
-            outside = sum(size for layer, size in self.retained_bytes.items() if layer not in inside)
+            recomputed_layers = {layer for segment in segments for layer in segment}
+            outside_bytes = sum(size for layer, size in self.retained_bytes.items() if layer not in recomputed_layers)
             inputs = sum(self.retained_bytes.get(segment[0], 0) for segment in segments)
             largest = max(sum(self.retained_bytes.get(layer, 0) for layer in segment[1:]) for segment in segments)
-            retained = outside + inputs + largest
+            retained = outside_bytes + inputs + largest
         return fixed + retained // parts
 
 
@@ -332,16 +334,16 @@ def search_fusion(
         sums = sums_of(graph)
     except GraphError as error:
         return skipped(NAME, baseline, error)
-    tried = _Search(graph, sums, TrialCollector(graph, tuple(before)), most_replays)
+    fusion_search = _Search(graph, sums, TrialCollector(graph, tuple(before)), most_replays)
     sizes = [gradient.bytes for gradient in sums.gradients]
     if graph.header.backend == "tensorflow":
         for size, partition in _packs(sizes, most_replays):
-            tried.time_of(partition, f"{NAME}={size}b")
+            fusion_search.time_of(partition, f"{NAME}={size}b")
     else:
-        for partition in tried.proposals(sizes, fused):
-            tried.time_of(partition)
-        tried.improve()
-    return tried.trials.finished(NAME, baseline, tried.ranked(), tried.collectives())
+        for partition in fusion_search.proposals(sizes, fused):
+            fusion_search.time_of(partition)
+        fusion_search.improve()
+    return fusion_search.trials.finished(NAME, baseline, fusion_search.ranked(), fusion_search.collectives())
 
 
 class _Search:
@@ -397,10 +399,10 @@ class _Search:
         """Take the best neighbour of the best partition while that is faster."""
         while len(self._times) < self._most:
             best = min(self._times, key=lambda partition: (self._times[partition], len(partition)))
-            before = self._times[best]
+            time_before = self._times[best]
             for partition in neighbours(best):
                 self.time_of(partition)
-            if min(self._times.values()) >= before * (1 - LEAST_GAIN):
+            if min(self._times.values()) >= time_before * (1 - LEAST_GAIN):
                 return
 
     def _ready(self) -> list[float]:
@@ -451,14 +453,14 @@ def _of_blocks(layers: Sequence[str | None], blocks: Sequence[Sequence[str]]) ->
     """Return a bucket for the successive gradients of each fused block, and one for each other gradient."""
     block_of = {layer: index for index, block in enumerate(blocks) for layer in block}
     sizes: list[int] = []
-    last: int | None = None
+    last_block: int | None = None
     for layer in layers:
         block = block_of.get(layer) if layer is not None else None
-        if block is not None and block == last:
+        if block is not None and block == last_block:
             sizes[-1] += 1
         else:
             sizes.append(1)
-        last = block
+        last_block = block
     return tuple(sizes)
 
 
@@ -479,15 +481,15 @@ def earliest(ready: Sequence[float], time: Callable[[int, int], float], most_buc
     choices: list[list[int]] = []
     partitions = []
     for buckets in range(1, min(most_buckets, count) + 1):
-        following, chosen = [inf] * (count + 1), [0] * (count + 1)
+        following, begin_by_end = [inf] * (count + 1), [0] * (count + 1)
         for end in range(buckets, count + 1):
             available = complete[end - 1]
             for begin in range(buckets - 1, end):
                 finish = max(ends[begin], available) + took[begin][end]
                 if finish < following[end]:
-                    following[end], chosen[end] = finish, begin
+                    following[end], begin_by_end[end] = finish, begin
         ends = following
-        choices.append(chosen)
+        choices.append(begin_by_end)
         partitions.append(_traced(choices, count))
     return partitions
 
@@ -495,21 +497,21 @@ def earliest(ready: Sequence[float], time: Callable[[int, int], float], most_buc
 def _traced(choices: Sequence[Sequence[int]], count: int) -> Partition:
     sizes = []
     end = count
-    for chosen in reversed(choices):
-        sizes.append(end - chosen[end])
-        end = chosen[end]
+    for begin_by_end in reversed(choices):
+        sizes.append(end - begin_by_end[end])
+        end = begin_by_end[end]
     return tuple(reversed(sizes))
 
 
 def neighbours(partition: Partition) -> list[Partition]:
     """Return partitions that differ by a moved boundary, a merged pair of buckets or a bucket cut in the middle."""
-    changed: list[Partition] = []
+    changed_partitions: list[Partition] = []
     for index, (left, right) in enumerate(pairwise(partition)):
         for moved in (-1, 1):
             if left + moved > 0 and right - moved > 0:
-                changed.append((*partition[:index], left + moved, right - moved, *partition[index + 2 :]))
-        changed.append((*partition[:index], left + right, *partition[index + 2 :]))
+                changed_partitions.append((*partition[:index], left + moved, right - moved, *partition[index + 2 :]))
+        changed_partitions.append((*partition[:index], left + right, *partition[index + 2 :]))
     for index, size in enumerate(partition):
         if size > 1:
-            changed.append((*partition[:index], size // 2, size - size // 2, *partition[index + 1 :]))
-    return changed
+            changed_partitions.append((*partition[:index], size // 2, size - size // 2, *partition[index + 1 :]))
+    return changed_partitions

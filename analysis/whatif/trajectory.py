@@ -152,9 +152,9 @@ def strategy_of(graph: Graph, what_ifs: Sequence[str], before: Sequence[str] = (
     choices = [registry.read(text) for text in what_ifs]
     replayed = replay(registry.apply(graph, choices))
     realised = registry.realised(graph, choices)
-    numerics = any(registry.read(text).what_if.changes_numerics for text in (*before, *what_ifs))
+    changes_numerics = any(registry.read(text).what_if.changes_numerics for text in (*before, *what_ifs))
     times = replayed.step_time_s, replayed.low_s, replayed.high_s
-    return Strategy((*before, *what_ifs), realised.settings, *times, realised.reason, numerics)
+    return Strategy((*before, *what_ifs), realised.settings, *times, realised.reason, changes_numerics)
 
 
 def critical_nodes(baseline: Replay) -> tuple[Node, ...]:

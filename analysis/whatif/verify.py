@@ -137,7 +137,7 @@ def judge(
 
 
 def judge_again(
-    first: Verification,
+    first_verification: Verification,
     predictions: Mapping[str, Prediction],
     measurements: Mapping[str, Measurement],
     recalibration: str,
@@ -148,16 +148,16 @@ def judge_again(
     `fitted` are the settings whose measurements it was fitted to; they are shown and not judged, unless `measurements`
     are new ones. Raises `ValueError` for a third round, or if no setting is left to judge.
     """
-    if len(first.rounds) > 1:
+    if len(first_verification.rounds) > 1:
         raise ValueError("verification: has been recalibrated already; a second recalibration would fit the noise")
-    rows = {row.name: row for row in first.rounds[0].rows}
+    rows = {row.name: row for row in first_verification.rounds[0].rows}
     same_measured = all(
         name in rows and geometric_of(measurement) == rows[name].measured for name, measurement in measurements.items()
     )
     if same_measured and not set(measurements) & set(predictions) - set(fitted):
         raise ValueError("verification: every setting was used for the recalibration; measure again or leave some out")
-    second = _round(predictions, measurements, first.limits, fitted if same_measured else ())
-    return Verification((*first.rounds, second), recalibration, first.limits)
+    second = _round(predictions, measurements, first_verification.limits, fitted if same_measured else ())
+    return Verification((*first_verification.rounds, second), recalibration, first_verification.limits)
 
 
 def geometric_of(measurement: Measurement) -> Estimate | None:
@@ -185,13 +185,15 @@ def _round(
         raise ValueError("verification: no predicted setting was measured; measure at least one")
     errors = [abs(row.error) for row in rows if not row.fitted]
     judged = [row for row in rows if not row.fitted] or rows
-    chosen = min(judged, key=lambda row: row.predicted.step_time_s)
+    chosen_row = min(judged, key=lambda row: row.predicted.step_time_s)
     best = min(judged, key=lambda row: row.measured.centre)
-    regret = _regret(measurements[chosen.name], measurements[best.name])
+    regret = _regret(measurements[chosen_row.name], measurements[best.name])
     ranked = _distinguishable(judged)
     correlation = _spearman(ranked)
-    slower = f"{chosen.name} was predicted to be best and {{}} {percentage(regret.centre - 1)} slower than {best.name}"
-    refuting, unsure = _together(judged, regret, slower, limits)
+    slower_text = (
+        f"{chosen_row.name} was predicted to be best and {{}} {percentage(regret.centre - 1)} slower than {best.name}"
+    )
+    refuting, unsure = _together(judged, regret, slower_text, limits)
     wrong += refuting
     if correlation is not None and correlation < limits.correlation:
         text = f"the rank correlation of {len(ranked)} settings that differ is {correlation:.2f}"
@@ -206,7 +208,7 @@ def _round(
         correlation=correlation,
         ranked=tuple(row.name for row in ranked),
         pairs_in_order=_pairs_in_order(judged),
-        chosen=chosen.name,
+        chosen=chosen_row.name,
         best=best.name,
         regret=regret.centre - 1,
         verdict=verdict,
@@ -251,12 +253,14 @@ def _together(
     rows: Sequence[SettingCheck], regret: Estimate, slower: str, limits: ErrorLimits
 ) -> tuple[list[str], list[str]]:
     """Return what refutes the predictions, and what leaves them undecided."""
-    wrong, unsure = (_reasons(rows, verdict) for verdict in (PredictionVerdict.REFUTED, PredictionVerdict.INCONCLUSIVE))
+    refuting_texts, unsure_texts = (
+        _reasons(rows, verdict) for verdict in (PredictionVerdict.REFUTED, PredictionVerdict.INCONCLUSIVE)
+    )
     if regret.low is not None and regret.low - 1 > limits.regret:
-        wrong.append(slower.format("is"))
+        refuting_texts.append(slower.format("is"))
     elif regret.centre - 1 > limits.regret:
-        unsure.append(slower.format("may be"))
-    return wrong, unsure
+        unsure_texts.append(slower.format("may be"))
+    return refuting_texts, unsure_texts
 
 
 def _reasons(rows: Sequence[SettingCheck], verdict: PredictionVerdict) -> list[str]:
@@ -265,19 +269,19 @@ def _reasons(rows: Sequence[SettingCheck], verdict: PredictionVerdict) -> list[s
     for row in rows:
         if row.verdict is verdict:
             names.setdefault(row.reason, []).append(row.name)
-    all_settings = "every setting"
+    scope_text = "every setting"
     return [
-        f"{all_settings if 1 < len(setting_names) == len(rows) else ' and '.join(setting_names)}: {reason}"
+        f"{scope_text if 1 < len(setting_names) == len(rows) else ' and '.join(setting_names)}: {reason}"
         for reason, setting_names in names.items()
     ]
 
 
-def _regret(chosen: Measurement, best: Measurement) -> Estimate:
+def _regret(chosen_measurement: Measurement, best: Measurement) -> Estimate:
     """Return the time of the chosen setting by that of the best one, over common blocks."""
-    paired_ratio = of_logs(list(paired_logs(chosen.step_times_s, best.step_times_s).values()))
+    paired_ratio = of_logs(list(paired_logs(chosen_measurement.step_times_s, best.step_times_s).values()))
     if paired_ratio is not None:
         return paired_ratio
-    times = [geometric_of(measurement) for measurement in (chosen, best)]
+    times = [geometric_of(measurement) for measurement in (chosen_measurement, best)]
     ratio = times[0].centre / times[1].centre if times[0] and times[1] else 1.0
     return Estimate(ratio, None, None, 0)
 

@@ -133,16 +133,21 @@ def memory_axis(peaks: Sequence[float]) -> Axis:
     return axes.from_zero(peaks, f"peak memory of a process, {unit.name}", unit)
 
 
-def start_strip(backend: str, axis: Axis, first: CellFigure, steady: CellFigure, notes: Sequence[str] = ()) -> Strip:
+def start_strip(
+    backend: str, axis: Axis, first_epoch: CellFigure, steady: CellFigure, notes: Sequence[str] = ()
+) -> Strip:
     """Return the first epoch (hollow) and the steady one (filled); the figure is the ratio of their times."""
-    slot, text = slot_of(backend), f"first {quantity(first.figure, SECOND)}, steady {quantity(steady.figure, SECOND)}"
-    ratio = ratio_text(first.figure / steady.figure) if first.figure and steady.figure else NOTHING
-    summary = f"{backend}: first {first.text(SECOND)}, steady {steady.text(SECOND)}"
+    slot, text = (
+        slot_of(backend),
+        f"first {quantity(first_epoch.figure, SECOND)}, steady {quantity(steady.figure, SECOND)}",
+    )
+    ratio = ratio_text(first_epoch.figure / steady.figure) if first_epoch.figure and steady.figure else NOTHING
+    summary = f"{backend}: first {first_epoch.text(SECOND)}, steady {steady.text(SECOND)}"
     picture = strip_picture(slot, None, summary)
-    if first.figure and steady.figure:
-        line = Segment(axis.place(steady.figure), MIDDLE, axis.place(first.figure), MIDDLE, "reach")
+    if first_epoch.figure and steady.figure:
+        line = Segment(axis.place(steady.figure), MIDDLE, axis.place(first_epoch.figure), MIDDLE, "reach")
         picture.marks.append(line)
-    picture.marks.extend([*first.dots(axis, slot, hollow=True), *steady.dots(axis, slot)])
+    picture.marks.extend([*first_epoch.dots(axis, slot, hollow=True), *steady.dots(axis, slot)])
     return Strip(backend, ratio, [text, *notes], picture)
 
 
@@ -157,7 +162,7 @@ def memory_strip(
     is_measured = peak.figure is not None
     shown_device = [f"device {quantity(peak.figure, unit)}" if is_measured else "device not measured"] if device else []
     summary = [f"host {host.text(axis.unit)}", f"device {peak.text(unit) if is_measured else 'not measured'}", *notes]
-    shown = [*shown_device, *notes] if is_measured or host.figure is not None else ["not measured"]
+    shown_notes = [*shown_device, *notes] if is_measured or host.figure is not None else ["not measured"]
     dots = [*host.dots(axis, slot), *peak.dots(axis, slot, hollow=True)]
     picture = strip_picture(slot, None, f"{backend}: {', '.join(summary)}", dots)
-    return Strip(backend, quantity(host.figure, axis.unit), shown, picture)
+    return Strip(backend, quantity(host.figure, axis.unit), shown_notes, picture)

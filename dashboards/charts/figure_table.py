@@ -80,9 +80,9 @@ def statistic_lines(
     return [line for statistic, line in lines.items() if statistic.always or line.measured]
 
 
-def explained(shown: Sequence[WorkFigures]) -> list[Statistic]:
+def explained(shown_blocks: Sequence[WorkFigures]) -> list[Statistic]:
     """Return the statistics that these blocks show."""
-    names = {line.name for block in shown for line in block.lines}
+    names = {line.name for block in shown_blocks for line in block.lines}
     return [statistic for statistic in STATISTICS if statistic.in_tables and statistic.label in names]
 
 
@@ -125,16 +125,18 @@ def by_work(rows: Sequence[Row]) -> list[list[Row]]:
 
 def _block(rows: Sequence[Row], backends: Sequence[str]) -> WorkFigures:
     newest = {row["backend"]: row["run_id"] for row in sorted(rows, key=lambda row: str(row["run_id"]))}
-    shown = {(row["backend"], row["metric"]): row for row in rows if row["run_id"] == newest[row["backend"]]}
-    columns = [{m: float(row["estimate"]) for (b, m), row in shown.items() if b == name} for name in backends]
-    step = FigureRow("time per step", "ms", [_step(shown.get((b, STEP_TIME_NAME))) for b in backends], primary=True)
-    details = "run " + ", ".join(sorted({str(run_id) for run_id in newest.values()}))
-    return WorkFigures(str(rows[0]["work"]), "", details, "", None, [step, *statistic_lines(columns)])
+    row_by_key = {(row["backend"], row["metric"]): row for row in rows if row["run_id"] == newest[row["backend"]]}
+    columns = [{m: float(row["estimate"]) for (b, m), row in row_by_key.items() if b == name} for name in backends]
+    step = FigureRow(
+        "time per step", "ms", [_step(row_by_key.get((b, STEP_TIME_NAME))) for b in backends], primary=True
+    )
+    details_text = "run " + ", ".join(sorted({str(run_id) for run_id in newest.values()}))
+    return WorkFigures(str(rows[0]["work"]), "", details_text, "", None, [step, *statistic_lines(columns)])
 
 
 def _step(row: Row | None) -> Value:
     if row is None:
         return NOT_MEASURED
     size = MILLISECOND.size
-    between = interval(row["low"], row["high"], row["estimate"], size) or "no interval"
-    return Value(number(row["estimate"], size), between)
+    interval_text = interval(row["low"], row["high"], row["estimate"], size) or "no interval"
+    return Value(number(row["estimate"], size), interval_text)

@@ -89,11 +89,11 @@ def pictures(rows: Sequence[Row], reports: Sequence[StallReport] = ()) -> Worker
             _panel(series, _details(series.settings, name), (_across(most), _up(top))) for series in series_group
         ]
     unshown = len(panels) - MOST_PANELS
-    shown, left_out = panels[:MOST_PANELS], f"{plural(unshown, 'more panel')} left out" if unshown > 0 else None
-    predicted = any(
-        isinstance(mark, Segment) and mark.role == PREDICTED for series in shown for mark in series.picture.marks
+    shown_panels, left_out = panels[:MOST_PANELS], f"{plural(unshown, 'more panel')} left out" if unshown > 0 else None
+    has_predictions = any(
+        isinstance(mark, Segment) and mark.role == PREDICTED for series in shown_panels for mark in series.picture.marks
     )
-    return WorkerPanels(shown, predicted, left_out)
+    return WorkerPanels(shown_panels, has_predictions, left_out)
 
 
 def _groups(rows: Sequence[Row], reports: Sequence[StallReport]) -> list[list[_Series]]:
@@ -118,8 +118,8 @@ def _groups(rows: Sequence[Row], reports: Sequence[StallReport]) -> list[list[_S
 def _counted(cell: CellSummary) -> bool:
     """Return whether a cell reads from a pipeline without timers, and states its number of workers."""
     settings, count = cell.settings, cell.settings.params.get(WORKERS)
-    plain = settings.feed == PIPELINE and settings.phase == "fit" and not settings.input_timers
-    return plain and isinstance(count, int) and cell.step_time is not None
+    is_plain = settings.feed == PIPELINE and settings.phase == "fit" and not settings.input_timers
+    return is_plain and isinstance(count, int) and cell.step_time is not None
 
 
 def _observed(report: StallReport) -> Settings:
@@ -136,9 +136,13 @@ def _key(settings: Settings) -> tuple[str, str]:
 
 
 def _throughput(cell: CellSummary) -> Ends:
-    step, batch = cell.step_time, cell.settings.batch_size
-    assert step is not None
-    return batch / step.centre, step.high and batch / step.high, step.low and batch / step.low
+    step_time, batch_size = cell.step_time, cell.settings.batch_size
+    assert step_time is not None
+    return (
+        batch_size / step_time.centre,
+        step_time.high and batch_size / step_time.high,
+        step_time.low and batch_size / step_time.low,
+    )
 
 
 def _ceiling(report: StallReport) -> float | None:
@@ -150,12 +154,12 @@ def _ceiling(report: StallReport) -> float | None:
 def _verified(report: StallReport) -> list[tuple[int, Ends]]:
     """Return the throughput with other numbers of workers that were applied and measured, by measured speed-up."""
     counts = {advice.change: advice.params.get(WORKERS) for advice in report.advice}
-    base = report.rates.samples_per_s
+    base_rate = report.rates.samples_per_s
     verified = []
     for verified_advice in report.verified:
         count, gain = counts.get(verified_advice.change), verified_advice.measured
-        if isinstance(count, int) and gain is not None and base is not None:
-            verified.append((count, _times(gain, base)))
+        if isinstance(count, int) and gain is not None and base_rate is not None:
+            verified.append((count, _times(gain, base_rate)))
     return verified
 
 
@@ -176,30 +180,30 @@ def _up(top: float) -> Axis:
     return Axis(unit.name, 0.0, top * 1.01, log=False, unit=unit)
 
 
-def _x(across: Axis, count: int) -> str:
-    inner = count / across.high
-    return f"{LEFT + 3 + inner * (RIGHT - LEFT - 6):.2f}%"
+def _x(x_axis: Axis, count: int) -> str:
+    share = count / x_axis.high
+    return f"{LEFT + 3 + share * (RIGHT - LEFT - 6):.2f}%"
 
 
-def _y(up: Axis, value: float) -> float:
-    return round(HEIGHT - BOTTOM - value / up.high * (HEIGHT - BOTTOM - TOP), 1)
+def _y(y_axis: Axis, value: float) -> float:
+    return round(HEIGHT - BOTTOM - value / y_axis.high * (HEIGHT - BOTTOM - TOP), 1)
 
 
 def _panel(series: _Series, details: str, scales: tuple[Axis, Axis]) -> PanelPicture:
-    (across, up), backend = scales, series.settings.backend
+    (x_axis, y_axis), backend = scales, series.settings.backend
     summary = f"{backend}, {details}, throughput by input workers: {_summary(series)}"
     picture = Picture(HEIGHT, summary=summary)
-    for tick in up.ticks():
-        y = _y(up, (float(tick.at.rstrip("%")) - EDGE) / (100 - 2 * EDGE) * up.high)
+    for tick in y_axis.ticks():
+        y = _y(y_axis, (float(tick.at.rstrip("%")) - EDGE) / (100 - 2 * EDGE) * y_axis.high)
         picture.axes.append(Segment(f"{LEFT}%", y, "100%", y, "rule"))
         picture.axes.append(Word(f"{LEFT}%", y + TO_MIDDLE, tick.label, anchor="end", dx=-5))
-    most = int(across.high)
+    most = int(x_axis.high)
     for count in range(0, most + 1, -(-(most + 1) // MOST_COUNTS)):
-        picture.axes.append(Word(_x(across, count), HEIGHT - 32 + TO_MIDDLE, str(count), anchor="middle"))
-    picture.axes.append(Word("100%", HEIGHT - 2, f"{up.unit.name} by workers", anchor="end"))
+        picture.axes.append(Word(_x(x_axis, count), HEIGHT - 32 + TO_MIDDLE, str(count), anchor="middle"))
+    picture.axes.append(Word("100%", HEIGHT - 2, f"{y_axis.unit.name} by workers", anchor="end"))
     if series.ceiling is not None:
-        y, text = _y(up, series.ceiling), f"ceiling {number(series.ceiling, up.unit.size)}"
-        tip = f"{text} {up.unit.name}: with every batch on the device"
+        y, text = _y(y_axis, series.ceiling), f"ceiling {number(series.ceiling, y_axis.unit.size)}"
+        tip = f"{text} {y_axis.unit.name}: with every batch on the device"
         picture.axes.append(Word("100%", y - 10 + TO_MIDDLE, text, anchor="end"))
         picture.marks.append(Segment(f"{LEFT}%", y, "100%", y, "ceiling", tip=tip))
     picture.marks.extend(line for report in series.analyses for line in _line(report, scales))
@@ -209,13 +213,13 @@ def _panel(series: _Series, details: str, scales: tuple[Axis, Axis]) -> PanelPic
 
 def _line(report: StallReport, scales: tuple[Axis, Axis]) -> Iterable[Segment]:
     """Return the predicted line, straight between whole workers."""
-    (across, up), slot = scales, slot_of(report.settings.backend)
+    (x_axis, y_axis), slot = scales, slot_of(report.settings.backend)
     workers = workers_text(report.facts.workers, report.facts.worker_kind) if report.facts else ""
-    of = f" from the analysis with {workers}" if workers else ""
+    origin_text = f" from the analysis with {workers}" if workers else ""
     for before, after in pairwise(_bends(report.by_workers)):
-        text = f"predicted{of}: {number(after.samples_per_s)} samples/s with {plural(after.workers, 'worker')}"
-        start = _x(across, before.workers), _y(up, before.samples_per_s)
-        yield Segment(*start, _x(across, after.workers), _y(up, after.samples_per_s), PREDICTED, slot, text)
+        text = f"predicted{origin_text}: {number(after.samples_per_s)} samples/s with {plural(after.workers, 'worker')}"
+        start = _x(x_axis, before.workers), _y(y_axis, before.samples_per_s)
+        yield Segment(*start, _x(x_axis, after.workers), _y(y_axis, after.samples_per_s), PREDICTED, slot, text)
 
 
 def _bends(points: Sequence[WorkerPrediction]) -> list[WorkerPrediction]:
@@ -231,19 +235,19 @@ def _bends(points: Sequence[WorkerPrediction]) -> list[WorkerPrediction]:
 
 def _measured(series: _Series, scales: tuple[Axis, Axis]) -> list[Segment | Dot]:
     """Return the measured values with their intervals: advice that was applied (hollow), and cells, joined."""
-    (across, up), backend = scales, series.settings.backend
+    (x_axis, y_axis), backend = scales, series.settings.backend
     slot, verified = slot_of(backend), [pair for report in series.analyses for pair in _verified(report)]
-    places = [(_x(across, count), _y(up, ends[0])) for count, ends in series.measured.items()]
+    places = [(_x(x_axis, count), _y(y_axis, ends[0])) for count, ends in series.measured.items()]
     joined = [Segment(*before, *after, "reach", slot) for before, after in pairwise(places)]
     intervals, dots = list[Segment](), list[Dot]()
     for hollow, pairs in ((True, verified), (False, series.measured.items())):
         for count, ends in pairs:
-            x, (centre, low, high) = _x(across, count), ends
+            x, (centre, low, high) = _x(x_axis, count), ends
             if low is not None and high is not None:
-                intervals.append(Segment(x, _y(up, low), x, _y(up, high), "whisker", slot))
+                intervals.append(Segment(x, _y(y_axis, low), x, _y(y_axis, high), "whisker", slot))
             text = f"{plural(count, 'worker')}: {_rate(ends)}"
-            applied = f"applied and measured, {text} (measured speed-up × observed throughput)"
-            dots.append(Dot(x, _y(up, centre), slot, f"{backend}, {applied if hollow else text}", hollow))
+            applied_text = f"applied and measured, {text} (measured speed-up × observed throughput)"
+            dots.append(Dot(x, _y(y_axis, centre), slot, f"{backend}, {applied_text if hollow else text}", hollow))
     return [*joined, *intervals, *dots]
 
 
@@ -255,8 +259,10 @@ def _rate(ends: Ends) -> str:
 def _summary(series: _Series) -> str:
     parts = [f"{_rate(ends)} with {plural(count, 'worker')}" for count, ends in series.measured.items()]
     for report in series.analyses:
-        last = report.by_workers[-1]
-        parts.append(f"predicted {number(last.samples_per_s)} samples/s with {plural(last.workers, 'worker')}")
+        last_point = report.by_workers[-1]
+        parts.append(
+            f"predicted {number(last_point.samples_per_s)} samples/s with {plural(last_point.workers, 'worker')}"
+        )
     if series.ceiling is not None:
         parts.append(f"ceiling {number(series.ceiling)} samples/s")
     return "; ".join(parts)

@@ -148,13 +148,15 @@ def _paired(pairs: Sequence[DataVersusModel]) -> list[list[DataVersusModel]]:
 
 def _grids(groups: Sequence[Sequence[DataVersusModel]]) -> list[PanelPicture]:
     """Return a grid for each group; those of one title name what else differs."""
-    plain = [_grid(group) for group in groups]
-    first = [group[0].data for group in groups]
-    works = [replace(pair.settings, batch_size=1, samples=1, params=_without(pair, "weight_size")) for pair in first]
-    differing = differences([f"{plain_grid.title}, {plain_grid.details}" for plain_grid in plain], works)
+    plain_grids = [_grid(group) for group in groups]
+    first_pairs = [group[0].data for group in groups]
+    works = [
+        replace(pair.settings, batch_size=1, samples=1, params=_without(pair, "weight_size")) for pair in first_pairs
+    ]
+    differing = differences([f"{plain_grid.title}, {plain_grid.details}" for plain_grid in plain_grids], works)
     return [
         replace(plain_grid, details=_joined(plain_grid.details, difference))
-        for plain_grid, difference in zip(plain, differing, strict=True)
+        for plain_grid, difference in zip(plain_grids, differing, strict=True)
     ]
 
 
@@ -182,14 +184,14 @@ def _grid(group: Sequence[DataVersusModel]) -> PanelPicture:
 def _field(field: tuple[int, int], pair: DataVersusModel, columns: tuple[float, int]) -> list[Mark]:
     """Return a field in the colour of the faster mode, and how many times faster that is."""
     (row, column), (width, count), (kind, times, _) = field, columns, _faster(pair)
-    strength, many = min(1.0, math.log(times) / math.log(FULL_AT)), count > MANY_COLUMNS
+    strength, many_columns = min(1.0, math.log(times) / math.log(FULL_AT)), count > MANY_COLUMNS
     left, top = LEFT + width * column, SQUARE * row
     opacity = f"{FAINTEST + strength * (FULLEST - FAINTEST):.2f}"
     area = Area(f"{left:.2f}%", top, f"{width:.2f}%", SQUARE, f"field {kind}", tip=_tip(pair), opacity=opacity)
-    text = f"{times:.{0 if times >= 9.95 else 1}f}" if many else ratio_text(times)
+    text = f"{times:.{0 if times >= 9.95 else 1}f}" if many_columns else ratio_text(times)
     middle, role = f"{left + width / 2:.2f}%", "times settled" if pair.settled else "times"
-    words = [Word(middle, top + (27 if many else 20), text, role, "middle")]
-    return [area, *words, *([] if many else [Word(middle, top + 36, kind, "times", "middle")])]
+    words = [Word(middle, top + (27 if many_columns else 20), text, role, "middle")]
+    return [area, *words, *([] if many_columns else [Word(middle, top + 36, kind, "times", "middle")])]
 
 
 def _faster(pair: DataVersusModel) -> tuple[str, float, str]:
@@ -212,10 +214,10 @@ def _crossings(fields: Mapping[tuple[int, int], DataVersusModel], width: float) 
     for (row, column), pair in fields.items():
         left, top = LEFT + width * column, float(SQUARE * row)
         right, bottom = f"{left + width:.2f}%", top + SQUARE
-        beyond, below = fields.get((row, column + 1)), fields.get((row + 1, column))
-        if beyond and _faster(pair)[0] != _faster(beyond)[0]:
+        next_column, next_row = fields.get((row, column + 1)), fields.get((row + 1, column))
+        if next_column and _faster(pair)[0] != _faster(next_column)[0]:
             crossings.append(Segment(right, top, right, bottom, "crossing"))
-        if below and _faster(pair)[0] != _faster(below)[0]:
+        if next_row and _faster(pair)[0] != _faster(next_row)[0]:
             crossings.append(Segment(f"{left:.2f}%", bottom, right, bottom, "crossing"))
     return crossings
 
@@ -232,8 +234,8 @@ def _step(group: Sequence[FcFigure]) -> StripPicture:
     names = [f"{figure.task.mode} ×{figure.task.workers}" for figure in ordered]
     texts = [f"{name} on {figure.settings.backend}" for name, figure in zip(names, ordered, strict=True)]
     differing = differences(texts, [figure.settings for figure in ordered])
-    named = zip(ordered, map(_joined, names, differing), strict=True)
-    return StripPicture(size_of(group[0].task), "", axis, [_bar(figure, name, axis) for figure, name in named])
+    named_figures = zip(ordered, map(_joined, names, differing), strict=True)
+    return StripPicture(size_of(group[0].task), "", axis, [_bar(figure, name, axis) for figure, name in named_figures])
 
 
 def _bar(figure: FcFigure, name: str, axis: Axis) -> Strip:
@@ -243,11 +245,11 @@ def _bar(figure: FcFigure, name: str, axis: Axis) -> Strip:
     start, end = axis.share(0.0), axis.share(spent.step_time_s)
     middle = axis.share(spent.step_time_s * (1 - communicating))
     note = f"{spent.share_text} communication"
-    step, timed = quantity(figure.step_time_s, axis.unit), axis.place(figure.step_time_s)
+    step, time_place = quantity(figure.step_time_s, axis.unit), axis.place(figure.step_time_s)
     summary = f"{name} on {backend}: {note} ({METHODS[spent.method]}); {step} a timed step"
     marks: list[Mark] = [
         bar_part(start, middle, BAR_HEIGHT, "compute"),
         bar_part(middle, end, BAR_HEIGHT, "exchange"),
-        Segment(timed, 1, timed, BAR_HEIGHT - 1, "median"),
+        Segment(time_place, 1, time_place, BAR_HEIGHT - 1, "median"),
     ]
     return Strip(name, step, [note], strip_picture(slot_of(backend), BAR_HEIGHT, summary, marks))

@@ -199,22 +199,27 @@ def key(slot: int) -> str:
 @cache
 def swatch(role: str, size: int = 14) -> str:
     """Return a square in the colour of a role, for a legend."""
-    side = f'width="{size}" height="{size}"'
-    return f'<svg class="key" {side} aria-hidden="true"><rect class="{role}" {side}/></svg>'
+    size_attributes = f'width="{size}" height="{size}"'
+    return f'<svg class="key" {size_attributes} aria-hidden="true"><rect class="{role}" {size_attributes}/></svg>'
 
 
 def _element(picture: Picture, place: str, content: str = "") -> str:
     """Return a picture's element with these attributes, and its content after this one."""
-    size = f' height="{_number(picture.height)}"' if picture.height else ""
+    size_attributes = f' height="{_number(picture.height)}"' if picture.height else ""
     if picture.width is not None:
-        box = f' viewBox="0 0 {_number(picture.width)} {_number(picture.height or 0)}"'
-        size = f'{box} width="{_number(picture.width)}"{size}' if place else f'{box} width="100%"'
+        view_box = f' viewBox="0 0 {_number(picture.width)} {_number(picture.height or 0)}"'
+        size_attributes = (
+            f'{view_box} width="{_number(picture.width)}"{size_attributes}' if place else f'{view_box} width="100%"'
+        )
     elif picture.role and not place:
-        size = f' width="100%"{size}'
+        size_attributes = f' width="100%"{size_attributes}'
     label = f' aria-label="{_text(picture.summary)}"' if picture.summary else ""
-    seen = f' role="img"{label}' if picture.summary or picture.title else ' aria-hidden="true"'
-    marks = "".join([_mark(mark, picture.slot) for mark in (*picture.axes, *picture.marks)])
-    return f"<svg{_class(picture.role, None)}{place}{size}{seen}>{_title(picture.title)}{content}{marks}</svg>"
+    accessibility = f' role="img"{label}' if picture.summary or picture.title else ' aria-hidden="true"'
+    marks_text = "".join([_mark(mark, picture.slot) for mark in (*picture.axes, *picture.marks)])
+    return (
+        f"<svg{_class(picture.role, None)}{place}{size_attributes}{accessibility}>"
+        f"{_title(picture.title)}{content}{marks_text}</svg>"
+    )
 
 
 def _mark(mark: Mark, slot: int | None) -> str:
@@ -228,16 +233,16 @@ def _mark(mark: Mark, slot: int | None) -> str:
         case Word():
             return _word(mark)
         case Area():
-            sides = _at("x", mark.x) + _at("y", mark.y) + f' width="{_number(mark.width)}"'
-            sides += f' height="{_number(mark.height)}"' + _at("rx", mark.radius)
-            fill = f' fill-opacity="{mark.opacity}"' if mark.opacity else ""
-            return _tipped("rect", _class(mark.role, mark.slot) + sides + fill, mark.tip)
+            attributes = _at("x", mark.x) + _at("y", mark.y) + f' width="{_number(mark.width)}"'
+            attributes += f' height="{_number(mark.height)}"' + _at("rx", mark.radius)
+            fill_attribute = f' fill-opacity="{mark.opacity}"' if mark.opacity else ""
+            return _tipped("rect", _class(mark.role, mark.slot) + attributes + fill_attribute, mark.tip)
         case MarkGroup():
-            return f"<g>{_title(mark.tip)}{''.join([_mark(each, slot) for each in mark.marks])}</g>"
+            return f"<g>{_title(mark.tip)}{''.join([_mark(member, slot) for member in mark.marks])}</g>"
         case Curves():
-            box = f'width="100%" height="{mark.height}" viewBox="0 0 {CURVE_WIDTH} {CURVE_HEIGHT}"'
-            paths = "".join([_tipped("path", f' class="curve" d="{path}"', tip) for path, tip in mark.paths])
-            return f'<svg{_at("y", mark.y)} {box} preserveAspectRatio="none">{paths}</svg>'
+            box_attributes = f'width="100%" height="{mark.height}" viewBox="0 0 {CURVE_WIDTH} {CURVE_HEIGHT}"'
+            path_elements = "".join([_tipped("path", f' class="curve" d="{path}"', tip) for path, tip in mark.paths])
+            return f'<svg{_at("y", mark.y)} {box_attributes} preserveAspectRatio="none">{path_elements}</svg>'
         case Inset():
             place = _at("x", mark.x) + _at("y", mark.y) + f' width="{_number(mark.width)}"'
             return _element(mark.picture, place)
@@ -250,19 +255,22 @@ def _dot(dot: Dot, slot: int | None) -> str:
     are drawn directly. The style sheet gives them their size, and their place in the middle of a height.
     """
     if dot.slot != slot:
-        shape = f' class="mark s{dot.slot}" href="#{"h" if dot.hollow else "m"}{dot.slot}"'
-        return _tipped("use", f"{shape}{_at('x', dot.x)}{_at('y', dot.y)}", dot.tip)
+        attributes = f' class="mark s{dot.slot}" href="#{"h" if dot.hollow else "m"}{dot.slot}"'
+        return _tipped("use", f"{attributes}{_at('x', dot.x)}{_at('y', dot.y)}", dot.tip)
     tag, c = ("circle", "c") if slot == 0 else ("use", "") if slot == TRIANGLE else ("rect", "")
-    shape = (' class="hollow"' if dot.hollow else "") + (f' href="#m{slot}"' if tag == "use" else "")
-    y = "" if dot.y == MIDDLE else f' {c}y="{_number(dot.y)}"'
-    return _tipped(tag, f'{shape} {c}x="{_number(dot.x)}"{y}', dot.tip)
+    attributes = (' class="hollow"' if dot.hollow else "") + (f' href="#m{slot}"' if tag == "use" else "")
+    y_attribute = "" if dot.y == MIDDLE else f' {c}y="{_number(dot.y)}"'
+    return _tipped(tag, f'{attributes} {c}x="{_number(dot.x)}"{y_attribute}', dot.tip)
 
 
 def _word(word: Word) -> str:
     place = _at("x", word.x) + _at("y", word.y) + _at("dx", word.dx)
-    down = f' dy="{TO_MIDDLE}"' if word.y == MIDDLE else ""
-    anchor = "" if word.anchor == "start" else f' text-anchor="{word.anchor}"'
-    return f"<text{_class(word.role, None)}{place}{down}{anchor}>{_text(word.text)}{_title(word.tip)}</text>"
+    shift_attribute = f' dy="{TO_MIDDLE}"' if word.y == MIDDLE else ""
+    anchor_attribute = "" if word.anchor == "start" else f' text-anchor="{word.anchor}"'
+    return (
+        f"<text{_class(word.role, None)}{place}{shift_attribute}{anchor_attribute}>"
+        f"{_text(word.text)}{_title(word.tip)}</text>"
+    )
 
 
 def _tipped(tag: str, attributes: str, tip: str) -> str:

@@ -48,10 +48,10 @@ def work_details(row: Row) -> str:
     if run := next((record.task for record in cell.records if record.task), None):
         return f"external command · {shlex.join(run.command)[:COMMAND_CHARACTERS]}"
     resolved = next((r.resolved for c in row.cells.values() for r in c.measured if r.resolved), None)
-    calls = settings.phase != FIT
+    is_call = settings.phase != FIT
     details = [f"batch {settings.batch_size}"]
     if resolved:
-        details.append(plural(resolved.steps_per_epoch, "call" if calls else "step") + " an epoch")
+        details.append(plural(resolved.steps_per_epoch, "call" if is_call else "step") + " an epoch")
     if resolved and resolved.parameters is not None:
         details.append(f"{integer(resolved.parameters)} parameters")
     details += [settings.phase, settings.device, settings.precision, settings.feed, f"league {settings.league}"]
@@ -71,8 +71,8 @@ def start_pictures(rows: Sequence[Row]) -> list[StripPicture]:
     if not values:
         return []
     axis = epoch_axis(values)
-    timed = [row for row in rows if any(record.task is None for record in _measured([row]))]
-    return [_grouped(row, axis, _start_strip) for row in timed]
+    timed_rows = [row for row in rows if any(record.task is None for record in _measured([row]))]
+    return [_grouped(row, axis, _start_strip) for row in timed_rows]
 
 
 def memory_pictures(rows: Sequence[Row]) -> list[StripPicture]:
@@ -110,8 +110,8 @@ def _epoch_picture(row: Row) -> StripPicture | None:
     figure = next(iter(row.cells.values())).figure
     unit = unit_for([sorted(dots)[len(dots) // 2]]) if figure == STEP_TIME else Unit(figure.unit, 1.0)
     ends = [end for cell in row.cells.values() for end in _ends(cell.step_time)]
-    calls = any(cell.settings.phase != FIT for cell in row.cells.values())
-    label = f"time per {'call' if calls else 'step'}" if figure == STEP_TIME else figure.name
+    has_calls = any(cell.settings.phase != FIT for cell in row.cells.values())
+    label = f"time per {'call' if has_calls else 'step'}" if figure == STEP_TIME else figure.name
     axis = axes.fitted(dots + ends, f"{label}, {unit.name}".rstrip(", "), unit)
     if axis.log:
         axis = replace(axis, title=f"{axis.title} (logarithmic)")
@@ -125,17 +125,17 @@ def _ends(estimate: Estimate | None) -> list[float]:
 def _epoch_strip(backend: str, cell: CellSummary, axis: Axis) -> Strip:
     height = max(LEAST_HEIGHT, len(cell.records) * REPEAT_HEIGHT + STRIP_TOP - 4) if cell.measured else None
     picture = strip_picture(slot_of(backend), height, _summary(backend, cell, axis.unit))
-    estimate = cell.step_time
-    if height and estimate and estimate.low is not None and estimate.high is not None:
-        width, centre = axis.share(estimate.high) - axis.share(estimate.low), axis.place(estimate.centre)
-        picture.marks.append(band(axis.place(estimate.low), width, height))
+    step_time = cell.step_time
+    if height and step_time and step_time.low is not None and step_time.high is not None:
+        width, centre = axis.share(step_time.high) - axis.share(step_time.low), axis.place(step_time.centre)
+        picture.marks.append(band(axis.place(step_time.low), width, height))
         picture.marks.append(Segment(centre, 1, centre, height - 1, "centre"))
     for line, record in enumerate(sorted(cell.records, key=lambda r: r.repeat) if height else ()):
         picture.marks.append(_repeat(record, STRIP_TOP + line * REPEAT_HEIGHT, axis, slot_of(backend)))
     if not height:
         picture.marks.append(_why_empty(cell))
-    figure = quantity(estimate.centre if estimate else None, axis.unit)
-    return Strip(backend, figure, _interval_notes(estimate, axis.unit), picture)
+    figure = quantity(step_time.centre if step_time else None, axis.unit)
+    return Strip(backend, figure, _interval_notes(step_time, axis.unit), picture)
 
 
 def _repeat(record: Record, y: float, axis: Axis, slot: int) -> Mark:
@@ -174,10 +174,10 @@ def _summary(backend: str, cell: CellSummary, unit: Unit) -> str:
 def _start_strip(backend: str, cell: CellSummary, axis: Axis) -> Strip:
     firsts = [seconds for r in cell.measured if (seconds := r.times.first_epoch_time_s)]
     medians = [seconds for r in cell.measured if (seconds := r.times.epoch_time_median_s)]
-    first, steady = CellFigure(cell.first_epoch_time_s, firsts), CellFigure(cell.epoch_time_s, medians)
+    first_epoch, steady = CellFigure(cell.first_epoch_time_s, firsts), CellFigure(cell.epoch_time_s, medians)
     if cell.measured:
-        return start_strip(backend, axis, first, steady, [_start_parts(cell)])
-    strip = start_strip(backend, axis, first, steady)
+        return start_strip(backend, axis, first_epoch, steady, [_start_parts(cell)])
+    strip = start_strip(backend, axis, first_epoch, steady)
     strip.picture.marks.append(_why_empty(cell))
     return replace(strip, notes=["not measured"])
 
@@ -185,25 +185,32 @@ def _start_strip(backend: str, cell: CellSummary, axis: Axis) -> Strip:
 def _start_parts(cell: CellSummary) -> str:
     """Return the first step, a part of the first epoch; and tracing and compiling, which are parts of the process."""
     start = start_of(cell.measured)
-    first = [] if start.first_step_time_s is None else [f"first step {quantity(start.first_step_time_s, SECOND)}"]
+    first_step_texts = (
+        [] if start.first_step_time_s is None else [f"first step {quantity(start.first_step_time_s, SECOND)}"]
+    )
     compiling = {"trace": start.trace_time_s, "compile": start.compile_time_s}
     time_texts = [f"{name} {quantity(value, SECOND)}" for name, value in compiling.items() if value is not None]
-    unknown = " and ".join(name for name, value in compiling.items() if value is None)
-    return " · ".join([*first, f"whole process: {', '.join(time_texts)}" if time_texts else f"{unknown} not measured"])
+    unknown_text = " and ".join(name for name, value in compiling.items() if value is None)
+    return " · ".join(
+        [*first_step_texts, f"whole process: {', '.join(time_texts)}" if time_texts else f"{unknown_text} not measured"]
+    )
 
 
 def _why_empty(cell: CellSummary) -> Word:
-    counted = Counter(record.status.value for record in cell.records)
-    return Word("0%", MIDDLE, ", ".join(f"{count} × {status}" for status, count in sorted(counted.items())))
+    count_by_status = Counter(record.status.value for record in cell.records)
+    return Word("0%", MIDDLE, ", ".join(f"{count} × {status}" for status, count in sorted(count_by_status.items())))
 
 
 def _memory_strip(unit: Unit, backend: str, cell: CellSummary, axis: Axis) -> Strip:
     memories = [record.memory for record in cell.measured]
-    hosts = [m.peak_host_memory_bytes for m in memories if m.peak_host_memory_bytes is not None]
-    devices = [m.peak_device_memory_bytes for m in memories if m.peak_device_memory_bytes is not None]
-    host, device = CellFigure(cell.peak_host_memory_bytes, hosts), CellFigure(cell.peak_device_memory_bytes, devices)
-    expected = device.figure is not None or cell.settings.device != "cpu"  # a cell on a CPU has no device memory
-    strip = memory_strip(backend, axis, host, (device, unit) if expected else None)
+    host_bytes = [m.peak_host_memory_bytes for m in memories if m.peak_host_memory_bytes is not None]
+    device_bytes = [m.peak_device_memory_bytes for m in memories if m.peak_device_memory_bytes is not None]
+    host, device = (
+        CellFigure(cell.peak_host_memory_bytes, host_bytes),
+        CellFigure(cell.peak_device_memory_bytes, device_bytes),
+    )
+    is_expected = device.figure is not None or cell.settings.device != "cpu"  # a cell on a CPU has no device memory
+    strip = memory_strip(backend, axis, host, (device, unit) if is_expected else None)
     if not cell.measured:
         strip.picture.marks.append(_why_empty(cell))
     return strip

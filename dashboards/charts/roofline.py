@@ -61,13 +61,13 @@ class Box:
 
     def meets(self, other: Box) -> bool:
         """Return whether the two overlap."""
-        apart = self.right <= other.left or other.right <= self.left
-        return not (apart or self.bottom <= other.top or other.bottom <= self.top)
+        is_beside = self.right <= other.left or other.right <= self.left
+        return not (is_beside or self.bottom <= other.top or other.bottom <= self.top)
 
     def within(self, other: Box) -> bool:
         """Return whether it is completely inside another."""
-        across = self.left >= other.left and self.right <= other.right
-        return across and self.top >= other.top and self.bottom <= other.bottom
+        within_width = self.left >= other.left and self.right <= other.right
+        return within_width and self.top >= other.top and self.bottom <= other.bottom
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +138,10 @@ def _scene(roofline: Roofline, device: str, count: int) -> Scene:
     def here(that_device: str, that_threads: int) -> bool:
         return that_device == device and (not on_cpu or that_threads == count)
 
-    one_device = f"On the {device.upper()}"
-    together = f"On {count} {device.upper()}s: the roofs are those of all together, {count} times one's"
+    one_device_text = f"On the {device.upper()}"
+    all_devices_text = f"On {count} {device.upper()}s: the roofs are those of all together, {count} times one's"
     return Scene(
-        title=f"On {plural(count, 'CPU')}" if on_cpu else one_device if count == 1 else together,
+        title=f"On {plural(count, 'CPU')}" if on_cpu else one_device_text if count == 1 else all_devices_text,
         roofs=tuple(r for r in peaks.own if here(r.place.device, r.place.threads)),
         slope=next((s for s in peaks.slopes if here(s.device, s.threads)), None),
         points=tuple(
@@ -204,8 +204,8 @@ class _Layout:
         ends = [min(intensities) / 1.5, max(intensities) * 1.5]
         rates = [*(rate / 1.5 for rate in rates), min(peaks) / 10, max(peaks) * HEADROOM]
         unit = unit_for([max(peaks)], RATE_UNITS)
-        across = axes.logarithmic(ends, "FLOPs per byte of memory traffic", INTENSITY)
-        return across, axes.logarithmic(rates, unit.name, unit)
+        x_axis = axes.logarithmic(ends, "FLOPs per byte of memory traffic", INTENSITY)
+        return x_axis, axes.logarithmic(rates, unit.name, unit)
 
     def _x(self, value: float) -> float:
         return self._right_by(self._across.share(value))
@@ -276,19 +276,19 @@ class _Layout:
         points = [self._spot(point) for point in self._shown]
         occupied = [Box(spot.x - DOT, spot.y - DOT, spot.x + DOT, spot.y + DOT) for spot in points]
         occupied += [box for line in lines for box in _along(line)]
-        narrow = self._size.width < NARROW_BELOW
+        is_narrow = self._size.width < NARROW_BELOW
         wishes = []
         for roof in self._scene.roofs:
             # A short label has the rate in the unit of the axis, without repeating the unit.
             text = f"{roof.place.precision} {number(roof.best_flop_per_s, self._up.unit.size)}"
-            wishes.append((text if narrow else _roof_text(roof), self._roof_spots(roof), "peak", _roof_tip(roof)))
+            wishes.append((text if is_narrow else _roof_text(roof), self._roof_spots(roof), "peak", _roof_tip(roof)))
         if self._scene.slope:
             text = f"memory {bandwidth(self._scene.slope.best_byte_per_s)}"
             wishes.append((text, self._slope_spots(), "peak", _slope_tip(self._scene.slope)))
-        longest = LONGEST_NARROW_LABEL if narrow else LONGEST_LABEL
+        longest = LONGEST_NARROW_LABEL if is_narrow else LONGEST_LABEL
         short = _short_titles([point.title for point, _ in groups], longest)
-        named = zip(short[:MOST_NAMED], groups, strict=False)
-        wishes += [(text, _name_spots(group), "work", point.title) for text, (point, group) in named]
+        named_groups = zip(short[:MOST_NAMED], groups, strict=False)
+        wishes += [(text, _name_spots(group), "work", point.title) for text, (point, group) in named_groups]
         spots = place([(text, spots) for text, spots, _, _ in wishes], occupied, self._frame)
         return [
             Word(round(spot.x, 1), round(spot.y, 1), text, kind, spot.anchor, tip=tip)
@@ -312,24 +312,24 @@ class _Layout:
         return spots + [replace(s, x=s.x + 30, y=s.y + 12, anchor="start") for s in spots]
 
     def _summary(self) -> str:
-        roofs = "; ".join(map(_roof_text, self._scene.roofs))
-        if not roofs:
+        roofs_text = "; ".join(map(_roof_text, self._scene.roofs))
+        if not roofs_text:
             return f"{plural(len(self._shown), 'cell')}: achieved rate by intensity; a stroke connects each to its roof"
-        return f"{plural(len(self._shown), 'cell')} below {plural(len(self._scene.roofs), 'roof')}: {roofs}"
+        return f"{plural(len(self._shown), 'cell')} below {plural(len(self._scene.roofs), 'roof')}: {roofs_text}"
 
 
 def place(wishes: Iterable[tuple[str, Sequence[Spot]]], occupied: Iterable[Box], frame: Box) -> list[Spot | None]:
     """Return for each (text, spots) its first spot that covers no label and nothing taken, None if all do."""
     covered = list(occupied)
-    placed: list[Spot | None] = []
+    placed_spots: list[Spot | None] = []
     for text, spots in wishes:
         boxes = {spot: spot.box(text) for spot in spots}
         free = (s for s, box in boxes.items() if box.within(frame) and not any(map(box.meets, covered)))
         spot = next(free, None)
         if spot is not None:
             covered.append(boxes[spot])
-        placed.append(spot)
-    return placed
+        placed_spots.append(spot)
+    return placed_spots
 
 
 def _along(line: Segment) -> Iterator[Box]:
@@ -345,8 +345,8 @@ def _name_spots(group: Sequence[Spot]) -> list[Spot]:
     """Return the spots for the name of a work: next to its points, above and below them, then farther away."""
     spots = [spot for d in group for spot in (Spot(d.x + 10, d.y + 4), Spot(d.x - 10, d.y + 4, "end"))]
     spots += [Spot(group[0].x, group[0].y - 11, "middle"), Spot(group[-1].x, group[-1].y + 20, "middle")]
-    for away in range(1, 5):
-        for y in (group[-1].y + 4 + away * LINE, group[0].y + 4 - away * LINE):
+    for lines_away in range(1, 5):
+        for y in (group[-1].y + 4 + lines_away * LINE, group[0].y + 4 - lines_away * LINE):
             spots += [Spot(group[0].x + 10, y), Spot(group[0].x - 10, y, "end")]
     return spots
 
@@ -360,8 +360,8 @@ def _short_titles(titles: Sequence[str], longest: int) -> list[str]:
     common = set.intersection(*map(set, words)) if words else set()
     texts = []
     for name, *details in words:
-        alone = sum(other[0] == name for other in words) == 1
-        texts.append(name if alone else " ".join([name, *(word for word in details if word not in common)]))
+        is_unique = sum(other[0] == name for other in words) == 1
+        texts.append(name if is_unique else " ".join([name, *(word for word in details if word not in common)]))
     texts = [text if texts.count(text) == 1 else title for title, text in zip(titles, texts, strict=True)]
     short = [text if len(text) <= longest else text[: longest - 1] + "…" for text in texts]
     times = Counter(short)
@@ -383,10 +383,10 @@ def _roof_text(roof: Product) -> str:
 
 
 def _roof_tip(roof: Product) -> str:
-    calls = f"{plural(roof.calls, 'call')} in {plural(roof.processes, 'process', 'processes')}"
+    calls_text = f"{plural(roof.calls, 'call')} in {plural(roof.processes, 'process', 'processes')}"
     text = (
         f"{roof.place.precision} product of {roof.size} × {roof.size}, {roof.backend}: best "
-        f"{rate(roof.best_flop_per_s)}, median {rate(roof.median_flop_per_s)} of {calls}"
+        f"{rate(roof.best_flop_per_s)}, median {rate(roof.median_flop_per_s)} of {calls_text}"
     )
     return text if roof.datasheet_flop_per_s is None else f"{text}; stated {rate(roof.datasheet_flop_per_s)}"
 

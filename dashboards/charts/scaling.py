@@ -92,8 +92,8 @@ def _rows(kinds: Rows[Figure], columns: Sequence[Figure | None]) -> list[FigureR
 
 def _communicating(figure: FcFigure) -> Value | None:
     if figure.spent is None:
-        silent = figure.communication_share == 0 and figure.task.workers > 1
-        return Value("0", hint="no collective was called") if silent else None
+        is_silent = figure.communication_share == 0 and figure.task.workers > 1
+        return Value("0", hint="no collective was called") if is_silent else None
     return _spent(figure.spent)
 
 
@@ -130,8 +130,8 @@ def _rows_of_a_device(scaling: DeviceScaling) -> str:
 def _worker_memory(figure: FcFigure) -> Value | None:
     if figure.worker_memory_bytes is None or figure.task.workers == 1:
         return None
-    aside = "of the largest" if figure.processes > 1 else f"all {figure.task.workers} in one"
-    return Value(number(figure.worker_memory_bytes, MIB), aside, hint="peak resident memory of a process")
+    note = "of the largest" if figure.processes > 1 else f"all {figure.task.workers} in one"
+    return Value(number(figure.worker_memory_bytes, MIB), note, hint="peak resident memory of a process")
 
 
 def scaled_value(value: float | None, unit: float, hint: str = "") -> Value | None:
@@ -150,31 +150,33 @@ def panel(title: str, details: str, gains: Mapping[str, Gains], noun: str) -> Pa
     """Return the picture of some backends' gains; `noun` is what there are several of, such as worker."""
     counts = sorted({n for points in gains.values() for n in points})
     values = [end for points in gains.values() for ends in points.values() for end in ends if end]
-    across, up = _Scale(counts, LEFT + 4, RIGHT - 3), _Scale([*values, counts[-1]], PANEL_HEIGHT - BOTTOM, TOP)
+    x_scale, y_scale = _Scale(counts, LEFT + 4, RIGHT - 3), _Scale([*values, counts[-1]], PANEL_HEIGHT - BOTTOM, TOP)
     picture = Picture(PANEL_HEIGHT, summary=f"{title}: {_summary(gains, noun)}")
-    for value in _powers(up.low, up.high):
-        y = up.at(value)
+    for value in _powers(y_scale.low, y_scale.high):
+        y = y_scale.at(value)
         picture.axes.append(Segment(f"{LEFT}%", y, "100%", y, "rule"))
         picture.axes.append(Word(f"{LEFT}%", y + TO_MIDDLE, f"{value:g}", anchor="end", dx=-5))
     for count in counts:
-        place = across.percent(count)
+        place = x_scale.percent(count)
         picture.axes.append(Word(place, PANEL_HEIGHT - 12 + TO_MIDDLE, str(count), anchor="middle"))
-    (x1, y1), (x2, y2) = ((across.percent(count), up.at(count)) for count in (counts[0], counts[-1]))
+    (x1, y1), (x2, y2) = ((x_scale.percent(count), y_scale.at(count)) for count in (counts[0], counts[-1]))
     picture.marks.append(Segment(x1, y1, x2, y2, "ideal", tip=f"as many times as there are {noun}s"))
-    drawn = [_gain((backend, noun), points, (across, up)) for backend, points in gains.items()]
-    picture.marks.extend([*(line for lines, _ in drawn for line in lines), *(dot for _, dots in drawn for dot in dots)])
+    drawn_gains = [_gain((backend, noun), points, (x_scale, y_scale)) for backend, points in gains.items()]
+    picture.marks.extend(
+        [*(line for lines, _ in drawn_gains for line in lines), *(dot for _, dots in drawn_gains for dot in dots)]
+    )
     return PanelPicture(title, details, picture)
 
 
 def _gain(names: tuple[str, str], points: Gains, scales: tuple[_Scale, _Scale]) -> tuple[list[Segment], list[Dot]]:
     """Return the lines and the dots of a backend."""
-    (backend, noun), (across, up), slot = names, scales, slot_of(names[0])
-    places = [(across.percent(n), up.at(centre)) for n, (centre, _, _) in points.items()]
+    (backend, noun), (x_scale, y_scale), slot = names, scales, slot_of(names[0])
+    places = [(x_scale.percent(n), y_scale.at(centre)) for n, (centre, _, _) in points.items()]
     lines = [Segment(*before, *after, "whisker", slot) for before, after in pairwise(places)]
     dots = []
     for (n, (centre, low, high)), (x, y) in zip(points.items(), places, strict=True):
         if low and high:
-            lines.append(Segment(x, up.at(low), x, up.at(high), "whisker", slot))
+            lines.append(Segment(x, y_scale.at(low), x, y_scale.at(high), "whisker", slot))
         ends = interval(low, high, centre) or "no interval"
         tip = f"{backend}, {plural(n, noun)}: {number(centre)} times the throughput of one ({ends})"
         dots.append(Dot(x, y, slot, tip))
@@ -245,5 +247,7 @@ def _panel(group: Sequence[DeviceScaling]) -> PanelPicture:
         assert scaling.speed_up is not None
         points = gains.setdefault(scaling.settings.backend, dict(NO_GAIN))
         points[scaling.devices] = (scaling.speed_up.centre, scaling.speed_up.low, scaling.speed_up.high)
-    divided = "weights divided" if settings.distribution == MODEL else "rows divided"
-    return panel(group[0].work, f"batch of {settings.batch_size} on all devices together, {divided}", gains, "device")
+    divided_text = "weights divided" if settings.distribution == MODEL else "rows divided"
+    return panel(
+        group[0].work, f"batch of {settings.batch_size} on all devices together, {divided_text}", gains, "device"
+    )

@@ -64,15 +64,17 @@ def pipeline_text(facts: InputFacts | None) -> str:
     """Return what distinguishes a pipeline, such as `grain, 2 threads, folder`."""
     if facts is None:
         return ""
-    stored = facts.stored_as.replace("_", " ") if facts.stored_as else ""
-    return ", ".join(part for part in (facts.pipeline, workers_text(facts.workers, facts.worker_kind), stored) if part)
+    stored_text = facts.stored_as.replace("_", " ") if facts.stored_as else ""
+    return ", ".join(
+        part for part in (facts.pipeline, workers_text(facts.workers, facts.worker_kind), stored_text) if part
+    )
 
 
 def labels(reports: Sequence[StallReport]) -> list[str]:
     """Return a label for each report: its pipeline, and the settings that differ between the reports."""
     labelled: list[str] = []
-    for without, names in ((SHOWN_BY_FACTS, False), ((), False), ((), True)):
-        labelled = _labels(reports, without, names=names)
+    for omitted_names, names in ((SHOWN_BY_FACTS, False), ((), False), ((), True)):
+        labelled = _labels(reports, omitted_names, names=names)
         times = Counter((report.settings.backend, label) for report, label in zip(reports, labelled, strict=True))
         if max(times.values(), default=1) == 1:
             break
@@ -81,21 +83,25 @@ def labels(reports: Sequence[StallReport]) -> list[str]:
 
 def splits(reports: Sequence[StallReport]) -> StripPicture | None:
     """Return where an epoch goes: a bar for each report that has one, None without any."""
-    shown = [(report, label) for report, label in zip(reports, labels(reports), strict=True) if _resolved(report)]
-    if not shown:
+    shown_reports = [
+        (report, label) for report, label in zip(reports, labels(reports), strict=True) if _resolved(report)
+    ]
+    if not shown_reports:
         return None
-    ends = [sum(_drawn(part) for part in _resolved(report)) for report, _ in shown]
+    ends = [sum(_drawn(part) for part in _resolved(report)) for report, _ in shown_reports]
     axis = axes.from_zero([1.0, *ends], "share of the time of a step, %", PERCENT)
-    return StripPicture("", "", axis, [_bar(report, label, axis) for report, label in shown[:MOST_REPORTS]])
+    return StripPicture("", "", axis, [_bar(report, label, axis) for report, label in shown_reports[:MOST_REPORTS]])
 
 
 def queues(reports: Sequence[StallReport]) -> StripPicture | None:
     """Return the batches ready over the measured epochs: a curve for each report that has one, None without any."""
-    shown = [(report, label) for report, label in zip(reports, labels(reports), strict=True) if report.queue_sizes]
-    if not shown:
+    shown_reports = [
+        (report, label) for report, label in zip(reports, labels(reports), strict=True) if report.queue_sizes
+    ]
+    if not shown_reports:
         return None
     axis = Axis("part of the measured epochs, %", 0.0, 1.0, log=False, unit=PERCENT)
-    return StripPicture("", "", axis, [_queue(report, label, axis) for report, label in shown[:MOST_REPORTS]])
+    return StripPicture("", "", axis, [_queue(report, label, axis) for report, label in shown_reports[:MOST_REPORTS]])
 
 
 def left_out(reports: Sequence[StallReport]) -> str | None:
@@ -104,9 +110,9 @@ def left_out(reports: Sequence[StallReport]) -> str | None:
     return f"{plural(count, 'more configuration')} left out; stalls.json has all" if count > 0 else None
 
 
-def _labels(reports: Sequence[StallReport], without: Sequence[str], *, names: bool) -> list[str]:
+def _labels(reports: Sequence[StallReport], omitted_names: Sequence[str], *, names: bool) -> list[str]:
     """Return a label for each report; `names`: with the workload also where it is one of the catalog."""
-    works = titled([_without(report.settings, without) for report in reports], {})
+    works = titled([_without(report.settings, omitted_names) for report in reports], {})
     texts = []
     for report, title in zip(reports, works, strict=True):
         # A user's own workload has a name of its own; a workload of the catalog is mostly the same in all bars.
@@ -121,8 +127,8 @@ def _without(settings: Settings, names: Sequence[str]) -> Settings:
 
 def _resolved(report: StallReport) -> list[StallPart]:
     """Return the parts to draw, in their order."""
-    resolved = {part.name: part for part in report.parts if part.share is not None and part.resolved}
-    return [resolved[name] for name in PARTS if name in resolved]
+    part_by_name = {part.name: part for part in report.parts if part.share is not None and part.resolved}
+    return [part_by_name[name] for name in PARTS if name in part_by_name]
 
 
 def _drawn(part: StallPart) -> float:
@@ -130,13 +136,13 @@ def _drawn(part: StallPart) -> float:
 
 
 def _bar(report: StallReport, label: str, axis: Axis) -> Strip:
-    step = report.observed_arm.step_time
-    unit = unit_for([step.centre]) if step else unit_for([])
-    figure = quantity(step.centre, unit) if step else NOTHING
-    drawn = [f"{part.name} {_share(part)}" for part in _resolved(report)]
+    step_time = report.observed_arm.step_time
+    unit = unit_for([step_time.centre]) if step_time else unit_for([])
+    figure = quantity(step_time.centre, unit) if step_time else NOTHING
+    part_texts = [f"{part.name} {_share(part)}" for part in _resolved(report)]
     name = f"{report.settings.backend}, {label}" if label else report.settings.backend
     notes = [_stall_note(report), *_open_notes(report, spans=False)]
-    summary = f"{name}: {figure} a step; {'; '.join([*drawn, _stall_note(report), *_open_notes(report)])}"
+    summary = f"{name}: {figure} a step; {'; '.join([*part_texts, _stall_note(report), *_open_notes(report)])}"
     picture = strip_picture(slot_of(report.settings.backend), BAR_HEIGHT, summary)
     begin = 0.0
     for stall in _resolved(report):

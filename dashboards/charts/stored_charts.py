@@ -100,9 +100,17 @@ def device_scalings(rows: Sequence[Row]) -> list[StripPicture]:
 def _of_devices(row: Row) -> Row:
     title = f"{row['divided_work']}{', weights divided' if row['distribution'] == MODEL else ''}"
     group = (title, str(row["divided_work_id"]))
-    gain, notes = f"{ratio_text(row['speed_up'])} ", [] if row["fit"] == "yes" else ["not fit"]
-    how = f" ({row['communication_method']})" if row["communication_method"] else ""
-    return {**row, "count": row["devices"], "title": title, "group": group, "gain": gain, "notes": notes, "how": how}
+    gain_text, notes = f"{ratio_text(row['speed_up'])} ", [] if row["fit"] == "yes" else ["not fit"]
+    method_text = f" ({row['communication_method']})" if row["communication_method"] else ""
+    return {
+        **row,
+        "count": row["devices"],
+        "title": title,
+        "group": group,
+        "gain": gain_text,
+        "notes": notes,
+        "how": method_text,
+    }
 
 
 def _scalings(rows: Sequence[Row], noun: str) -> list[StripPicture]:
@@ -143,11 +151,13 @@ def _by(rows: Iterable[Row], name: str) -> Iterable[tuple[Any, list[Row]]]:
 
 
 def _comparison(rows: Sequence[Row], axis: Axis) -> StripPicture:
-    first = rows[0]
-    lowest = str(first["against"])
+    first_row = rows[0]
+    lowest = str(first_row["against"])
     strips = [_lowest(lowest, axis), *(_ratio(row, axis) for row in rows if row["ratio"])]
-    details = " · ".join(str(part) for part in (first["verdict"], first["same_work"], first["caveats"]) if part)
-    return StripPicture(str(first["work"]), details, axis, strips)
+    details = " · ".join(
+        str(part) for part in (first_row["verdict"], first_row["same_work"], first_row["caveats"]) if part
+    )
+    return StripPicture(str(first_row["work"]), details, axis, strips)
 
 
 def _lowest(backend: str, axis: Axis) -> Strip:
@@ -158,10 +168,10 @@ def _lowest(backend: str, axis: Axis) -> Strip:
 
 def _ratio(row: Row, axis: Axis) -> Strip:
     backend, slot = str(row["backend"]), slot_of(str(row["backend"]))
-    between = interval(row["low"], row["high"], row["ratio"]) or "no interval"
+    interval_text = interval(row["low"], row["high"], row["ratio"]) or "no interval"
     figure = ratio_text(row["ratio"])
-    notes = [between, plural(int(row["blocks"] or 0), "block")]
-    tip = f"{backend}: {figure} {between}"
+    notes = [interval_text, plural(int(row["blocks"] or 0), "block")]
+    tip = f"{backend}: {figure} {interval_text}"
     lines, dot = interval_marks((row["ratio"], row["low"], row["high"]), axis, MIDDLE, slot, tip)
     return Strip(backend, figure, notes, strip_picture(slot, None, tip, [*lines, dot]))
 
@@ -203,18 +213,18 @@ def input_stalls(rows: Sequence[Row]) -> list[SeriesPicture]:
 
 
 def _input_stall(rows: Sequence[Row]) -> SeriesPicture:
-    first, newest = rows[0], rows[-1]
+    first_row, newest = rows[0], rows[-1]
     points = [
         time_series.SeriesPoint(str(row["run_id"]), row["stall_share"], row["low"], row["high"], _input_tip(row))
         for row in rows
     ]
     series = time_series.Series(
-        f"{first['work']} on {first['backend']}",
-        f"cell {first['cell_id']} · host {first['machine']} · {_device(first)}",
-        slot_of(str(first["backend"])),
+        f"{first_row['work']} on {first_row['backend']}",
+        f"cell {first_row['cell_id']} · host {first_row['machine']} · {_device(first_row)}",
+        slot_of(str(first_row["backend"])),
         ("input stall, share of a step", "%"),
         points,
-        cell_id=str(first["cell_id"]),
+        cell_id=str(first_row["cell_id"]),
     )
     text = f"{plural(len(rows), 'session')}, newest {percentage(newest['stall_share'])}; {_input_tip(newest)}"
     return time_series.picture(series, text)
@@ -238,18 +248,18 @@ def trends(rows: Sequence[Row]) -> list[SeriesPicture]:
 def _trend(rows: Sequence[Row]) -> SeriesPicture | None:
     if not rows:
         return None
-    first = rows[0]
+    first_row = rows[0]
     series = time_series.Series(
-        f"{first['work']} on {first['backend']}",
-        f"cell {first['cell_id']} · host {first['host_id']} · {_device(first)}",
-        slot_of(str(first["backend"])),
+        f"{first_row['work']} on {first_row['backend']}",
+        f"cell {first_row['cell_id']} · host {first_row['host_id']} · {_device(first_row)}",
+        slot_of(str(first_row["backend"])),
         ("time per step", "s"),
         [
             time_series.SeriesPoint(str(row["run_id"]), row["step_time_s"], row["low"], row["high"], _tip(row))
             for row in rows
         ],
         [_change(row, index) for index, row in enumerate(rows) if row["change_ratio"] is not None and index],
-        cell_id=str(first["cell_id"]),
+        cell_id=str(first_row["cell_id"]),
     )
     newest = quantity(rows[-1]["step_time_s"], series.unit())
     return time_series.picture(series, f"{plural(len(rows), 'session')}, newest {newest}")
@@ -260,8 +270,8 @@ def _device(row: Row) -> str:
 
 
 def _tip(row: Row) -> str:
-    versions = f"Keras {row['keras_version']}, {row['backend']} {row['backend_version']}"
-    return f"{plural(row['processes'], 'process', 'processes')}; {versions}"
+    versions_text = f"Keras {row['keras_version']}, {row['backend']} {row['backend_version']}"
+    return f"{plural(row['processes'], 'process', 'processes')}; {versions_text}"
 
 
 def _change(row: Row, index: int) -> time_series.ChangePlace:
@@ -290,8 +300,8 @@ def scatter(rows: Sequence[Row]) -> list[ScaledPicture]:
 
 def rates(rows: Sequence[Row]) -> list[tuple[str, str, str, int]]:
     """Return work, backend, achieved rate with its share of the peak, and slot of each cell that has a rate."""
-    timed = [row for row in rows if row["achieved_flop_per_s"]]
-    return [(str(row["work"]), str(row["backend"]), _rate(row), slot_of(str(row["backend"]))) for row in timed]
+    timed_rows = [row for row in rows if row["achieved_flop_per_s"]]
+    return [(str(row["work"]), str(row["backend"]), _rate(row), slot_of(str(row["backend"]))) for row in timed_rows]
 
 
 def _rate(row: Row) -> str:
@@ -301,5 +311,5 @@ def _rate(row: Row) -> str:
 def _of_peak(row: Row) -> str:
     if row["share_of_peak"] is None:
         return "peak not known"
-    mfu = "" if row["mfu"] is None else f", MFU {percentage(row['mfu'])}"
-    return f"{percentage(row['share_of_peak'])} of the peak{mfu}"
+    mfu_text = "" if row["mfu"] is None else f", MFU {percentage(row['mfu'])}"
+    return f"{percentage(row['share_of_peak'])} of the peak{mfu_text}"

@@ -102,27 +102,31 @@ class SeriesPicture:
 
 def picture(series: Series, baseline: str) -> SeriesPicture:
     """Return the newest sessions of a series; `baseline` describes its current level."""
-    earlier = max(0, len(series.points) - MOST_DRAWN)
-    shown, unit = series.points[earlier:], series.unit()
+    earlier_count = max(0, len(series.points) - MOST_DRAWN)
+    shown_points, unit = series.points[earlier_count:], series.unit()
     title = f"{series.quantity[0]}, {unit.name}".removesuffix(", ")
-    ends = [end for point in shown for end in point.ends]
+    ends = [end for point in shown_points for end in point.ends]
     axis = axes.from_zero([*ends, LEAST_SHARE], title, unit) if unit == PERCENT else axes.fitted(ends, title, unit)
-    layout = _Layout(axis, series.slot, len(shown), earlier)
-    changes = [(change, number) for number, change in enumerate(series.changes) if change.index >= earlier]
+    layout = _Layout(axis, series.slot, len(shown_points), earlier_count)
+    changes = [(change, number) for number, change in enumerate(series.changes) if change.index >= earlier_count]
     values = Picture(HEIGHT, summary=f"{series.title}: {plural(len(changes), 'change')}; {baseline}")
     labels = Picture(HEIGHT, role="values")
     for tick in axis.ticks():
         y = up(float(tick.at.rstrip("%")), HEIGHT)
         values.axes.append(Segment(0, y, "100%", y, "rule"))
         labels.axes.append(Word("100%", y + TO_MIDDLE, tick.label, anchor="end", dx=-8))
-    values.marks.extend(mark for level in series.baselines if level.last >= earlier for mark in layout.level(level))
-    values.marks.extend(layout.whisker(point, index) for index, point in enumerate(shown) if point.low and point.high)
+    values.marks.extend(
+        mark for level in series.baselines if level.last >= earlier_count for mark in layout.level(level)
+    )
+    values.marks.extend(
+        layout.whisker(point, index) for index, point in enumerate(shown_points) if point.low and point.high
+    )
     values.marks.extend(mark for change, number in changes for mark in layout.change(change, number))
-    values.marks.extend(layout.dot(point, index) for index, point in enumerate(shown))
-    values.marks.extend(layout.crosses(series, shown))
-    dates = Picture(DATES_HEIGHT, axes=layout.dates(shown), role="dates")
-    drawn = [_drawn(change) for change, _ in changes]
-    return SeriesPicture(series, axis, baseline, earlier, values, labels, dates, drawn)
+    values.marks.extend(layout.dot(point, index) for index, point in enumerate(shown_points))
+    values.marks.extend(layout.crosses(series, shown_points))
+    dates = Picture(DATES_HEIGHT, axes=layout.dates(shown_points), role="dates")
+    drawn_changes = [_drawn(change) for change, _ in changes]
+    return SeriesPicture(series, axis, baseline, earlier_count, values, labels, dates, drawn_changes)
 
 
 def as_file(picture: SeriesPicture) -> Picture:
@@ -181,43 +185,50 @@ class _Layout:
 
     def level(self, level: analysis.Level) -> list[Mark]:
         """Return a baseline as a line, in front of the band of its interval if it is known."""
-        mean, count = level.step_time, level.last - level.first + 1
-        y, tip = self.height(mean.centre), f"{plural(count, 'session')}: {quantity(mean.centre, self.axis.unit)}"
+        mean_step_time, count = level.step_time, level.last - level.first + 1
+        y, tip = (
+            self.height(mean_step_time.centre),
+            f"{plural(count, 'session')}: {quantity(mean_step_time.centre, self.axis.unit)}",
+        )
         left, right = self.share(level.first - self.earlier - 0.4), self.share(level.last - self.earlier + 0.4)
         line = Segment(f"{left:.2f}%", y, f"{right:.2f}%", y, "level", tip=tip)
-        if mean.high is None or mean.low is None:
+        if mean_step_time.high is None or mean_step_time.low is None:
             return [line]
-        top = self.height(mean.high)
-        height = round(self.height(mean.low) - top, 1)
+        top = self.height(mean_step_time.high)
+        height = round(self.height(mean_step_time.low) - top, 1)
         return [Area(f"{left:.2f}%", top, f"{right - left:.2f}%", height, "spread"), line]
 
     def change(self, change: ChangePlace, number: int) -> list[Mark]:
         """Return a change as a vertical line with its size."""
         index = change.index - self.earlier
-        x, late = self.across(index - 0.5), self.count > 1 and index > 0.8 * self.count
+        x, is_late = self.across(index - 0.5), self.count > 1 and index > 0.8 * self.count
         y, size, kind = 9 + 15 * (number % 2), _size(change), change.kind
         label = size if kind in ("slower", "faster") else f"{size} {kind}"
-        anchor, dx = ("end", -5) if late else ("start", 5)
+        anchor, dx = ("end", -5) if is_late else ("start", 5)
         tip = f"{date(change.run_id)}: {size}; {change.words}"
         line = Segment(x, y - 8, x, HEIGHT, f"change {kind}", tip=tip)
         return [line, Word(x, y, label, f"size {kind}", anchor, dx)]
 
-    def dates(self, shown: Sequence[SeriesPoint]) -> list[Mark]:
+    def dates(self, shown_points: Sequence[SeriesPoint]) -> list[Mark]:
         """Return the dates of evenly spaced sessions, with hours if all are of one day; the outer ones inwards."""
         step = max(1, -(-(self.count - 1) // (MOST_DATES - 1)))
-        marks, days = list[Mark](), len({date(point.run_id) for point in shown})
+        marks, day_count = list[Mark](), len({date(point.run_id) for point in shown_points})
         for index in range(0, self.count, step):
-            share, run_id = self.share(index), shown[index].run_id
+            share, run_id = self.share(index), shown_points[index].run_id
             anchor = "start" if share < 8 else "end" if share > 92 else "middle"
-            hour = "" if days > 1 else f" {run_id[9:11]}:{run_id[11:13]}"
+            hour_text = "" if day_count > 1 else f" {run_id[9:11]}:{run_id[11:13]}"
             marks.append(Segment(f"{share:.2f}%", 0, f"{share:.2f}%", 5, "tick"))
-            marks.append(Word(f"{share:.2f}%", 14 + TO_MIDDLE, date(run_id) + hour, anchor=anchor))
+            marks.append(Word(f"{share:.2f}%", 14 + TO_MIDDLE, date(run_id) + hour_text, anchor=anchor))
         return marks
 
-    def crosses(self, series: Series, shown: Sequence[SeriesPoint]) -> list[Word]:
+    def crosses(self, series: Series, shown_points: Sequence[SeriesPoint]) -> list[Word]:
         """Return a cross at each session without a value."""
-        names = [point.run_id for point in shown]
-        places = [sum(name < run_id for name in names) - 0.5 for run_id in series.without_value if run_id > names[0]]
+        run_ids = [point.run_id for point in shown_points]
+        places = [
+            sum(shown_id < run_id for shown_id in run_ids) - 0.5
+            for run_id in series.without_value
+            if run_id > run_ids[0]
+        ]
         return [Word(self.across(place), HEIGHT - 6 + TO_MIDDLE, "×", anchor="middle") for place in places]
 
 

@@ -76,8 +76,8 @@ class StepSpans:
     @property
     def colours(self) -> list[str]:
         """The colours that occur, in their order."""
-        used = {colour_of(span) for _, spans in self.tracks for span in spans}
-        return [colour for colour in COLOURS if colour in used]
+        used_colours = {colour_of(span) for _, spans in self.tracks for span in spans}
+        return [colour for colour in COLOURS if colour in used_colours]
 
 
 def step_of(path: Path) -> StepSpans | None:
@@ -98,12 +98,12 @@ def step_of(path: Path) -> StepSpans | None:
         return None
     outer = {track: tuple(_outer(spans)) for track, spans in spans_by_track.items()}
     all_spans = [span for spans in outer.values() for span in spans]
-    kept, left_out = _kept(outer)
+    kept_tracks, left_out = _kept(outer)
     return StepSpans(
         number=number,
         begin_ns=min(span.start_ns for span in (*all_spans, *marks)),
         end_ns=max(span.end_ns for span in (*all_spans, *marks)),
-        tracks=kept,
+        tracks=kept_tracks,
         largest=_largest(all_spans),
         left_out=left_out,
     )
@@ -119,7 +119,7 @@ def draw(step: StepSpans, size: TimelineSize) -> tuple[Picture, int]:
     """Return the picture of a step in one size, and how many bars are not drawn."""
     span_ns = max(step.end_ns - step.begin_ns, 1)
     scale = (size.width - size.names - RIGHT) / span_ns
-    several = len({track.worker for track, _ in step.tracks}) > 1
+    several_workers = len({track.worker for track, _ in step.tracks}) > 1
     most = MOST_BARS // max(1, len(step.tracks))
     picture = Picture(
         TOP + len(step.tracks) * ROW + BOTTOM,
@@ -132,7 +132,7 @@ def draw(step: StepSpans, size: TimelineSize) -> tuple[Picture, int]:
         y, bars = TOP + number * ROW, list(_bars(spans, step.begin_ns, scale, size))
         widest = sorted(bars, key=lambda bar: -bar.width)[:most]
         left_out += len(bars) - len(widest)
-        name = f"{track.worker}: {track.name}" if several else track.name
+        name = f"{track.worker}: {track.name}" if several_workers else track.name
         picture.axes.append(Word(0, y + 14, _cut(name, (size.names - 8) / PIXELS_PER_CHARACTER), "work"))
         picture.marks.extend(mark for bar in sorted(widest, key=lambda bar: bar.x) for mark in bar.marks(y))
     picture.axes[:0] = _ticks(span_ns, scale, size, len(step.tracks))
@@ -163,10 +163,10 @@ def _kept(
 ) -> tuple[tuple[tuple[Track, tuple[Span, ...]], ...], str]:
     """Return the busiest tracks, in their order, and what to say about the others."""
     busiest = sorted(spans_by_track, key=lambda track: -sum(span.duration_ns for span in spans_by_track[track]))
-    kept = sorted(busiest[:MOST_TRACKS], key=lambda track: (track.worker, DRAWN.index(track.kind), track.lane))
+    kept_tracks = sorted(busiest[:MOST_TRACKS], key=lambda track: (track.worker, DRAWN.index(track.kind), track.lane))
     left_out = busiest[MOST_TRACKS:]
     remark = f"{plural(len(left_out), 'track')} with the least work are left out" if left_out else ""
-    return tuple((track, spans_by_track[track]) for track in kept), remark
+    return tuple((track, spans_by_track[track]) for track in kept_tracks), remark
 
 
 def _largest(spans: Sequence[Span]) -> tuple[tuple[str, float, int], ...]:
@@ -180,26 +180,28 @@ def _largest(spans: Sequence[Span]) -> tuple[tuple[str, float, int], ...]:
 
 def _bars(spans: Sequence[Span], begin_ns: int, scale: float, size: TimelineSize) -> Iterator[_Bar]:
     """Yield the bars of a track, narrow neighbours of one colour as one."""
-    last: _Bar | None = None
+    last_bar: _Bar | None = None
     count = 1
     for span in spans:
         x, width = size.names + (span.start_ns - begin_ns) * scale, span.duration_ns * scale
         tip = f"{_cut(span.name, MOST_CHARACTERS)}: {_time(span.duration_ns)}"
         bar = _Bar(x, width, colour_of(span), tip, _cut(span.op, width / PIXELS_PER_CHARACTER - 1))
         if (
-            last is not None
-            and last.colour == bar.colour
-            and x - last.x - last.width < 1
-            and min(width, last.width) < 1
+            last_bar is not None
+            and last_bar.colour == bar.colour
+            and x - last_bar.x - last_bar.width < 1
+            and min(width, last_bar.width) < 1
         ):
             count += 1
-            last = replace(last, width=max(last.width, x + width - last.x), tip=plural(count, "operation"), name="")
+            last_bar = replace(
+                last_bar, width=max(last_bar.width, x + width - last_bar.x), tip=plural(count, "operation"), name=""
+            )
             continue
-        if last is not None:
-            yield last
-        last, count = bar, 1
-    if last is not None:
-        yield last
+        if last_bar is not None:
+            yield last_bar
+        last_bar, count = bar, 1
+    if last_bar is not None:
+        yield last_bar
 
 
 def _ticks(span_ns: int, scale: float, size: TimelineSize, tracks: int) -> Iterator[Mark]:

@@ -54,10 +54,10 @@ class Quantity:
         values: Values = getattr(series, self.values)
         return values
 
-    def peak_of(self, used: Usage | None) -> str:
+    def peak_of(self, usage: Usage | None) -> str:
         """Return the peak of a process as text, a dash if it was not measured."""
         group, _, name = self.peak.partition(".")
-        peak = getattr(getattr(used, group, None), name, None)
+        peak = getattr(getattr(usage, group, None), name, None)
         return bytes_text(peak) if self.unit is None else quantity(peak, self.unit)
 
 
@@ -81,20 +81,22 @@ def left_out(rows: Sequence[Row], usage_series: SeriesByRepeat) -> str | None:
     return f"{plural(count, 'more piece', 'more pieces')} of work left out; the records have all" if count else None
 
 
-def _picture(row: Row, drawn: Quantity, usage_series: SeriesByRepeat) -> StripPicture | None:
+def _picture(row: Row, drawn_quantity: Quantity, usage_series: SeriesByRepeat) -> StripPicture | None:
     series_by_backend = {backend: _known(cell, usage_series) for backend, cell in row.cells.items()}
-    shown = [series for backend_series in series_by_backend.values() for _, series in backend_series[:MOST_CURVES]]
-    if not shown:
+    shown_series = [
+        series for backend_series in series_by_backend.values() for _, series in backend_series[:MOST_CURVES]
+    ]
+    if not shown_series:
         return None
-    across = axes.from_zero([max(s.times_s[-1], 1e-3) for s in shown], "time the process worked, s", SECOND)
-    most = max(value for series in shown for value in drawn.values_of(series) if value is not None)
-    up = axes.from_zero([most or 1.0], drawn.name, drawn.unit or unit_for([most], MEMORY_UNITS))
+    x_axis = axes.from_zero([max(s.times_s[-1], 1e-3) for s in shown_series], "time the process worked, s", SECOND)
+    most = max(value for series in shown_series for value in drawn_quantity.values_of(series) if value is not None)
+    y_axis = axes.from_zero([most or 1.0], drawn_quantity.name, drawn_quantity.unit or unit_for([most], MEMORY_UNITS))
     strips = [
-        _strip(backend, series_by_backend[backend], drawn, (across, up))
+        _strip(backend, series_by_backend[backend], drawn_quantity, (x_axis, y_axis))
         for backend in row.cells
         if series_by_backend[backend]
     ]
-    return StripPicture(row.title, f"{drawn.name}, {up.unit.name}", across, strips)
+    return StripPicture(row.title, f"{drawn_quantity.name}, {y_axis.unit.name}", x_axis, strips)
 
 
 def _known(cell: CellSummary, usage_series: SeriesByRepeat) -> list[tuple[Record, UsageSeries]]:
@@ -104,27 +106,27 @@ def _known(cell: CellSummary, usage_series: SeriesByRepeat) -> list[tuple[Record
 
 
 def _strip(
-    backend: str, recorded: Sequence[tuple[Record, UsageSeries]], drawn: Quantity, scales: tuple[Axis, Axis]
+    backend: str, recorded: Sequence[tuple[Record, UsageSeries]], drawn_quantity: Quantity, scales: tuple[Axis, Axis]
 ) -> Strip:
-    (across, up), shown, first = scales, recorded[:MOST_CURVES], recorded[0][0].usage
-    peak, notes = drawn.peak_of(first), drawn.notes(first) if first else []
-    if len(shown) < len(recorded):
-        notes = [*notes, f"the first {len(shown)} of {plural(len(recorded), 'process', 'processes')}"]
-    summary = f"{backend}, {drawn.name}: peak {peak}; {', '.join(notes)}"
+    (x_axis, y_axis), shown_records, first_usage = scales, recorded[:MOST_CURVES], recorded[0][0].usage
+    peak, notes = drawn_quantity.peak_of(first_usage), drawn_quantity.notes(first_usage) if first_usage else []
+    if len(shown_records) < len(recorded):
+        notes = [*notes, f"the first {len(shown_records)} of {plural(len(recorded), 'process', 'processes')}"]
+    summary = f"{backend}, {drawn_quantity.name}: peak {peak}; {', '.join(notes)}"
     picture = strip_picture(slot_of(backend), STRIP_HEIGHT, summary)
-    for begun_s, ended_s in shown[0][1].epochs_s:
+    for begun_s, ended_s in shown_records[0][1].epochs_s:
         tip = f"a measured epoch, {quantity(ended_s - begun_s, SECOND)}"
-        width = across.share(ended_s) - across.share(begun_s)
-        picture.axes.append(band(across.place(begun_s), width, STRIP_HEIGHT, tip))
-    ticks = up.ticks()
+        width = x_axis.share(ended_s) - x_axis.share(begun_s)
+        picture.axes.append(band(x_axis.place(begun_s), width, STRIP_HEIGHT, tip))
+    ticks = y_axis.ticks()
     for tick in ticks[:: max(1, len(ticks) // 2)]:
         picture.axes.extend(level(_height(float(tick.at.rstrip("%"))), tick.label))
     paths = tuple(
         (
-            _path(series.times_s, drawn.values_of(series), across, up),
-            f"{backend}, repeat {record.repeat}: peak {drawn.peak_of(record.usage)}",
+            _path(series.times_s, drawn_quantity.values_of(series), x_axis, y_axis),
+            f"{backend}, repeat {record.repeat}: peak {drawn_quantity.peak_of(record.usage)}",
         )
-        for record, series in shown
+        for record, series in shown_records
     )
     picture.marks.append(Curves(MARGIN, STRIP_HEIGHT - 2 * MARGIN, paths))
     return Strip(backend, peak, notes, picture)
@@ -136,7 +138,7 @@ def _height(share: float) -> float:
     return round(MARGIN + (1 - inner) * (STRIP_HEIGHT - 2 * MARGIN), 1)
 
 
-def _path(times_s: Sequence[float], values: Values, across: Axis, up: Axis) -> str:
+def _path(times_s: Sequence[float], values: Values, x_axis: Axis, y_axis: Axis) -> str:
     """Return a curve through the values, interrupted at missing ones."""
     step = -(-len(times_s) // MOST_PLACES)
     parts: list[list[tuple[str, str]]] = [[]]
@@ -145,8 +147,8 @@ def _path(times_s: Sequence[float], values: Values, across: Axis, up: Axis) -> s
         if not measured:
             parts.append([])
             continue
-        x = across.share(times_s[index]) * CURVE_WIDTH / 100
-        y = (1 - (up.share(max(measured)) - EDGE) / (100 - 2 * EDGE)) * CURVE_HEIGHT
+        x = x_axis.share(times_s[index]) * CURVE_WIDTH / 100
+        y = (1 - (y_axis.share(max(measured)) - EDGE) / (100 - 2 * EDGE)) * CURVE_HEIGHT
         parts[-1].append((f"{x:.0f}", f"{y:.1f}"))
     return "".join("M" + "L".join(map(" ".join, _bends(part))) for part in parts if part)
 
@@ -158,39 +160,39 @@ def _bends(part: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return [part[0], *inner, *part[1:][-1:]]
 
 
-def _memory_notes(used: MemoryUse | None) -> list[str]:
-    if used is None:
+def _memory_notes(memory_use: MemoryUse | None) -> list[str]:
+    if memory_use is None:
         return []
-    unit = unit_for([used.max_bytes], MEMORY_UNITS)
-    deviation = [f"deviation {quantity(used.std_bytes, unit)}"] if used.samples > 1 else []
-    return [f"mean {quantity(used.mean_bytes, unit)}", *deviation]
+    unit = unit_for([memory_use.max_bytes], MEMORY_UNITS)
+    deviation = [f"deviation {quantity(memory_use.std_bytes, unit)}"] if memory_use.samples > 1 else []
+    return [f"mean {quantity(memory_use.mean_bytes, unit)}", *deviation]
 
 
-def _host_notes(used: Usage) -> list[str]:
-    shared = [size for size in used.host_proportional_bytes if size is not None]
-    return _memory_notes(used.host_anonymous) + [f"proportional {bytes_text(size)}" for size in shared[-1:]]
+def _host_notes(usage: Usage) -> list[str]:
+    shared = [size for size in usage.host_proportional_bytes if size is not None]
+    return _memory_notes(usage.host_anonymous) + [f"proportional {bytes_text(size)}" for size in shared[-1:]]
 
 
-def _device_notes(used: Usage) -> list[str]:
-    notes, process_memory, total = _memory_notes(used.device_memory), used.device_process_memory, used.devices_memory
+def _device_notes(usage: Usage) -> list[str]:
+    notes, process_memory, total = _memory_notes(usage.device_memory), usage.device_process_memory, usage.devices_memory
     notes += [f"of its own {bytes_text(process_memory.max_bytes)}"] if process_memory else []
-    return notes + ([f"{used.devices} GPUs together {bytes_text(total.max_bytes)}"] if total else [])
+    return notes + ([f"{usage.devices} GPUs together {bytes_text(total.max_bytes)}"] if total else [])
 
 
-def _utilisation_notes(used: Usage) -> list[str]:
-    utilisation = used.device_utilisation
+def _utilisation_notes(usage: Usage) -> list[str]:
+    utilisation = usage.device_utilisation
     return [f"mean {quantity(utilisation.mean_share, PERCENT)}"] if utilisation else []
 
 
-def _power_notes(used: Usage) -> list[str]:
+def _power_notes(usage: Usage) -> list[str]:
     notes = []
-    if used.device_average_power_w is not None:
-        of = f" of {used.devices} GPUs" if (used.devices or 1) > 1 else ""
-        notes.append(f"energy over time{of} {quantity(used.device_average_power_w, WATT)}")
-    if used.device_power:
-        source = POWER_SOURCES.get(used.device_power_source or "", "")
-        notes.append(f"mean of samples {quantity(used.device_power.mean_w, WATT)}{source}")
-    return [*notes, f"{number(used.samples_per_j)} samples/J"] if used.samples_per_j is not None else notes
+    if usage.device_average_power_w is not None:
+        gpus_text = f" of {usage.devices} GPUs" if (usage.devices or 1) > 1 else ""
+        notes.append(f"energy over time{gpus_text} {quantity(usage.device_average_power_w, WATT)}")
+    if usage.device_power:
+        source = POWER_SOURCES.get(usage.device_power_source or "", "")
+        notes.append(f"mean of samples {quantity(usage.device_power.mean_w, WATT)}{source}")
+    return [*notes, f"{number(usage.samples_per_j)} samples/J"] if usage.samples_per_j is not None else notes
 
 
 DRAWN = (

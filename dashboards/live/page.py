@@ -105,14 +105,14 @@ def run_counts(warehouse: Reader, since: str = EARLIEST_DAY) -> RunCounts:
 def empty_notice(address: str, results: Path) -> str:
     """Return why a local warehouse has no runs: nothing was ever sent to it, or its files were removed."""
     try:
-        sent = Outbox(outbox_folder(address, results)).sent()[CELLS.name]
+        sent_items = Outbox(outbox_folder(address, results)).sent()[CELLS.name]
     except UploadError as error:
         return f"{EMPTY} The outbox cannot be read: {error}"
-    if not sent:
+    if not sent_items:
         return EMPTY
     return (
-        f"This warehouse is empty, although {plural(len(sent), 'attempt')} had been sent to it: its files have been "
-        f"removed. Send them again with `uploader push --repair --to {address} --results {results}`."
+        f"This warehouse is empty, although {plural(len(sent_items), 'attempt')} had been sent to it: its files have "
+        f"been removed. Send them again with `uploader push --repair --to {address} --results {results}`."
     )
 
 
@@ -129,10 +129,12 @@ def panel_of(warehouse: Reader, question: Question, choice: DashboardFilter) -> 
         return Panel(question, 0, "problem", problem=str(error))
 
 
-def render(shown: Sequence[Panel], frame: Frame) -> str:
+def render(shown_panels: Sequence[Panel], frame: Frame) -> str:
     """Return the page."""
     rules = (
-        axes.rules(f"#{panel.question.name} div.plot", panel.pictures[0].axis) for panel in shown if panel.pictures
+        axes.rules(f"#{panel.question.name} div.plot", panel.pictures[0].axis)
+        for panel in shown_panels
+        if panel.pictures
     )
     return report.rendered(
         "dashboard.html",
@@ -143,7 +145,7 @@ def render(shown: Sequence[Panel], frame: Frame) -> str:
         heading=frame.heading,
         link=frame.link,
         run_link=frame.run_link,
-        shown=shown,
+        shown=shown_panels,
     )
 
 

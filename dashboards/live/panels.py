@@ -98,16 +98,16 @@ def _heat_row(rows: Sequence[Row], backends: Sequence[str]) -> HeatRow:
     # If two runs measured the same work on different backends, each cell shows its newest run.
     by_backend = {row["backend"]: row for row in sorted(rows, key=lambda row: str(row["run_id"]))}
     newest = max(rows, key=lambda row: str(row["run_id"]))
-    separate = len({row["run_id"] for row in by_backend.values()}) > 1
-    fastest = None if separate else newest["fastest"]
+    is_separate = len({row["run_id"] for row in by_backend.values()}) > 1
+    fastest = None if is_separate else newest["fastest"]
     lowest = next((row["against"] for row in by_backend.values() if row.get("against")), None)
     return HeatRow(
         title=str(newest["work"]),
         workload=str(newest["workload"]),
-        verdict=SEPARATE if separate else str(newest["verdict"] or NOTHING_TO_COMPARE),
+        verdict=SEPARATE if is_separate else str(newest["verdict"] or NOTHING_TO_COMPARE),
         slot=slot_of(fastest) if fastest else None,
-        cells=[_heat(by_backend.get(backend), fastest, None if separate else lowest) for backend in backends],
-        caveats={} if separate else named_caveats([str(newest.get("caveats") or "")]),
+        cells=[_heat(by_backend.get(backend), fastest, None if is_separate else lowest) for backend in backends],
+        caveats={} if is_separate else named_caveats([str(newest.get("caveats") or "")]),
     )
 
 
@@ -144,7 +144,9 @@ def _figures(question: Question, rows: Sequence[Row]) -> Panel:
 
 def _panel(kind: str, **fields: Callable[[Sequence[Row]], Any]) -> Callable[[Question, Sequence[Row]], Panel]:
     """Return a function that makes a panel of a kind; `fields` compute its content from the rows."""
-    return lambda question, rows: Panel(question, len(rows), kind, **{name: of(rows) for name, of in fields.items()})
+    return lambda question, rows: Panel(
+        question, len(rows), kind, **{name: value_of(rows) for name, value_of in fields.items()}
+    )
 
 
 FORMATS: Mapping[str, Callable[[Any], str]] = {
@@ -155,13 +157,13 @@ Column = str | Callable[[Row], str]
 
 
 def _table(
-    columns: Mapping[str, Column], bad: Callable[[Row], bool] = lambda row: False
+    columns: Mapping[str, Column], is_bad: Callable[[Row], bool] = lambda row: False
 ) -> Callable[[Question, Sequence[Row]], Panel]:
     """Return a function that makes a table; `columns` are values of the rows, or functions of a row, by heading."""
 
     def make(question: Question, rows: Sequence[Row]) -> Panel:
         table = [
-            TableRow([_text(row, column) for column in columns.values()], bad(row), str(row.get("cell_id") or ""))
+            TableRow([_text(row, column) for column in columns.values()], is_bad(row), str(row.get("cell_id") or ""))
             for row in rows
         ]
         return Panel(question, len(rows), "table", columns=list(columns), table=table)
@@ -209,18 +211,18 @@ MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
     "device_scaling": _panel("strips", pictures=stored_charts.device_scalings),
     "fc_scaling": _panel("strips", pictures=stored_charts.worker_scalings),
     "figures": _figures,
-    "commands": _table(COMMANDS, bad=lambda row: bool(row["status"] != "ok")),
+    "commands": _table(COMMANDS, is_bad=lambda row: bool(row["status"] != "ok")),
     "trend": _panel("series", series=stored_charts.trends),
     "roofline": _panel("scatter", scatter=stored_charts.scatter, rates=stored_charts.rates),
     "regressions": _table(
         {"workload": "workload", "backend": "backend", "slower by": "ratio", "step now": "step_time_now_s"}
         | {"since run": "at_run_id", "who should look": _look},
-        bad=lambda row: bool(row["verdict"] == "slower"),
+        is_bad=lambda row: bool(row["verdict"] == "slower"),
     ),
     "failures": _table(
         {"status": "status", "workload": "workload", "backend": "backend", "attempts": "attempts"}
         | {"runs": "runs", "last run": "last_run_id", "example": "example"},
-        bad=lambda row: True,
+        is_bad=lambda row: True,
     ),
     "machines": _table(
         {"host": "host_id", "CPU": "cpu_model", "CPUs": "logical_cpus", "machine type": "machine_type"}

@@ -123,10 +123,10 @@ def with_titles(warehouse: Reader, rows: Sequence[Row], choice: DashboardFilter)
 def _described(warehouse: Reader, works: Mapping[Identity, Row], choice: DashboardFilter) -> dict[Identity, str]:
     """Return titles of works that name what differs between them; with an id where the settings are not known."""
     cell_rows = warehouse.query(CELLS, choice.parameters(CELLS)).dicts()
-    cells = {str(row["cell_id"]) for row in works.values()}
-    labels = {str(row["cell_id"]): _labels(row) for row in cell_rows if row["cell_id"] in cells}
-    named = [(str(row["workload"]), labels.get(str(row["cell_id"]), {})) for row in works.values()]
-    titles = dict(zip(works, map(str, titles_of(named, {})), strict=True))
+    cell_ids = {str(row["cell_id"]) for row in works.values()}
+    labels = {str(row["cell_id"]): _labels(row) for row in cell_rows if row["cell_id"] in cell_ids}
+    labelled_works = [(str(row["workload"]), labels.get(str(row["cell_id"]), {})) for row in works.values()]
+    titles = dict(zip(works, map(str, titles_of(labelled_works, {})), strict=True))
     times = Counter((text, key[1]) for key, text in titles.items())
     return {key: text if times[text, key[1]] == 1 else f"{text} ({key[0]})" for key, text in titles.items()}
 

@@ -98,36 +98,38 @@ class SessionReader:
         return None
 
     def _session(self, newest: Run) -> MeasuredSession | None:
-        named = newest.about().get("runs")
-        names = list(map(str, named.values())) if isinstance(named, dict) else [newest.run_id]
+        run_by_arm = newest.about().get("runs")
+        names = list(map(str, run_by_arm.values())) if isinstance(run_by_arm, dict) else [newest.run_id]
         self._runs = {
             name: self._runs.get(name) or Results(self.results).named(name) for name in names or [newest.run_id]
         }
         runs = list(self._runs.values())
-        arms = {str(name): str(arm) for arm, name in named.items()} if isinstance(named, dict) else {}
+        arms = {str(name): str(arm) for arm, name in run_by_arm.items()} if isinstance(run_by_arm, dict) else {}
         published = [(run, record) for run in runs for record in run.load()[0]]
-        placed, session_progress = progress.load_placements(runs[0]).machines, progress.load(runs[0])
+        placements, session_progress = progress.load_placements(runs[0]).machines, progress.load(runs[0])
         hosts = {record.place for _, record in published if record.status is not Status.INFRA}
-        at_several = bool(placed) or len(hosts) > 1
+        at_several = bool(placements) or len(hosts) > 1
         if session_progress is None and not at_several:
             return None
-        about = [run.about() for run in runs]
-        ended = [(run, r) for run in runs for r in latest_attempts(run.load()[0]) if r.status is not Status.INFRA]
-        records = [record for _, record in ended]
-        planned = sum(n for run_about in about if isinstance(n := run_about.get("planned"), int))
+        abouts = [run.about() for run in runs]
+        ended_records = [
+            (run, r) for run in runs for r in latest_attempts(run.load()[0]) if r.status is not Status.INFRA
+        ]
+        records = [record for _, record in ended_records]
+        planned = sum(n for run_about in abouts if isinstance(n := run_about.get("planned"), int))
         session = MeasuredSession(
             run_id=runs[0].run_id,
-            begun=moment(about[0].get("started_at")),
-            done=len(ended),
+            begun=moment(abouts[0].get("started_at")),
+            done=len(ended_records),
             planned=max(planned, sum(cell.planned for cell in session_progress.cells) if session_progress else 0),
             lost=sum(record.status is Status.INFRA for _, record in published),
-            nodes=_nodes(placed, records, _heard(published)) if at_several else (),
+            nodes=_nodes(placements, records, _heard(published)) if at_several else (),
         )
         now_s = self.now().timestamp() if self.now else 0.0
         return (
             session
             if session_progress is None
-            else _with_progress(session, session_progress, _by_cell(ended, arms), now_s)
+            else _with_progress(session, session_progress, _by_cell(ended_records, arms), now_s)
         )
 
 
@@ -161,11 +163,11 @@ def _cell(cell: PlannedCell, session_progress: Progress, records: Sequence[Recor
         for running_repeat in session_progress.running
         if (running_repeat.arm, running_repeat.cell_id) == (cell.arm, cell.cell_id)
     ]
-    idle = "waits" if len(records) < cell.planned else "measured"
-    now = f"repeat {min(running) + 1} runs" if running else idle
+    idle_state = "waits" if len(records) < cell.planned else "measured"
+    now = f"repeat {min(running) + 1} runs" if running else idle_state
     failed = sum(record.status not in MEASURED for record in records)
-    backend = f"{cell.backend} {cell.arm}".strip()
-    return SessionCell(cell.title, backend, len(records), cell.planned, failed, now)
+    backend_text = f"{cell.backend} {cell.arm}".strip()
+    return SessionCell(cell.title, backend_text, len(records), cell.planned, failed, now)
 
 
 def left_s(session_progress: Progress, ended: Ended, now_s: float) -> float | None:
@@ -197,7 +199,7 @@ def _weights(session_progress: Progress, ended: Ended) -> dict[Key, float]:
     weights = {}
     for cell in session_progress.cells:
         key = (cell.arm, cell.cell_id)
-        walls = [wall for _, record in ended.get(key, ()) if (wall := record.harness.wall_time_s)]
+        walls = [wall_s for _, record in ended.get(key, ()) if (wall_s := record.harness.wall_time_s)]
         if weight := statistics.fmean(walls) if walls else cell.expected_s:
             weights[key] = weight
     return weights
@@ -240,21 +242,21 @@ def _heard(published: Sequence[tuple[Run, Record]]) -> dict[str, float]:
 
 
 def _nodes(
-    placed: Sequence[Placement], ended: Sequence[Record], heard_s: Mapping[str, float]
+    placements: Sequence[Placement], ended_records: Sequence[Record], heard_s: Mapping[str, float]
 ) -> tuple[SessionMachine, ...]:
     """Return the machines by name: those that have got work, and those whose records an earlier start published."""
     by_host: dict[str, list[Record]] = {}
-    for record in ended:
+    for record in ended_records:
         by_host.setdefault(record.place, []).append(record)
-    placed_ids = {placement.host_id for placement in placed}
-    earlier = [Placement(host[:SHOWN_CHARACTERS], host) for host in by_host if host not in placed_ids]
+    placed_ids = {placement.host_id for placement in placements}
+    earlier_placements = [Placement(host[:SHOWN_CHARACTERS], host) for host in by_host if host not in placed_ids]
     nodes = [
         _node(placement, by_host.get(placement.host_id or "", []), heard_s.get(placement.host_id or ""))
-        for placement in placed
+        for placement in placements
     ]
     nodes += [
         _node(placement, by_host[placement.host_id or ""], heard_s.get(placement.host_id or ""))
-        for placement in earlier
+        for placement in earlier_placements
     ]
     return tuple(sorted(nodes, key=lambda node: node.name))
 
@@ -274,5 +276,5 @@ def _node(placement: Placement, records: Sequence[Record], heard_s: float | None
 
 
 def _hardware(machine: Machine) -> str:
-    gpus = f", {', '.join(machine.gpus)}" if machine.gpus else ""
-    return f"{machine.logical_cpus} x {machine.cpu_model}{gpus}"
+    gpus_text = f", {', '.join(machine.gpus)}" if machine.gpus else ""
+    return f"{machine.logical_cpus} x {machine.cpu_model}{gpus_text}"

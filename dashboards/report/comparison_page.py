@@ -25,7 +25,7 @@ NARROWEST = 0.10
 def page(view: ComparisonView) -> str:
     """Return the page."""
     axis, threshold = _axis(view), view.threshold
-    cells = [_line(change, axis, threshold) for change in view.cells]
+    cell_lines = [_line(change, axis, threshold) for change in view.cells]
     return rendered(
         "comparison_page.html",
         stylesheet(),
@@ -33,7 +33,7 @@ def page(view: ComparisonView) -> str:
         tally=", ".join(f"{plural(count, 'comparison')} {outcome}" for outcome, count in view.outcomes.items()),
         changed=_facts(view.versus),
         lead=_lead(view),
-        lines=[*cells, *(_mean(mean, axis, threshold) for mean in view.means)],
+        lines=[*cell_lines, *(_mean(mean, axis, threshold) for mean in view.means)],
         axis=axis,
     )
 
@@ -41,8 +41,8 @@ def page(view: ComparisonView) -> str:
 def _facts(versus: Versus) -> list[tuple[str, ...]]:
     """Return the runs of base and new, the recorded differences between them, and the notes."""
     runs = list(zip(("base", "new"), versus.runs, strict=True)) if versus.runs else []
-    changed = [tuple(line.split(" ", 1)) for line in versus.changed] or [("changed", "nothing that was recorded")]
-    return [*runs, *changed, *(("note", note) for note in versus.notes)]
+    changed_facts = [tuple(line.split(" ", 1)) for line in versus.changed] or [("changed", "nothing that was recorded")]
+    return [*runs, *changed_facts, *(("note", note) for note in versus.notes)]
 
 
 def _lead(view: ComparisonView) -> str:
@@ -79,11 +79,11 @@ def _line(change: CellChange, axis: Axis | None, threshold: float) -> RatioPlot:
         Dot(axis.place(ratio), DOTS_Y, slot, f"block {block}: {percent_change(ratio)}", hollow=True)
         for block, ratio in enumerate(change.blocks, 1)
     ]
-    settled = comparison.outcome in (GateOutcome.REGRESSED, GateOutcome.NO_WORSE)
+    is_settled = comparison.outcome in (GateOutcome.REGRESSED, GateOutcome.NO_WORSE)
     line, centre = interval_marks(_ends(comparison.ratio), axis, WHISKER_Y, slot, _text(comparison.ratio))
     picture = Picture(HEIGHT, [*line, *blocks, centre], summary=f"{change.name}: {text}")
     picture.axes.extend(_tolerance(axis, threshold, HEIGHT))
-    return RatioPlot(change.name, text, slot, settled, picture)
+    return RatioPlot(change.name, text, slot, is_settled, picture)
 
 
 def _mean(mean: MeanChange, axis: Axis | None, threshold: float) -> RatioPlot:

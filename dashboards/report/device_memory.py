@@ -16,8 +16,8 @@ SPANS = {
 
 def device_unit(rows: Sequence[Row]) -> Unit:
     """Return the unit of every peak of device memory on a page."""
-    peaks = [cell.peak_device_memory_bytes for row in rows for cell in row.cells.values()]
-    return unit_for([peak for peak in peaks if peak is not None], MEMORY_UNITS)
+    peak_bytes = [cell.peak_device_memory_bytes for row in rows for cell in row.cells.values()]
+    return unit_for([peak for peak in peak_bytes if peak is not None], MEMORY_UNITS)
 
 
 def device_memory_values(cells: Sequence[CellSummary | None], unit: Unit) -> list[Value]:
@@ -30,5 +30,5 @@ def _value(cell: CellSummary | None, unit: Unit, differ: bool) -> Value:
     if cell is None or cell.peak_device_memory_bytes is None:
         return NOT_MEASURED
     span = cell.device_memory_span or ""
-    aside = "of the process" if differ and span == "process" else ""
-    return Value(number(cell.peak_device_memory_bytes, unit.size), aside, SPANS.get(span, ""))
+    note = "of the process" if differ and span == "process" else ""
+    return Value(number(cell.peak_device_memory_bytes, unit.size), note, SPANS.get(span, ""))

@@ -106,12 +106,15 @@ def grids(records: Sequence[Record]) -> list[Grid]:
         Grid(
             "Resolved settings",
             columns,
-            [GridRow(name, [_distinct(_value(r, of) for r in group) for group in groups]) for name, of in RESOLVED],
+            [
+                GridRow(name, [_distinct(_value(r, source) for r in group) for group in groups])
+                for name, source in RESOLVED
+            ],
         ),
         Grid(
             "Surroundings and cost",
             columns,
-            [GridRow(name, [_summary(group, of, show) for group in groups]) for name, of, show in SURROUNDINGS],
+            [GridRow(name, [_summary(group, source, show) for group in groups]) for name, source, show in SURROUNDINGS],
             "The median over the attempts, then the largest value.",
         ),
     ]
@@ -141,11 +144,11 @@ def _facts(*facts: tuple[str, object]) -> list[GridRow]:
     return [GridRow(name, [str(value)]) for name, value in facts if value not in (None, "")]
 
 
-def _value(record: Record, of: str | Callable[[Record], object]) -> object:
+def _value(record: Record, source: str | Callable[[Record], object]) -> object:
     """Return a field of a record, None if its group is missing."""
-    if callable(of):
-        return of(record)
-    group, _, name = of.partition(".")
+    if callable(source):
+        return source(record)
+    group, _, name = source.partition(".")
     recorded: object = getattr(getattr(record, group), name, None)
     return recorded
 
@@ -156,7 +159,7 @@ def _distinct(values: Iterable[object]) -> str:
     return ", ".join(sorted(texts)) or NOTHING
 
 
-def _summary(records: Sequence[Record], of: str, show: Callable[[float | None], str]) -> str:
+def _summary(records: Sequence[Record], source: str, show: Callable[[float | None], str]) -> str:
     """Return the median and the largest value of a field."""
-    figures = [figure for record in records if isinstance(figure := _value(record, of), int | float)]
+    figures = [figure for record in records if isinstance(figure := _value(record, source), int | float)]
     return f"{show(statistics.median(figures))}, at most {show(max(figures))}" if figures else NOTHING

@@ -88,11 +88,11 @@ def caveats(table: ResultTable) -> list[FailureEntry]:
 
 def superseded(records: Sequence[Record]) -> str | None:
     """Return how many attempts were repeated, and why; None if none was."""
-    counted = {(record.cell_id, record.repeat): record.attempt for record in latest_attempts(records)}
-    with_attempts = [(record, counted[record.cell_id, record.repeat]) for record in records]
-    earlier = [record.status is Status.INFRA for record, attempt in with_attempts if record.attempt < attempt]
+    latest_attempt = {(record.cell_id, record.repeat): record.attempt for record in latest_attempts(records)}
+    with_attempts = [(record, latest_attempt[record.cell_id, record.repeat]) for record in records]
+    infra_flags = [record.status is Status.INFRA for record, attempt in with_attempts if record.attempt < attempt]
     in_vain = sum(record.attempt > attempt for record, attempt in with_attempts)
-    failed, disturbed = sum(earlier), len(earlier) - sum(earlier)
+    failed, disturbed = sum(infra_flags), len(infra_flags) - sum(infra_flags)
     parts = []
     if disturbed:
         parts.append(f"{disturbed} earlier {'attempt was' if disturbed == 1 else 'attempts were'} disturbed")

@@ -60,12 +60,12 @@ def picture(view: HistoryView) -> SeriesPicture:
 
 
 def _point(session: CellSession) -> SeriesPoint | None:
-    estimate = session.step_time
-    if estimate is None:
+    step_time = session.step_time
+    if step_time is None:
         return None
     left_out = left_out_text(session)
-    tip = plural(estimate.count, "process", "processes") + (f"; left out: {left_out}" if left_out else "")
-    return SeriesPoint(session.run_id, estimate.centre, estimate.low, estimate.high, tip)
+    tip = plural(step_time.count, "process", "processes") + (f"; left out: {left_out}" if left_out else "")
+    return SeriesPoint(session.run_id, step_time.centre, step_time.low, step_time.high, tip)
 
 
 def _details(history: History) -> str:
@@ -74,11 +74,11 @@ def _details(history: History) -> str:
 
 
 def _baseline(baseline: Baseline, unit: Unit) -> str:
-    spread = "spread between sessions not known yet"
+    spread_text = "spread between sessions not known yet"
     if baseline.spread:
-        spread = f"{percentage(baseline.spread.between_log)} between sessions"
+        spread_text = f"{percentage(baseline.spread.between_log)} between sessions"
     since, sessions = date(baseline.since), plural(baseline.sessions, "session")
-    return f"{quantity(baseline.value.centre, unit)} since {since}, {sessions}; {spread}"
+    return f"{quantity(baseline.value.centre, unit)} since {since}, {sessions}; {spread_text}"
 
 
 def _words(view: ChangeView) -> str:

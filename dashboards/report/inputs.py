@@ -96,9 +96,9 @@ def _where(report: StallReport) -> str:
 
 def _facts(report: StallReport) -> Iterator[GridRow]:
     """Yield the figures of an analysis that were measured."""
-    rates, step = report.rates, report.observed_arm.step_time
-    if step is not None:
-        yield GridRow("time of a step", [seconds(step.centre)])
+    rates, step_time = report.rates, report.observed_arm.step_time
+    if step_time is not None:
+        yield GridRow("time of a step", [seconds(step_time.centre)])
     if report.stall is not None:
         yield GridRow("input stall", [share_text(report.stall)])
     if report.input_bound is not None:

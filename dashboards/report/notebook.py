@@ -33,8 +33,8 @@ class NotebookLine:
 
 def render(records: Sequence[Record], table: ResultTable, pending: int) -> str:
     """Return the HTML of a run: how its processes ended, and at most `SHOWN` comparisons."""
-    shown = table.works[:SHOWN]
-    plots, axis = results.findings(shown)
+    shown_works = table.works[:SHOWN]
+    plots, axis = results.findings(shown_works)
     # Links to sections of the report have no target here.
     plots = [replace(plot, anchor="", caveats={}) for plot in plots]
     style = stylesheet("notebook") + (axes.rules(".findings > .finding > .plot", axis, strong=1.0) if axis else "")
@@ -46,8 +46,8 @@ def render(records: Sequence[Record], table: ResultTable, pending: int) -> str:
         tallies=results.tallies(records, pending),
         findings=plots,
         ratio_axis=axis,
-        verdicts=[_verdict(work) for work in shown],
-        more=len(table.works) - len(shown),
+        verdicts=[_verdict(work) for work in shown_works],
+        more=len(table.works) - len(shown_works),
     )
 
 

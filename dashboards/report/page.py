@@ -46,12 +46,12 @@ def render(records: Sequence[Record], table: ResultTable, about: Mapping[str, ob
     """
     rows, run_context = table.rows, table.run_context
     plots, ratio_axis = results.findings(table.works)
-    drawn = _drawn(rows, run_context)
+    drawn_pictures = _drawn(rows, run_context)
     blocks, fc_pictures = results.blocks(table), parallel.pictures(table)
-    read = inputs(rows, run_context.stalls)
+    input_pictures = inputs(rows, run_context.stalls)
     return rendered(
         "report.html",
-        stylesheet("inputs") + _rules(drawn, ratio_axis, fc_pictures.steps) + _input_rules(read),
+        stylesheet("inputs") + _rules(drawn_pictures, ratio_axis, fc_pictures.steps) + _input_rules(input_pictures),
         heading=_heading(rows, about, run_context),
         answer=table.answer.text,
         when=_when(about, run_context),
@@ -68,12 +68,12 @@ def render(records: Sequence[Record], table: ResultTable, about: Mapping[str, ob
         backends=results.backends(rows),
         blocks=blocks,
         statistics=figure_table.explained(blocks),
-        drawn=drawn,
+        drawn=drawn_pictures,
         usages_left_out=usage.left_out(rows, run_context.usage_series),
         parallel=fc_pictures,
         devices=scaling.pictures(table),
         keras_costs=keras_cost.tables(table.keras_costs),
-        inputs=read,
+        inputs=input_pictures,
         tf32=any("TF32" in plot.caveats for plot in plots),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
         sheets=traces.sheets(rows, run_context.traces),
@@ -120,19 +120,28 @@ def _when(about: Mapping[str, object], run_context: RunContext) -> str:
     return f"Run of {moment(about['started_at'])}" if about.get("started_at") else str(about.get("run_id", "A run"))
 
 
-def _rules(drawn: Mapping[str, Sequence[StripPicture]], ratios: Axis | None, steps: Sequence[StripPicture]) -> str:
+def _rules(
+    drawn_pictures: Mapping[str, Sequence[StripPicture]], ratios: Axis | None, steps: Sequence[StripPicture]
+) -> str:
     """Return the style of the rules behind the strips of a page's pictures, and behind the findings."""
     rules = [axes.rules(".findings > .finding > .plot", ratios, strong=1.0)] if ratios else []
-    for key, shown in ("e", drawn["epochs"]), ("u", drawn["usages"]), ("p", steps):
-        rules += [axes.rules(f"#{key}{index} div.plot", picture.axis) for index, picture in enumerate(shown, 1)]
-    for key, shown in ("start", drawn["starts"]), ("memory", drawn["memories"]):  # each all on one axis
-        rules += [axes.rules(f"#{key} div.plot", picture.axis) for picture in shown[:1]]
+    for key, strip_pictures in ("e", drawn_pictures["epochs"]), ("u", drawn_pictures["usages"]), ("p", steps):
+        rules += [
+            axes.rules(f"#{key}{index} div.plot", picture.axis) for index, picture in enumerate(strip_pictures, 1)
+        ]
+    for key, strip_pictures in (
+        ("start", drawn_pictures["starts"]),
+        ("memory", drawn_pictures["memories"]),
+    ):  # each all on one axis
+        rules += [axes.rules(f"#{key} div.plot", picture.axis) for picture in strip_pictures[:1]]
     return "".join(rules)
 
 
-def _input_rules(read: Inputs) -> str:
-    shown = {"shares": read.split, "queue": read.queue}
-    return "".join(axes.rules(f"#input-{key} div.plot", picture.axis) for key, picture in shown.items() if picture)
+def _input_rules(input_pictures: Inputs) -> str:
+    picture_by_key = {"shares": input_pictures.split, "queue": input_pictures.queue}
+    return "".join(
+        axes.rules(f"#input-{key} div.plot", picture.axis) for key, picture in picture_by_key.items() if picture
+    )
 
 
 def rendered(template: str, style: str, script: str = "", forms: str = "'none'", **values: object) -> str:
@@ -146,9 +155,9 @@ def rendered(template: str, style: str, script: str = "", forms: str = "'none'",
 
 def policy(style: str, script: str = "", forms: str = "'none'") -> str:
     """Return the Content-Security-Policy that admits this style sheet, this script if any, and nothing else."""
-    scripts = f" script-src '{_digest(script)}';" if script else ""
-    styles = f"style-src '{_digest(style)}'; img-src data:; base-uri 'none'; form-action {forms}"
-    return f"default-src 'none';{scripts} {styles}"
+    scripts_text = f" script-src '{_digest(script)}';" if script else ""
+    styles_text = f"style-src '{_digest(style)}'; img-src data:; base-uri 'none'; form-action {forms}"
+    return f"default-src 'none';{scripts_text} {styles_text}"
 
 
 def _digest(text: str) -> str:

@@ -27,12 +27,12 @@ class Predictions:
 def predictions(verification: Verification) -> Predictions:
     """Return the section of a run's verification."""
     titles = ["As predicted", f"After a recalibration of the link: {verification.recalibration}"]
-    last = verification.rounds[-1]
+    last_round = verification.rounds[-1]
     return Predictions(
         str(verification.verdict),
         tuple(_table(checked_round, title) for checked_round, title in zip(verification.rounds, titles, strict=False)),
-        tuple(_facts(last)),
-        last.reasons,
+        tuple(_facts(last_round)),
+        last_round.reasons,
     )
 
 
@@ -62,13 +62,16 @@ def _values(row: SettingCheck, unit: float) -> list[str]:
     ]
 
 
-def _facts(last: Round) -> Iterator[str]:
-    if last.mean_error is not None and last.largest_error is not None:
-        yield f"error: mean {percentage(last.mean_error)}, largest {percentage(last.largest_error)}"
-    if last.correlation is not None:
-        yield f"rank correlation: {last.correlation:.2f} over {_listed(last.ranked)}"
-    best_text = "and is" if last.chosen == last.best else f"{last.best} is"
-    yield f"regret: {percentage(last.regret)}; {last.chosen} was predicted to have the lowest time, {best_text} lowest"
+def _facts(last_round: Round) -> Iterator[str]:
+    if last_round.mean_error is not None and last_round.largest_error is not None:
+        yield f"error: mean {percentage(last_round.mean_error)}, largest {percentage(last_round.largest_error)}"
+    if last_round.correlation is not None:
+        yield f"rank correlation: {last_round.correlation:.2f} over {_listed(last_round.ranked)}"
+    best_text = "and is" if last_round.chosen == last_round.best else f"{last_round.best} is"
+    yield (
+        f"regret: {percentage(last_round.regret)}; {last_round.chosen} was predicted to have the lowest time, "
+        f"{best_text} lowest"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -68,8 +68,10 @@ def findings(works: Sequence[WorkView]) -> tuple[list[RatioPlot], Axis | None]:
     """Return a verdict per work, and the common axis of their ratios, None if no work has ratios."""
     ratios = [ratio.estimate for work in works for ratio in work.row.ratios]
     ends = [end for ratio in ratios for end in (ratio.low, ratio.centre, ratio.high) if end]
-    timed = all(view.is_step for work in works for view in work.cells)
-    quantity_text = "time per step relative to the lowest" if timed else "cost relative to the best: a time, or similar"
+    is_timed = all(view.is_step for work in works for view in work.cells)
+    quantity_text = (
+        "time per step relative to the lowest" if is_timed else "cost relative to the best: a time, or similar"
+    )
     axis = axes.logarithmic([1.0, *ends], f"{quantity_text}, x (logarithmic)", RATIO) if ends else None
     return [_finding(index, work, axis) for index, work in enumerate(works)], axis
 
@@ -111,11 +113,11 @@ def _finding(index: int, work: WorkView, axis: Axis | None) -> RatioPlot:
 
 
 def _ratios(row: Row, axis: Axis) -> Picture:
-    against = {ratio.backend: ratio.estimate for ratio in row.ratios}
+    estimate_by_backend = {ratio.backend: ratio.estimate for ratio in row.ratios}
     lines, dots, words = list[Segment](), list[Dot](), list[Word]()
-    names = sorted([*([row.lowest] if row.lowest else []), *against], key=slot_of)
+    names = sorted([*([row.lowest] if row.lowest else []), *estimate_by_backend], key=slot_of)
     for place, backend in enumerate(names):
-        y, estimate = FOREST_LINE * (place + 0.5), against.get(backend)
+        y, estimate = FOREST_LINE * (place + 0.5), estimate_by_backend.get(backend)
         centre, low, high = (estimate.centre, estimate.low, estimate.high) if estimate else (1.0, None, None)
         ends = interval(low, high, centre) or ("no interval" if estimate else "the lowest")
         tip = f"{backend}: {ratio_text(centre)} {ends}"
@@ -139,12 +141,12 @@ def _lines(work: WorkView, columns: Sequence[str], memory: Unit) -> list[FigureR
     if any(not view.is_step for view in work.cells):
         return _task_lines(views)
     row, cells = work.row, [view.cell if view else None for view in views]
-    calls = any(cell.settings.phase != FIT for cell in row.cells.values())
+    has_calls = any(cell.settings.phase != FIT for cell in row.cells.values())
     generates = any(view.cell.settings.phase == GENERATE for view in work.cells)
     shares = [view.share if view else None for view in views]
-    step = "time per call" if calls else "time per step"
+    step_heading = "time per call" if has_calls else "time per step"
     lines = [
-        FigureRow(step, "ms", [_step_value(view) for view in views], primary=True),
+        FigureRow(step_heading, "ms", [_step_value(view) for view in views], primary=True),
         FigureRow("relative to the lowest", "x", [_ratio_value(view) for view in views]),
         *statistic_lines(
             [view.statistics if view else {} for view in views], [view.hidden if view else {} for view in views]
@@ -163,8 +165,13 @@ def _lines(work: WorkView, columns: Sequence[str], memory: Unit) -> list[FigureR
         FigureRow("processes", "", [_endings_value(view) for view in views]),
     ]
     compared = {"smallest difference"} if len(row.cells) > 1 else set()
-    always = {step, *compared, "processes", *(statistic.label for statistic in STATISTICS if statistic.always)}
-    return [line for line in lines if line.name in always or line.measured]
+    always_shown = {
+        step_heading,
+        *compared,
+        "processes",
+        *(statistic.label for statistic in STATISTICS if statistic.always),
+    }
+    return [line for line in lines if line.name in always_shown or line.measured]
 
 
 def _task_lines(views: Sequence[CellView | None]) -> list[FigureRow]:
@@ -208,8 +215,10 @@ def _missing(view: CellView | None) -> Value:
     """Return a dash with the reason; the other lines of a cell that was not measured have plain dashes."""
     if view is None:
         return Value(NOTHING, hint="no record: not planned, or still pending")
-    reasons = "; ".join(f"{status}: {reason}" for status, reason in view.cell.failures)
-    return Value(NOTHING, hint="not measured" + (f" ({reasons})" if reasons and not view.cell.measured else ""))
+    reasons_text = "; ".join(f"{status}: {reason}" for status, reason in view.cell.failures)
+    return Value(
+        NOTHING, hint="not measured" + (f" ({reasons_text})" if reasons_text and not view.cell.measured else "")
+    )
 
 
 def _step_value(view: CellView | None) -> Value:
@@ -250,8 +259,10 @@ def _same_work_value(work: WorkView, view: CellView | None) -> Value:
     same_work = work.same_work_on(view.backend)
     if same_work.status is WorkStatus.NOT_CHECKED:
         return Value(NOTHING, hint="not checked")
-    status = "" if same_work.status is WorkStatus.AGREES else f", {same_work.status}"
-    return Value(f"{same_work.value or NOTHING}{status}", hint=f"{same_work.figure}: {'; '.join(same_work.remarks)}")
+    status_text = "" if same_work.status is WorkStatus.AGREES else f", {same_work.status}"
+    return Value(
+        f"{same_work.value or NOTHING}{status_text}", hint=f"{same_work.figure}: {'; '.join(same_work.remarks)}"
+    )
 
 
 def _difference_value(view: CellView | None) -> Value:
@@ -263,9 +274,9 @@ def _difference_value(view: CellView | None) -> Value:
 def _endings_value(view: CellView | None) -> Value:
     if view is None:
         return NOT_MEASURED
-    counts = ", ".join(f"{view.endings[status]} {status}" for status in Status if view.endings[status])
-    over = f"over {len(view.cell.machines)} {noun(view.cell.machines)}" if view.cell.machines else ""
-    return Value(counts, over, bad=any(status not in HARMLESS for status in view.endings))
+    counts_text = ", ".join(f"{view.endings[status]} {status}" for status in Status if view.endings[status])
+    machines_text = f"over {len(view.cell.machines)} {noun(view.cell.machines)}" if view.cell.machines else ""
+    return Value(counts_text, machines_text, bad=any(status not in HARMLESS for status in view.endings))
 
 
 def of_measured_peak(shares: Sequence[PeakShare | None]) -> list[Value]:
@@ -274,8 +285,8 @@ def of_measured_peak(shares: Sequence[PeakShare | None]) -> list[Value]:
     If the backends of a row compute in several precisions, the precision of its peak is next to each share, and the
     rate is in the hint.
     """
-    differ = len({share.place.precision for share in shares if share and share.place}) > 1
-    return [_of_measured_peak(share, differ) for share in shares]
+    precisions_differ = len({share.place.precision for share in shares if share and share.place}) > 1
+    return [_of_measured_peak(share, precisions_differ) for share in shares]
 
 
 def of_stated_peak(share: PeakShare | None) -> Value:
@@ -296,8 +307,8 @@ def of_bandwidth(share: PeakShare | None) -> Value:
 def _of_measured_peak(share: PeakShare | None, differ: bool) -> Value:
     if share is None or share.share_of_peak is None or share.achieved_flop_per_s is None:
         return Value(NOTHING, hint=(share.note if share else None) or "")
-    precision = f" in {share.place.precision}" if share.place else ""
-    hint = f"of {rate(share.peak_flop_per_s)}, the machine's best measured product{precision}"
+    precision_text = f" in {share.place.precision}" if share.place else ""
+    hint = f"of {rate(share.peak_flop_per_s)}, the machine's best measured product{precision_text}"
     hint += f" ({share.peak_of})" if share.peak_of else ""
     reached = rate(share.achieved_flop_per_s)
     if differ and share.place:

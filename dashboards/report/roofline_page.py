@@ -39,10 +39,13 @@ class Heading:
 
 def render_svg(roofline: Roofline) -> str:
     """Return the first picture as an SVG document. Raises `ValueError` if there is nothing to draw."""
-    shown = scenes(roofline)
-    if not shown:
+    shown_scenes = scenes(roofline)
+    if not shown_scenes:
         raise ValueError("no roof to draw: no peak was measured; measure with: runner roofline --measure")
-    return document(replace(draw(shown[0]), title=shown[0].title, role="roofline"), stylesheet("roofline")) + "\n"
+    return (
+        document(replace(draw(shown_scenes[0]), title=shown_scenes[0].title, role="roofline"), stylesheet("roofline"))
+        + "\n"
+    )
 
 
 def render_page(roofline: Roofline, heading: Heading) -> str:

@@ -38,52 +38,52 @@ def publish(folder: Path, results: Path, pages: Iterable[tuple[str, str]], left_
     for name in ("cells", "runs"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / NO_JEKYLL).touch()
-    runs = set[str]()
+    run_ids = set[str]()
     for run_id, page in pages:
         report.write(_page_path(folder / "runs", RUN_ID, run_id), page)
-        runs.add(run_id)
+        run_ids.add(run_id)
     warehouse = open_warehouse(LOCAL, results)
     try:
-        cells = [name for name in _cell_ids(warehouse) if CELL_ID.fullmatch(name)]
+        cell_ids = [stored_id for stored_id in _cell_ids(warehouse) if CELL_ID.fullmatch(stored_id)]
         empty = partial(dashboard.empty_notice, LOCAL, results)
-        report.write(folder / "index.html", index(warehouse, runs, empty, left_out))
-        for cell_id in cells:
-            page = cell_page(warehouse, cell_id, runs)
+        report.write(folder / "index.html", index(warehouse, run_ids, empty, left_out))
+        for cell_id in cell_ids:
+            page = cell_page(warehouse, cell_id, run_ids)
             report.write(_page_path(folder / "cells", CELL_ID, cell_id), page)
     finally:
         warehouse.close()
-    _clear(folder / "cells", set(cells))
-    _clear(folder / "runs", runs)
-    return 1 + len(cells) + len(runs)
+    _clear(folder / "cells", set(cell_ids))
+    _clear(folder / "runs", run_ids)
+    return 1 + len(cell_ids) + len(run_ids)
 
 
 def index(
     warehouse: Warehouse,
-    runs: set[str],
+    run_ids: set[str],
     empty: Callable[[], str] = lambda: dashboard.EMPTY,
     left_out: Sequence[str] = (),
 ) -> str:
-    """Return the page of all questions; `runs` have a page, `empty` explains a warehouse without runs."""
+    """Return the page of all questions; `run_ids` have a page, `empty` explains a warehouse without runs."""
     counts = dashboard.run_counts(warehouse)
     asked_questions = [question for question in questions().values() if question.name != "trend"] if counts.runs else []
-    shown = dashboard.panels_of(warehouse, asked_questions, DashboardFilter())
+    panels = dashboard.panels_of(warehouse, asked_questions, DashboardFilter())
     frame = Frame(
         "All runs",
         "Each cell shows its newest run and links to its results over time.",
         link=_links("cells/"),
-        run_link=lambda run_id: f"runs/{run_id}.html" if run_id in runs else "",
+        run_link=lambda run_id: f"runs/{run_id}.html" if run_id in run_ids else "",
         notices=[*counts.notices(empty), *_without_page(warehouse), *(f"Not read: {line}" for line in left_out)],
     )
-    return dashboard.render(shown, frame)
+    return dashboard.render(panels, frame)
 
 
-def cell_page(warehouse: Warehouse, cell_id: str, runs: Collection[str] = ()) -> str:
-    """Return the page of one cell over time, with a way back to its newest run if that is one of `runs`."""
+def cell_page(warehouse: Warehouse, cell_id: str, run_ids: Collection[str] = ()) -> str:
+    """Return the page of one cell over time, with a way back to its newest run if that is one of `run_ids`."""
     panel = dashboard.panel_of(warehouse, questions()["trend"], DashboardFilter(cell=cell_id))
     page = CellPage(cell_id, panel, dashboard.cell_heading(warehouse, cell_id))
     lead = f"Cell {cell_id}. One dot a session, with its interval between processes; a vertical stroke where the level "
     path = [("All runs", "../index.html")]
-    if page.newest_run in runs:
+    if page.newest_run in run_ids:
         path.append((f"Report of run {page.newest_run}", f"../runs/{page.newest_run}.html"))
     frame = Frame(page.heading, f"{lead}changed.", lambda other: "", home="../index.html", path=path)
     return dashboard.render([panel], frame)
@@ -95,7 +95,7 @@ def _cell_ids(warehouse: Warehouse) -> list[str]:
 
 def _without_page(warehouse: Warehouse) -> list[str]:
     """Return the notice on cells that cannot have a page: their rows were sent by a program other than `uploader`."""
-    unfit = [name for name in _cell_ids(warehouse) if not CELL_ID.fullmatch(name)]
+    unfit = [cell_id for cell_id in _cell_ids(warehouse) if not CELL_ID.fullmatch(cell_id)]
     if not unfit:
         return []
     return [

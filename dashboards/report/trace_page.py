@@ -15,10 +15,10 @@ from keras_matrix.records.traces.table import TraceSummary
 
 def render(title: str, table: TraceSummary, step: StepSpans | None) -> str:
     """Return the page of a trace; `step` is None if nothing ran in any."""
-    drawn = timeline(step) if step else None
+    timeline_picture = timeline(step) if step else None
     left_out = [step.left_out] if step and step.left_out else []
-    if drawn and drawn.left_out:
-        left_out.append(f"{plural(drawn.left_out, 'bar')}, the narrowest, are left out")
+    if timeline_picture and timeline_picture.left_out:
+        left_out.append(f"{plural(timeline_picture.left_out, 'bar')}, the narrowest, are left out")
     return rendered(
         "trace.html",
         stylesheet("roofline", "trace"),
@@ -27,7 +27,7 @@ def render(title: str, table: TraceSummary, step: StepSpans | None) -> str:
         device=table.device,
         summary=traces.summary(table),
         step=step,
-        picture=drawn.picture if drawn else None,
+        picture=timeline_picture.picture if timeline_picture else None,
         left_out=left_out,
         largest=_largest(step) if step else None,
         grids=traces.grids(table),

@@ -52,16 +52,16 @@ def grids(table: TraceSummary) -> list[Grid]:
 def summary(table: TraceSummary) -> str:
     """Return the steps of a trace, how busy its device was, and what is left out."""
     steps = plural(table.steps, "step") if table.steps else "no step marked"
-    workers = f", {plural(table.workers, 'worker')}" if table.workers > 1 else ""
+    workers_text = f", {plural(table.workers, 'worker')}" if table.workers > 1 else ""
     step_text = f", {seconds(table.step_time_s)} each with the profiler on" if table.steps else ""
-    gaps = f"{plural(table.gap_count, 'gap')}, {seconds(table.gap_time_s)} in all"
+    gaps_text = f"{plural(table.gap_count, 'gap')}, {seconds(table.gap_time_s)} in all"
     device = "" if table.device == "cpu" else f" on the {table.device.upper()}"
     overlap = table.overlap_share
-    overlapped = "" if overlap is None else f"; {percentage(overlap)} of the communication was overlapped by compute"
-    busy = f"an operation ran {percentage(table.busy_share)} of the time{device}"
-    warnings = "".join(f"; the profiler reports: {text}" for text in table.warnings)
-    caveats = "".join(f"; caveat: {text}" for text in table.notes)
-    return f"{steps}{workers}{step_text}; {busy}{overlapped}; {gaps}{warnings}{caveats}"
+    overlap_text = "" if overlap is None else f"; {percentage(overlap)} of the communication was overlapped by compute"
+    busy_note = f"an operation ran {percentage(table.busy_share)} of the time{device}"
+    warnings_text = "".join(f"; the profiler reports: {text}" for text in table.warnings)
+    caveats_text = "".join(f"; caveat: {text}" for text in table.notes)
+    return f"{steps}{workers_text}{step_text}; {busy_note}{overlap_text}; {gaps_text}{warnings_text}{caveats_text}"
 
 
 def _parts(table: PartTable) -> Grid:

@@ -153,11 +153,11 @@ class Worker(ABC):
         whole, size = self._whole or self, bytes_of(x) * times
         traffic = whole.traffic
         if self._whole is None:
-            counted = {collective: getattr(traffic, collective) + size}
+            counts = {collective: getattr(traffic, collective) + size}
         else:
-            sent = Traffic(**{collective: size}).sent_bytes(self.size)
-            counted = {"group_sent_bytes": traffic.group_sent_bytes + whole.size // self.size * sent}
-        whole.traffic = replace(traffic, calls=traffic.calls + 1, **counted)
+            sent_bytes = Traffic(**{collective: size}).sent_bytes(self.size)
+            counts = {"group_sent_bytes": traffic.group_sent_bytes + whole.size // self.size * sent_bytes}
+        whole.traffic = replace(traffic, calls=traffic.calls + 1, **counts)
 
     @abstractmethod
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -188,12 +188,12 @@ class Stage(ABC):
         """Reset the counts."""
         self.traffic = Traffic()
 
-    def send(self, x: Tensor, to: int) -> None:
+    def send(self, x: Tensor, target_rank: int) -> None:
         """Send an array to a worker, without waiting until it is received."""
         traffic = self.traffic
-        counted = {"handed_bytes": traffic.handed_bytes + bytes_of(x), "hand_overs": traffic.hand_overs + 1}
-        self.traffic = replace(traffic, **counted)
-        self._send(x, to)
+        counts = {"handed_bytes": traffic.handed_bytes + bytes_of(x), "hand_overs": traffic.hand_overs + 1}
+        self.traffic = replace(traffic, **counts)
+        self._send(x, target_rank)
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function without communication, compiled if the backend compiles."""
@@ -204,18 +204,18 @@ class Stage(ABC):
         """Return the next array from a worker, with a shape, and with the type and device of `like`."""
 
     @abstractmethod
-    def _send(self, x: Tensor, to: int) -> None: ...
+    def _send(self, x: Tensor, target_rank: int) -> None: ...
 
 
 def scope(phase: str, layer: int | None = None) -> Context:
     """Return a context that names the operations within it after their phase and the number of their layer."""
     if _naming is None:
         return _NOTHING
-    within = ExitStack()
-    within.enter_context(_naming(PHASE, phase))
+    stack = ExitStack()
+    stack.enter_context(_naming(PHASE, phase))
     if layer is not None:
-        within.enter_context(_naming(LAYER, layer_name(layer)))
-    return within
+        stack.enter_context(_naming(LAYER, layer_name(layer)))
+    return stack
 
 
 def layer_name(number: int) -> str:
@@ -232,17 +232,17 @@ def mark_with(mark: Callable[[str], Context] | None) -> None:
 def _of_jax(kind: str, name: str) -> Context:
     import jax
 
-    named: Context = jax.named_scope(name)
-    return named
+    name_context: Context = jax.named_scope(name)
+    return name_context
 
 
 def _of_tensorflow(kind: str, name: str) -> Context:
     import tensorflow as tf
 
     # With its final slash the name is absolute; otherwise a second scope with the same name would get a number.
-    around = tf.get_current_name_scope()
-    named: Context = tf.name_scope(f"{around}/{name}/" if around else f"{name}/")
-    return named
+    outer_scope = tf.get_current_name_scope()
+    name_context: Context = tf.name_scope(f"{outer_scope}/{name}/" if outer_scope else f"{name}/")
+    return name_context
 
 
 _naming: Naming | None = {"jax": _of_jax, "tensorflow": _of_tensorflow}.get(backend())

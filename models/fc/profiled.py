@@ -114,9 +114,9 @@ def jax_collectives_s(planes: Sequence[Plane], names: Container[str]) -> float:
     for plane, line in _lines(planes):
         events = line.events()
         ops, words = events.words("hlo_op")
-        named = np.isin(ops, [index for index, word in enumerate(words) if word in names])
+        is_named = np.isin(ops, [index for index, word in enumerate(words) if word in names])
         kinds = _kinds(plane, names.__contains__)
-        mask = named | (ops == UNTOLD) & np.isin(events.kinds, kinds) | _kernels(plane, events)
+        mask = is_named | (ops == UNTOLD) & np.isin(events.kinds, kinds) | _kernels(plane, events)
         ordinals, has_ordinal = events.numbers("device_ordinal")
         columns = (ordinals, has_ordinal, events.start_ns, events.end_ns)
         for ordinal, is_known, start_ns, end_ns in zip(*(column[mask].tolist() for column in columns), strict=True):
@@ -208,13 +208,13 @@ def traffic_of(text: str, workers: int) -> Traffic:
 def collectives(text: str) -> set[str]:
     """Return the names of a program's collective instructions, as a profiler reports them."""
     instructions = list(_collectives(text))
-    names, within = (
+    names, computations = (
         {instruction.name for instruction in instructions},
         {instruction.within for instruction in instructions},
     )
     for match in _matches(WRAPPER, text):
-        called = CALLS.search(match["rest"])
-        if (called and called[1] in within) or match["operand"] in names:
+        call_match = CALLS.search(match["rest"])
+        if (call_match and call_match[1] in computations) or match["operand"] in names:
             names.add(match["name"])
     return names
 
@@ -224,12 +224,12 @@ def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 
 
 def _collectives(text: str) -> Iterator[CollectiveInstruction]:
-    within = ""
+    computation_name = ""
     for line in text.splitlines():
         if computation := COMPUTATION.match(line):
-            within = computation["name"]
+            computation_name = computation["name"]
         elif match := XLA_COLLECTIVE.match(line):
-            yield CollectiveInstruction(**match.groupdict(""), within=within)
+            yield CollectiveInstruction(**match.groupdict(""), within=computation_name)
 
 
 def _with(traffic: Traffic, instruction: CollectiveInstruction, workers: int) -> Traffic:

@@ -66,17 +66,17 @@ def _of_batch(batch: Batch) -> Loss:
     return lambda weights: _loss(_forward(weights, x)[1], labels)
 
 
-def _product_gradients(weight: Tensor, x: Tensor, d: Tensor, first: bool) -> tuple[Tensor, Tensor]:
+def _product_gradients(weight: Tensor, x: Tensor, d: Tensor, is_first: bool) -> tuple[Tensor, Tensor]:
     """Return the gradients of a product's weight and, unless it is the first, of its input; d is its output's."""
     gradient = ops.matmul(ops.transpose(x), d)
-    return gradient, None if first else ops.matmul(d, ops.transpose(weight))
+    return gradient, None if is_first else ops.matmul(d, ops.transpose(weight))
 
 
 def _backward(
     weights: Sequence[Tensor],
     inputs: list[Tensor],
     d: Tensor,
-    first: bool,
+    is_first: bool,
     each: Each = lambda number, gradient: gradient,
 ) -> tuple[list[Any], Tensor]:
     """Return the results of `each` for the layers' gradients, and the gradient of their input, unless first.
@@ -86,7 +86,7 @@ def _backward(
     gradients = []
     for number in reversed(range(len(weights))):
         with scope("backward", number):
-            gradient, d = _product_gradients(weights[number], inputs.pop(), d, first=first and number == 0)
+            gradient, d = _product_gradients(weights[number], inputs.pop(), d, is_first=is_first and number == 0)
         gradients.append(each(number, gradient))
     return gradients[::-1], d
 
@@ -119,15 +119,15 @@ def fc_data_ff(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], ba
 def fc_data(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff, each summed over the workers: in the backend's way, or after the backward pass."""
     losses = [_loss_of(worker, problem, part) for part in micro_batches(problem, batch)]
-    several = len(losses) > 1
+    several_losses = len(losses) > 1
     if problem.overlap == "on":
-        if several:
+        if several_losses:
             loss, gradients = worker.summed_accumulated_gradient(losses, weights)
         else:
             loss, gradients = worker.summed_gradient(losses[0], weights)
     else:
         loss, local_gradients = (
-            worker.accumulated_gradient(losses, weights) if several else worker.gradient(losses[0], weights)
+            worker.accumulated_gradient(losses, weights) if several_losses else worker.gradient(losses[0], weights)
         )
         gradients = [worker.all_reduce(gradient) for gradient in worker.after_all(local_gradients)]
     return loss, _reduced(problem, gradients)
@@ -206,7 +206,7 @@ def fc_model_manual(worker: Worker, problem: FcProblem, weights: Sequence[Tensor
     for number in reversed(range(len(weights))):
         d = worker.all_gather(d, _axis_of(number, weights))
         with scope("backward", number):
-            gradient, d = _product_gradients(weights[number], inputs.pop(), d, first=number == 0)
+            gradient, d = _product_gradients(weights[number], inputs.pop(), d, is_first=number == 0)
         gradients.append(gradient)
     return _loss(output, labels), gradients[::-1]
 
@@ -262,15 +262,15 @@ def fc_pipeline(stage: Stage, problem: FcProblem, weights: Sequence[Tensor], bat
 
 def pipeline_forward(stage: Stage, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Halfway:
     """Receive each micro-batch from the previous stage and send its output to the next; the last computes the loss."""
-    first, last = stage.rank == 0, stage.rank == stage.size - 1
-    batches = _micro_batches(batch[0], problem) if first else []
-    labels = _micro_batches(batch[1], problem) if last else []
+    is_first, is_last = stage.rank == 0, stage.rank == stage.size - 1
+    batches = _micro_batches(batch[0], problem) if is_first else []
+    labels = _micro_batches(batch[1], problem) if is_last else []
     half = Halfway([], [], [])
     for number in range(problem.micro_batches):
-        x = batches[number] if first else stage.receive(weights[0], _micro_shape(problem), stage.rank - 1)
+        x = batches[number] if is_first else stage.receive(weights[0], _micro_shape(problem), stage.rank - 1)
         inputs, output = stage.compiled(_forward)(weights, x)
         half.inputs.append(inputs)
-        if last:
+        if is_last:
             loss, d = stage.compiled(_end)(output, labels[number])
             half.losses.append(loss)
             half.ends.append(d)
@@ -281,13 +281,13 @@ def pipeline_forward(stage: Stage, problem: FcProblem, weights: Sequence[Tensor]
 
 def pipeline_back(stage: Stage, problem: FcProblem, weights: Sequence[Tensor], half: Halfway) -> Result:
     """Receive each output's gradient from the next stage and send the input's to the previous one."""
-    first, last = stage.rank == 0, stage.rank == stage.size - 1
-    back = stage.compiled(_backward_of_first if first else _backward_of_others)
+    is_first, is_last = stage.rank == 0, stage.rank == stage.size - 1
+    backward = stage.compiled(_backward_of_first if is_first else _backward_of_others)
     total: list[Tensor] | None = None
     for number in reversed(range(problem.micro_batches)):
-        d = half.ends[number] if last else stage.receive(weights[0], _micro_shape(problem), stage.rank + 1)
-        gradients, d = back(weights, half.inputs[number], d)
-        if not first:
+        d = half.ends[number] if is_last else stage.receive(weights[0], _micro_shape(problem), stage.rank + 1)
+        gradients, d = backward(weights, half.inputs[number], d)
+        if not is_first:
             stage.send(d, stage.rank - 1)
         total = gradients if total is None else stage.compiled(_added)(total, gradients)
     return sum(half.losses, start=0.0), total or []
@@ -310,7 +310,7 @@ def _added(some: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:
     return [a + b for a, b in zip(some, others, strict=True)]
 
 
-_backward_of_first, _backward_of_others = (partial(_backward, first=first) for first in (True, False))
+_backward_of_first, _backward_of_others = (partial(_backward, is_first=is_first) for is_first in (True, False))
 
 
 # Sharded: every worker has S / N rows of every weight, gathers the complete weight only for a product, and has B / N
@@ -330,7 +330,7 @@ def fc_zero(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch
     for number in reversed(range(len(weights))):
         with scope("backward", number):
             gathered = worker.all_gather(weights[number], 0) if number else None
-            gradient, d = _product_gradients(gathered, inputs.pop(), d, first=number == 0)
+            gradient, d = _product_gradients(gathered, inputs.pop(), d, is_first=number == 0)
         gradients.append(worker.reduce_scatter(gradient, 0))
     return _loss(x, labels), _reduced(problem, gradients[::-1])
 
@@ -390,9 +390,9 @@ def is_plain(problem: FcProblem) -> bool:
 def layered_output(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], x: Tensor) -> Tensor:
     """Return the output of all layers."""
     for segment in rules.segments(problem.level + 1, problem.fuse, recompute=problem.recompute):
-        first, after = segment[0].start, segment[-1].stop
+        first, end = segment[0].start, segment[-1].stop
         run = partial(_segment, worker, problem, segment)
-        x = (worker.recomputed(run) if problem.recompute else run)(x, *weights[first:after])
+        x = (worker.recomputed(run) if problem.recompute else run)(x, *weights[first:end])
     return ops.cast(x, weights[-1].dtype) if problem.amp else x
 
 
@@ -447,8 +447,8 @@ class LocalStage(Stage):
             raise ValueError(f"stage {source} sent an array of shape {tuple(x.shape)} to {self.rank}, not {shape}")
         return self._fetched(x)
 
-    def _send(self, x: Tensor, to: int) -> None:
-        self._boxes.setdefault((self.rank, to), deque()).append(x)
+    def _send(self, x: Tensor, target_rank: int) -> None:
+        self._boxes.setdefault((self.rank, target_rank), deque()).append(x)
 
 
 def in_turn(

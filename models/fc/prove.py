@@ -73,10 +73,10 @@ def update_error(problem: FcProblem, order: ProofOrder, actual: Trained, expecte
     for rank_weights, reference, start in zip(
         actual.weights, expected.weights, train(problem, order.seed, 0).weights, strict=True
     ):
-        for a, b, first in zip(rank_weights, reference, start, strict=True):
-            last_digit = np.spacing(np.maximum(np.abs(b), np.abs(first)).astype(dtype(problem)))
-            beyond = np.maximum(np.abs(a.astype(np.float64) - b) - order.steps * last_digit / 2, 0)
-            errors.append(float(np.max(beyond) / np.max(np.abs(b - first))))
+        for a, b, initial in zip(rank_weights, reference, start, strict=True):
+            last_digit = np.spacing(np.maximum(np.abs(b), np.abs(initial)).astype(dtype(problem)))
+            excess = np.maximum(np.abs(a.astype(np.float64) - b) - order.steps * last_digit / 2, 0)
+            errors.append(float(np.max(excess) / np.max(np.abs(b - initial))))
     return max(errors)
 
 

@@ -81,7 +81,7 @@ class Ranks(WorkerGroup):
     ) -> None:
         """Start the workers and wait until all are connected. Raises `WorkerDied` or `WorkerFailed`."""
         self.backend, self._size = backend, order.problem.workers
-        copied = (method or start_method(order.device)) == "fork"
+        is_copied = (method or start_method(order.device)) == "fork"
         self._partition = order.problem.partition
         self._folder = tempfile.mkdtemp(prefix="ranks-")
         self._pipes: list[Connection] = []
@@ -92,7 +92,7 @@ class Ranks(WorkerGroup):
         for rank in range(order.workers_here):
             parent_end, child_end = multiprocessing.Pipe()
             self._pipes.append(parent_end)
-            start = WorkerStart(order, rank, meeting, timeout_s, copied, backend)
+            start = WorkerStart(order, rank, meeting, timeout_s, is_copied, backend)
             self._processes.append(started_worker(start, child_end, list(self._pipes)))
         try:  # after the processes here, which would have these connections, too
             self._pipes += connections(order, timeout_s)
@@ -193,10 +193,10 @@ class Ranks(WorkerGroup):
             if rank < len(self._processes):
                 self._refuse_dead(None)
                 raise
-            far = f"rank {rank} of {self._size}, on another machine,"
+            rank_text = f"rank {rank} of {self._size}, on another machine,"
             if isinstance(error, (EOFError, ConnectionError)):
-                self._died(f"{far} ended")
-            self._fail(f"{far} cannot be reached any more: {error}", NotConnected)
+                self._died(f"{rank_text} ended")
+            self._fail(f"{rank_text} cannot be reached any more: {error}", NotConnected)
         if kind == ANSWER:
             answers[rank] = answer
         elif kind == MEET:
@@ -206,8 +206,8 @@ class Ranks(WorkerGroup):
                     pipe.send([self._messages[each_rank] for each_rank in range(self._size)])
         else:
             self._refuse_dead(NEWS_OF_DEATH_S)
-            apart = len(self._processes) < self._size and answer.startswith(NotMet.__name__)
-            self._fail(f"rank {rank} of {self._size}: {answer}", NotConnected if apart else WorkerFailed)
+            is_not_met = len(self._processes) < self._size and answer.startswith(NotMet.__name__)
+            self._fail(f"rank {rank} of {self._size}: {answer}", NotConnected if is_not_met else WorkerFailed)
 
     def _refuse_dead(self, within_s: float | None) -> None:
         """End all workers and raise if one here has died or dies within some seconds (None: wait until it dies)."""
@@ -230,15 +230,15 @@ class Ranks(WorkerGroup):
         raise kind(f"{text}; the other workers were ended")
 
 
-def connections(order: WorkerSpec, timeout_s: float) -> list[Connection]:
+def connections(worker_spec: WorkerSpec, timeout_s: float) -> list[Connection]:
     """Return a connection to each worker on another machine, by rank. Raises `NotMet`."""
-    meeting, until_s = order.rendezvous, time.monotonic() + timeout_s
-    if meeting is None:
+    rendezvous, until_s = worker_spec.rendezvous, time.monotonic() + timeout_s
+    if rendezvous is None:
         return []
     return [
-        _connected(site, bytes.fromhex(meeting.key), until_s)
-        for site in meeting.sites[1:]
-        for _ in range(order.workers_here)
+        _connected(site, bytes.fromhex(rendezvous.key), until_s)
+        for site in rendezvous.sites[1:]
+        for _ in range(worker_spec.workers_here)
     ]
 
 

@@ -45,12 +45,12 @@ def require_devices(backend: str, device: str, available: int, workers: int, key
         )
     if available < workers:
         more_advice = "name more in CUDA_VISIBLE_DEVICES, or " if device == "gpu" else ""
-        fewer = (
+        fewer_advice = (
             "set device: cpu to use more workers than devices" if key == "workers" else f"lower {key} to {available}"
         )
         raise NoSuchDevices(
             f"{key}: must be at most the number of {device.upper()}s that {backend} finds in this cell ({available}), "
-            f"got {workers}; {more_advice}{fewer}"
+            f"got {workers}; {more_advice}{fewer_advice}"
         )
 
 
@@ -164,9 +164,9 @@ def draw_weights(problem: FcProblem, seed: int) -> Iterator[Array]:
 
 def draw_batch(problem: FcProblem, seed: int) -> tuple[Array, Array]:
     """Return the rows of every step of all workers, and their labels."""
-    rows = problem.samples_per_step
-    batch = np.random.default_rng([seed, 1]).standard_normal((rows, problem.weight_size), dtype(problem))
-    return batch * dtype(problem)(BATCH_SCALE), np.zeros((rows, 1), dtype(problem))
+    row_count = problem.samples_per_step
+    batch = np.random.default_rng([seed, 1]).standard_normal((row_count, problem.weight_size), dtype(problem))
+    return batch * dtype(problem)(BATCH_SCALE), np.zeros((row_count, 1), dtype(problem))
 
 
 def piece(array: Array, axis: int, pieces: int, number: int) -> Array:
@@ -177,8 +177,8 @@ def piece(array: Array, axis: int, pieces: int, number: int) -> Array:
 def weights_of(problem: FcProblem, seed: int, rank: int) -> list[Array]:
     """Return a worker's weights; all blocks of fc_phy start from the same."""
     pieces, held = problem.weight_pieces, problem.layers_of(rank)
-    drawn = (weight for number, weight in enumerate(draw_weights(problem, seed)) if number in held)
-    rank_weights = [np.ascontiguousarray(piece(weight, 0, pieces, rank % pieces)) for weight in drawn]
+    drawn_weights = (weight for number, weight in enumerate(draw_weights(problem, seed)) if number in held)
+    rank_weights = [np.ascontiguousarray(piece(weight, 0, pieces, rank % pieces)) for weight in drawn_weights]
     return rank_weights * (problem.phy_blocks if problem.kind is Parallelism.PHYSICS else 1)
 
 
@@ -213,6 +213,6 @@ def whole(problem: FcProblem, pieces: Sequence[Sequence[Array]]) -> list[list[Ar
     different = problem.weight_pieces
     for rank, rank_pieces in enumerate(pieces):
         if not all(np.array_equal(a, b) for a, b in zip(pieces[rank % different], rank_pieces, strict=True)):
-            first = f"worker {rank % different} in {problem.mode}"
-            raise ValueError(f"worker {rank} of {problem.workers} has other values than {first}")
+            worker_text = f"worker {rank % different} in {problem.mode}"
+            raise ValueError(f"worker {rank} of {problem.workers} has other values than {worker_text}")
     return [[np.concatenate(parts, axis=0) for parts in zip(*pieces[:different], strict=True)]]

@@ -17,20 +17,20 @@ def answer(order: CountOrder) -> CountAnswer:
     """Count each target; one that cannot be built or counted is refused with its reason."""
     from keras_matrix.models.flops import counting
 
-    counted = CountAnswer([], [], {})
+    count_answer = CountAnswer([], [], {})
 
     def add(counts: list[Any], target: Target, count: Callable[[Target], Any]) -> None:
         try:
             counts.append(count(target))
         except Exception as error:  # noqa: BLE001 - any error of a workload: only its own count is missing
             traceback.print_exc()
-            counted.refused[work_key(target.workload, target.params)] = f"{type(error).__name__}: {error}"[:300]
+            count_answer.refused[work_key(target.workload, target.params)] = f"{type(error).__name__}: {error}"[:300]
 
     for target in order.targets:
-        add(counted.works, target, counting.work)
+        add(count_answer.works, target, counting.work)
     for target in order.checks:
-        add(counted.checks, target, partial(counting.check, batch_size=order.batch_size))
-    return counted
+        add(count_answer.checks, target, partial(counting.check, batch_size=order.batch_size))
+    return count_answer
 
 
 def main(folder: Path) -> None:

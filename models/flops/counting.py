@@ -31,10 +31,10 @@ FREE = (layers.BatchNormalization, layers.LayerNormalization, layers.Embedding)
 
 def work(target: Target) -> Work:
     """Build the workload and count it on one sample. Raises the workload's own errors."""
-    built = _built(target)
-    model = built.model
-    x, _ = built.samples(1, 0)
-    with recording(model) as kept:
+    workload = _built(target)
+    model = workload.model
+    x, _ = workload.samples(1, 0)
+    with recording(model) as kept_elements:
         forward = counter().forward(model, x)
     model.optimizer.build(model.trainable_variables)
     return Work(
@@ -48,7 +48,7 @@ def work(target: Target) -> Work:
         ),
         slot_elements=_elements(slots(model.optimizer)),
         input_elements_per_sample=_elements(keras.tree.flatten(x)),
-        kept_elements_per_sample=sum(kept.values()),
+        kept_elements_per_sample=sum(kept_elements.values()),
         counted_by=f"{keras.backend.backend()}: operations as run",
     )
 
@@ -60,12 +60,12 @@ def slots(optimizer: Any) -> list[Any]:
 
 def check(target: Target, batch_size: int | None) -> FlopCheck:
     """Count one batch in every way available on this backend."""
-    built = _built(target)
-    model = built.model
+    workload = _built(target)
+    model = workload.model
     batch = batch_size or workloads()[target.workload].batch_size
-    x, y = built.samples(batch, 0)
+    x, y = workload.samples(batch, 0)
     by_layer = layers_flops(model)
-    counted = counter().forward(model, x)
+    counted_flops = counter().forward(model, x)
     tool = counter().framework(model, x, y)
     return FlopCheck(
         workload=target.workload,
@@ -74,7 +74,7 @@ def check(target: Target, batch_size: int | None) -> FlopCheck:
         batch_size=batch,
         analytic=None if by_layer is None else batch * forward_flops(by_layer),
         analytic_train=None if by_layer is None else batch * train_flops(by_layer),
-        counted=counted,
+        counted=counted_flops,
         framework=tool.forward_flops,
         framework_train=tool.train_flops,
         framework_train_bytes=tool.train_bytes,
@@ -108,14 +108,14 @@ def recording(model: Any) -> Iterator[dict[int, int]]:
 
 
 def _noting(layer: Any, elements: dict[int, int]) -> Any:
-    plain = layer.call
+    plain_call = layer.call
 
     def call(*args: Any, **kwargs: Any) -> Any:
         inputs = keras.tree.flatten(args[0] if args else next(iter(kwargs.values())))
         elements[id(layer)] = _elements(inputs)
         if isinstance(layer, keras.layers.RNN):
             elements[id(layer)] += int(inputs[0].shape[1]) * int(layer.units)
-        return plain(*args, **kwargs)
+        return plain_call(*args, **kwargs)
 
     return call
 

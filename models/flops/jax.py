@@ -29,7 +29,7 @@ def forward(model: Any, x: Any) -> int:
 def framework(model: Any, x: Any, y: Any) -> ToolCount:
     """Compile forward pass and training step and return XLA's counts of them; its bytes are those of the step."""
     function, arguments = _forward(model, x)
-    once = _analysis(function, *arguments)
+    forward_counts = _analysis(function, *arguments)
     model._symbolic_build(data_batch=(x, y))  # makes the variables of optimiser and metrics; a real step would compile
     state = tuple(
         [variable.value for variable in variables]
@@ -41,7 +41,7 @@ def framework(model: Any, x: Any, y: Any) -> ToolCount:
         )
     )
     step = _analysis(model.train_step, state, (x, y))
-    return ToolCount(once.get("flops"), step.get("flops"), step.get("bytes accessed"))
+    return ToolCount(forward_counts.get("flops"), step.get("flops"), step.get("bytes accessed"))
 
 
 def _forward(model: Any, x: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -79,8 +79,8 @@ def _inner(equation: Any) -> Iterator[Any]:
 
 def _product(equation: Any) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
-    left_shape, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
-    return int(2 * math.prod(out) * math.prod(left_shape[axis] for axis in contracted))
+    left_shape, out_shape = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    return int(2 * math.prod(out_shape) * math.prod(left_shape[axis] for axis in contracted))
 
 
 def _convolution(equation: Any) -> int:

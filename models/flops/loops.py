@@ -14,9 +14,9 @@ from keras.src import backend
 
 
 @contextmanager
-def around_thrown_away_steps(around: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+def around_thrown_away_steps(make_context: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
     """Enter `around()` for every loop step whose output is discarded."""
-    plain = backend.rnn
+    plain_rnn = backend.rnn
 
     def rnn(step: Any, *args: Any, unroll: bool = False, **kwargs: Any) -> Any:
         seen = unroll  # an unrolled loop runs each step once
@@ -26,13 +26,13 @@ def around_thrown_away_steps(around: Callable[[], AbstractContextManager[None]])
             if seen:
                 return step(*inputs)
             seen = True
-            with around():
+            with make_context():
                 return step(*inputs)
 
-        return plain(watched, *args, unroll=unroll, **kwargs)
+        return plain_rnn(watched, *args, unroll=unroll, **kwargs)
 
     backend.rnn = rnn
     try:
         yield
     finally:
-        backend.rnn = plain
+        backend.rnn = plain_rnn

@@ -25,21 +25,23 @@ TOOL = "tf.compat.v1.profiler, float_operation"
 def forward(model: Any, x: Any) -> int:
     """Count one forward pass, run eagerly: its loops are run, and so counted, step by step."""
     total = 0
-    counts = True
+    is_counting = True
 
     def see(kind: str | bytes, inputs: Any, attributes: Any, outputs: Any, *_: Any, **__: Any) -> None:
         nonlocal total
         name = _text(kind)
-        if name in FLOPS and counts:
-            named = {_text(key): _plain(value) for key, value in zip(attributes[::2], attributes[1::2], strict=True)}
-            total += FLOPS[name](inputs, named, outputs)
+        if name in FLOPS and is_counting:
+            attribute_by_name = {
+                _text(key): _plain(value) for key, value in zip(attributes[::2], attributes[1::2], strict=True)
+            }
+            total += FLOPS[name](inputs, attribute_by_name, outputs)
 
     @contextmanager
     def uncounted() -> Iterator[None]:
-        nonlocal counts
-        counts = False
+        nonlocal is_counting
+        is_counting = False
         yield
-        counts = True
+        is_counting = True
 
     op_callbacks.add_op_callback(see)
     try:
@@ -54,8 +56,8 @@ def framework(model: Any, x: Any, y: Any) -> ToolCount:
     """Trace forward pass and training step and return the profiler's counts of their graphs, without bytes."""
     x, y = tf.nest.map_structure(tf.convert_to_tensor, (x, y))
     model.train_on_batch(x, y)  # makes the variables of optimiser and metrics
-    once = _profiled(lambda x, y: model(x, training=False), x, y)
-    return ToolCount(once, _profiled(lambda x, y: model.train_step((x, y)), x, y))
+    forward_flops = _profiled(lambda x, y: model(x, training=False), x, y)
+    return ToolCount(forward_flops, _profiled(lambda x, y: model.train_step((x, y)), x, y))
 
 
 def _profiled(function: Callable[..., Any], *inputs: Any) -> float | None:

@@ -34,14 +34,14 @@ def without_gradients(model: Any) -> Iterator[None]:
 
     Under `no_grad` alone the counter's hooks fail for a layer that returns a view of its weights (GPT-2's positions).
     """
-    marked = [variable.value for variable in model.variables if variable.value.requires_grad]
-    for weight in marked:
+    marked_weights = [variable.value for variable in model.variables if variable.value.requires_grad]
+    for weight in marked_weights:
         weight.requires_grad_(False)
     try:
         with torch.no_grad():
             yield
     finally:
-        for weight in marked:
+        for weight in marked_weights:
             weight.requires_grad_(True)
 
 
@@ -64,9 +64,9 @@ def counted(work: Callable[[], object]) -> int:
     @contextmanager
     def noted() -> Iterator[None]:
         nonlocal thrown_away
-        before = counter.get_total_flops()
+        flops_before = counter.get_total_flops()
         yield
-        thrown_away += counter.get_total_flops() - before
+        thrown_away += counter.get_total_flops() - flops_before
 
     counter = FlopCounterMode(display=False, custom_mapping=RECURRENT)
     with sdpa_kernel(SDPBackend.MATH), counter, around_thrown_away_steps(noted):

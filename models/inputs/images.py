@@ -64,8 +64,8 @@ def _loaded(request: Request, images: Images, count: int, seed: int) -> tuple[An
         pixels, numbers = load_keras_dataset(request.data, request.dataset_dir)
     # Each image is resized once: a matrix product may round equal rows differently, depending on their position.
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(pixels))[:count]
-    again = slice(None) if len(order) == count else np.resize(np.arange(len(order)), count)
-    return resized(pixels[order], images)[again], numbers[order][again]
+    repeated_indices = slice(None) if len(order) == count else np.resize(np.arange(len(order)), count)
+    return resized(pixels[order], images)[repeated_indices], numbers[order][repeated_indices]
 
 
 def load_digits() -> tuple[Any, Any]:
@@ -198,17 +198,17 @@ def _from_folder(source: KerasDataset, folder: Path) -> tuple[Any, Any]:
 def _by_keras(source: KerasDataset) -> tuple[Any, Any]:
     import keras
 
-    kept = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "datasets" / source.kept_as
-    before = socket.getdefaulttimeout()
+    download_path = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "datasets" / source.kept_as
+    previous_timeout_s = socket.getdefaulttimeout()
     socket.setdefaulttimeout(NETWORK_TIMEOUT_S)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             (x, y), _ = getattr(keras.datasets, source.module).load_data()
     except Exception as problem:  # Keras raises a bare Exception when a download fails
         why = " ".join(str(problem).split()) or type(problem).__name__
-        raise DatasetUnavailable(_advice(source, kept, why)) from problem
+        raise DatasetUnavailable(_advice(source, download_path, why)) from problem
     finally:
-        socket.setdefaulttimeout(before)
+        socket.setdefaulttimeout(previous_timeout_s)
     return x, y
 
 

@@ -55,18 +55,24 @@ LEAST_DELIVERED = 0.5
 Place = tuple[Path, int]
 
 
-def probe(asked: dict[str, Any]) -> InputProbe:
+def probe(probe_request: dict[str, Any]) -> InputProbe:
     """Return the probe of a data set. Raises `InputDataError` if it cannot be read."""
-    folders = tuple(asked.get("folders", ()))
-    request = Request(asked["params"], "", asked.get("dataset_dir"), batch_size=asked["batch_size"], folders=folders)
+    folders = tuple(probe_request.get("folders", ()))
+    request = Request(
+        probe_request["params"],
+        "",
+        probe_request.get("dataset_dir"),
+        batch_size=probe_request["batch_size"],
+        folders=folders,
+    )
     path = found_path(request, "dataset_path")
     source = open_source(path)
-    few = source if len(source) <= SAMPLES else open_source(path, SAMPLES)
+    probed_source = source if len(source) <= SAMPLES else open_source(path, SAMPLES)
     storage = limits(source.files())  # first: reading samples fills the page cache
-    data = _readable(few, request.integer("image_size"))
+    data = _readable(probed_source, request.integer("image_size"))
     if not data:
-        raise InputDataError(f"{path}: none of {len(few)} samples can be decoded")
-    loader = _usable(_loader(few, request))
+        raise InputDataError(f"{path}: none of {len(probed_source)} samples can be decoded")
+    loader = _usable(_loader(probed_source, request))
     return InputProbe(
         samples=len(data),
         decoders=_decoders(data, request.integer("image_size")),
@@ -173,11 +179,11 @@ def _lock_held_share(loader: BatchLoader) -> float:
 def _loader(source: Source, request: Request) -> BatchLoader:
     scaling: PixelScaling | None = TF if request.params.get("preprocess") == "host" else None
     name = str(request.params.get("decoder", "auto"))
-    scaled = request.params.get("decode_scale") == "dct"
+    is_scaled = request.params.get("decode_scale") == "dct"
     return BatchLoader(
         source,
         source.order("none", 0, min(BATCH_SIZE, len(source))),
-        Decode(chosen_decoder(name if name in DECODERS else "auto"), request.integer("image_size"), scaled),
+        Decode(chosen_decoder(name if name in DECODERS else "auto"), request.integer("image_size"), is_scaled),
         scaling,
         skips_bad=True,
         injected=Injected(0.0, float(request.params.get("prepare_spin_ms", 0.0))),
@@ -208,8 +214,8 @@ def limits(files: Sequence[Path]) -> StorageLimits:
 
 def _places(files: Sequence[Path]) -> list[Place]:
     """Return places to read, in random order: the begin of a small file, and of every 4 MiB of a large one."""
-    drawn = random.Random(SEED).sample(list(files), min(len(files), MOST_PLACES))
-    sizes = [(path, _size(path)) for path in drawn]
+    drawn_files = random.Random(SEED).sample(list(files), min(len(files), MOST_PLACES))
+    sizes = [(path, _size(path)) for path in drawn_files]
     places = [(path, offset) for path, size in sizes for offset in range(0, size, LARGE_BYTES)]
     random.Random(SEED).shuffle(places)
     return places[:MOST_PLACES]
@@ -280,10 +286,10 @@ def _delivered() -> int:
 
 def main(text: str) -> int:
     """Probe, and print the result or one message. Returns the exit code."""
-    asked = json.loads(text)
-    end_with(asked.get("parent"), signal.SIGKILL)
+    request = json.loads(text)
+    end_with(request.get("parent"), signal.SIGKILL)
     try:
-        print(dumps(probe(asked)), end="")
+        print(dumps(probe(request)), end="")
     except InputDataError as error:
         print(error, file=sys.stderr)
         return 2

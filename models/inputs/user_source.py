@@ -82,17 +82,17 @@ class UserSource:
         return iter(self._source)
 
     def _first_batch(self) -> Any:
-        first = next(iter(self._one_pass()), None)
-        if first is None:
+        first_batch = next(iter(self._one_pass()), None)
+        if first_batch is None:
             raise ValueError(f"{self._name}: the source has no batch. Received: {_kind(self._source)}")
-        if isinstance(first, list):
-            first = tuple(first)
-        if not isinstance(first, tuple) or len(first) not in (2, 3):
+        if isinstance(first_batch, list):
+            first_batch = tuple(first_batch)
+        if not isinstance(first_batch, tuple) or len(first_batch) not in (2, 3):
             raise TypeError(
-                f"{self._name}: a batch must be (x, y) or (x, y, sample_weight). Received: {_kind(first)}"
-                + (f" of {len(first)}" if isinstance(first, tuple) else "")
+                f"{self._name}: a batch must be (x, y) or (x, y, sample_weight). Received: {_kind(first_batch)}"
+                + (f" of {len(first_batch)}" if isinstance(first_batch, tuple) else "")
             )
-        batch = _on_host(first)
+        batch = _on_host(first_batch)
         lengths = {len(part) if part.ndim else 0 for part in _arrays(batch)}
         if len(lengths) != 1 or 0 in lengths:
             raise ValueError(

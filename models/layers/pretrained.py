@@ -143,7 +143,7 @@ def load_published(network: Any, base: Base, image_size: int, dataset_dir: str |
 
 def _downloaded(name: str, url: str, dataset_dir: str | None) -> Path:
     """Return the file in Keras's folder, after a download if it is missing."""
-    before = socket.getdefaulttimeout()
+    previous_timeout_s = socket.getdefaulttimeout()
     socket.setdefaulttimeout(NETWORK_TIMEOUT_S)
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -156,7 +156,7 @@ def _downloaded(name: str, url: str, dataset_dir: str | None) -> Path:
             f"is a network and put it in {place_text}; or use base_model: none"
         ) from problem
     finally:
-        socket.setdefaulttimeout(before)
+        socket.setdefaulttimeout(previous_timeout_s)
 
 
 def load_weights(network: Any, path: Path) -> None:

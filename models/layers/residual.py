@@ -29,10 +29,10 @@ class Bottleneck(Model):  # type: ignore[misc]  # Keras is untyped
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Input: (batch, h, w, channels)."""
         x, shortcut = inputs, inputs
-        last = len(self.convolutions) - 1
+        last_index = len(self.convolutions) - 1
         for i, (convolve, normalise) in enumerate(zip(self.convolutions, self.normalisations, strict=True)):
             x = normalise(convolve(x), training=training)
-            x = x if i == last else ops.relu(x)
+            x = x if i == last_index else ops.relu(x)
         if self.projection is not None and self.projection_normalisation is not None:
             shortcut = self.projection_normalisation(self.projection(inputs), training=training)
         return ops.relu(x + shortcut)

@@ -37,8 +37,8 @@ class TimedWait(keras.layers.Layer):  # type: ignore[misc]
 
     def call(self, inputs: Any) -> Any:
         """Return the mean colours after the wait."""
-        few = ops.cast(inputs[:, ::STRIDE, ::STRIDE], self.compute_dtype)
-        colours = ops.mean(few, axis=(1, 2)) / 255
+        sampled_pixels = ops.cast(inputs[:, ::STRIDE, ::STRIDE], self.compute_dtype)
+        colours = ops.mean(sampled_pixels, axis=(1, 2)) / 255
         return colours + self._wait(colours, self.step_time_s)
 
     def compute_output_spec(self, inputs: Any) -> Any:

@@ -36,9 +36,11 @@ class Profiler(XPlaneProfiler):
     def scope(self, name: str) -> AbstractContextManager[Any]:
         # A scope with a final slash is absolute. Keras's own scopes get numbers if they repeat: its second conv2d may
         # have the same name as another layer.
-        around, scope_name = tf.get_current_name_scope(), scope_of(name)
-        named: AbstractContextManager[Any] = tf.name_scope(f"{around}/{scope_name}/" if around else f"{scope_name}/")
-        return named
+        outer_scope, scope_name = tf.get_current_name_scope(), scope_of(name)
+        name_context: AbstractContextManager[Any] = tf.name_scope(
+            f"{outer_scope}/{scope_name}/" if outer_scope else f"{scope_name}/"
+        )
+        return name_context
 
     def note_loss(self, loss: Any) -> None:
         self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

@@ -64,10 +64,10 @@ class Profiler:
             recording.export_chrome_trace(str(path))
             return
         with tempfile.TemporaryDirectory(prefix="profiler-") as folder:
-            first, last = Path(folder) / f"first{self.ending}", Path(folder) / f"rest{self.ending}"
-            self._first.export_chrome_trace(str(first))
-            recording.export_chrome_trace(str(last))
-            join(first, last, path)
+            first_path, rest_path = Path(folder) / f"first{self.ending}", Path(folder) / f"rest{self.ending}"
+            self._first.export_chrome_trace(str(first_path))
+            recording.export_chrome_trace(str(rest_path))
+            join(first_path, rest_path, path)
 
     def mark(self, name: str) -> AbstractContextManager[Any]:
         mark: AbstractContextManager[Any] = profiler.record_function(name)
@@ -128,22 +128,23 @@ class OperatorCall(NamedTuple):
     name: str
 
 
-def join(first: Path, last: Path, path: Path) -> None:
-    """Write all events of both files to `path`; those of `last` get the shapes of the equal operators of `first`.
+def join(first_path: Path, rest_path: Path, path: Path) -> None:
+    """Write all events of both files to `path`; `rest_path`'s get the shapes of the equal operators of `first_path`.
 
-    A step of `last` in which an operator's number of calls differs has no shapes of this operator. Raises `TraceError`.
+    A step of `rest_path` in which an operator's number of calls differs has no shapes of this operator. Raises
+    `TraceError`.
     """
-    events, base_ns = _read_all(first)
-    later = _Later.read(last)
-    shapes = dict(later.shaped(_shapes(events)))
-    shift_us = (base_ns - later.base_ns) / 1000
-    offset = 1 + max((number for event in events for number in _ids(event)), default=0)
+    events, base_ns = _read_all(first_path)
+    later_part = _Later.read(rest_path)
+    shapes = dict(later_part.shaped(_shapes(events)))
+    shift_us = (base_ns - later_part.base_ns) / 1000
+    offset = 1 + max((tensor_id for event in events for tensor_id in _ids(event)), default=0)
     with path.open("w", encoding="utf-8") as file:
-        file.write("{" + "".join(f"{json.dumps(name)}: {json.dumps(value)},\n" for name, value in later.members))
+        file.write("{" + "".join(f"{json.dumps(name)}: {json.dumps(value)},\n" for name, value in later_part.members))
         file.write(f"{json.dumps(kineto.EVENTS)}: [\n")
-        written = (json.dumps(event) for event in _joined(events, shift_us, last, shapes, offset))
-        file.write(next(written, ""))
-        for line in written:
+        event_texts = (json.dumps(event) for event in _joined(events, shift_us, rest_path, shapes, offset))
+        file.write(next(event_texts, ""))
+        for line in event_texts:
             file.write(f",\n{line}")
         file.write("\n]}\n")
 
@@ -160,11 +161,11 @@ def _read_all(path: Path) -> tuple[list[Event], int]:
 
 
 def _joined(
-    events: Iterable[Event], shift_us: float, last: Path, shapes: dict[int, dict[str, Any]], offset: int
+    events: Iterable[Event], shift_us: float, rest_path: Path, shapes: dict[int, dict[str, Any]], offset: int
 ) -> Iterator[Event]:
     for event in events:
         yield event | {"ts": round(event["ts"] + shift_us, 3)} if "ts" in event and shift_us else event
-    for number, event in enumerate(_events(last)):
+    for number, event in enumerate(_events(rest_path)):
         _renumber(event, offset)
         if number in shapes:
             event["args"] = event.get("args", {}) | shapes[number]
@@ -203,10 +204,10 @@ def _shapes(events: Sequence[Event]) -> dict[OperatorCall, list[dict[str, Any]]]
     """Return the shapes of each operator's calls within the marked step, in order of time."""
     steps = [event for event in events if _step(event)]
     begin_us, end_us = (steps[0]["ts"], steps[0]["ts"] + steps[0]["dur"]) if steps else (0, 0)
-    inside = [event for event in events if event.get("ph") == "X" and begin_us <= event["ts"] < end_us]
-    pools = _pools(OperatorCall(event["tid"], event["name"]) for event in inside)
+    events_inside = [event for event in events if event.get("ph") == "X" and begin_us <= event["ts"] < end_us]
+    pools = _pools(OperatorCall(event["tid"], event["name"]) for event in events_inside)
     shapes: dict[OperatorCall, list[dict[str, Any]]] = {}
-    for event in sorted(inside, key=lambda event: float(event["ts"])):
+    for event in sorted(events_inside, key=lambda event: float(event["ts"])):
         args = event.get("args") or {}
         call = _call(event["tid"], event["name"], pools)
         shapes.setdefault(call, []).append({name: args[name] for name in SHAPES if name in args})
@@ -228,23 +229,23 @@ class _Later:
 
     @classmethod
     def read(cls, path: Path) -> _Later:
-        later = cls()
+        later_part = cls()
         names: dict[str, str] = {}
         number = -1
         for member, value in kineto.members(path):
             if member != kineto.EVENTS:
-                later.members.append((member, value))
-                later.base_ns = int(value) if member == BASE else later.base_ns
+                later_part.members.append((member, value))
+                later_part.base_ns = int(value) if member == BASE else later_part.base_ns
                 continue
             number += 1
             if value.get("ph") != "X":
                 continue
             if _step(value):
-                later.steps.append((value["ts"], value["ts"] + value["dur"]))
+                later_part.steps.append((value["ts"], value["ts"] + value["dur"]))
             name = names.setdefault(value["name"], value["name"])
-            later.seen.append((number, value["ts"], OperatorCall(value["tid"], name)))
-        later.steps.sort()
-        return later
+            later_part.seen.append((number, value["ts"], OperatorCall(value["tid"], name)))
+        later_part.steps.sort()
+        return later_part
 
     def shaped(self, shapes: Mapping[OperatorCall, Sequence[dict[str, Any]]]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the number of each event with known shapes, and these."""

@@ -97,7 +97,7 @@ def load(results: Path) -> tuple[list[ProvedMode], list[str]]:
     """Return the stored proofs, and a line if the file is invalid. Changes no file."""
     path = results / PATH
     try:
-        stored = decode(StoredProofs, files.read_json(path, below=results), "proof")
+        stored = decode(StoredProofs, files.read_json(path, root=results), "proof")
     except FileNotFoundError:
         return [], []
     except (OSError, CodecError) as error:

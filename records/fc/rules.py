@@ -105,15 +105,15 @@ def normalised(problem: FcProblem) -> FcProblem:
     A single worker does not communicate, a single piece of the batch needs no sum, and a single model shares with no
     other. A parameter that the mode does not have is left unchanged, for `problems_of` to reject.
     """
-    alone = problem.workers == 1
+    has_one_worker = problem.workers == 1
     unused = {
         "reduce": problem.data_size == 1,
-        "overlap": alone,
-        "partition": alone,
-        "network": alone,
+        "overlap": has_one_worker,
+        "partition": has_one_worker,
+        "network": has_one_worker,
         "shared_ratio": problem.copies == 1,
         "model_workers": problem.model_workers == problem.changed(model_workers=0).model_size,
-        **dict.fromkeys(GROUPING, alone),
+        **dict.fromkeys(GROUPING, has_one_worker),
     }
     changes = {
         name: DEFAULTS[name] for name, does_nothing in unused.items() if does_nothing and has(problem.mode, name)
@@ -213,9 +213,9 @@ def backend_problems(problem: FcProblem, backend: str) -> list[str]:
     values = asdict(problem)
     return problems + [
         f"{name}: must be {_shown(DEFAULTS[name])} on {backend}, got {_shown(values[name])}; "
-        + (f"implemented on {', '.join(able)}" if able else "not implemented")
-        for name, able in WHAT_IF.items()
-        if values[name] != DEFAULTS[name] and backend not in able
+        + (f"implemented on {', '.join(able_backends)}" if able_backends else "not implemented")
+        for name, able_backends in WHAT_IF.items()
+        if values[name] != DEFAULTS[name] and backend not in able_backends
     ]
 
 
@@ -313,15 +313,15 @@ def _network_problems(settings: Settings, problem: FcProblem) -> list[str]:
         return [f"bytes_per_pack: must be 0 with network {LOCAL}; {why}"] if problem.bytes_per_pack else []
     if settings.device not in backend.network_devices:
         where = f"{backend.name} on {settings.device}"
-        able = ", ".join(
+        able_text = ", ".join(
             f"{able_backend.name} on {device}"
             for able_backend in TABLE.values()
             for device in able_backend.network_devices
         )
-        return [f"network: must be {LOCAL} for {where}, got {network}; available for {able}"]
+        return [f"network: must be {LOCAL} for {where}, got {network}; available for {able_text}"]
     if backend.network_modes and mode not in backend.network_modes:
-        able = f"available for {_list(backend.network_modes)}"
-        return [f"network: must be {LOCAL} for {mode} on {backend.name}, got {network}; {able}"]
+        able_text = f"available for {_list(backend.network_modes)}"
+        return [f"network: must be {LOCAL} for {mode} on {backend.name}, got {network}; {able_text}"]
     if problem.partition in DIVIDERS and not backend.fc_in_processes:
         return [f"partition: must be program on {backend.name} with network {network}, got {problem.partition}"]
     return []
@@ -365,12 +365,12 @@ def undivided(settings: Settings) -> str | None:
 
 def memory_problem(problem: FcProblem, free_bytes: int | None, nodes: int = 1) -> str | None:
     """Return why a problem that is divided among machines does not fit into the free memory of one, None if it may."""
-    needed = least_memory_bytes(problem) // nodes
-    if free_bytes is None or needed <= free_bytes:
+    needed_bytes = least_memory_bytes(problem) // nodes
+    if free_bytes is None or needed_bytes <= free_bytes:
         return None
     return (
         f"weight_size: {problem.weight_size} at level {problem.level} and batch_size {problem.batch_size} needs at "
-        f"least {bytes_text(needed)} in {problem.mode} with {problem.workers} workers, but "
+        f"least {bytes_text(needed_bytes)} in {problem.mode} with {problem.workers} workers, but "
         f"{bytes_text(free_bytes)} are free; lower weight_size, level or workers"
     )
 

@@ -186,8 +186,8 @@ class FcProblem:
         if self.kind is not Parallelism.PIPELINE:
             return range(self.level + 1)
         share, remainder = divmod(self.level, self.workers)
-        first, after = (share * k + min(k, remainder) for k in (rank, rank + 1))
-        return range(first, after + (rank == self.workers - 1))
+        first, end = (share * k + min(k, remainder) for k in (rank, rank + 1))
+        return range(first, end + (rank == self.workers - 1))
 
     @property
     def copies(self) -> int:
@@ -274,10 +274,10 @@ def traffic_per_step(problem: FcProblem) -> Traffic:
     if problem.workers == 1:
         return Traffic()
     item = ELEMENT_BYTES[problem.precision]
-    first = problem.weight_size**2 * item
-    square, last = problem.level * first, problem.weight_size * item
+    layer_bytes = problem.weight_size**2 * item
+    square, last_layer_bytes = problem.level * layer_bytes, problem.weight_size * item
     if problem.partition == "named_sharding":
-        return Traffic(square + last + item)  # includes the loss
+        return Traffic(square + last_layer_bytes + item)  # includes the loss
     if problem.kind is Parallelism.MODEL:
         crossing = problem.batch_size * (problem.level * problem.weight_size + 1) * item
         return Traffic(0, crossing, crossing if MODES[problem.mode].trains else 0)
@@ -286,15 +286,15 @@ def traffic_per_step(problem: FcProblem) -> Traffic:
         return Traffic(shared * item)
     if problem.kind is Parallelism.HYBRID:
         crossing = problem.batch_size * (problem.level * problem.weight_size + 1) * item
-        sent = (problem.model_size - 1) * crossing + (problem.data_size - 1) * (square + last)
-        return Traffic(group_sent_bytes=2 * sent)
+        sent_bytes = (problem.model_size - 1) * crossing + (problem.data_size - 1) * (square + last_layer_bytes)
+        return Traffic(group_sent_bytes=2 * sent_bytes)
     if problem.kind is Parallelism.PIPELINE:
         return Traffic(handed_bytes=2 * (problem.workers - 1) * problem.batch_size * problem.weight_size * item)
     return {
-        "fc_data": Traffic(square + last),
-        "fc_data_slice": Traffic(0, square + last, square + last),
-        "fc_data_manual": Traffic(last, square, square),
-        "fc_zero": Traffic(0, square + last, 2 * (square + last) - first),
+        "fc_data": Traffic(square + last_layer_bytes),
+        "fc_data_slice": Traffic(0, square + last_layer_bytes, square + last_layer_bytes),
+        "fc_data_manual": Traffic(last_layer_bytes, square, square),
+        "fc_zero": Traffic(0, square + last_layer_bytes, 2 * (square + last_layer_bytes) - layer_bytes),
     }.get(problem.mode, Traffic())
 
 
@@ -325,11 +325,11 @@ def expected_shapes(problem: FcProblem, rank: int) -> tuple[list[list[int]], lis
 
 def layout_problem(problem: FcProblem, parallel: Parallel) -> str | None:
     """Return how a cell's layout and counts differ from those of its problem; None if they are equal."""
-    shown = [place.worker for place in parallel.places]
-    if len(shown) != problem.workers:
-        return f"it has {len(shown)} workers, not {problem.workers}"
-    if shown != list(range(problem.workers)):
-        return f"it has the workers {', '.join(map(str, shown))}, not 0 to {problem.workers - 1}"
+    worker_numbers = [place.worker for place in parallel.places]
+    if len(worker_numbers) != problem.workers:
+        return f"it has {len(worker_numbers)} workers, not {problem.workers}"
+    if worker_numbers != list(range(problem.workers)):
+        return f"it has the workers {', '.join(map(str, worker_numbers))}, not 0 to {problem.workers - 1}"
     if len({(place.device, place.process, place.machine) for place in parallel.places}) != problem.workers:
         return f"its {problem.workers} workers share a device: {', '.join(place.device for place in parallel.places)}"
     networks = {place.network for place in parallel.places}
@@ -341,8 +341,8 @@ def layout_problem(problem: FcProblem, parallel: Parallel) -> str | None:
             if (actual := getattr(place, name)) != expected:
                 return f"worker {place.worker} has {name} of shape {actual}, not {expected}"
     if parallel.counted_bytes_per_step != parallel.formula_bytes_per_step:
-        counted = f"{parallel.counted_bytes_per_step}, not {parallel.formula_bytes_per_step}"
-        return f"its workers communicated {counted} bytes per step"
+        counted_text = f"{parallel.counted_bytes_per_step}, not {parallel.formula_bytes_per_step}"
+        return f"its workers communicated {counted_text} bytes per step"
     return None
 
 

@@ -36,13 +36,13 @@ def recorded(environment: Mapping[str, str]) -> list[str]:
 @contextmanager
 def kept(environment: MutableMapping[str, str]) -> Iterator[None]:
     """Restore the recorded variables at the end: OpenCV, which Keras imports if it is there, changes one of them."""
-    before = {name: environment[name] for name in RECORDED if name in environment}
+    previous = {name: environment[name] for name in RECORDED if name in environment}
     try:
         yield
     finally:
         for name in RECORDED:
             environment.pop(name, None)
-        environment.update(before)
+        environment.update(previous)
 
 
 def cuda_cache_state(environment: Mapping[str, str]) -> str | None:

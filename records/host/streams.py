@@ -37,9 +37,9 @@ class PrintableStream:
     def write(self, text: str) -> int:
         """Write a text; return the number of characters it had."""
         parts = _MOVES.split(text) if self._stream.isatty() else [text]
-        shown = "".join(part if index % 2 else printable(part) for index, part in enumerate(parts))
+        printable_text = "".join(part if index % 2 else printable(part) for index, part in enumerate(parts))
         try:
-            self._stream.write(shown)
+            self._stream.write(printable_text)
         except BrokenPipeError:
             discard(self._stream)
         return len(text)
@@ -65,18 +65,18 @@ def standard_streams(own_process: bool) -> Iterator[None]:
     """Within, stdout and stderr are printable streams; with `own_process`, closed descriptors are the null device."""
     if own_process:
         _open_closed_descriptors()
-    before = sys.stdin, sys.stdout, sys.stderr
+    previous_streams = sys.stdin, sys.stdout, sys.stderr
     with contextlib.ExitStack() as opened:
         nothing = opened.enter_context(Path(os.devnull).open("r+", encoding="utf-8"))
-        sys.stdin = before[0] or nothing
-        sys.stdout, sys.stderr = (cast(TextIO, PrintableStream(stream or nothing)) for stream in before[1:])
+        sys.stdin = previous_streams[0] or nothing
+        sys.stdout, sys.stderr = (cast(TextIO, PrintableStream(stream or nothing)) for stream in previous_streams[1:])
         try:
             yield
         finally:
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(ValueError):  # somebody has closed it
                     stream.flush()
-            sys.stdin, sys.stdout, sys.stderr = before
+            sys.stdin, sys.stdout, sys.stderr = previous_streams
 
 
 def discard(stream: TextIO) -> None:

@@ -52,8 +52,8 @@ def usable_memory_bytes(tree: ProcTree = HERE) -> int | None:
 
 def free_memory_bytes(tree: ProcTree = HERE) -> int | None:
     """Return the memory that can be allocated without swapping, of the machine or of its control group if lower."""
-    limit, used = memory_limit_bytes(tree), memory_used_bytes(tree)
-    left_in_group = max(0, limit - used) if isinstance(limit, int) and isinstance(used, int) else None
+    limit, used_bytes = memory_limit_bytes(tree), memory_used_bytes(tree)
+    left_in_group = max(0, limit - used_bytes) if isinstance(limit, int) and isinstance(used_bytes, int) else None
     return _least(stated_bytes(tree, MEMORY, "MemAvailable"), left_in_group)
 
 
@@ -120,14 +120,14 @@ def memory_used_bytes(tree: ProcTree) -> int | Unread:
     if isinstance(control_group, Unread):
         return control_group
     folder = next(control_group.folders())
-    used = tree.number(f"{folder}/{'memory.current' if control_group.version == 2 else 'memory.usage_in_bytes'}")
+    used_bytes = tree.number(f"{folder}/{'memory.current' if control_group.version == 2 else 'memory.usage_in_bytes'}")
     stat = tree.text(f"{folder}/memory.stat")
-    if isinstance(used, Unread) or isinstance(stat, Unread):
-        return used
+    if isinstance(used_bytes, Unread) or isinstance(stat, Unread):
+        return used_bytes
     field_name = "inactive_file" if control_group.version == 2 else "total_inactive_file"
     lines = (line.partition(" ") for line in stat.splitlines())
     cache = [integer(value) for name, _, value in lines if name == field_name]
-    return max(0, used - (cache[0] or 0)) if cache else used
+    return max(0, used_bytes - (cache[0] or 0)) if cache else used_bytes
 
 
 def quota_folder(tree: ProcTree) -> str | None:
@@ -193,8 +193,8 @@ def _memberships(text: str) -> Iterator[tuple[str, str]]:
 def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
     """Yield (type, mount point, root within the file system, options of the file system) for each line of mountinfo."""
     for line in text.splitlines():
-        before, separator, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
+        mount_text, separator, filesystem_text = line.partition(" - ")
+        fields, kind = mount_text.split(), filesystem_text.split()
         if separator and len(fields) >= 5 and len(kind) >= 3:
             yield kind[0], fields[4], fields[3], kind[2].split(",")
 

@@ -54,7 +54,7 @@ def load_with_problems(results: Path) -> tuple[tuple[Influence, ...], list[str]]
     problems = []
     for path in sorted((results / FOLDER).glob("*.json")):
         try:
-            influences += decode(Influences, read_json(path, below=results), "influences").measured
+            influences += decode(Influences, read_json(path, root=results), "influences").measured
         except (OSError, CodecError) as error:
             problems.append(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}")
     return tuple(influences), problems
@@ -76,8 +76,6 @@ def keep(results: Path, measured: Sequence[Influence]) -> None:
 
 def _read(path: Path) -> list[Influence]:
     try:
-        return decode(
-            Influences, read_json(path.absolute(), below=path.absolute().parent.parent), "influences"
-        ).measured
+        return decode(Influences, read_json(path.absolute(), root=path.absolute().parent.parent), "influences").measured
     except (OSError, CodecError):
         return []

@@ -190,7 +190,7 @@ def load(results: Path) -> tuple[list[ParityRecord], list[str]]:
     records, problems = [], []
     for path in sorted((results / FOLDER).glob("*.json")):
         try:
-            record = decode(ParityRecord, files.read_json(path, below=results), "parity")
+            record = decode(ParityRecord, files.read_json(path, root=results), "parity")
         except (OSError, CodecError) as error:
             problems.append(f"{path}: not a parity record: {error}")
         else:

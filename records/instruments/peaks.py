@@ -199,7 +199,7 @@ def read_others(results: Path, name: str) -> list[Peaks]:
 
 def in_file(path: Path) -> Peaks:
     """Return the peaks in a file. Raises OSError, and `CodecError` also for another version or without a rate."""
-    peaks = decode(Peaks, read_json(path.absolute(), below=path.absolute().parent.parent), "peaks")
+    peaks = decode(Peaks, read_json(path.absolute(), root=path.absolute().parent.parent), "peaks")
     if peaks.version != PEAKS_VERSION:
         raise CodecError(f"version must be {PEAKS_VERSION}, got {peaks.version}")
     for timed in (*(gemm.flop_per_s for gemm in peaks.gemms), *(stream.byte_per_s for stream in peaks.streams)):

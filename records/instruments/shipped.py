@@ -51,14 +51,14 @@ class Checks:
 
 def checks(results: Path) -> Checks:
     """Return the checks of one results folder, each file read once."""
-    parities, modes, several = parity.load(results), proof.load(results), replicas.load_proofs(results)
+    parities, modes, device_proofs = parity.load(results), proof.load(results), replicas.load_proofs(results)
     influences, problems = influence.load_with_problems(results)
     return Checks(
         (*parities[0], *_shipped()[0]),
         (*modes[0], *_shipped()[1]),
-        (*several[0], *_shipped()[2]),
+        (*device_proofs[0], *_shipped()[2]),
         influences,
-        (*parities[1], *modes[1], *several[1], *problems),
+        (*parities[1], *modes[1], *device_proofs[1], *problems),
     )
 
 

@@ -51,13 +51,13 @@ def decided_by_matrix(set_by_matrix: str) -> str:
 
 def arms_of(base: Settings, *, cold: bool) -> list[Settings]:
     """Return the settings of every cell of an analysis."""
-    users = ":" in base.workload
-    return [_with(base, changes) for changes in arm_settings(cold=cold, users=users)]
+    is_users = ":" in base.workload
+    return [_with(base, changes) for changes in arm_settings(cold=cold, users=is_users)]
 
 
 def _with(base: Settings, changes: dict[str, Scalar]) -> Settings:
-    feed, page_cache, timed = str(changes["feed"]), str(changes["page_cache"]), changes["input_timers"] is True
-    return replace(base, feed=feed, page_cache=page_cache, input_timers=timed)
+    feed, page_cache, is_timed = str(changes["feed"]), str(changes["page_cache"]), changes["input_timers"] is True
+    return replace(base, feed=feed, page_cache=page_cache, input_timers=is_timed)
 
 
 def arm_of(settings: Settings) -> ArmName:

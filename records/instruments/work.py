@@ -98,15 +98,15 @@ def work_key(workload: str, params: Mapping[str, Scalar]) -> str:
 def read(results: Path, key: str, source: str) -> Work | None:
     """Return the stored count of a workload by this `source` (a digest of `models`); None if missing or damaged."""
     try:
-        return decode(Work, read_json(_path(results, key, source), below=results), "work")
+        return decode(Work, read_json(_path(results, key, source), root=results), "work")
     except (OSError, CodecError):
         return None
 
 
 def read_all(results: Path, keys: Iterable[str], source: str) -> dict[str, Work]:
     """Return the stored counts of these workloads, without the missing ones; see `read`."""
-    stored = ((key, read(results, key, source)) for key in dict.fromkeys(keys))
-    return {key: work for key, work in stored if work is not None}
+    stored_works = ((key, read(results, key, source)) for key in dict.fromkeys(keys))
+    return {key: work for key, work in stored_works if work is not None}
 
 
 def keep(results: Path, key: str, source: str, work: Work) -> None:

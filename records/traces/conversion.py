@@ -159,10 +159,10 @@ def _finished(spans: list[Span]) -> tuple[list[Span], list[str]]:
             counts[span.step][span.name] += 1
     if not is_part(list(counts.values())):
         return spans, []
-    last = marks[-1]
-    length = f"{last.duration_ns / 1e6:.3f} ms"
-    text = f"{last.name}, the last one ({length}), is left out: the profiler stopped before it ended"
-    return [span for span in spans if span is not last], [text]
+    last_mark = marks[-1]
+    length_text = f"{last_mark.duration_ns / 1e6:.3f} ms"
+    text = f"{last_mark.name}, the last one ({length_text}), is left out: the profiler stopped before it ended"
+    return [span for span in spans if span is not last_mark], [text]
 
 
 def _shifts_ns(parts: Sequence[ConvertedFile]) -> list[int]:

@@ -289,10 +289,10 @@ class _Text:
         tail = self._tails.get(key) or self._tail(key)
         numbers = "" if step is None else f',"step":{step}'
         if of_device != NO_DEVICE:
-            named = zip(OF_DEVICE, of_device, strict=True)
-            numbers += "".join(f',"{key}":{value}' for key, value in named if value is not None)
-        times = f'"ts":{start_ns / 1000:.3f},"dur":{duration_ns / 1000:.3f}'
-        return f'{{"ph":"X",{self._of(track)},{times},{tail}{numbers}}}}},\n'
+            pairs = zip(OF_DEVICE, of_device, strict=True)
+            numbers += "".join(f',"{key}":{value}' for key, value in pairs if value is not None)
+        times_text = f'"ts":{start_ns / 1000:.3f},"dur":{duration_ns / 1000:.3f}'
+        return f'{{"ph":"X",{self._of(track)},{times_text},{tail}{numbers}}}}},\n'
 
     def flow(self, number: int, flow: Flow) -> str:
         name = json.dumps(flow.name)
@@ -356,9 +356,9 @@ def _source(path: Path) -> Iterator[IO[bytes]]:
 def _opened(path: Path) -> Iterator[IO[str]]:
     """Open a trace, compressed or not."""
     with _source(path) as source:
-        packed = source.read(len(PACKED)) == PACKED
+        is_packed = source.read(len(PACKED)) == PACKED
         source.seek(0)
-        with io.TextIOWrapper(gzip.GzipFile(fileobj=source) if packed else source, encoding="utf-8") as text:
+        with io.TextIOWrapper(gzip.GzipFile(fileobj=source) if is_packed else source, encoding="utf-8") as text:
             yield text
 
 
@@ -373,11 +373,11 @@ def is_unfinished(steps: Sequence[Sequence[str]]) -> bool:
     """
     if len(steps) < 2:
         return False
-    last, before = list(steps[-1]), list(steps[-2])
-    if len(last) >= len(before) or any(last == list(other_step) for other_step in steps[:-1]):
+    last_step, step_before = list(steps[-1]), list(steps[-2])
+    if len(last_step) >= len(step_before) or any(last_step == list(other_step) for other_step in steps[:-1]):
         return False
     # The operation in which the profiler stopped may be divided in another way.
-    return last[:-1] == before[: len(last) - 1] or len(last) < FEW * len(before)
+    return last_step[:-1] == step_before[: len(last_step) - 1] or len(last_step) < FEW * len(step_before)
 
 
 def is_part(steps: Sequence[Counter[H]]) -> bool:
@@ -387,8 +387,8 @@ def is_part(steps: Sequence[Counter[H]]) -> bool:
     """
     if len(steps) < 2:
         return False
-    last, before = steps[-1], steps[-2]
-    return last <= before and last.total() < MOST * before.total() and last not in steps[:-1]
+    last_step, step_before = steps[-1], steps[-2]
+    return last_step <= step_before and last_step.total() < MOST * step_before.total() and last_step not in steps[:-1]
 
 
 class Scopes:
@@ -409,21 +409,21 @@ class Scopes:
     def _read(self, origin: str) -> tuple[Phase | None, str | None]:
         """Return phase and layer of an operation with this origin."""
         parts = [_bare(part) for part in origin.split("/")]
-        marked = [part.removeprefix(_LAYER) for part in parts if part.startswith(_LAYER)]
-        layer = "/".join(marked or (part for part in parts if part in self._layers)) or None
+        marked_names = [part.removeprefix(_LAYER) for part in parts if part.startswith(_LAYER)]
+        layer = "/".join(marked_names or (part for part in parts if part in self._layers)) or None
         return self._phase(origin, parts, layer is not None or self._model in parts), layer
 
-    def _phase(self, origin: str, parts: list[str], called: bool) -> Phase | None:
+    def _phase(self, origin: str, parts: list[str], is_called: bool) -> Phase | None:
         if "transpose(" in origin or _TAPE in parts:
             return Phase.BACKWARD
-        if marked := [part.removeprefix(_PHASE) for part in parts if part.startswith(_PHASE)]:
-            return Phase(marked[-1])
+        if marked_names := [part.removeprefix(_PHASE) for part in parts if part.startswith(_PHASE)]:
+            return Phase(marked_names[-1])
         if self._optimizer is not None and self._optimizer in parts:
             return Phase.UPDATE
-        named = next((self._phases[part] for part in reversed(parts) if part in self._phases), None)
-        if named is not None:
-            return named
-        return Phase.FORWARD if "jvp(" in origin or called else None
+        phase = next((self._phases[part] for part in reversed(parts) if part in self._phases), None)
+        if phase is not None:
+            return phase
+        return Phase.FORWARD if "jvp(" in origin or is_called else None
 
 
 def _bare(part: str) -> str:

@@ -68,7 +68,7 @@ def of_xla(programs: Mapping[str, bytes]) -> ProgramSummary | None:
     """Return the summary of the stored programs of a file; None without any that can be read."""
     kinds: list[str] = []
     fused: list[str] = []
-    written, read = 0, 0
+    written_bytes, read_count = 0, 0
     for data in programs.values():
         try:
             program = hlo_program.read(memoryview(data))
@@ -82,9 +82,9 @@ def of_xla(programs: Mapping[str, bytes]) -> ProgramSummary | None:
             if outer.opcode == "fusion"
             for operation in _inside(program, outer)
         ]
-        written += sum(operation.shape.bytes for operation in operations)
-        read += 1
-    return ProgramSummary("XLA", read, counted(kinds), counted(fused), written) if read else None
+        written_bytes += sum(operation.shape.bytes for operation in operations)
+        read_count += 1
+    return ProgramSummary("XLA", read_count, counted(kinds), counted(fused), written_bytes) if read_count else None
 
 
 def stored_programs(folder: Path) -> tuple[ProgramSummary | None, GraphFacts]:

@@ -193,11 +193,11 @@ class Making:
 
         Kernels of a CUDA graph, and those of programmatic dependent launch, overlap.
         """
-        also = 0
-        while self.reached.get((place, kind, also), event.start_ns) > event.start_ns:
-            also += 1
-        self.reached[place, kind, also] = event.start_ns + event.duration_ns
-        track = self.track((*place, also) if also else place, kind)
+        extra_number = 0
+        while self.reached.get((place, kind, extra_number), event.start_ns) > event.start_ns:
+            extra_number += 1
+        self.reached[place, kind, extra_number] = event.start_ns + event.duration_ns
+        track = self.track((*place, extra_number) if extra_number else place, kind)
         if self.streams.setdefault(place, track) != track:
             self.elsewhere[place, event.start_ns] = track
         return track
@@ -260,17 +260,19 @@ def _on_host(making: Making, place: Place, events: list[KinetoEvent]) -> Iterato
             stack[0] = OUTSIDE._replace(step=making.step_at(event.start_ns))
         # The clocks of two sources, such as a runtime's call and its operator, may differ slightly.
         end_ns = min(event.start_ns + event.duration_ns, stack[-1].end_ns)
-        around = within(making, event, stack[-1], end_ns)
-        stack.append(around)
+        surrounding = within(making, event, stack[-1], end_ns)
+        stack.append(surrounding)
         if event.correlation != _NO_NUMBER:
-            making.launched[event.correlation] = around
+            making.launched[event.correlation] = surrounding
             making.launched_ns[event.correlation] = event.start_ns
         if making.gpu and event.external != _NO_NUMBER and event.category in OPERATORS:
-            making.operators[event.external] = around
+            making.operators[event.external] = surrounding
         if kind := _kind(making, event):
             track = making.track(place, kind)
-            name, layer = _shown(event.name), around.layer
-            yield Span(track, name, name, event.start_ns, end_ns - event.start_ns, around.phase, layer, around.step)
+            name, layer = _shown(event.name), surrounding.layer
+            yield Span(
+                track, name, name, event.start_ns, end_ns - event.start_ns, surrounding.phase, layer, surrounding.step
+            )
 
 
 def within(making: Making, event: NamedEvent, outer: Context, end_ns: int) -> Context:
@@ -310,10 +312,13 @@ def _leave_out_unfinished(recording: TorchRecording) -> str | None:
             elif launched and "LaunchKernel" in event.name:
                 missing[index] += event.correlation not in launched
         if is_unfinished(operations) or (missing and missing[-1] and not any(missing[:-1])):
-            last = marks[-1]
-            events.remove(last)
-            length = f"{last.duration_ns / 1e6:.3f} ms"
-            return f"{_shown(last.name)}, the last one ({length}), is left out: the profiler stopped before it ended"
+            last_mark = marks[-1]
+            events.remove(last_mark)
+            length_text = f"{last_mark.duration_ns / 1e6:.3f} ms"
+            return (
+                f"{_shown(last_mark.name)}, the last one ({length_text}), is left out: "
+                "the profiler stopped before it ended"
+            )
     return None
 
 
@@ -396,20 +401,29 @@ def _shown(name: str) -> str:
 def _on_device(making: Making, place: Place, events: list[KinetoEvent]) -> Iterator[Span]:
     """Return a stream's spans."""
     for event in events:
-        around = making.launched.get(event.correlation) or making.operators.get(event.external, OUTSIDE)
-        kind, operator, phase = TrackKind.COMPUTE, around.operator or event.name, around.phase
+        surrounding = making.launched.get(event.correlation) or making.operators.get(event.external, OUTSIDE)
+        kind, operator, phase = TrackKind.COMPUTE, surrounding.operator or event.name, surrounding.phase
         if is_collective(event.name):
             kind, operator, phase = TrackKind.COMMUNICATION, event.name, Phase.COMMUNICATION
         elif copy := copy_of(event.name):
             kind, operator = TrackKind.COPY, copy
-        if making.steps and around.step is None and making.launched:
+        if making.steps and surrounding.step is None and making.launched:
             launched_ns = making.launched_ns.get(event.correlation)
             step = None if launched_ns is None else making.step_until(launched_ns)
-            around = around._replace(step=step)
+            surrounding = surrounding._replace(step=step)
             kind = TrackKind.OUTSIDE if step is None else kind
         track = making.stream(place, kind, event)
         yield Span(
-            *(track, event.name, operator, event.start_ns, event.duration_ns, phase, around.layer, around.step),
+            *(
+                track,
+                event.name,
+                operator,
+                event.start_ns,
+                event.duration_ns,
+                phase,
+                surrounding.layer,
+                surrounding.step,
+            ),
             *(event.stream, event.size_bytes, _whole(event.correlation)),
         )
 

@@ -245,5 +245,5 @@ def _merged(runs: list[StoredRun]) -> Run:
             raise problem
         return table.page
 
-    folders = tuple(names[name].folder for name in merged.merge.run_ids)
+    folders = tuple(names[run_id].folder for run_id in merged.merge.run_ids)
     return Run(RunSource(folders, lambda: merged.found, lambda run_findings: merging.pending_of_all(merged), write))

@@ -35,8 +35,8 @@ def as_path(call: str, value: object) -> Path:
     """Return a path that was given as a text or a path. Raises `UsageError` for anything else."""
     if isinstance(value, str | os.PathLike):
         return Path(value).expanduser()
-    several = isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(part, str) for part in value)
-    advice = f"; give them one by one: {call}({', '.join(map(repr, value))})" if several and call == "load" else ""  # type: ignore[call-overload]
+    has_several = isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(part, str) for part in value)
+    advice = f"; give them one by one: {call}({', '.join(map(repr, value))})" if has_several and call == "load" else ""  # type: ignore[call-overload]
     raise UsageError(f"{call}: must be a path, got {value!r:.60} ({type(value).__name__}){advice}")
 
 

@@ -45,28 +45,28 @@ def steps_of_pass(settings: Settings) -> int:
     return math.ceil(settings.samples / settings.batch_size)
 
 
-def make_batches(built: Any, settings: Settings, steps: int) -> list[Batch]:
+def make_batches(workload: Any, settings: Settings, steps: int) -> list[Batch]:
     """Return the distinct batches of an epoch: one pass over the samples, or fewer if an epoch of `steps` uses fewer.
 
     Arrays keep their dtype; each batch is (x, y) with leading dimension `batch_size`. The last batch wraps to the
     first samples.
     """
-    if built.pipeline is not None:
-        return held_batches(built.pipeline, steps)
+    if workload.pipeline is not None:
+        return held_batches(workload.pipeline, steps)
     count = min(steps_of_pass(settings), steps)
     available = min(settings.samples, count * settings.batch_size)
-    x, y = built.samples(available, settings.seed)
+    x, y = workload.samples(available, settings.seed)
     indices = np.arange(count * settings.batch_size) % available
     return [(_take(x, rows), _take(y, rows)) for rows in indices.reshape(count, settings.batch_size)]
 
 
 def held_batches(pipeline: InputPipeline, steps: int) -> list[Batch]:
     """Return a pipeline's first batches: as many as an epoch uses, within one pass and `HELD_BYTES`, at least 2."""
-    first = pipeline.in_memory(1)
-    size_bytes = _size_bytes(first)
+    first_batches = pipeline.in_memory(1)
+    size_bytes = _size_bytes(first_batches)
     count = max(LEAST_HELD, min(pipeline.batches_per_pass or steps, HELD_BYTES // max(1, size_bytes)))
     batch_count = min(count, steps)
-    return [*first] if batch_count == 1 else [*pipeline.in_memory(batch_count)]
+    return [*first_batches] if batch_count == 1 else [*pipeline.in_memory(batch_count)]
 
 
 def _size_bytes(part: Any) -> int:
@@ -93,11 +93,11 @@ def round_and_round(batches: Sequence[Batch]) -> Iterator[Batch]:
 
 def counted_feed(batches: Sequence[Batch], lookahead: int | None = LOOKAHEAD) -> Feed:
     """Return an endless feed of these batches whose generator counts what is drawn."""
-    drawn = [0]
+    drawn_count = [0]
 
     def source() -> Iterator[Batch]:
         for batch in round_and_round(batches):
-            drawn[0] += 1
+            drawn_count[0] += 1
             yield batch
 
-    return Feed(source(), lambda: drawn[0], lookahead)
+    return Feed(source(), lambda: drawn_count[0], lookahead)

@@ -193,10 +193,10 @@ def _shadowed(error: Exception, job: Job, place: str | None) -> str | None:
     file = _users_file(name, job)
     if file is None or loaded == str(file) or loaded.startswith(f"{file}/"):
         return None
-    standard = top in sys.stdlib_module_names
-    if not standard and not any(folder in loaded for folder in INSTALLED):
+    is_standard = top in sys.stdlib_module_names
+    if not is_standard and not any(folder in loaded for folder in INSTALLED):
         return None
-    kind = "a standard module" if standard else "an installed module"
+    kind = "a standard module" if is_standard else "an installed module"
     return f"{_host_path(str(file), job)} has the name of {kind}, which Python imports in its place"
 
 

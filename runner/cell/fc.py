@@ -61,7 +61,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         parallel = spec.parallel_of(problem, worker_group.places(), worker_group.traffic(), worker_group.peaks_bytes())
         # Before collectives are timed: that may build another program, whose costs are not the cell's.
         device_peaks = worker_group.device_peaks_bytes() or None
-        used = _memory(adapter, measured, device_peaks, parallel.places)
+        used_memory = _memory(adapter, measured, device_peaks, parallel.places)
         events = adapter.compile_events()
         communication, not_timed = _communication(worker_group, times, steps)
         parallel = replace(parallel, communication=communication, peak_worker_device_memory_bytes=device_peaks)
@@ -79,7 +79,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
             times=with_start(times, import_time_s, build_time_s, events),
             resolved=resolved,
             learning=learning,
-            memory=used,
+            memory=used_memory,
             versions=found_versions(adapter),
             parallel=parallel,
             collectives_not_timed=not_timed,
@@ -109,8 +109,8 @@ def _workers_of(job: Job) -> WorkerSpec:
 def _provided(job: Job, order: WorkerSpec) -> CellResult:
     """Provide this machine's workers for the process of another machine, which measures; return an empty result."""
     assert order.rendezvous is not None
-    first, copied = order.rendezvous.index * order.workers_here, start_method(order.device) == "fork"
-    serve(WorkerStart(order, first, None, MEETING_LIMIT_S, copied, job.settings.backend))
+    first_rank, is_copied = order.rendezvous.index * order.workers_here, start_method(order.device) == "fork"
+    serve(WorkerStart(order, first_rank, None, MEETING_LIMIT_S, is_copied, job.settings.backend))
     return result_of(job)
 
 
@@ -166,11 +166,11 @@ def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:
         raise Unsupported("; ".join(problems))
 
 
-def namespaces_for(problem: spec.FcProblem, named: str) -> tuple[str, ...]:
-    """Return the network namespaces of a problem's workers, from those in `named`. Raises `Unsupported`."""
+def namespaces_for(problem: spec.FcProblem, network_text: str) -> tuple[str, ...]:
+    """Return the network namespaces of a problem's workers, from those in `network_text`. Raises `Unsupported`."""
     if problem.network == spec.LOCAL or problem.workers == 1:
         return ()
-    parsed_network = network.parse(named)
+    parsed_network = network.parse(network_text)
     if fault := network.network_problem(parsed_network, problem.network, problem.workers):
         raise Unsupported(fault)
     assert parsed_network is not None

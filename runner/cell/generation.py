@@ -46,25 +46,25 @@ ENOUGH_S = 0.5
 LEAST_PASSES, MOST_PASSES = 3, 50
 
 
-def generation(job: Job, built: Built, adapter: BackendAdapter, batch: Batch) -> Generation | None:
+def generation(job: Job, workload: Built, adapter: BackendAdapter, batch: Batch) -> Generation | None:
     """Return the sizes of a language model and, if Keras generates, the figures of our own loop; None of others."""
     if job.settings.phase != GENERATE:
-        return _without_prompts(job, built.model) if job.settings.workload in building.NAMES else None
+        return _without_prompts(job, workload.model) if job.settings.workload in building.NAMES else None
     prompt, longest = lengths(job.settings)
-    shape = building.shape_of_model(job.settings.workload, built.model)
-    weights = stored_bytes(built.model.backbone.weights)
+    shape = building.shape_of_model(job.settings.workload, workload.model)
+    weights = stored_bytes(workload.model.backbone.weights)
     figures = Generation(
         prompt_length=prompt,
         max_length=longest,
         weight_bytes=weights,
-        read_weight_bytes=weights - stored_bytes(building.looked_up(shape, built.model)),
-        cache_bytes=shape.cache_elements(job.settings.batch_size, longest) * itemsize_of(built.model.compute_dtype),
+        read_weight_bytes=weights - stored_bytes(building.looked_up(shape, workload.model)),
+        cache_bytes=shape.cache_elements(job.settings.batch_size, longest) * itemsize_of(workload.model.compute_dtype),
         last_level_cache_bytes=_caches(job),
     )
     if job.settings.implementation != KERAS:  # the loop is over the Keras model: its figures are those of another cell
         return figures
     try:
-        return _with_own_loop(figures, job, built, (adapter, batch))
+        return _with_own_loop(figures, job, workload, (adapter, batch))
     except Exception as error:  # noqa: BLE001 - of a backend or of KerasHub: these figures alone are missing
         print(f"our own loop was not timed: {type(error).__name__}: {error}", file=sys.stderr)
         return replace(figures, problem=in_a_line(error)[:200])
@@ -80,16 +80,18 @@ def _caches(job: Job) -> int | None:
     return cache_bytes() if job.settings.device == "cpu" else None
 
 
-def _with_own_loop(figures: Generation, job: Job, built: Built, on: tuple[BackendAdapter, Batch]) -> Generation:
-    adapter, batch = on
+def _with_own_loop(
+    figures: Generation, job: Job, workload: Built, adapter_and_batch: tuple[BackendAdapter, Batch]
+) -> Generation:
+    adapter, batch = adapter_and_batch
     tokens = np.asarray(batch[0]["token_ids"])
-    own_times = OwnLoop(adapter, built.model, lengths(job.settings)[0]).timed(tokens)
-    keras_tokens = generated(built.model, batch[0])["token_ids"]
+    own_times = OwnLoop(adapter, workload.model, lengths(job.settings)[0]).timed(tokens)
+    keras_tokens = generated(workload.model, batch[0])["token_ids"]
     if job.repeat == OTHER_MODELS_REPEAT:
         figures = replace(
             figures,
-            overhead_time_s=_overhead(job, built, adapter, tokens).quantile(50),
-            unquantised_time_s=_unquantised(job, built, adapter, tokens),
+            overhead_time_s=_overhead(job, workload, adapter, tokens).quantile(50),
+            unquantised_time_s=_unquantised(job, workload, adapter, tokens),
         )
     return replace(
         figures,
@@ -102,21 +104,21 @@ def _with_own_loop(figures: Generation, job: Job, built: Built, on: tuple[Backen
     )
 
 
-def _overhead(job: Job, built: Built, adapter: BackendAdapter, tokens: Any) -> OwnTimes:
+def _overhead(job: Job, workload: Built, adapter: BackendAdapter, tokens: Any) -> OwnTimes:
     """Return the times of a model with the same operations and almost no arithmetic: what a step costs without any."""
-    smallest = building.shape_of_model(job.settings.workload, built.model).without_arithmetic()
+    smallest = building.shape_of_model(job.settings.workload, workload.model).without_arithmetic()
     model = building.prepared(building.of_shape(smallest), request_of(job))
     return OwnLoop(adapter, model, lengths(job.settings)[0]).timed(tokens % smallest.vocabulary)
 
 
-def _unquantised(job: Job, built: Built, adapter: BackendAdapter, tokens: Any) -> float | None:
+def _unquantised(job: Job, workload: Built, adapter: BackendAdapter, tokens: Any) -> float | None:
     """Return the median step of a model of the same shape without quantisation; None if it does not fit the memory."""
     request = request_of(job)
     if request.text("quantization") == UNQUANTISED:
         return None
     request = replace(request, free_bytes=memory.free_bytes(job.settings, adapter))
     try:
-        model = building.unquantised(building.shape_of_model(job.settings.workload, built.model), request)
+        model = building.unquantised(building.shape_of_model(job.settings.workload, workload.model), request)
     except UnsupportedWorkload as error:
         print(f"the model without quantisation was not timed: {error}", file=sys.stderr)
         return None
@@ -188,8 +190,8 @@ def _step_of(model: Any) -> Any:
 
     def step(cache: Any, sequence: Any, position: Any) -> tuple[Any, Any, Any]:
         rows = ops.shape(sequence)[0]
-        last = ops.slice(sequence, [0, position - 1], [rows, 1])
-        logits, _, cache = model.call_with_cache(last, cache, position - 1)
+        last_token = ops.slice(sequence, [0, position - 1], [rows, 1])
+        logits, _, cache = model.call_with_cache(last_token, cache, position - 1)
         probabilities = model.sampler.compute_probabilities(ops.squeeze(logits, axis=1))
         token = ops.cast(model.sampler.get_next_token(probabilities), sequence.dtype)
         return cache, ops.slice_update(sequence, [0, position], token[:, None]), token
@@ -214,9 +216,9 @@ def lengths(settings: Settings) -> tuple[int, int]:
     return int(settings.params["prompt_length"]), int(settings.params["max_length"])
 
 
-def check_generates(built: Built, settings: Settings, adapter: BackendAdapter) -> None:
+def check_generates(workload: Built, settings: Settings, adapter: BackendAdapter) -> None:
     """Raise ValueError for a model that cannot generate, `Unsupported` if the cell asks for what KerasHub cannot do."""
-    if not hasattr(built.model, "generate"):
+    if not hasattr(workload.model, "generate"):
         raise ValueError("phase: must be fit or predict for a model without generate(), got generate")
     if reason := adapter.cannot_generate(settings.precision):
         raise Unsupported(
@@ -224,7 +226,9 @@ def check_generates(built: Built, settings: Settings, adapter: BackendAdapter) -
             "precision, or exclude the backend"
         )
     requested_jit = settings.jit if settings.jit != "auto" else True if settings.league == "matched" else None
-    if requested_jit is not None and adapter.generates_compiled(built.model) != (requested_jit and not settings.eager):
+    if requested_jit is not None and adapter.generates_compiled(workload.model) != (
+        requested_jit and not settings.eager
+    ):
         does = "always compiles" if not requested_jit else "does not compile"
         raise Unsupported(
             f"jit: KerasHub {does} generate() on {settings.backend}, got {str(requested_jit).lower()}; set jit: auto "

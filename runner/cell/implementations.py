@@ -67,10 +67,10 @@ class StepTraining(Training):
     _rung: Rung
     _start: StartValues
 
-    def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
+    def run(self, first_batches: Sequence[Batch]) -> tuple[Times, Learning, int]:
         self._start = StartValues.of(self.model)
         self._rung = self._make()
-        return super().run(first)
+        return super().run(first_batches)
 
     def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
         raise untraced(self._job.settings)
@@ -96,8 +96,8 @@ class StepTraining(Training):
         return rung
 
     def _undivided(self, batches: Sequence[Batch]) -> Feeder:
-        placed = [self._adapter.resident(batch) for batch in batches]
-        return lambda needed: counted_feed(placed, lookahead=0)
+        placed_batches = [self._adapter.resident(batch) for batch in batches]
+        return lambda needed_batches: counted_feed(placed_batches, lookahead=0)
 
     def _counted(self, name: str, feeder: Feeder, stretch: Stretch) -> tuple[EpochLog, Feed, Counting]:
         feed = feeder(stretch.steps * stretch.epochs)
@@ -109,14 +109,14 @@ class StepTraining(Training):
 
     def _reporter(self, feed: Feed) -> Callable[[], None]:
         """Return a function that writes the counts to the model, unless its own training function did."""
-        rows, drawn = self._job.settings.batch_size, 0
+        batch_size, drawn_count = self._job.settings.batch_size, 0
 
         def report() -> None:
-            nonlocal drawn
-            before, drawn = drawn, feed.drawn() or 0
+            nonlocal drawn_count
+            drawn_before, drawn_count = drawn_count, feed.drawn() or 0
             if not self._rung.counts:
                 self.model.optimizer.iterations.assign(self._rung.updates())
-                self.model._loss_tracker.count.assign((drawn - before) * rows)
+                self.model._loss_tracker.count.assign((drawn_count - drawn_before) * batch_size)
 
         return report
 
@@ -223,12 +223,12 @@ class NativeGenerating(Generating):
 
     _continue: Continue
 
-    def run(self, first: list[Batch]) -> tuple[Times, Learning, int]:  # type: ignore[override]
+    def run(self, first_batches: list[Batch]) -> tuple[Times, Learning, int]:  # type: ignore[override]
         settings, model = self._job.settings, self.model
         compiled = Compiled(self._adapter.generates_compiled(model), bool(model.run_eagerly))
         native = twins.load(settings.backend)
         self._continue = native.continuing(model, lengths(settings)[0], compiled)
-        return super().run(first)
+        return super().run(first_batches)
 
     def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
         raise untraced(self._job.settings)
@@ -270,12 +270,13 @@ def compared_tokens(
         logits, own_tokens = logits_of(actual[row])[prompt_length - 1 : -1], actual[row, prompt_length:]
         best, indices = logits.argmax(axis=1), np.arange(len(own_tokens))
         shares = (logits[indices, best] - logits[indices, own_tokens]) / np.abs(logits).max(axis=1)
-        if (wrong := np.flatnonzero(~(shares <= limit))).size:
-            first = int(wrong[0])
+        if (wrong_indices := np.flatnonzero(~(shares <= limit))).size:
+            first_wrong = int(wrong_indices[0])
             raise WorkMismatch(
                 f"implementation: it generates other tokens than Keras: from the same weights and prompts, token "
-                f"{prompt_length + first + 1} of sequence {row + 1} is {own_tokens[first]}, but Keras's {best[first]}, "
-                f"whose logit is larger by {shares[first]:.3g} of the largest, more than {limit:g}"
+                f"{prompt_length + first_wrong + 1} of sequence {row + 1} is {own_tokens[first_wrong]}, "
+                f"but Keras's {best[first_wrong]}, "
+                f"whose logit is larger by {shares[first_wrong]:.3g} of the largest, more than {limit:g}"
             )
         largest = max(largest, float(shares.max()))
     return largest

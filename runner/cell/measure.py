@@ -103,29 +103,29 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     device = prove(adapter, settings)
     options = process_options(adapter)
     begun_s = monotonic()
-    built, overridden = _built(job, adapter)
-    applied_settings, own_options = applied(built, settings)
+    workload, overridden = _built(job, adapter)
+    applied_settings, own_options = applied(workload, settings)
     job = job_as_resolved(job, applied_settings)
     adapter.check(job.settings)
-    check_input(built, job.settings)
-    check_resolved(job.settings, built.model)
+    check_input(workload, job.settings)
+    check_resolved(job.settings, workload.model)
     if job.settings.phase == GENERATE:
-        check_generates(built, job.settings, adapter)
-    group.prepare(built.model)
-    first = make_batches(built, job.settings, job.settings.steps_per_execution)
+        check_generates(workload, job.settings, adapter)
+    group.prepare(workload.model)
+    first_batches = make_batches(workload, job.settings, job.settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
     measured = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
-    work = _work_of(job.settings)(built, adapter, job, measured)
-    times, learning, steps = work.run(first)
+    work = _work_of(job.settings)(workload, adapter, job, measured)
+    times, learning, steps = work.run(first_batches)
     events = adapter.compile_events()
     times = with_start(times, import_time_s, build_time_s, events)
     keep_tuning(job)
-    used = _used_memory(measured.allocated)
-    replicas = group.replicas(built.model, first[0])
+    used_memory = _used_memory(measured.allocated)
+    replicas = group.replicas(workload.model, first_batches[0])
     resolved = replace(
-        _with_compilations(_resolved(job, built, adapter, (start, steps)), events, measured.compiling),
+        _with_compilations(_resolved(job, workload, adapter, (start, steps)), events, measured.compiling),
         cuda_cache=cuda_cache,
-        available_samples=built.available_samples,
+        available_samples=workload.available_samples,
         own_compile_options=own_options,
         own_process_options=changed_options(options, process_options(adapter), settings.seed),
     )
@@ -133,17 +133,17 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
         result_of(job),
         device=device,
         times=times,
-        resolved=replace(resolved, **work_done(job, built, first[0])),
+        resolved=replace(resolved, **work_done(job, workload, first_batches[0])),
         learning=learning,
-        memory=used,
+        memory=used_memory,
         versions=found_versions(adapter),
-        work=counted(work, adapter, overridden, first[0]),
-        input=input_use(built.pipeline, job, work),
-        data_notes=list(built.pipeline.notes) if built.pipeline else [],
+        work=counted(work, adapter, overridden, first_batches[0]),
+        input=input_use(workload.pipeline, job, work),
+        data_notes=list(workload.pipeline.notes) if workload.pipeline else [],
         replicas=replicas,
-        generation=generation(job, built, adapter, first[0]),
+        generation=generation(job, workload, adapter, first_batches[0]),
     )
-    result = with_further_steps(job, group, work, (saved(job, built, result), first[0]))
+    result = with_further_steps(job, group, work, (saved(job, workload, result), first_batches[0]))
     parts = work.model.to_json, partial(_marked_steps, work, job.settings.backend)
     return finished(job, result, parts, partial(_traced_workload, work, job.settings))
 
@@ -152,14 +152,14 @@ def _built(job: Job, adapter: BackendAdapter) -> tuple[Built, list[str]]:
     """Return the workload, built for the devices, and the methods that it overrides. Raises `Unsupported`."""
     pid, group = os.getpid(), adapter.group
     with group.building():
-        built = load_workload(job, memory.free_bytes(job.settings, adapter))
+        workload = load_workload(job, memory.free_bytes(job.settings, adapter))
     check_backend(job.settings.backend)
     leave_copies(pid)
-    overridden = own_methods(built.model, job.settings.phase)
-    check_trains(built.model, job.settings.phase, overridden)
-    check_remat(built.model, job.settings)
+    overridden = own_methods(workload.model, job.settings.phase)
+    check_trains(workload.model, job.settings.phase, overridden)
+    check_remat(workload.model, job.settings)
     check_workload(job.settings, group, overridden)
-    return planted(built, job), overridden
+    return planted(workload, job), overridden
 
 
 def _used_memory(allocated: Allocated) -> Memory:
@@ -192,17 +192,17 @@ def counted(work: Training | Predicting, adapter: BackendAdapter, overridden: li
     return work.ledger.work_done(work.model, overridden, platforms_of(adapter, work.model, adapter.resident(batch)[0]))
 
 
-def saved(job: Job, built: Built, result: CellResult) -> CellResult:
+def saved(job: Job, workload: Built, result: CellResult) -> CellResult:
     """Publish the figures, then save the trained model if the workload does so; return the result.
 
     A model that cannot be saved is a warning: it costs no figure, even if saving ends the process. Of the arms of a
     stall analysis only the warm one saves, which is a usual cell: the others would overwrite its model with theirs.
     """
-    if built.finish is None or arm_of(job.settings) is not ArmName.WARM:
+    if workload.finish is None or arm_of(job.settings) is not ArmName.WARM:
         return result
     write_result(job, replace(result, unsaved=SAVING))
     try:
-        built.finish()
+        workload.finish()
     except Exception as error:  # noqa: BLE001 - any error of a workload: the measurement is valid without its model
         traceback.print_exc()
         return replace(result, unsaved=in_a_line(error)[:WORDS_CHARACTERS])
@@ -261,11 +261,11 @@ def with_communication(job: Job, group: DeviceGroup, work: Training | Predicting
         work.again(Stretch(count, 1))
 
     try:
-        timed = group.communication(run, steps, WATCHED_EPOCHS)
+        communication = group.communication(run, steps, WATCHED_EPOCHS)
     except Exception as error:  # noqa: BLE001 - of a profiler or a replica: the measurement is valid without it
         traceback.print_exc()
         return replace(result, collectives_not_timed=in_a_line(error)[:WORDS_CHARACTERS])
-    return replace(result, replicas=replace(result.replicas, communication=timed))
+    return replace(result, replicas=replace(result.replicas, communication=communication))
 
 
 def with_deviation(work: Training | Predicting, result: CellResult) -> CellResult:
@@ -344,9 +344,9 @@ def seed_all(adapter: BackendAdapter, seed: int) -> None:
 
 def build(job: Job) -> Built:
     """Return the job's workload, built, with its compilation settings."""
-    built = planted(load_workload(job), job)
-    applied(built, job.settings)
-    return built
+    workload = planted(load_workload(job), job)
+    applied(workload, job.settings)
+    return workload
 
 
 def load_workload(job: Job, free_bytes: int | None = None) -> Built:
@@ -356,15 +356,15 @@ def load_workload(job: Job, free_bytes: int | None = None) -> Built:
         return load(job.settings.workload)(replace(request_of(job), free_bytes=free_bytes))
 
 
-def planted(built: Built, job: Job) -> Built:
+def planted(workload: Built, job: Job) -> Built:
     """Return the workload with the job's injected fault, if any."""
     if job.fault is None:
-        return built
-    return plant(built, job.fault, Circumstances(job.settings, job.repeat, monotonic))
+        return workload
+    return plant(workload, job.fault, Circumstances(job.settings, job.repeat, monotonic))
 
 
-def _resolved(job: Job, built: Built, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
-    model, jit = built.model, bool(built.model.jit_compile) and not built.model.run_eagerly
+def _resolved(job: Job, workload: Built, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
+    model, jit = workload.model, bool(workload.model.jit_compile) and not workload.model.run_eagerly
     if job.settings.phase == GENERATE:
         jit = adapter.generates_compiled(model)
     return replace(
@@ -381,7 +381,7 @@ def _resolved(job: Job, built: Built, adapter: BackendAdapter, run: tuple[str, i
         batch_size=job.settings.batch_size,
         feed=job.settings.feed,
         image_data_format=keras.config.image_data_format(),
-        data_is_real=built.data_is_real,
+        data_is_real=workload.data_is_real,
         operations=operations_of(model),
     )
 
@@ -389,8 +389,8 @@ def _resolved(job: Job, built: Built, adapter: BackendAdapter, run: tuple[str, i
 def _precision(settings: Settings, policies: list[str]) -> str:
     """Return the dtype policy of a user's layers if it is one, else the active one, which later layers would have."""
     active: str = keras.config.dtype_policy().name
-    alone = policies[0] if ":" in settings.workload and len(policies) == 1 else active
-    return alone if alone in PRECISIONS else active
+    only_policy = policies[0] if ":" in settings.workload and len(policies) == 1 else active
+    return only_policy if only_policy in PRECISIONS else active
 
 
 def _with_tf32(resolved: Resolved, settings: Settings, adapter: BackendAdapter, jit: bool) -> Resolved:

@@ -57,14 +57,14 @@ def request_of(job: Job) -> Request:
     )
 
 
-def applied(built: Built, settings: Settings) -> tuple[Settings, list[str]]:
+def applied(workload: Built, settings: Settings) -> tuple[Settings, list[str]]:
     """Apply the settings to the model. Raises ValueError.
 
     Return the resulting settings, and the options of `compile` that the workload set and that were not changed.
     Functions that the model already has, since its build trained it or set them, are recreated by Keras: they would run
     with their original options.
     """
-    model = built.model
+    model = workload.model
     for name in MADE_BY_KERAS:
         setattr(model, name, None)
     own_options: list[str] = []
@@ -80,9 +80,9 @@ def applied(built: Built, settings: Settings) -> tuple[Settings, list[str]]:
     own_options += _compile(model, settings)
     _accumulate(model, settings)
     resolved = replace(settings, steps_per_execution=int(model.steps_per_execution), eager=bool(model.run_eagerly))
-    if settings.leaves("samples") and built.available_samples is not None:
-        resolved = replace(resolved, samples=built.available_samples)
-    return _with_input(resolved, built.pipeline), own_options
+    if settings.leaves("samples") and workload.available_samples is not None:
+        resolved = replace(resolved, samples=workload.available_samples)
+    return _with_input(resolved, workload.pipeline), own_options
 
 
 def _with_input(settings: Settings, pipeline: InputPipeline | None) -> Settings:
@@ -240,15 +240,15 @@ def switch_off(model: Any) -> list[str]:
     Raises `Unsupported` for a layer that draws random numbers and has no known rate: backends draw differently, so that
     the layers after it could not be compared.
     """
-    off = []
+    switched_off = []
     for layer in model._flatten_layers():
         kind = type(layer).__name__ if type(layer).__module__.startswith("keras.") else ""
         for name in RATES.get(kind, ()):
             if getattr(layer, name):
                 setattr(layer, name, 0.0)
-                off.append(layer.name)
+                switched_off.append(layer.name)
         if kind not in RATES and kind not in HOLDERS and layer._seed_generators:
             raise Unsupported(
                 f"parity: the layer {layer.name!r} ({type(layer).__name__}) draws random numbers as it runs"
             )
-    return sorted(set(off))
+    return sorted(set(switched_off))

@@ -65,30 +65,32 @@ def _run(job: Job, worker: ParityWorker, adapter: BackendAdapter) -> None:
     prove(adapter, job.settings)
     ran = watch(job.settings.backend, worker.correct)
     with adapter.group.building():
-        built = build(job)
-    off, drawn = switch_off(built.model), built.model.get_weights()
+        workload = build(job)
+    switched_off, drawn_weights = switch_off(workload.model), workload.model.get_weights()
     if worker.weights is None:
-        trace = _make_weights(job, built.model)
+        trace = _make_weights(job, workload.model)
     else:
-        sha256 = load_weights(built.model, Path(worker.weights))
+        sha256 = load_weights(workload.model, Path(worker.weights))
         if worker.nudge is not None:
-            nudge(built.model, worker.nudge)
+            nudge(workload.model, worker.nudge)
         if worker.role == "train":
-            trace = _train(job, built, adapter, sha256, Recorder(built.model, ran, worker.correct))
-            trace = replace(trace, facts=facts(built.model.optimizer, ran))
+            trace = _train(job, workload, adapter, sha256, Recorder(workload.model, ran, worker.correct))
+            trace = replace(trace, facts=facts(workload.model.optimizer, ran))
         elif worker.role == "fit":
-            trace = _fit(job, built, adapter, sha256)
+            trace = _fit(job, workload, adapter, sha256)
         else:
-            trace = _forward(job, built, adapter, sha256)
-    weights = [replace(weight, initial=_drawn(array)) for weight, array in zip(trace.weights, drawn, strict=True)]
-    trace = replace(trace, weights=weights, switched_off=off, versions=found_versions(adapter))
+            trace = _forward(job, workload, adapter, sha256)
+    weights = [
+        replace(weight, initial=_drawn(array)) for weight, array in zip(trace.weights, drawn_weights, strict=True)
+    ]
+    trace = replace(trace, weights=weights, switched_off=switched_off, versions=found_versions(adapter))
     files.replace(job.trace_path, dumps(trace))
 
 
 def load_weights(model: Any, path: Path) -> str:
     """Put the weights of `path` into the model and return the sha256 of their content. Raises ValueError."""
-    with np.load(path) as stored:
-        arrays = [stored[name] for name in sorted(stored.files)]
+    with np.load(path) as stored_arrays:
+        arrays = [stored_arrays[name] for name in sorted(stored_arrays.files)]
     shapes = [array.shape for array in arrays]
     model_shapes = [tuple(weight.shape) for weight in model.weights]
     if shapes != model_shapes:
@@ -163,13 +165,13 @@ def _make_weights(job: Job, model: Any) -> ParityOutput:
     return ParityOutput(job.nonce, content_hash(_bytes(arrays)), _weights(model, None))
 
 
-def _train(job: Job, built: Built, adapter: BackendAdapter, sha256: str, recorder: Recorder) -> ParityOutput:
+def _train(job: Job, workload: Built, adapter: BackendAdapter, sha256: str, recorder: Recorder) -> ParityOutput:
     """Train the job's steps; record the gradients of step 1, the updates of step 2, and every loss."""
-    model = built.model
+    model = workload.model
     losses: list[float | None] = []
     arrays: dict[str, Any] = {}
     states: list[list[Array]] = []
-    for step, batch in enumerate(make_batches(built, job.settings, steps_of_pass(job.settings))):
+    for step, batch in enumerate(make_batches(workload, job.settings, steps_of_pass(job.settings))):
         losses.append(finite(model.train_on_batch(*batch, return_dict=True).get("loss", math.nan)))
         if step == 0:
             trainable = {
@@ -187,12 +189,14 @@ def _train(job: Job, built: Built, adapter: BackendAdapter, sha256: str, recorde
     return ParityOutput(job.nonce, sha256, _weights(model, states[0]), losses)
 
 
-def _fit(job: Job, built: Built, adapter: BackendAdapter, sha256: str) -> ParityOutput:
+def _fit(job: Job, workload: Built, adapter: BackendAdapter, sha256: str) -> ParityOutput:
     """Train the job's steps by `fit` on all devices; record the updates of step 2, and every loss."""
-    model, group = built.model, adapter.group
-    batches = make_batches(built, job.settings, steps_of_pass(job.settings))
+    model, group = workload.model, adapter.group
+    batches = make_batches(workload, job.settings, steps_of_pass(job.settings))
     group.prepare(model)
-    feeder = group.feeder(batches, lambda own_batches: lambda needed: counted_feed(own_batches, adapter.lookahead))
+    feeder = group.feeder(
+        batches, lambda own_batches: lambda needed_batches: counted_feed(own_batches, adapter.lookahead)
+    )
     states: list[list[Array]] = []
 
     def note(epoch: int) -> None:
@@ -209,9 +213,9 @@ def _fit(job: Job, built: Built, adapter: BackendAdapter, sha256: str) -> Parity
     return replace(ParityOutput(job.nonce, sha256, _weights(model, states[0]), losses), replicas=replicas)
 
 
-def _forward(job: Job, built: Built, adapter: BackendAdapter, sha256: str) -> ParityOutput:
+def _forward(job: Job, workload: Built, adapter: BackendAdapter, sha256: str) -> ParityOutput:
     """Call the model once on the first batch, uncompiled, and sketch the output of each layer."""
-    inputs = make_batches(built, job.settings, 1)[0][0]
+    inputs = make_batches(workload, job.settings, 1)[0][0]
     sketches: list[Sketch] = []
     call = keras.layers.Layer.__call__
 
@@ -222,11 +226,11 @@ def _forward(job: Job, built: Built, adapter: BackendAdapter, sha256: str) -> Pa
 
     keras.layers.Layer.__call__ = sketching
     try:
-        built.model(inputs, training=True)
+        workload.model(inputs, training=True)
     finally:
         keras.layers.Layer.__call__ = call
     adapter.wait(None)
-    return ParityOutput(job.nonce, sha256, _weights(built.model, None), sketches=sketches)
+    return ParityOutput(job.nonce, sha256, _weights(workload.model, None), sketches=sketches)
 
 
 def _sketches(layer: Any, outputs: Any) -> Iterator[Sketch]:
@@ -252,12 +256,12 @@ def _concrete(output: Any) -> Array | None:
 
 
 def _weights(model: Any, values: list[Array] | None) -> list[Weight]:
-    trainable = {id(variable) for variable in model.trainable_variables}
+    trainable_ids = {id(variable) for variable in model.trainable_variables}
     norms: list[float | None] = [None] * len(model.weights)
     if values is not None:
         norms = [finite(np.linalg.norm(value.astype(np.float64))) for value in values]
     return [
-        Weight(weight.path, [int(size) for size in weight.shape], id(weight) in trainable, norm)
+        Weight(weight.path, [int(size) for size in weight.shape], id(weight) in trainable_ids, norm)
         for weight, norm in zip(model.weights, norms, strict=True)
     ]
 

@@ -68,16 +68,16 @@ def unchanged(source: Any) -> Any:
 class Training:
     """Epochs of `fit`."""
 
-    def __init__(self, built: Built, adapter: BackendAdapter, job: Job, measured: MeasuredEpochs) -> None:
-        self._built, self._adapter, self._job, self._measured = built, adapter, job, measured
-        self.model, self.steps_a_call = built.model, job.settings.steps_per_execution
+    def __init__(self, workload: Built, adapter: BackendAdapter, job: Job, measured: MeasuredEpochs) -> None:
+        self._built, self._adapter, self._job, self._measured = workload, adapter, job, measured
+        self.model, self.steps_a_call = workload.model, job.settings.steps_per_execution
         self.ledger = Ledger()
         self._fed: Feeder | None = None
 
-    def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
+    def run(self, first_batches: Sequence[Batch]) -> tuple[Times, Learning, int]:
         """Take the first step, agree on the steps per epoch, train; return times, learning and steps."""
         settings, chunk = self._job.settings, self._job.settings.steps_per_execution
-        feeder = self._feeder(first)
+        feeder = self._feeder(first_batches)
         first_step_s = self._fit("first_step", feeder, Stretch(chunk, 1)).times_s[0]
         steps, calibration_s = agreed(
             self._job,
@@ -157,30 +157,30 @@ class Training:
         """Return the feeder of one device: resident on it, or from host memory at each step."""
         if self._job.settings.feed == "device_resident":
             return self._adapter.feeder(batches)
-        return lambda needed: counted_feed(batches, self._adapter.lookahead)
+        return lambda needed_batches: counted_feed(batches, self._adapter.lookahead)
 
 
 class Predicting:
     """Epochs of calls of `predict_on_batch`."""
 
-    def __init__(self, built: Built, adapter: BackendAdapter, job: Job, measured: MeasuredEpochs) -> None:
-        self._built, self._adapter, self._job, self._measured = built, adapter, job, measured
-        self.model, self.steps_a_call = built.model, 1
+    def __init__(self, workload: Built, adapter: BackendAdapter, job: Job, measured: MeasuredEpochs) -> None:
+        self._built, self._adapter, self._job, self._measured = workload, adapter, job, measured
+        self.model, self.steps_a_call = workload.model, 1
         self.ledger = Ledger()
         self._fed: list[Batch] = []
 
-    def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
+    def run(self, first_batches: Sequence[Batch]) -> tuple[Times, Learning, int]:
         """Make the first call, agree on the calls per epoch, predict; return times, learning and calls."""
         settings = self._job.settings
-        placed = self._placed(first)
-        first_call_s = self._predict("first_step", placed, Stretch(1, 1, 1)).epoch_times_s[0]
+        placed_batches = self._placed(first_batches)
+        first_call_s = self._predict("first_step", placed_batches, Stretch(1, 1, 1)).epoch_times_s[0]
         calls, calibration_s = agreed(
             self._job,
             self._measured.turns,
-            lambda count: min(self._predict("calibration", placed, Stretch(count, 2)).epoch_times_s),
+            lambda count: min(self._predict("calibration", placed_batches, Stretch(count, 2)).epoch_times_s),
         )
-        self._fed = placed = self._placed(make_batches(self._built, settings, max(calls, self._job.steps_held)))
-        log = self._predict("epochs", placed, self._measured.stretch(settings, calls))
+        self._fed = placed_batches = self._placed(make_batches(self._built, settings, max(calls, self._job.steps_held)))
+        log = self._predict("epochs", placed_batches, self._measured.stretch(settings, calls))
         self._measured.end()
         times = Timeline(first_call_s, calibration_s, calls, EpochLog(log.epoch_times_s)).times(settings)
         p50, p99 = (quantile(log.call_times_s, rank) for rank in (50, 99))
@@ -208,8 +208,8 @@ class Predicting:
         """Return the outputs of one call, on the host."""
         return self.model.predict_on_batch(inputs)
 
-    def _predict(self, name: str, placed: Sequence[Batch], stretch: Stretch) -> CallLog:
-        log = call_epochs(self._call, placed, stretch)
+    def _predict(self, name: str, placed_batches: Sequence[Batch], stretch: Stretch) -> CallLog:
+        log = call_epochs(self._call, placed_batches, stretch)
         self.ledger.stretches.append(predicted(name, stretch.steps, log.rows))
         return log
 

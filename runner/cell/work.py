@@ -63,8 +63,8 @@ def own_methods(model: Any, phase: str) -> list[str]:
     """
     overridden = []
     for name in _PHASE_METHODS.get(phase, ()):
-        replaced = name in vars(model) and name not in MADE_BY_KERAS
-        if replaced or getattr(type(model), name, None) is not _KERAS_METHODS[name]:
+        is_replaced = name in vars(model) and name not in MADE_BY_KERAS
+        if is_replaced or getattr(type(model), name, None) is not _KERAS_METHODS[name]:
             overridden.append(name)
     return overridden
 
@@ -106,9 +106,9 @@ class Counting:
 
     def epoch_ended(self, further_samples: int = 0) -> None:
         """Read the counters at the end of an epoch, the device idle; add the samples that other processes counted."""
-        before, scale_before = self._before, self._scale_before
+        count_before, scale_before = self._before, self._scale_before
         self._read()
-        updates = None if self._before is None else self._before - (before or 0)
+        updates = None if self._before is None else self._before - (count_before or 0)
         self.updates.append(updates)
         samples = _integer(getattr(self._tracker, "count", None))
         self.samples.append(None if samples is None else samples + further_samples)
@@ -185,10 +185,10 @@ class Ledger:
     def work_done(self, model: Any, overrides: list[str], platforms: tuple[Iterable[str], Iterable[str]]) -> WorkDone:
         """Return the work; `overrides` are the model's own methods, `platforms` those of its weights and its output."""
         measured = next((stretch for stretch in self.stretches if stretch.name == "epochs"), None)
-        changed = state = None
+        changed_count = state_changed = None
         if self.before is not None and self.after is not None:
-            changed = self.after.changed_since(self.before)
-            state = self.after.optimizer != self.before.optimizer
+            changed_count = self.after.changed_since(self.before)
+            state_changed = self.after.optimizer != self.before.optimizer
         return WorkDone(
             stretches=self.stretches,
             updates_per_step=_per_step(measured, _with_skipped(measured) if measured else []),
@@ -196,8 +196,8 @@ class Ledger:
             batches_drawn=measured.batches_drawn if measured else None,
             skipped_updates=sum(measured.skipped_updates) if measured else None,
             trainable_variables=len(model.trainable_variables),
-            changed_variables=changed,
-            optimizer_state_changed=state,
+            changed_variables=changed_count,
+            optimizer_state_changed=state_changed,
             changed_at_high_rate=self.changed_at_high_rate,
             optimizer_replaced=self.optimizer_replaced,
             own_methods=overrides,
@@ -275,16 +275,16 @@ def _checksums(variables: Iterable[Any]) -> list[int]:
     return [zlib.crc32(array.reshape(-1).view(np.uint8)) for array in arrays]
 
 
-def work_done(job: Job, built: Built, batch: Batch) -> dict[str, Any]:
+def work_done(job: Job, workload: Built, batch: Batch) -> dict[str, Any]:
     """Return the fields of a record's `resolved` about the work, with FLOPs for this batch.
 
     The optimiser's fields are included only if it trained.
     """
-    model = built.model
+    model = workload.model
     return {
         "parameters": int(model.count_params()),
         "trainable_parameters": _elements(model.trainable_variables),
-        "forward_flops": _flops(built, batch) if job.repeat == COUNTING_REPEAT else None,
+        "forward_flops": _flops(workload, batch) if job.repeat == COUNTING_REPEAT else None,
         **(_optimizer(model.optimizer) if job.settings.phase == "fit" and model.optimizer is not None else {}),
     }
 
@@ -308,11 +308,11 @@ def _first_rate(optimizer: Any) -> float:
     return float(keras.ops.convert_to_numpy(rate(0) if isinstance(rate, schedule) else rate))
 
 
-def _flops(built: Built, batch: Batch) -> int | None:
+def _flops(workload: Built, batch: Batch) -> int | None:
     from keras_matrix.models.flops.counting import counter
 
     try:
-        return counter().forward(built.model, batch[0])
+        return counter().forward(workload.model, batch[0])
     except Exception as error:  # noqa: BLE001 - any error of a user's model: this count alone is missing
         print(f"FLOPs not counted: {type(error).__name__}: {error}", file=sys.stderr)
         return None
@@ -389,10 +389,10 @@ def _noting(received: Received) -> Iterator[None]:
 def _not_compiled(model: Any) -> Iterator[None]:
     """Run the model's steps one operation at a time, one step a call; its compiled functions are kept."""
     names = ("train_function", "run_eagerly", "steps_per_execution", "_jit_compile")
-    kept = {name: getattr(model, name) for name in names}
+    kept_values = {name: getattr(model, name) for name in names}
     model.train_function, model.run_eagerly, model.steps_per_execution = None, True, 1
     try:
         yield
     finally:
-        for name, value in kept.items():
+        for name, value in kept_values.items():
             setattr(model, name, value)

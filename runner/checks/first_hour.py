@@ -127,11 +127,11 @@ def small_cell(hour: Hour) -> StepResult:
     proof = record.device
     if proof is None or proof.platform != hour.device:
         return StepResult(StepOutcome.FAILED, f"its tensors are on {proof.name if proof else 'no device'}")
-    model = f" ({proof.model})" if proof.model else ""
+    model_text = f" ({proof.model})" if proof.model else ""
     step_time_s = record.times.step_time_s or 0.0
     warnings = tuple(record.warnings)
     return StepResult(
-        StepOutcome.OK, f"{record.status} on {proof.name}{model}, {seconds(step_time_s)} per step", warnings
+        StepOutcome.OK, f"{record.status} on {proof.name}{model_text}, {seconds(step_time_s)} per step", warnings
     )
 
 
@@ -194,8 +194,8 @@ def known_allocation(hour: Hour) -> StepResult:
     entry = {"workload": f"{WORKLOADS}:ballast", "params": {"megabytes": [1, 1 + size]}, "steps_per_epoch": 20}
     measured = hour.target.measure(entry)
     small, large = sorted(measured.records, key=lambda record: int(record.settings.params["megabytes"]))
-    before, after = _peak_bytes(small, hour.device), _peak_bytes(large, hour.device)
-    grown = None if before is None or after is None else after - before
+    small_bytes, large_bytes = _peak_bytes(small, hour.device), _peak_bytes(large, hour.device)
+    grown = None if small_bytes is None or large_bytes is None else large_bytes - small_bytes
     return allocated(size << 20, grown, _driver_bytes(large))
 
 
@@ -232,10 +232,12 @@ def pinned_autotuning(hour: Hour) -> StepResult:
     records = hour.target.measure(entry).records
     if any(record.times.first_step_time_s is None for record in records):
         return StepResult(StepOutcome.FAILED, "; ".join(f"{record.status}: {record.reason}" for record in records))
-    first, second = (records[number].times.first_step_time_s or 0.0 for number in (0, 1))
-    text = f"first steps took {first:.1f} s and {second:.1f} s"
+    first_s, second_s = (records[number].times.first_step_time_s or 0.0 for number in (0, 1))
+    text = f"first steps took {first_s:.1f} s and {second_s:.1f} s"
     return StepResult(
-        StepOutcome.OK if second < first else StepOutcome.FAILED, text, figures={"first_s": first, "second_s": second}
+        StepOutcome.OK if second_s < first_s else StepOutcome.FAILED,
+        text,
+        figures={"first_s": first_s, "second_s": second_s},
     )
 
 
@@ -244,10 +246,12 @@ def fc_modes(hour: Hour) -> StepResult:
     workers = [str(count) for count in hour.workers]
     flags = ["--prove", "--backend", hour.target.backend, "--dtype", "float32", "--num-workers", *workers]
     device = [] if hour.device == "cpu" else ["--device", hour.device]
-    ended = hour.target.command("fc", *flags, *device)
-    claims = [line for line in ended.lines if line.startswith(("*", "bytes and layout"))]
-    summary = "; ".join(claims) or ended.last_line
-    return StepResult(StepOutcome.FAILED if ended.code else StepOutcome.OK, summary, figures={"code": ended.code})
+    ended_command = hour.target.command("fc", *flags, *device)
+    claims = [line for line in ended_command.lines if line.startswith(("*", "bytes and layout"))]
+    summary = "; ".join(claims) or ended_command.last_line
+    return StepResult(
+        StepOutcome.FAILED if ended_command.code else StepOutcome.OK, summary, figures={"code": ended_command.code}
+    )
 
 
 def too_large(hour: Hour) -> StepResult:
@@ -314,8 +318,8 @@ def _driver_bytes(record: Record) -> dict[str, int | None]:
     """Return the peaks of the device and of the process that the driver reports; empty for a CPU."""
     if record.settings.device == "cpu" or record.usage is None:
         return {}
-    used = {"on the device": record.usage.device_memory, "of the process": record.usage.device_process_memory}
-    return {name: use.max_bytes if use else None for name, use in used.items()}
+    use_by_name = {"on the device": record.usage.device_memory, "of the process": record.usage.device_process_memory}
+    return {name: use.max_bytes if use else None for name, use in use_by_name.items()}
 
 
 CHECKS = {
@@ -402,9 +406,9 @@ def precise(errors: Mapping[str, float], recorded: Mapping[str, bool | None], de
     lines = [
         f"{name}: error {errors[name]:.1e}, TF32 in the record: {words[recorded.get(name)]}" for name in PRECISIONS
     ]
-    wrong = [name for name in PRECISIONS if bool(recorded.get(name)) != (errors[name] > TF32_ERROR)]
+    wrong_precisions = [name for name in PRECISIONS if bool(recorded.get(name)) != (errors[name] > TF32_ERROR)]
     unknown = [name for name in PRECISIONS if recorded.get(name) is None and device == "gpu"]
-    outcome = StepOutcome.FAILED if wrong or unknown else StepOutcome.OK
+    outcome = StepOutcome.FAILED if wrong_precisions or unknown else StepOutcome.OK
     return StepResult(outcome, "; ".join(lines), figures={"errors": dict(errors), "recorded": dict(recorded)})
 
 
@@ -438,9 +442,9 @@ def against_datasheet(gemms: Iterable[Gemm], streams: Iterable[Stream], sheet: D
     shares = {name: (rates[name] / stated, GEMM) for name, stated in sheet.flop_per_s.items() if name in rates}
     if memory:
         shares["memory"] = (memory / sheet.memory_byte_per_s, STREAM)
-    outside = [name for name, (share, limits) in shares.items() if within(share, limits) is StepOutcome.FAILED]
+    names_outside = [name for name, (share, limits) in shares.items() if within(share, limits) is StepOutcome.FAILED]
     text = ", ".join(f"{name} {percentage(share)}" for name, (share, _) in shares.items())
-    outcome = StepOutcome.FAILED if outside or not shares else StepOutcome.OK
+    outcome = StepOutcome.FAILED if names_outside or not shares else StepOutcome.OK
     return StepResult(outcome, f"of the data sheet of {sheet.product}: {text}", figures=figures)
 
 
@@ -522,10 +526,10 @@ class HourTarget:
         path = self.folder / "matrix.yaml"
         path.write_text(json.dumps(self._matrix(cell)), encoding="utf-8")
         command = ("run", "--matrix", str(path), "--results", str(results), "--new", *options)
-        ended = self.command(*command, **changes)
+        ended_command = self.command(*command, **changes)
         newest = Results(results).latest()
-        if ended.code not in EXIT_CODES or newest is None:
-            raise NotMeasured(f"the command exited with {ended.code}: {ended.last_line}")
+        if ended_command.code not in EXIT_CODES or newest is None:
+            raise NotMeasured(f"the command exited with {ended_command.code}: {ended_command.last_line}")
         return MeasuredRun(newest, latest_attempts(newest.load()[0]))
 
     def command(self, *arguments: str, **changes: str) -> CommandResult:

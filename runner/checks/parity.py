@@ -238,8 +238,8 @@ class _Comparison:
         return ParityWorker(role, self.weights, key.nudge, sorted(correct))
 
     def _note(self, name: str, reply: Reply) -> None:
-        noted = self.unsupported if reply.status is Status.UNSUPPORTED else self.failures
-        noted[name] = reply.reason
+        reason_by_name = self.unsupported if reply.status is Status.UNSUPPORTED else self.failures
+        reason_by_name[name] = reply.reason
 
     def _zeros(self) -> Zeros:
         """Return the figures that are zero except for rounding, in the highest available precision."""
@@ -253,8 +253,10 @@ class _Comparison:
         facts_by_backend: dict[str, Facts] = {}
         for key, output in self.outputs.items():
             if (facts := output.trace.facts) is not None:
-                before = facts_by_backend.get(key.backend, facts).operations
-                facts_by_backend[key.backend] = replace(facts, operations=sorted({*before, *facts.operations}))
+                known_operations = facts_by_backend.get(key.backend, facts).operations
+                facts_by_backend[key.backend] = replace(
+                    facts, operations=sorted({*known_operations, *facts.operations})
+                )
         return facts_by_backend
 
     def _pair(self, a: str, b: str, zero: Zeros) -> Pair:
@@ -265,8 +267,8 @@ class _Comparison:
                 pair.deviations[precision] = deviation(left, right, precision, zero)
                 pair.findings.extend(findings(precision, pair.deviations[precision]))
         for precision in list(pair.deviations)[:1]:  # equal in all precisions
-            drawn = (self.outputs[Key(backend, precision)].trace for backend in (a, b))
-            pair.findings.extend(initializer_findings(precision, *drawn))
+            drawn_traces = (self.outputs[Key(backend, precision)].trace for backend in (a, b))
+            pair.findings.extend(initializer_findings(precision, *drawn_traces))
         return pair
 
     def _corrected(self, pairs: Sequence[Pair], facts: Mapping[str, Facts], zero: Zeros) -> list[Pair]:
@@ -315,16 +317,18 @@ class _Comparison:
             return deviations
         for backend in BY_COMPILE_TIME:  # either backend of a pair can explain it
             explained = [explained_pairs(pair, DeviationEvidence(deviations, facts=facts)) for pair in pairs]
-            parted = [pair.backends for pair in explained if any(map(is_unexplained_training, pair.findings))]
-            if not any(backend in backends for backends in parted):
+            unexplained_backends = [
+                pair.backends for pair in explained if any(map(is_unexplained_training, pair.findings))
+            ]
+            if not any(backend in backends for backends in unexplained_backends):
                 continue
-            more_key = Key(backend, "float32", OWN_THREADS)
-            (reply,) = self.context.run(self.subject, [(more_key, ParityWorker("train", self.weights))])
+            threaded_key = Key(backend, "float32", OWN_THREADS)
+            (reply,) = self.context.run(self.subject, [(threaded_key, ParityWorker("train", self.weights))])
             if reply.trace is None:
                 continue
-            apart = worst_loss(self.outputs[Key(backend, "float32")].trace.losses, reply.trace.losses)
-            if apart is not None:
-                deviations[backend] = apart
+            largest_deviation = worst_loss(self.outputs[Key(backend, "float32")].trace.losses, reply.trace.losses)
+            if largest_deviation is not None:
+                deviations[backend] = largest_deviation
         return deviations
 
     def _nudged(self, pairs: Sequence[Pair], evidence: DeviationEvidence, zero: Zeros) -> dict[str, Deviation]:
@@ -340,8 +344,8 @@ class _Comparison:
             own_output = self.outputs[Key(backend, "float32")]
             nudged = [ParityProcess(backend, r.trace, r.arrays()) for r in replies if r.trace is not None]
             if nudged:
-                apart = [deviation(own_output, other, "float32", zero) for other in nudged]
-                deviations[backend] = largest(apart)
+                nudged_deviations = [deviation(own_output, other, "float32", zero) for other in nudged]
+                deviations[backend] = largest(nudged_deviations)
         return deviations
 
     def _located(self, pair: Pair, zero: Zeros) -> Pair:
@@ -386,8 +390,8 @@ class Key:
     distribution: str = DATA
 
     def __str__(self) -> str:
-        several = f" on {self.devices} devices" if self.devices > 1 else ""
-        return f"{self.backend} {self.precision}{several}{', corrected' if self.corrected else ''}"
+        devices_text = f" on {self.devices} devices" if self.devices > 1 else ""
+        return f"{self.backend} {self.precision}{devices_text}{', corrected' if self.corrected else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,8 +408,8 @@ class Reply:
         import numpy as np
 
         def read(kind: str, i: int) -> NDArray[Any]:
-            with np.load(self.folder / ARRAYS_NAME, allow_pickle=False) as stored:
-                array: NDArray[Any] = stored[f"{kind}.{i}"]
+            with np.load(self.folder / ARRAYS_NAME, allow_pickle=False) as stored_arrays:
+                array: NDArray[Any] = stored_arrays[f"{kind}.{i}"]
             return array
 
         return read
@@ -538,9 +542,9 @@ def _pinned_to(cpu: int | None) -> Iterator[None]:
     if cpu is None:
         yield
         return
-    before = os.sched_getaffinity(0)
+    previous_cpus = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {cpu})
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        os.sched_setaffinity(0, previous_cpus)

@@ -84,8 +84,8 @@ def measure(
     if subject.gpu and subject.gpu.product and "gpu" in gathered.devices:
         gathered.devices["gpu"] = subject.gpu.product  # from NVML, since backends may not name a MIG device
     if not gathered.gemms and not gathered.streams:
-        reasons = "; ".join(f"{measurement}: {why}" for measurement, why in sorted(gathered.refused.items()))
-        raise InfrastructureError(f"peaks: no figure could be measured: {reasons}")
+        reasons_text = "; ".join(f"{measurement}: {why}" for measurement, why in sorted(gathered.refused.items()))
+        raise InfrastructureError(f"peaks: no figure could be measured: {reasons_text}")
     return Peaks(
         version=peaks.PEAKS_VERSION,
         fingerprint=peaks.fingerprint(subject.machine, subject.versions),
@@ -109,9 +109,11 @@ def measure(
 def _watched(work: Callable[[], None]) -> float | None:
     """Do the work, whose processes end with it; return the share of the CPUs that other processes used."""
     with Sampler(os.sched_getaffinity(0)) as sampler:
-        before, own_s = sampler.read(), ended_cpu_s()
+        counters_before, own_s = sampler.read(), ended_cpu_s()
         work()
-        return other_cpu_share(MeasuredStretch(since(before, sampler.read()), OwnUse(cpu_s=ended_cpu_s() - own_s)))
+        return other_cpu_share(
+            MeasuredStretch(since(counters_before, sampler.read()), OwnUse(cpu_s=ended_cpu_s() - own_s))
+        )
 
 
 def _rounds(
@@ -170,14 +172,14 @@ def _ask(probe: Probe, order: PeakOrder, gathered: _Found) -> None:
         gathered.devices[answer.device.platform] = answer.device.model
     for gemm in answer.gemms:
         key = (gemm.backend, gemm.device, gemm.precision, gemm.threads, gemm.size)
-        before = earlier.flop_per_s if (earlier := gathered.gemms.get(key)) else None
-        gathered.gemms[key] = replace(gemm, flop_per_s=_joined(before, gemm.flop_per_s))
+        timed_before = earlier_gemm.flop_per_s if (earlier_gemm := gathered.gemms.get(key)) else None
+        gathered.gemms[key] = replace(gemm, flop_per_s=_joined(timed_before, gemm.flop_per_s))
     for stream in answer.streams:
         key = (stream.by, stream.device, stream.kernel, stream.threads, stream.array_bytes)
-        before = previous.byte_per_s if (previous := gathered.streams.get(key)) else None
-        gathered.streams[key] = replace(stream, byte_per_s=_joined(before, stream.byte_per_s))
+        timed_before = previous.byte_per_s if (previous := gathered.streams.get(key)) else None
+        gathered.streams[key] = replace(stream, byte_per_s=_joined(timed_before, stream.byte_per_s))
 
 
-def _joined(before: Timed | None, now: Timed) -> Timed:
+def _joined(timed_before: Timed | None, now: Timed) -> Timed:
     """Return the calls of a new process with those of the earlier ones."""
-    return Timed(before.rates + now.rates, before.processes + now.processes) if before else now
+    return Timed(timed_before.rates + now.rates, timed_before.processes + now.processes) if timed_before else now

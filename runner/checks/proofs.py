@@ -222,13 +222,16 @@ class _Proof:
         }
         # Of all precisions: an operation that a backend computes in float32 rounds in float64 training, too.
         left_out = frozenset[int]().union(
-            *(decided_by_rounding(single, nudged, precision) for precision, (single, nudged, _) in by_precision.items())
+            *(
+                decided_by_rounding(one_device, nudged, precision)
+                for precision, (one_device, nudged, _) in by_precision.items()
+            )
         )
         differences = {
-            precision: device_difference(single, several, precision, left_out)
-            for precision, (single, _, several) in by_precision.items()
+            precision: device_difference(one_device, several_devices, precision, left_out)
+            for precision, (one_device, _, several_devices) in by_precision.items()
         }
-        trace = next(out.trace for key, out in outputs.items() if key.devices > 1)
+        trace = next(output.trace for key, output in outputs.items() if key.devices > 1)
         assert trace.replicas is not None, "several devices are proved by their worker"
         self.switched_off = trace.switched_off
         return BackendProof(
@@ -243,8 +246,8 @@ class _Proof:
 
     def _keys(self, backend: str, precision: str) -> list[Key]:
         """Return the processes: one device, one device with nudged weights, and several devices."""
-        several = Key(backend, precision, self.devices, devices=self.devices, distribution=self.distribution)
-        return [Key(backend, precision), Key(backend, precision, nudge=NUDGE), several]
+        several_key = Key(backend, precision, self.devices, devices=self.devices, distribution=self.distribution)
+        return [Key(backend, precision), Key(backend, precision, nudge=NUDGE), several_key]
 
     def _weights(self, backend: str) -> str | None:
         """Create the weights and return their path; note why if that fails."""
@@ -271,5 +274,5 @@ class _Proof:
         return outputs
 
     def _note(self, backend: str, part: str, status: Status, reason: str) -> None:
-        noted = self.unsupported if status is Status.UNSUPPORTED else self.failures
-        noted[backend] = f"{part}: {reason}"
+        reason_by_backend = self.unsupported if status is Status.UNSUPPORTED else self.failures
+        reason_by_backend[backend] = f"{part}: {reason}"

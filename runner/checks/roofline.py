@@ -42,8 +42,8 @@ def roofline_of(rows: Iterable[Row], measurements: Measurements) -> Roofline:
     from keras_matrix.analysis.roofline import roofline
 
     cells = cells_of(rows)
-    counted = with_catalog(measurements.works, (cell.settings for _, cell in cells))
-    return roofline(cells, counted, of_all_images(measurements.peaks) if measurements.peaks else None)
+    counted_works = with_catalog(measurements.works, (cell.settings for _, cell in cells))
+    return roofline(cells, counted_works, of_all_images(measurements.peaks) if measurements.peaks else None)
 
 
 def cells_of(rows: Iterable[Row]) -> list[tuple[str, Any]]:
@@ -53,15 +53,15 @@ def cells_of(rows: Iterable[Row]) -> list[tuple[str, Any]]:
 
 def peaks_of(results: Path, about: Mapping[str, Any]) -> Peaks | None:
     """Return the stored peaks of the machine and versions of a run, or None. Raises `StoreFailure`."""
-    stored = peak_files.stored(results, about)
-    return of_all_images(stored) if stored else None
+    stored_peaks = peak_files.stored(results, about)
+    return of_all_images(stored_peaks) if stored_peaks else None
 
 
-def of_all_images(stored: StoredPeaks) -> Peaks:
+def of_all_images(stored_peaks: StoredPeaks) -> Peaks:
     """Return the peaks, those of a GPU with what other images, with other backends, measured on the same GPU."""
     from keras_matrix.analysis.roofline import backends, merged
 
-    return merged(stored.own, stored.others) if backends(stored.own) else stored.own
+    return merged(stored_peaks.own, stored_peaks.others) if backends(stored_peaks.own) else stored_peaks.own
 
 
 def threads_of(cells: Iterable[tuple[str, Any]]) -> tuple[int, ...]:
@@ -87,13 +87,13 @@ def known(results: Path, settings: Iterable[Settings]) -> dict[str, Work]:
     return with_catalog(works.read_all(results, keys, source_digest()), settings)
 
 
-def with_catalog(stored: Mapping[str, Work], settings: Iterable[Settings]) -> dict[str, Work]:
-    """Return the work of these workloads: the `stored` counts, else the catalog's FLOPs at defaults."""
+def with_catalog(stored_works: Mapping[str, Work], settings: Iterable[Settings]) -> dict[str, Work]:
+    """Return the work of these workloads: the counts of `stored_works`, else the catalog's FLOPs at defaults."""
     catalog = catalogs.load()
     known_works = {}
     for target in _targets(settings):
         key = work_key(target.workload, target.params)
-        work = stored.get(key) or _of_catalog(catalog, target)
+        work = stored_works.get(key) or _of_catalog(catalog, target)
         if work is not None:
             known_works[key] = work
     return known_works

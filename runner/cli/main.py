@@ -70,8 +70,8 @@ The default command is `run`: `runner --matrix matrix.yaml`."""
 EPILOG = exit_codes.help_text()
 
 
-def parser(called: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser:
-    """Return the command line; of commands that are not `called`, only the names and summaries."""
+def parser(command_names: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser:
+    """Return the command line; of commands that are not `command_names`, only the names and summaries."""
     top = argparse.ArgumentParser(
         prog="runner",
         description=DESCRIPTION,
@@ -81,7 +81,7 @@ def parser(called: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser
     top.add_argument("--version", action="version", version=f"runner {VERSION}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=CommandParser)
     for name, (path, summary) in COMMANDS.items():
-        if name not in called:
+        if name not in command_names:
             commands.add_parser(name, help=summary)
             continue
         module = import_module(f"keras_matrix.{path}")
@@ -160,8 +160,8 @@ def _with_command(arguments: list[str]) -> list[str]:
     if arguments and (arguments[0] in COMMANDS or arguments[0] in ("-h", "--help", "--version")):
         return arguments
     if arguments and not arguments[0].startswith("-"):
-        commands = ", ".join(sorted(COMMANDS))
-        raise UsageError(f"COMMAND: must be one of {commands}, got {arguments[0]!r}{near(arguments[0], COMMANDS)}")
+        commands_text = ", ".join(sorted(COMMANDS))
+        raise UsageError(f"COMMAND: must be one of {commands_text}, got {arguments[0]!r}{near(arguments[0], COMMANDS)}")
     return ["run", *arguments]
 
 

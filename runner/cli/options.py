@@ -58,10 +58,10 @@ def add_matrix_options(parser: argparse.ArgumentParser, *, workload: bool = Fals
         meaning = "one workload (a name of runner list, or module:function) on the installed backends"
         parser.add_argument_group("instead of a matrix").add_argument("--workload", metavar="NAME", help=meaning)
     add_several("--backend", metavar="NAME", help="only this backend; may be repeated")
-    matching = "only cells whose setting or parameter matches, as in workload=mnist*; several must all match"
-    add_several("--filter", metavar="KEY=PATTERN", help=matching)
-    setting = "set a setting or parameter on every cell, over the file"
-    add_several("--set", metavar="KEY=VALUE", dest="assignments", help=setting)
+    filter_help = "only cells whose setting or parameter matches, as in workload=mnist*; several must all match"
+    add_several("--filter", metavar="KEY=PATTERN", help=filter_help)
+    setting_help = "set a setting or parameter on every cell, over the file"
+    add_several("--set", metavar="KEY=VALUE", dest="assignments", help=setting_help)
     group.add_argument("--repeats", type=count_or_auto, metavar="N", help="processes per cell, or auto, over the file")
 
 
@@ -77,13 +77,13 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
         help="fork cells from a server that has imported the backend, or start a fresh interpreter for each; "
         "accelerators always start fresh (default: fork; with --executor docker: fresh, or warm for fork)",
     )
-    for flag, read, metavar, meaning in (
+    for flag, converter, metavar, meaning in (
         ("--budget", seconds, "SECONDS", "add repeats to auto cells for this long, over the file"),
         ("--order-seed", int, "N", "seed of the random order; default: a new one, recorded"),
         ("--log-dir", log_folder, "FOLDER", "write files for TensorBoard into this folder: runner tensorboard"),
         ("--datasets", Path, "FOLDER", "folder of the data sets; default: ~/.keras/datasets"),
     ):
-        group.add_argument(flag, type=read, metavar=metavar, help=meaning)
+        group.add_argument(flag, type=converter, metavar=metavar, help=meaning)
     group.add_argument("--new", action="store_true", help="start a new run even if an unfinished one can be continued")
     group.add_argument(
         "--executor",

@@ -40,13 +40,15 @@ class Checkout:
 
     def commits(self, good: str, bad: str) -> list[Commit]:
         """Return the commits from the good to the bad one along the first parents. Raises `UsageError`."""
-        first, last = self._commit("--good", good), self._commit("--bad", bad)
-        if first == last:
-            raise UsageError(f"--bad: must be another commit than --good, got {bad} and {good}, both {first[:10]}")
-        if self._git("merge-base", "--is-ancestor", first, last, check=False).returncode:
-            raise UsageError(f"--good: must be an ancestor of --bad, got {good} ({first[:10]}) and {bad} ({last[:10]})")
+        good_sha, bad_sha = self._commit("--good", good), self._commit("--bad", bad)
+        if good_sha == bad_sha:
+            raise UsageError(f"--bad: must be another commit than --good, got {bad} and {good}, both {good_sha[:10]}")
+        if self._git("merge-base", "--is-ancestor", good_sha, bad_sha, check=False).returncode:
+            raise UsageError(
+                f"--good: must be an ancestor of --bad, got {good} ({good_sha[:10]}) and {bad} ({bad_sha[:10]})"
+            )
         log = ("log", "--first-parent", "--reverse", "--format=%H %s")
-        text = self._git(*log, "--max-count=1", first).stdout + self._git(*log, f"{first}..{last}").stdout
+        text = self._git(*log, "--max-count=1", good_sha).stdout + self._git(*log, f"{good_sha}..{bad_sha}").stdout
         return [Commit(*f"{line} ".split(" ", 1)) for line in text.split("\n") if line]
 
     def worktree(self, commit: Commit, cache: Path) -> Path:
@@ -102,9 +104,9 @@ def checkout(folder: Path) -> Checkout:
     opened = Checkout(Path(top.stdout.strip()))
     if git(opened.folder, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
         raise UsageError(f"--checkout: {folder} is shallow, so that commits are missing; run: git fetch --unshallow")
-    if changed := git(opened.folder, "status", "--porcelain", "--untracked-files=no").stdout.splitlines():
+    if changed_lines := git(opened.folder, "status", "--porcelain", "--untracked-files=no").stdout.splitlines():
         raise UsageError(
-            f"--checkout: {folder} has changes that no commit contains, such as {changed[0].strip()}; "
+            f"--checkout: {folder} has changes that no commit contains, such as {changed_lines[0].strip()}; "
             "commit them or run: git stash"
         )
     return opened

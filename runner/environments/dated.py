@@ -76,15 +76,15 @@ def day(flag: str, text: str, today: date) -> date:
 def lock_on(required: Sequence[str], python: str) -> LockOn:
     """Return a function that returns the lock of a day. It raises `CannotRebuild` if there is none."""
 
-    def lock(on: date) -> str:
-        until = f"{on + timedelta(days=1)}T00:00:00Z"
+    def lock(lock_day: date) -> str:
+        cutoff = f"{lock_day + timedelta(days=1)}T00:00:00Z"
         options = ["--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:", "--python", python]
         with tempfile.NamedTemporaryFile("w", prefix="overrides-", suffix=".txt") as overrides:
             if not any(NOT_NEEDED in requirement for requirement in required):
                 overrides.write(f"{NOT_NEEDED}; sys_platform == 'never'\n")
                 overrides.flush()
-            command = [*uv(), "pip", "compile", "-", *options, "--override", overrides.name, "--exclude-newer", until]
-            return run_tool(command, f"uv finds no lock for {on}", "\n".join(required) + "\n")
+            command = [*uv(), "pip", "compile", "-", *options, "--override", overrides.name, "--exclude-newer", cutoff]
+            return run_tool(command, f"uv finds no lock for {lock_day}", "\n".join(required) + "\n")
 
     return lock
 
@@ -107,8 +107,8 @@ def _after(first: DatedLock, last: DatedLock, lock: LockOn) -> list[DatedLock]:
         return []
     if (days := (last.day - first.day).days) == 1:
         return [last]
-    on = first.day + timedelta(days=days // 2)
-    middle = DatedLock(on, lock(on))
+    middle_day = first.day + timedelta(days=days // 2)
+    middle = DatedLock(middle_day, lock(middle_day))
     return [*_after(first, middle, lock), *_after(middle, last, lock)]
 
 
@@ -161,11 +161,11 @@ def listed(name: str, pip: Sequence[str], python: str, *, pre: bool) -> Listed:
 
 def installed_name(name: str, installed: Mapping[str, str]) -> str:
     """Return the name under which a package is installed: `tensorflow` may be `tensorflow-cpu`."""
-    plain = name.lower().replace("_", "-")
+    normalised_name = name.lower().replace("_", "-")
     for variants in VARIANTS:
-        if plain == variants[0]:
-            return next((variant for variant in variants if variant in installed), plain)
-    return next((names[0] for names in SETS if plain in names), plain)
+        if normalised_name == variants[0]:
+            return next((variant for variant in variants if variant in installed), normalised_name)
+    return next((names[0] for names in SETS if normalised_name in names), normalised_name)
 
 
 def between(name: str, listing: Listed, good: str, bad: str) -> list[str]:
@@ -196,14 +196,14 @@ def _known(name: str, text_by_version: Mapping[Version, str], flag: str, text: s
         ) from error
     if (
         version not in text_by_version
-        and len(built := [known_version for known_version in text_by_version if known_version.public == str(version)])
+        and len(builds := [known_version for known_version in text_by_version if known_version.public == str(version)])
         == 1
     ):
-        return built[0]  # 2.13.0 may be there as 2.13.0+cpu, which pip takes for it
+        return builds[0]  # 2.13.0 may be there as 2.13.0+cpu, which pip takes for it
     if version not in text_by_version:
-        without = not any(known_version.is_prerelease for known_version in text_by_version)
-        pre = "; a pre-release needs --pre" if version.is_prerelease and without else ""
-        newest = ", ".join([*text_by_version.values()][-SHOWN:])
+        has_no_prerelease = not any(known_version.is_prerelease for known_version in text_by_version)
+        pre_advice = "; a pre-release needs --pre" if version.is_prerelease and has_no_prerelease else ""
+        newest_text = ", ".join([*text_by_version.values()][-SHOWN:])
         nearest = text_by_version[
             max(
                 (known_version for known_version in text_by_version if known_version < version),
@@ -211,8 +211,8 @@ def _known(name: str, text_by_version: Mapping[Version, str], flag: str, text: s
             )
         ]
         raise UsageError(
-            f"{flag}: {name} has no version {text!r} with a wheel for this Python{pre}; the nearest is {nearest}, "
-            f"the newest are {newest}"
+            f"{flag}: {name} has no version {text!r} with a wheel for this Python{pre_advice}; the nearest "
+            f"is {nearest}, the newest are {newest_text}"
         )
     return version
 
@@ -222,7 +222,7 @@ def requirements(name: str, version: str, installed: Mapping[str, str], listing:
 
     A member without that version gets its newest older one.
     """
-    needed = [f"{name}=={version}"]
+    requirement_texts = [f"{name}=={version}"]
     for member in next((names[1:] for names in SETS if name == names[0]), ()):
         if member in installed or member == "jaxlib":
             older = [
@@ -230,5 +230,5 @@ def requirements(name: str, version: str, installed: Mapping[str, str], listing:
                 for listed_version in listing(member).versions
                 if Version(listed_version) <= Version(version)
             ]
-            needed += [f"{member}=={older[-1]}"] if older else []
-    return needed
+            requirement_texts += [f"{member}=={older[-1]}"] if older else []
+    return requirement_texts

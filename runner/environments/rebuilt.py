@@ -106,8 +106,8 @@ def recipe_of(versions: Mapping[str, str]) -> Recipe:
     usable = {k for k, v in packages.items() if k in KNOWN and re.fullmatch(r"[0-9][0-9A-Za-z.+!_-]{0,63}", v)}
     unusable = [f"{k!r} {v!r}" for k, v in packages.items() if k not in usable]
     if python is None or not packages or unusable:
-        stated = f"Python {versions.get('python', 'not stated')}, number of packages {len(packages)}"
-        problem = ", ".join(unusable) or stated
+        stated_text = f"Python {versions.get('python', 'not stated')}, number of packages {len(packages)}"
+        problem = ", ".join(unusable) or stated_text
         raise CannotRebuild(f"the record states no usable versions: {problem}; name an environment with --env")
     return Recipe(python[1], packages)
 

@@ -97,11 +97,15 @@ class GpuPlaces:
 
     def fitting(self, cells: Sequence[Cell]) -> Fitting:
         """Return the GPUs, or groups of them, on which a comparison can run; for others the entire machine."""
-        needed = max(map(gpus_needed_by, cells))
+        gpus_needed = max(map(gpus_needed_by, cells))
         placement = cells[0].placement
-        parallel = needed > 0 and all(cell.placement.parallel_devices for cell in cells)
-        usable = list(self._machine.usable(placement.gpus)) if parallel else []
-        groups = [tuple(usable[end - needed : end]) for end in range(needed, len(usable) + 1, needed)] if usable else []
+        is_parallel = gpus_needed > 0 and all(cell.placement.parallel_devices for cell in cells)
+        usable = list(self._machine.usable(placement.gpus)) if is_parallel else []
+        groups = (
+            [tuple(usable[end - gpus_needed : end]) for end in range(gpus_needed, len(usable) + 1, gpus_needed)]
+            if usable
+            else []
+        )
         if placement.across_gpus:
             groups = self._equal(groups)
         with self._lock:
@@ -114,8 +118,8 @@ class GpuPlaces:
 
     def about(self) -> str:
         """Return the GPUs that work at the same time."""
-        names = ", ".join(place.name for place in self._places.values() if place.gpus)
-        return f"at the same time: {names}" if names else "no comparison has a GPU of its own"
+        names_text = ", ".join(place.name for place in self._places.values() if place.gpus)
+        return f"at the same time: {names_text}" if names_text else "no comparison has a GPU of its own"
 
     def warnings(self) -> Mapping[str, str]:
         """Return nothing: what disturbs a machine is found by the preflight and by `runner check`."""
@@ -123,9 +127,9 @@ class GpuPlaces:
 
     def none_left(self, comparisons: int, why: str) -> str:
         """Return the message that no GPU is left for so many comparisons."""
-        reasons = f" ({why})" if why else ""
+        reason_text = f" ({why})" if why else ""
         return (
-            f"parallel_devices: no GPU is left for {comparisons} comparisons{reasons}; see `runner check`, then "
+            f"parallel_devices: no GPU is left for {comparisons} comparisons{reason_text}; see `runner check`, then "
             "repeat the command, which continues this run"
         )
 
@@ -142,20 +146,20 @@ class GpuPlaces:
 
     def _place(self, gpus: tuple[str, ...]) -> _GpusOfMachine:
         """Return the place of these GPUs, of the entire machine for none; its parts are those of all places."""
-        host = self._machine.host_id
+        host_id = self._machine.host_id
         uuids = [self._machine.uuid(name) for name in gpus]
-        identity = place_of_gpus(host, uuids) if gpus else host
+        identity = place_of_gpus(host_id, uuids) if gpus else host_id
         if identity not in self._places:
-            models = " and ".join(dict.fromkeys(filter(None, map(self._machine.model, gpus))))
-            name = f"GPU {'+'.join(gpus)}{f' ({models})' if models else ''}" if gpus else WHOLE
-            parts = [place_of_gpus(host, [uuid]) for uuid in uuids]
+            models_text = " and ".join(dict.fromkeys(filter(None, map(self._machine.model, gpus))))
+            name = f"GPU {'+'.join(gpus)}{f' ({models_text})' if models_text else ''}" if gpus else WHOLE
+            parts = [place_of_gpus(host_id, [uuid]) for uuid in uuids]
             choice = GpuChoice(",".join(gpus)) if gpus else None
             new_place = _GpusOfMachine(identity, name, choice, parts, uuids, self._shared, self._executor)
             self._places[identity], self._changed = new_place, True
             self._shared.slots |= {part: threading.Lock() for part in parts if part not in self._shared.slots}
-            single = [part for place in self._places.values() if place.gpus for part in place.parts]
-            if host in self._places:
-                self._places[host].parts = list(dict.fromkeys(single))
+            single_parts = [part for place in self._places.values() if place.gpus for part in place.parts]
+            if host_id in self._places:
+                self._places[host_id].parts = list(dict.fromkeys(single_parts))
         return self._places[identity]
 
 

@@ -175,9 +175,9 @@ class _AmongOthers:
     @contextmanager
     def _working(self) -> Iterator[None]:
         """Within, each other process runs one epoch after the other; afterwards all of them rest."""
-        over, begun = threading.Event(), threading.Barrier(len(self._others or ()) + 1)
+        ended, begun = threading.Event(), threading.Barrier(len(self._others or ()) + 1)
         threads = [
-            threading.Thread(target=self._repeat, args=(o, over, begun), daemon=True) for o in self._others or ()
+            threading.Thread(target=self._repeat, args=(o, ended, begun), daemon=True) for o in self._others or ()
         ]
         for thread in threads:
             thread.start()
@@ -185,14 +185,14 @@ class _AmongOthers:
         try:
             yield
         finally:
-            over.set()
+            ended.set()
             for thread in threads:
                 thread.join()
 
-    def _repeat(self, other: Running, over: threading.Event, begun: threading.Barrier) -> None:
+    def _repeat(self, other: Running, ended: threading.Event, begun: threading.Barrier) -> None:
         begun.wait()
         try:
-            while not over.is_set():
+            while not ended.is_set():
                 if not other.turn():
                     self._failed = "it ended during the measured epochs"
                     return

@@ -72,8 +72,8 @@ def summary() -> str:
 
 
 def _host_id() -> str:
-    if named := os.environ.get(HOST_VARIABLE):
-        return hashlib.sha256(os.fsencode(named)).hexdigest()[:16]
+    if named_host := os.environ.get(HOST_VARIABLE):
+        return hashlib.sha256(os.fsencode(named_host)).hexdigest()[:16]
     identities = [text for name in IDENTITY_FILES if isinstance(text := HERE.text(name), str)]
     return hashlib.sha256("\n".join([platform.node(), *identities[:1]]).encode()).hexdigest()[:16]
 
@@ -90,8 +90,8 @@ def _physical_cores() -> int | None:
     cores = set()
     with contextlib.suppress(OSError):
         for folder in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology"):
-            package = (folder / "physical_package_id").read_text(encoding="ascii").strip()
-            cores.add((package, (folder / "core_id").read_text(encoding="ascii").strip()))
+            package_id = (folder / "physical_package_id").read_text(encoding="ascii").strip()
+            cores.add((package_id, (folder / "core_id").read_text(encoding="ascii").strip()))
     return len(cores) or None
 
 

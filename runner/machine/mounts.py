@@ -49,18 +49,18 @@ def missing(cell: Cell, roots: Sequence[Path]) -> str | None:
     return _of_module(workload.partition(":")[0], roots) if ":" in workload else None
 
 
-def mount_advice(path: Path, written: str) -> str:
+def mount_advice(path: Path, written_path: str) -> str:
     """Return how to mount the file expected at `path`: from the same place in the project, or on the host.
 
-    `written` is its path in the matrix; the working folder is the project's. A folder that exists within it has been
-    mounted from the project: it is read-only, so that nothing can be mounted into it.
+    `written_path` is its path in the matrix; the working folder is the project's. A folder that exists within it has
+    been mounted from the project: it is read-only, so that nothing can be mounted into it.
     """
-    resolved = path.resolve()
-    if Path(written).is_absolute():
-        return f'mount it with -v "{written}:{resolved}:ro"'
-    if resolved.parent.is_dir() and Path.cwd() in resolved.parents[1:]:
-        return f"put it into {os.path.relpath(resolved.parent)}, which is mounted"
-    return f'mount it with -v "$PWD/{os.path.relpath(resolved)}:{resolved}:ro"'
+    resolved_path = path.resolve()
+    if Path(written_path).is_absolute():
+        return f'mount it with -v "{written_path}:{resolved_path}:ro"'
+    if resolved_path.parent.is_dir() and Path.cwd() in resolved_path.parents[1:]:
+        return f"put it into {os.path.relpath(resolved_path.parent)}, which is mounted"
+    return f'mount it with -v "$PWD/{os.path.relpath(resolved_path)}:{resolved_path}:ro"'
 
 
 def _of_command(task: Task, matrix_folder: Path) -> str | None:
@@ -112,11 +112,11 @@ def _script(words: Sequence[str]) -> str | None:
 def _of_module(name: str, roots: Sequence[Path]) -> str | None:
     if _is_found(name, search_path([*map(str, roots)], sys.path)):
         return None
-    folders = " or ".join(dict.fromkeys(str(root) for root in roots))
+    folders_text = " or ".join(dict.fromkeys(str(root) for root in roots))
     top, _, inner = name.partition(".")
     file = top if inner else f"{top}.py"
     advice = mount_advice(roots[0] / file, file)
-    return f"workload: there is no module {name} in {folders}, nor in this image; {advice}"
+    return f"workload: there is no module {name} in {folders_text}, nor in this image; {advice}"
 
 
 def _is_found(name: str, path: Sequence[str]) -> bool:

@@ -185,25 +185,25 @@ def end_leftovers(mark: str) -> int:
 
     A process that forks and ends all the time can escape a scan of /proc, so that several in a row must find nothing.
     """
-    ended, empty = 0, 0
+    ended_count, empty = 0, 0
     while empty < EMPTY_SCANS:
         just_ended = _end_marked(mark)
-        ended += just_ended
+        ended_count += just_ended
         empty = 0 if just_ended else empty + 1
-    return ended
+    return ended_count
 
 
 def _end_marked(mark: str) -> int:
     mark_variable = os.fsencode(f"{MARK}={mark}")
-    ended = 0
+    ended_count = 0
     for name in os.listdir("/proc"):  # noqa: PTH208 - of hundreds of processes each path costs
         if not name.isdigit() or int(name) == os.getpid():
             continue
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb", buffering=0) as file:  # noqa: PTH123
             if mark_variable in file.read().split(b"\0"):
                 os.kill(int(name), signal.SIGKILL)
-                ended += 1
-    return ended
+                ended_count += 1
+    return ended_count
 
 
 def _children(pid: int, task: str) -> list[int]:

@@ -68,9 +68,9 @@ class Filled:
 
 def read_cfg(path: Path, name: str | None, filled: Filled) -> Task:
     """Return a file's task named `name`, by default its only one. Raises `MatrixError` with all its problems."""
-    chosen = _chosen(path, name, filled)
-    section = _Section(chosen)
-    task = section.task(name or chosen.name, filled)
+    chosen_section = _chosen(path, name, filled)
+    section = _Section(chosen_section)
+    task = section.task(name or chosen_section.name, filled)
     if section.problems:
         raise MatrixError(section.problems)
     return task
@@ -91,8 +91,8 @@ def _chosen(path: Path, name: str | None, filled: Filled) -> CfgSection:
     section_name = filled.policy or name
     if section_name is None:
         if len(sections) != 1:
-            names = ", ".join(sections)
-            raise MatrixError([f"{path}: has {len(sections)} tasks; choose one with --task-name: {names}"])
+            names_text = ", ".join(sections)
+            raise MatrixError([f"{path}: has {len(sections)} tasks; choose one with --task-name: {names_text}"])
         section_name = next(iter(sections))
     if section_name not in sections:
         raise MatrixError([f"{path}: no section [{section_name}]{near(section_name, sections)}"])
@@ -304,9 +304,11 @@ def lines_of(text: str) -> Lines:
     return line_numbers
 
 
-def _interpolated(raw: Mapping[str, str], key: str, above: tuple[str, ...]) -> str:
-    if len(above) > MAX_DEPTH:
-        raise ValueError(f"refers to itself, or through more than {MAX_DEPTH} other keys: {' -> '.join(above)}")
+def _interpolated(raw: Mapping[str, str], key: str, referring_keys: tuple[str, ...]) -> str:
+    if len(referring_keys) > MAX_DEPTH:
+        raise ValueError(
+            f"refers to itself, or through more than {MAX_DEPTH} other keys: {' -> '.join(referring_keys)}"
+        )
 
     def replacement(match: re.Match[str]) -> str:
         if match[0] == "%%":
@@ -317,7 +319,7 @@ def _interpolated(raw: Mapping[str, str], key: str, above: tuple[str, ...]) -> s
         if name not in raw:
             advice = f"{near(name, raw)}; write %{match[0]} for the text itself"
             raise ValueError(f"refers to {match[0]}, which the section does not have{advice}")
-        return _interpolated(raw, name, (*above, key))
+        return _interpolated(raw, name, (*referring_keys, key))
 
     return _PERCENT.sub(replacement, raw[key])
 
@@ -346,9 +348,9 @@ def _syntax_problem(path: Path, error: configparser.Error, lines: Lines) -> str:
         return f"{path}:{error.lineno}: must begin with the [name] of a task, got {error.line.strip()!r}"
     if isinstance(error, configparser.ParsingError) and error.errors:
         number, line = error.errors[0]
-        before = [
+        sections_before = [
             (line_number, section) for (section, key), line_number in lines.items() if not key and line_number < number
         ]
-        section = max(before)[1] if before else ""
+        section = max(sections_before)[1] if sections_before else ""
         return f"{path}:{number}: [{section}]: must be key = value, got {line}"
     return f"{path}: must be a .cfg file: {' '.join(str(error).split())}"

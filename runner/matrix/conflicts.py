@@ -69,9 +69,12 @@ def conflicts(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
         text = f"must be at most steps_per_epoch ({min(steps)}), or no weight changes in an epoch, got {most}"
         yield Conflict("gradient_accumulation_steps", "steps_per_epoch", text)
     for key in GPU_ONLY:
-        usual, elsewhere = SETTINGS[key].default, [name for name in axes["device"] if name != "gpu"]
-        if elsewhere and (unusual := next((value for value in axes[key] if value != usual), None)):
-            text = f"must be {usual} on device {elsewhere[0]}, got {say(unusual)}; write a separate entry for GPU cells"
+        usual, other_devices = SETTINGS[key].default, [name for name in axes["device"] if name != "gpu"]
+        if other_devices and (unusual := next((value for value in axes[key] if value != usual), None)):
+            text = (
+                f"must be {usual} on device {other_devices[0]}, got {say(unusual)}; "
+                "write a separate entry for GPU cells"
+            )
             yield Conflict(key, "device", text)
     if workload.name == spec.WORKLOAD and LARGEST in axes["batch_size"]:
         yield Conflict("batch_size", "workload", f"must be a whole number for {workload.name}, got {say(LARGEST)}")

@@ -115,16 +115,16 @@ class ValueRule:
         limits = {"minimum": self.minimum, "maximum": self.maximum}
         listed: list[dict[str, object]] = [{"type": "string", "pattern": f"^{device_lists.CPU_PATTERN}$"}]
         schema: dict[str, object] = {"type": types[self.kind]}
-        within = schema | {key: limit for key, limit in limits.items() if limit is not None}
-        return [within, *(listed if self.kind == "cpus" else [])]
+        limited_schema = schema | {key: limit for key, limit in limits.items() if limit is not None}
+        return [limited_schema, *(listed if self.kind == "cpus" else [])]
 
 
 def _gpus_schema() -> list[dict[str, object]]:
     """Return the ways to write a list of GPUs: a list, one index, or a text."""
     index: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": device_lists.MOST_GPUS - 1}
-    named: dict[str, object] = {"type": "string", "pattern": f"^{device_lists.GPU_PATTERN}$"}
-    items: dict[str, object] = {"items": {"anyOf": [index, named]}, "minItems": 1, "uniqueItems": True}
-    return [{"type": "array", **items}, index, named]
+    named_gpu_schema: dict[str, object] = {"type": "string", "pattern": f"^{device_lists.GPU_PATTERN}$"}
+    items: dict[str, object] = {"items": {"anyOf": [index, named_gpu_schema]}, "minItems": 1, "uniqueItems": True}
+    return [{"type": "array", **items}, index, named_gpu_schema]
 
 
 def _is_kind(kind: str, value: Scalar) -> bool:

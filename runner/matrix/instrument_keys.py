@@ -50,11 +50,11 @@ def arms(entry: Entry, *, cold: bool = True) -> list[Entry]:
     """Return the entry of each arm of an entry's stall analysis, and a usual entry as it is."""
     if not entry.stalls:
         return [entry]
-    users = entry.workload.is_users
-    decided = decided_by_matrix(entry.set_by_matrix) if users else entry.set_by_matrix
+    is_users = entry.workload.is_users
+    decided = decided_by_matrix(entry.set_by_matrix) if is_users else entry.set_by_matrix
     return [
         replace(entry, axes=entry.axes | {key: (value,) for key, value in arm_values.items()}, set_by_matrix=decided)
-        for arm_values in arm_settings(cold=cold, users=users)
+        for arm_values in arm_settings(cold=cold, users=is_users)
     ]
 
 
@@ -67,8 +67,12 @@ def stalls_problem(workload: CatalogWorkload, phases: Iterable[object]) -> str |
     """Return what is wrong with an analysed entry's workload or phases, or None."""
     if not (workload.has_pipeline or workload.is_users):
         return f"{STALLS} must be false for {workload.name}, which has no input pipeline"
-    wrong = [phase for phase in phases if phase != "fit"]
-    return f"phase must be fit with {STALLS}: true, got {wrong[0]}; write a separate entry for it" if wrong else None
+    wrong_phases = [phase for phase in phases if phase != "fit"]
+    return (
+        f"phase must be fit with {STALLS}: true, got {wrong_phases[0]}; write a separate entry for it"
+        if wrong_phases
+        else None
+    )
 
 
 def request_problem(request: Trace) -> str | None:
@@ -84,12 +88,12 @@ def request_problem(request: Trace) -> str | None:
 
 def read_trace(reader: ValueReader, path: Path, value: object) -> Trace | None:
     """Return the trace that an entry requests; None, with the problems noted in the reader, if it is invalid."""
-    before = len(reader.problems)
+    problem_count = len(reader.problems)
     members = reader.mapping(path, value, (EPOCHS, STEPS))
     usual = Trace()
     epochs = _epochs(reader, (*path, EPOCHS), members[EPOCHS]) if EPOCHS in members else usual.epochs
     steps: Any = reader.scalar((*path, STEPS), STEP_COUNT, members[STEPS]) if STEPS in members else usual.steps
-    return None if value is REFUSED or len(reader.problems) > before else Trace(epochs, steps)
+    return None if value is REFUSED or len(reader.problems) > problem_count else Trace(epochs, steps)
 
 
 def trace_problem(implementations: Sequence[Scalar]) -> str | None:

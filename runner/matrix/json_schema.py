@@ -53,7 +53,7 @@ def _definitions(catalog: Catalog) -> Schema:
     axes = {f"{key}_axis": _axis(_one(key)) for key in SETTINGS}
     settings = {key: _one(f"{key}_axis") for key in SETTINGS}
     limits = {key: _one(key) for key in (*LIMITS, instrument_keys.TRACE, instrument_keys.STALLS)}
-    again = {**settings, **limits, "backends": _one("backends")}
+    again_properties = {**settings, **limits, "backends": _one("backends")}
     left_out = {**settings, "backend": _axis({"enum": list(BACKENDS)})}
     return {
         "backends": {"type": "array", "items": {"enum": list(BACKENDS)}, "minItems": 1, "uniqueItems": True},
@@ -61,8 +61,8 @@ def _definitions(catalog: Catalog) -> Schema:
         instrument_keys.TRACE: instrument_keys.json_schema(),
         instrument_keys.STALLS: instrument_keys.RULE.json_schema(),
         **axes,
-        "again": {"type": "object", "properties": again},
-        "again_name": {"enum": ["params", *again]},
+        "again": {"type": "object", "properties": again_properties},
+        "again_name": {"enum": ["params", *again_properties]},
         "left_out": {"type": "object", "properties": left_out, "minProperties": 1},
         "left_out_name": {"enum": list(left_out)},
         "entry_name": {"enum": [*grammar.ENTRY_KEYS, instrument_keys.TRACE, instrument_keys.STALLS, *DEFAULTS]},
@@ -112,10 +112,10 @@ def _branch(name: Schema, workload: CatalogWorkload | None) -> Schema:
     direct = {param: _one(f"{stem}.{param}_axis") for param in workload.params} if workload else {}
     own_keys = direct | ({"data": _one(f"{stem}.data_axis")} if workload else {})
     params = {"params": _one(f"{stem}.params")}
-    again = _point("again", own_keys | params, direct)
+    again_point = _point("again", own_keys | params, direct)
     # A user's own parameter may have any name.
     left_out = _point("left_out", own_keys, direct) if workload else _one("left_out")
-    properties = {**own_keys, **params, "include": _list(again), "exclude": _list(left_out)}
+    properties = {**own_keys, **params, "include": _list(again_point), "exclude": _list(left_out)}
     return {
         "if": {"properties": {"workload": name}, "required": ["workload"]},
         "then": {"properties": properties, "propertyNames": _names("entry", direct)},

@@ -40,9 +40,9 @@ class Overrides:
 
 def parse_assignment(text: str) -> tuple[str, Scalar]:
     """Read the `key=value` of `--set`; the value follows the rules of the file. Raises `UsageError`."""
-    key, equals, written = text.partition("=")
-    quoted = len(written) >= 2 and written[0] == written[-1] and written[0] in "'\""
-    value = written[1:-1] if quoted else resolve(written)
+    key, equals, written_value = text.partition("=")
+    is_quoted = len(written_value) >= 2 and written_value[0] == written_value[-1] and written_value[0] in "'\""
+    value = written_value[1:-1] if is_quoted else resolve(written_value)
     if not equals or not key or value is None:
         raise UsageError(f"--set {say(text)}: must be key=value, for example --set batch_size=64")
     return key, value
@@ -55,18 +55,20 @@ def overridden(entries: Sequence[Entry], overrides: Overrides) -> list[Entry]:
         problems.append(f"--repeats: {problem}")
     if problems:
         raise UsageError("\n".join(problems))
-    changed = [_assigned(entry, overrides) for entry in entries]
-    if overrides.assignments and (problems := _conflict_problems(changed, overrides.assignments)):
+    changed_entries = [_assigned(entry, overrides) for entry in entries]
+    if overrides.assignments and (problems := _conflict_problems(changed_entries, overrides.assignments)):
         raise UsageError("\n".join(problems))
     if overrides.backends:
-        changed = [replace(e, backends=tuple(b for b in e.backends if b in overrides.backends)) for e in changed]
-    return _filtered([entry for entry in changed if entry.backends], overrides.filters)
+        changed_entries = [
+            replace(e, backends=tuple(b for b in e.backends if b in overrides.backends)) for e in changed_entries
+        ]
+    return _filtered([entry for entry in changed_entries if entry.backends], overrides.filters)
 
 
 def _backend_problems(entries: Sequence[Entry], overrides: Overrides) -> Iterator[str]:
-    named = {backend: None for entry in entries for backend in entry.backends}
+    entry_backends = {backend: None for entry in entries for backend in entry.backends}
     named_backends = sorted(
-        named, key=lambda backend: BACKENDS.index(backend) if backend in BACKENDS else len(BACKENDS)
+        entry_backends, key=lambda backend: BACKENDS.index(backend) if backend in BACKENDS else len(BACKENDS)
     )
     for backend in overrides.backends:
         if backend not in named_backends:
@@ -147,8 +149,8 @@ def _filtered(entries: list[Entry], filters: Sequence[str]) -> list[Entry]:
         key, pattern = _filter(entries, text)
         if not _matching(entries, key, pattern):
             texts = list(dict.fromkeys(value_text(v) for e in entries for v in _values(e, key)))
-            shown = ", ".join(texts[:20]) + (", ..." if len(texts) > 20 else "")
-            advice = f"{key} is one of {shown}{near(pattern, texts)}{_other_name(entries, key)}"
+            values_text = ", ".join(texts[:20]) + (", ..." if len(texts) > 20 else "")
+            advice = f"{key} is one of {values_text}{near(pattern, texts)}{_other_name(entries, key)}"
             raise UsageError(f"--filter {escaped(text)}: matches no cell; {advice}")
         selected = _matching(selected, key, pattern)
     if not selected:

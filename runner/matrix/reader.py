@@ -127,22 +127,24 @@ def expand_entries(matrix: Matrix, limit: int = MAX_CELLS, *, merged: bool = Fal
     """Return the cells of a matrix, as `expand` does; `merged` allows duplicate points, which become one cell."""
     _check_count(matrix, limit)
     cells: dict[str, Cell] = {}
-    twice: dict[tuple[int | None, str], str] = {}
+    repetition_texts: dict[tuple[int | None, str], str] = {}
     impossible: list[str] = []
     normalised: set[str] = set()
     for entry in matrix.entries:
         points = _normalised(matrix, entry, normalised, impossible) if _is_divided(entry) else _cells(entry)
         for cell in points:
-            first = cells.setdefault(cell.cell_id, cell)
-            if first is not cell and not merged and cell.cell_id not in normalised:
+            first_cell = cells.setdefault(cell.cell_id, cell)
+            if first_cell is not cell and not merged and cell.cell_id not in normalised:
                 size = LARGEST if cell.uses_largest_batch else cell.settings.batch_size
                 label = f"{cell.settings.workload} on {cell.settings.backend} at batch {size}"
-                text = f"must not define a cell twice, got {label} of line {first.line} again"
-                twice.setdefault((first.line, entry.where), f"{matrix.name}:{cell.line}: {entry.where}: {text}")
-        if len(twice) >= strict_yaml.MAX_PROBLEMS:
+                text = f"must not define a cell twice, got {label} of line {first_cell.line} again"
+                repetition_texts.setdefault(
+                    (first_cell.line, entry.where), f"{matrix.name}:{cell.line}: {entry.where}: {text}"
+                )
+        if len(repetition_texts) >= strict_yaml.MAX_PROBLEMS:
             break
-    if impossible or twice:
-        raise MatrixError(list(dict.fromkeys([*impossible, *twice.values()])))
+    if impossible or repetition_texts:
+        raise MatrixError(list(dict.fromkeys([*impossible, *repetition_texts.values()])))
     if not cells:
         raise MatrixError([f"{matrix.name}:{e.line}: {e.where}: exclude leaves 0 cells" for e in matrix.entries])
     return list(cells.values())
@@ -155,9 +157,9 @@ def _is_divided(entry: Entry) -> bool:
     )
 
 
-def _normalised(matrix: Matrix, entry: Entry, changed: set[str], impossible: list[str]) -> Iterator[Cell]:
+def _normalised(matrix: Matrix, entry: Entry, changed_ids: set[str], impossible: list[str]) -> Iterator[Cell]:
     """Yield the cells of an entry without parameters that have no effect on them; add those that differ by it to
-    `changed`, and add what is impossible."""
+    `changed_ids`, and add what is impossible."""
     is_fc = entry.workload.name == spec.WORKLOAD
     for point in _cells(entry):
         settings = rules.normalised_settings(point.settings) if is_fc else point.settings
@@ -169,7 +171,7 @@ def _normalised(matrix: Matrix, entry: Entry, changed: set[str], impossible: lis
             problems += replica_rules.problems(point.settings)
             impossible += [f"{matrix.name}:{point.line}: {entry.where}: {problem}" for problem in problems]
         if is_changed:
-            changed.add(cell.cell_id)
+            changed_ids.add(cell.cell_id)
         yield cell
 
 

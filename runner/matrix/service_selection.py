@@ -64,18 +64,18 @@ def chosen(
     """
     selected = overridden([_on_device(entry, service) for entry in matrix.entries], replace(overrides, backends=()))
     runnable, reasons = _entries(selected, service)
-    merged = bool(overrides.assignments)
-    cells = expand_entries(replace(matrix, entries=tuple(runnable)), merged=merged) if runnable else []
+    is_merged = bool(overrides.assignments)
+    cells = expand_entries(replace(matrix, entries=tuple(runnable)), merged=is_merged) if runnable else []
     reasons_by_cell = [(cell, missing(cell)) for cell in cells]
     reasons += [(cell.line, cell.settings.workload, text) for cell, text in reasons_by_cell if text is not None]
     in_order = sorted(dict.fromkeys(reasons), key=lambda reason: reason[0] or 0)
     places = (matrix.name if line is None else f"{matrix.name}:{line}" for line, _, _ in in_order)
     left_out = [LeftOut(place, *texts) for place, (_, *texts) in zip(places, in_order, strict=True)]
-    able = [cell for cell, text in reasons_by_cell if text is None]
-    if not able:
+    able_cells = [cell for cell, text in reasons_by_cell if text is None]
+    if not able_cells:
         head = f"{matrix.name}: this service ({service}) cannot run any of the selected cells:"
         raise UsageError("\n".join([head, *listed(left_out)]))
-    return able, left_out
+    return able_cells, left_out
 
 
 def _on_device(entry: Entry, service: Service) -> Entry:
@@ -115,14 +115,14 @@ def _narrowed(entry: Entry, service: Service) -> _Narrowed:
 def _of_backends(entry: Entry, service: Service) -> _Narrowed:
     if not service.backends:
         return entry, []
-    named = command_backends(entry) if entry.task else entry.backends
-    own_backends = tuple(backend for backend in named if backend in service.backends)
+    named_backends = command_backends(entry) if entry.task else entry.backends
+    own_backends = tuple(backend for backend in named_backends if backend in service.backends)
     if own_backends and entry.task and "backend" in entry.params:
         return replace(entry, params=entry.params | {"backend": own_backends}), []
     if own_backends:
         return replace(entry, backends=own_backends), []
-    if named:
-        return None, [f"backends: it is for {', '.join(named)}; {service.other(named)}"]
+    if named_backends:
+        return None, [f"backends: it is for {', '.join(named_backends)}; {service.other(named_backends)}"]
     return None, [
         "backends: the command sets no backend; set backends: "
         f"[{', '.join(service.backends)}] to run it in this service"
@@ -139,9 +139,9 @@ def _of_device(entry: Entry, service: Service) -> _Narrowed:
         texts = (f"device: {device} is not this service's ({service.device}); " for device in other_devices)
     else:
         count = entry.task.task.gpus
-        uses = f"the command uses {count or 'no'} GPU{'s'[: count > 1]}"
+        uses_text = f"the command uses {count or 'no'} GPU{'s'[: count > 1]}"
         advice = "" if count else "set gpus: 1, or "
-        texts = (f"gpus: {uses}, and this service is for {service.device}; {advice}" for _ in other_devices)
+        texts = (f"gpus: {uses_text}, and this service is for {service.device}; {advice}" for _ in other_devices)
     reasons = [text + service.other(backends, device) for text, device in zip(texts, other_devices, strict=True)]
     return (replace(entry, axes=entry.axes | {"device": own_devices}) if own_devices else None), reasons
 
@@ -152,8 +152,8 @@ def _of_network(entry: Entry, service: Service) -> _Narrowed:
     if service.device in (None, "cpu") or all(network == spec.LOCAL for network in networks):
         return entry, []
     local_networks = tuple(network for network in networks if network == spec.LOCAL)
-    other_networks = ", ".join(str(network) for network in networks if network != spec.LOCAL)
+    networks_text = ", ".join(str(network) for network in networks if network != spec.LOCAL)
     reason = (
-        f"network: {other_networks} is for workers on a CPU; {service.other(service.backends or entry.backends, 'cpu')}"
+        f"network: {networks_text} is for workers on a CPU; {service.other(service.backends or entry.backends, 'cpu')}"
     )
     return (replace(entry, params=entry.params | {"network": local_networks}) if local_networks else None), [reason]

@@ -19,12 +19,14 @@ OF_COMMANDS = ("device", "cpus", "threads")  # the settings of an external comma
 LENGTHS = frozenset({"epochs", "discard", "steps_per_epoch", "samples", "seed"})
 
 
-def settings_text(settings: Settings, without: Collection[str] = ()) -> str:
+def settings_text(settings: Settings, omitted_names: Collection[str] = ()) -> str:
     """Return a cell's workload, and every parameter and setting that is not the default; an FC mode in any case.
 
-    Settings in `without` are left out.
+    Settings in `omitted_names` are left out.
     """
-    return printable(settings.workload + _assignments(pair for pair in differing(settings) if pair[0] not in without))
+    return printable(
+        settings.workload + _assignments(pair for pair in differing(settings) if pair[0] not in omitted_names)
+    )
 
 
 def settings_texts(cells: Sequence[Settings]) -> tuple[dict[str, Scalar], list[str]]:
@@ -54,8 +56,8 @@ def differing(settings: Settings) -> list[tuple[str, Scalar]]:
     Of a user's own workload the default is what the workload decides: what the matrix sets is named.
     """
     usual = _usual(settings)
-    named = [_named(name, getattr(settings, name), default) for name, default in usual.items()]
-    return [*_named_params(settings), *(pair for pair in named if pair)]
+    named_settings = [_named(name, getattr(settings, name), default) for name, default in usual.items()]
+    return [*_named_params(settings), *(pair for pair in named_settings if pair)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +74,17 @@ class _Column:
 
 def _columns(cells: Sequence[Settings]) -> list[_Column]:
     """Return what is written of cells of one workload, of which the matrix sets the same options."""
-    written = [repr(cell.params) for cell in cells]
-    params = {text: _assignments(_named_params(cell)) for text, cell in dict(zip(written, cells, strict=True)).items()}
-    columns = [_Column("params", [params[text] for text in written])]
+    params_texts = [repr(cell.params) for cell in cells]
+    params = {
+        text: _assignments(_named_params(cell)) for text, cell in dict(zip(params_texts, cells, strict=True)).items()
+    }
+    columns = [_Column("params", [params[text] for text in params_texts])]
     for name, default in _usual(cells[0]).items():
         values: list[Scalar] = list(map(attrgetter(name), cells))
-        named = {value: _named(name, value, default) for value in set(values)}
-        texts = {value: _assignments([pair]) if pair else "" for value, pair in named.items()}
+        pair_by_value = {value: _named(name, value, default) for value in set(values)}
+        texts = {value: _assignments([pair]) if pair else "" for value, pair in pair_by_value.items()}
         if any(texts.values()):
-            pair = named[values[0]] if len(named) == 1 else None
+            pair = pair_by_value[values[0]] if len(pair_by_value) == 1 else None
             columns.append(_Column(name, [texts[value] for value in values], pair[1] if pair else None))
     return columns
 
@@ -113,8 +117,8 @@ def _named_params(settings: Settings) -> list[tuple[str, Scalar]]:
     ]
 
 
-def _assignments(named: Iterable[tuple[str, Scalar]]) -> str:
-    return "".join(f" {assignment(key, value)}" for key, value in named)
+def _assignments(pairs: Iterable[tuple[str, Scalar]]) -> str:
+    return "".join(f" {assignment(key, value)}" for key, value in pairs)
 
 
 def _equal(value: Scalar | None, other: Scalar | None) -> bool:

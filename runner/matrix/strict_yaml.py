@@ -65,8 +65,8 @@ def note(problems: list[LineProblem], problem: LineProblem) -> None:
     """Add a problem; raises `Stop` at `MAX_PROBLEMS`."""
     problems.append(problem)
     if len(problems) >= MAX_PROBLEMS:
-        last = max(earlier.line for earlier in problems)
-        problems.append(LineProblem(last, (), f"stopped after {MAX_PROBLEMS} problems; fix these first"))
+        last_line = max(earlier.line for earlier in problems)
+        problems.append(LineProblem(last_line, (), f"stopped after {MAX_PROBLEMS} problems; fix these first"))
         raise Stop
 
 
@@ -98,8 +98,8 @@ def _decode(data: bytes) -> tuple[str, list[LineProblem]]:
         line = data.count(b"\n", 0, error.start) + 1
         return "", [LineProblem(line, (), f"must be UTF-8, got byte 0x{data[error.start]:02x}")]
     if match := _CONTROL.search(text):
-        character = f"control characters are not allowed, got U+{ord(match[0]):04X}"
-        return "", [LineProblem(text.count("\n", 0, match.start()) + 1, (), character)]
+        problem = f"control characters are not allowed, got U+{ord(match[0]):04X}"
+        return "", [LineProblem(text.count("\n", 0, match.start()) + 1, (), problem)]
     if match := _TAB.search(text):
         return "", [LineProblem(text.count("\n", 0, match.start()) + 1, (), "indentation must be spaces, got a tab")]
     return text, []
@@ -134,8 +134,8 @@ class _EventReader:
             self.stop(1, (), "the file is empty")
         value = self.node(next(self.events), ())
         next(self.events)  # document end
-        if not isinstance(after := next(self.events), yaml.StreamEndEvent):
-            self.stop(_at(after), (), "must be one document, got a second one")
+        if not isinstance(next_event := next(self.events), yaml.StreamEndEvent):
+            self.stop(_at(next_event), (), "must be one document, got a second one")
         return value
 
     def node(self, event: Any, path: Path) -> object:
@@ -173,8 +173,8 @@ class _EventReader:
             if key is None:
                 self.node(next(self.events), (*path, "?"))
             elif key in items:
-                first = self.lines[*path, key]
-                self.refuse(event, (*path, key), f"keys must not repeat, first used on line {first}")
+                first_line = self.lines[*path, key]
+                self.refuse(event, (*path, key), f"keys must not repeat, first used on line {first_line}")
                 self.node(next(self.events), (*path, key))
             else:
                 self.lines[*path, key] = _at(event)

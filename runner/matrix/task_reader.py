@@ -35,8 +35,8 @@ def read_tasks(reader: ValueReader, value: object) -> list[Entry]:
         elif (entry := _Task(reader, path, item).entry()) is not None:
             entries.append(entry)
     names = [entry.workload.name for entry in entries]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        reader.refuse(("tasks",), f"must not name a task twice, got {twice}")
+    if repeated_name := next((name for name in names if names.count(name) > 1), None):
+        reader.refuse(("tasks",), f"must not name a task twice, got {repeated_name}")
     return entries
 
 
@@ -110,16 +110,16 @@ class _Task:
         items = self.reader.items((*self.path, key), stated_words)
         if len(items) > rules.MAX_WORDS:
             self.refuse((key,), f"must have at most {rules.MAX_WORDS} words, got {len(items)}")
-        read = [self.text((key, index), item) for index, item in items[: rules.MAX_WORDS]]
-        return [word for word in read if word is not None]
+        words_read = [self.text((key, index), item) for index, item in items[: rules.MAX_WORDS]]
+        return [word for word in words_read if word is not None]
 
     def text(self, path: Path, value: object) -> str | None:
         """Return a text without NUL."""
         if isinstance(value, str) and "\0" not in value and len(value) <= rules.MAX_WORD:
             return value
         if value is not REFUSED:
-            quoted = f'; quote it: "{value}"' if isinstance(value, (bool, int, float)) else ""
-            self.refuse(path, f"must be text of at most {rules.MAX_WORD} characters, got {say(value)}{quoted}")
+            quoted_text = f'; quote it: "{value}"' if isinstance(value, (bool, int, float)) else ""
+            self.refuse(path, f"must be text of at most {rules.MAX_WORD} characters, got {say(value)}{quoted_text}")
         return None
 
     def params(self) -> Axes:
@@ -191,8 +191,8 @@ class _Task:
 
     def compared(self, axis: object, params: Axes) -> str | None:
         if axis is None:
-            several = [key for key, values in params.items() if len(values) > 1]
-            return "backend" if "backend" in params else next(iter(several), None)
+            varied_keys = [key for key, values in params.items() if len(values) > 1]
+            return "backend" if "backend" in params else next(iter(varied_keys), None)
         if axis not in params:
             rule = f"must be one of its axes ({', '.join(params) or 'no axis'})"
             self.refuse(("compare",), f"{rule}, got {say(axis)}{near(str(axis), params)}")
@@ -203,16 +203,16 @@ class _Task:
         """Refuse placeholders without a value, and axes without a placeholder."""
         known_names = {*params, *rules.LATE, *rules.ALWAYS} - ({"backend"} - params.keys())
         texts = {"command": task.command, "wrap": task.wrap, "environment": list(task.environment.values())}
-        used: set[str] = set()
+        used_names: set[str] = set()
         for key, words in texts.items():
             names = [name for word in words for name in rules.PLACE.findall(word)]
-            used |= set(names)
+            used_names |= set(names)
             for name in dict.fromkeys(name for name in names if name not in known_names):
                 rule = f"{{{name}}} must be a parameter or one of {', '.join(sorted(known_names - set(params)))}"
                 self.refuse(
                     (key,), f"{rule}{near(name, known_names)}; in a shell write ${{{name}}} for its own variables"
                 )
-        for name in [name for name in params if name not in used and name != "backend"]:
+        for name in [name for name in params if name not in used_names and name != "backend"]:
             self.refuse(("params", name), f"must be used in the command or the environment, as {{{name}}}")
 
     def refuse(self, path: Path, text: str) -> None:

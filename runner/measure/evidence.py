@@ -70,8 +70,8 @@ def misplaced(result: CellResult, device: str) -> str | None:
     """Return which part of the model is on a platform other than the requested device, or None."""
     work = result.work
     for part, platforms in (("weights", work.weight_platforms), ("output", work.output_platforms)) if work else ():
-        if elsewhere := [name for name in platforms if name != device]:
-            elsewhere_text = ", ".join(elsewhere)
+        if other_platforms := [name for name in platforms if name != device]:
+            elsewhere_text = ", ".join(other_platforms)
             return f"device: {device} was requested, but the workload placed the model's {part} on {elsewhere_text}"
     return None
 
@@ -86,8 +86,8 @@ def mismatch(result: CellResult, settings: Settings) -> str | None:
         return _first(_called(stretch, settings) for stretch in work.stretches)
     if work.optimizer_replaced:
         return "the model has a different optimizer after fit than before: it is not known which one was used"
-    counted = (_updates(stretch) or _samples(stretch, settings, work) or _drawn(stretch) for stretch in work.stretches)
-    return _first(counted) or _not_received(work, settings) or _unchanged(work)
+    problems = (_updates(stretch) or _samples(stretch, settings, work) or _drawn(stretch) for stretch in work.stretches)
+    return _first(problems) or _not_received(work, settings) or _unchanged(work)
 
 
 def samples_proven(result: CellResult, settings: Settings) -> bool:
@@ -146,10 +146,10 @@ def option_caveats(resolved: Resolved | None, settings: Settings) -> list[str]:
     if resolved.own_compile_options:
         keys = {"run_eagerly": "eager", "jit_compile": "jit"}
         names = [option.partition("=")[0] for option in resolved.own_compile_options]
-        matrix_keys = ", ".join(keys.get(name, name) for name in names)
+        keys_text = ", ".join(keys.get(name, name) for name in names)
         caveats.append(
             f"own_options: the workload compiled its model with {', '.join(resolved.own_compile_options)}, which was "
-            f"used; set {matrix_keys} in the matrix to override it"
+            f"used; set {keys_text} in the matrix to override it"
         )
     caveats += [*_changed_in_training(resolved, settings), *_of_the_process(resolved), *_own_types(resolved, settings)]
     if resolved.batch_size not in (None, settings.batch_size):
@@ -197,10 +197,10 @@ def _of_the_process(resolved: Resolved) -> list[str]:
     if not resolved.own_process_options:
         return []
     names = [option.partition("=")[0] for option in resolved.own_process_options]
-    keys = ", ".join(dict.fromkeys(KEYS[name] for name in names if name in KEYS))
+    keys_text = ", ".join(dict.fromkeys(KEYS[name] for name in names if name in KEYS))
     return [
         f"own_options: the workload changed {', '.join(resolved.own_process_options)} for its entire process, which "
-        f"was used; remove that code{f', and set {keys} in the matrix' if keys else ''}"
+        f"was used; remove that code{f', and set {keys_text} in the matrix' if keys_text else ''}"
     ]
 
 
@@ -238,8 +238,10 @@ def _updates(stretch: WorkStretch) -> str | None:
         update_count = (updates or 0) + skipped
         if update_count < stretch.steps or update_count % stretch.steps:
             counts_text = f"the optimizer counted {updates} of {stretch.steps} updates in epoch {epoch}"
-            outside = f", and {stretch.updates_outside} outside the timed epochs" if stretch.updates_outside else ""
-            return f"{NAMES[stretch.name]}: {counts_text}{outside}"
+            outside_text = (
+                f", and {stretch.updates_outside} outside the timed epochs" if stretch.updates_outside else ""
+            )
+            return f"{NAMES[stretch.name]}: {counts_text}{outside_text}"
     return None
 
 
@@ -258,13 +260,13 @@ def _samples(stretch: WorkStretch, settings: Settings, work: WorkDone) -> str | 
 
 
 def _drawn(stretch: WorkStretch) -> str | None:
-    drawn, expected = stretch.batches_drawn, stretch.steps * stretch.epochs
-    if drawn is None:
+    batches_drawn, expected = stretch.batches_drawn, stretch.steps * stretch.epochs
+    if batches_drawn is None:
         return None
-    if drawn < expected:
-        return f"{NAMES[stretch.name]}: {drawn} of {expected} batches were drawn from the feed"
-    if stretch.lookahead is not None and drawn > expected + stretch.lookahead:
-        return f"{NAMES[stretch.name]}: {drawn} batches were drawn from the feed, not {expected}"
+    if batches_drawn < expected:
+        return f"{NAMES[stretch.name]}: {batches_drawn} of {expected} batches were drawn from the feed"
+    if stretch.lookahead is not None and batches_drawn > expected + stretch.lookahead:
+        return f"{NAMES[stretch.name]}: {batches_drawn} batches were drawn from the feed, not {expected}"
     return None
 
 
@@ -333,8 +335,8 @@ def busy_gpu(job: Job, outcome: Outcome, result: CellResult | None = None) -> st
 
 def _printed(pattern: re.Pattern[str], outcome: Outcome, result: CellResult | None) -> str | None:
     """Return the match in the message or output of a failed cell, or None."""
-    raised = result is not None and result.exception is not None
-    if outcome.exit_code == 0 and not raised:
+    has_raised = result is not None and result.exception is not None
+    if outcome.exit_code == 0 and not has_raised:
         return None
     message = (result.message or "") if result is not None else ""
     match = pattern.search(message) or pattern.search(outcome.output_tail)

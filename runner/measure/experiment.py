@@ -188,9 +188,9 @@ def _guarded(request: RunRequest, session: Session, display: Display) -> Iterato
             end_leftovers(str(request.results.resolve()))
             for run in runs:
                 run.clear_leftovers()
-                changed = run.changed_by_others(thorough=True)
+                changed_files = run.changed_by_others(thorough=True)
                 display.problems(
-                    f"{problem.path}: set aside in records/corrupt: {problem.reason}" for problem in changed
+                    f"{problem.path}: set aside in records/corrupt: {problem.reason}" for problem in changed_files
                 )
 
 
@@ -218,8 +218,8 @@ def _places(request: RunRequest, session: Session, subject: SessionRequest, host
     """
     stand_in, executors = request.seams.executor, request.executors
     places = request.seams.places or (None if stand_in else executors.places(request.results))
-    parallel = any(cell.placement.parallel_devices and cell.settings.device == "gpu" for cell in subject.cells)
-    if places is not None or not (executors.contract.local_machine and parallel):
+    is_parallel = any(cell.placement.parallel_devices and cell.settings.device == "gpu" for cell in subject.cells)
+    if places is not None or not (executors.contract.local_machine and is_parallel):
         return places
     from keras_matrix.runner.executors.gpu_places import GpuMachine, GpuPlaces
     from keras_matrix.runner.machine.gpus.nvml import present_gpus

@@ -130,12 +130,12 @@ def accept(raw: bytes | None, job: Job) -> CellResult:
 def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | None) -> StatusVerdict:
     """Return the verdict on an attempt: `result` as accepted, or the `problem` for which it was refused."""
     complete = result is not None and result.exception is None and _goes_on(job, result)
-    if ended := not_run(outcome):
-        return ended
+    if verdict := not_run(outcome):
+        return verdict
     if reason := lost_gpu(job, outcome, result) or busy_gpu(job, outcome, result):
         return StatusVerdict(Status.INFRA, reason)
-    if not complete and (ended := ended_by_force(outcome)):
-        return ended
+    if not complete and (verdict := ended_by_force(outcome)):
+        return verdict
     if result is not None and result.exception is not None:
         return _raised(job, outcome, result)
     if outcome.exit_code != 0 and not complete:
@@ -147,8 +147,8 @@ def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | 
 
 def _goes_on(job: Job, result: CellResult) -> bool:
     """Return whether the process had published its figures, and went on to save its model, watch layers or trace."""
-    later = (result.unsaved, result.collectives_not_timed, result.samples_unseen)
-    return job.goes_on or any(reason is not None for reason in later)
+    late_reasons = (result.unsaved, result.collectives_not_timed, result.samples_unseen)
+    return job.goes_on or any(reason is not None for reason in late_reasons)
 
 
 def not_run(outcome: Outcome) -> StatusVerdict | None:
@@ -192,11 +192,14 @@ def _where_to_put_a_module(job: Job, outcome: Outcome) -> str:
     The cell searches the folders of its job (the working folder, that of the matrix file, and `src` in both), which are
     mounted in its container, and the packages of its Python, which in a container is the image's.
     """
-    folders = " or ".join(dict.fromkeys(job.import_roots))
+    folders_text = " or ".join(dict.fromkeys(job.import_roots))
     if outcome.container is not None:
-        return f"put it in {folders}, which its container can read; PYTHONPATH and the host's packages do not reach it"
-    mounted = "mount it there where the runner itself is in a container"
-    return f"put it in {folders}, or install it for the cells' Python; PYTHONPATH does not reach it ({mounted})"
+        return (
+            f"put it in {folders_text}, which its container can read; "
+            "PYTHONPATH and the host's packages do not reach it"
+        )
+    advice = "mount it there where the runner itself is in a container"
+    return f"put it in {folders_text}, or install it for the cells' Python; PYTHONPATH does not reach it ({advice})"
 
 
 def _measured(job: Job, outcome: Outcome, result: CellResult) -> StatusVerdict:
@@ -205,8 +208,8 @@ def _measured(job: Job, outcome: Outcome, result: CellResult) -> StatusVerdict:
     if any(loss is None for loss in result.learning.loss):
         epoch = result.learning.loss.index(None) + 1
         return StatusVerdict(Status.DIVERGED, f"the loss was not finite in epoch {epoch}")
-    if elsewhere := misplaced(result, job.settings.device):
-        return StatusVerdict(Status.DEVICE_MISMATCH, elsewhere)
+    if misplacement := misplaced(result, job.settings.device):
+        return StatusVerdict(Status.DEVICE_MISMATCH, misplacement)
     if other_work := mismatch(result, job.settings):
         return StatusVerdict(Status.WORK_MISMATCH, other_work)
     unstable = _second_epoch(result)
@@ -273,28 +276,28 @@ def _short_epoch(epoch_s: float, result: CellResult) -> str:
 def caveats_around(outcome: Outcome, epoch_times_s: Sequence[float]) -> list[str]:
     """Return warnings about activity of the machine that may have affected the figures."""
     caveats = []
-    around = outcome.surroundings
+    surroundings = outcome.surroundings
     if outcome.oom_kills and outcome.container is not None:
         caveats.append(
             "child_oom: the kernel killed a process of the cell because memory was exhausted; set a higher --memory"
         )
-    if (around.steal_share or 0) > STEAL_LIMIT:
+    if (surroundings.steal_share or 0) > STEAL_LIMIT:
         caveats.append(
-            f"steal: the hypervisor took {percentage(around.steal_share)} of the CPU time; measure again later"
+            f"steal: the hypervisor took {percentage(surroundings.steal_share)} of the CPU time; measure again later"
         )
-    if (around.other_cpu_share or 0) > OTHER_CPU_LIMIT:
-        caveats.append(busy_text(around))
-    caveats += neighbour_warnings(around)
-    if (throttled := _gpu_throttled_share(around, epoch_times_s)) > STALL_LIMIT:
+    if (surroundings.other_cpu_share or 0) > OTHER_CPU_LIMIT:
+        caveats.append(busy_text(surroundings))
+    caveats += neighbour_warnings(surroundings)
+    if (throttled := _gpu_throttled_share(surroundings, epoch_times_s)) > STALL_LIMIT:
         text = f"temperature or power limits throttled the GPU for {percentage(throttled)} of the time"
         caveats.append(f"gpu_throttled: {text}; cool it, raise its power limit, or set clocks to locked")
-    return [*caveats, *_gpu_caveats(around, outcome.warnings)]
+    return [*caveats, *_gpu_caveats(surroundings, outcome.warnings)]
 
 
-def _gpu_caveats(around: Surroundings, preflight: Sequence[str]) -> Iterator[str]:
+def _gpu_caveats(surroundings: Surroundings, preflight: Sequence[str]) -> Iterator[str]:
     """Yield why figures of the GPUs are missing or include other users, except what the preflight warned of."""
     without_nvml = [line for line in preflight if line.startswith("nvml_unavailable:")]
-    unread_texts = [unread_text for unread_text in (around.gpu_unread or "").split("; ") if unread_text]
+    unread_texts = [unread_text for unread_text in (surroundings.gpu_unread or "").split("; ") if unread_text]
     unread = [
         unread_text
         for unread_text in unread_texts
@@ -305,23 +308,25 @@ def _gpu_caveats(around: Surroundings, preflight: Sequence[str]) -> Iterator[str
             f"gpu_unread: power, memory or throttling is missing: {'; '.join(unread)}; run as a user who may read "
             "NVML, in a container with NVIDIA_DRIVER_CAPABILITIES=utility,compute"
         )
-    if any(gpu.mig for gpu in _gpus(around)) and not any(line.startswith("gpu_mig:") for line in preflight):
+    if any(gpu.mig for gpu in _gpus(surroundings)) and not any(line.startswith("gpu_mig:") for line in preflight):
         yield (
             "gpu_mig: the cell ran on a MIG device: power, energy, clocks and temperature are those of the full "
             "card and include its other users; measure on a card with MIG off to get the cell's own"
         )
 
 
-def _gpus(around: Surroundings) -> list[GpuEpochs]:
-    return [*([around.gpu] if around.gpu else []), *around.further_gpus]
+def _gpus(surroundings: Surroundings) -> list[GpuEpochs]:
+    return [*([surroundings.gpu] if surroundings.gpu else []), *surroundings.further_gpus]
 
 
-def _gpu_throttled_share(around: Surroundings, epoch_times_s: Sequence[float]) -> float:
+def _gpu_throttled_share(surroundings: Surroundings, epoch_times_s: Sequence[float]) -> float:
     """Return the share of the measured epochs in which a GPU was throttled, by its longest cause; 0 if not known."""
     wall_s = sum(epoch_times_s)
     if wall_s <= 0:
         return 0.0
-    causes = (times_s for g in _gpus(around) for times_s in (g.thermal_throttled_times_s, g.power_throttled_times_s))
+    causes = (
+        times_s for g in _gpus(surroundings) for times_s in (g.thermal_throttled_times_s, g.power_throttled_times_s)
+    )
     return max((sum(time_s or 0.0 for time_s in times_s) for times_s in causes), default=0.0) / wall_s
 
 
@@ -377,11 +382,11 @@ def input_caveats(use: InputUse | None) -> Iterator[str]:
     if use is None:
         return
     if use.bad_samples:
-        of_all = f" of {use.facts.samples:,}" if use.facts and use.facts.samples else ""
-        names = ", ".join(use.bad_names[:NAMES_SHOWN]) + (", ..." if use.bad_samples > NAMES_SHOWN else "")
+        total_text = f" of {use.facts.samples:,}" if use.facts and use.facts.samples else ""
+        names_text = ", ".join(use.bad_names[:NAMES_SHOWN]) + (", ..." if use.bad_samples > NAMES_SHOWN else "")
         yield (
-            f"bad_samples: {use.bad_samples:,}{of_all} samples could not be decoded and were replaced by others "
-            f"({names}); repair or remove them"
+            f"bad_samples: {use.bad_samples:,}{total_text} samples could not be decoded and were replaced by others "
+            f"({names_text}); repair or remove them"
         )
     if use.restless_epochs:
         yield (
@@ -418,16 +423,16 @@ def compile_warnings(resolved: Resolved | None) -> list[str]:
         return []
     warnings = []
     if count := resolved.recompiles_timed:
-        programs = "program was" if count == 1 else "programs were"
+        programs_text = "program was" if count == 1 else "programs were"
         warnings.append(
-            f"recompiled: {count} {programs} traced or compiled during the measured epochs, whose times include that; "
-            "keep the shapes, dtypes and Python arguments of every step the same: pad batches to one shape, pass "
+            f"recompiled: {count} {programs_text} traced or compiled during the measured epochs, whose times include "
+            "that; keep the shapes, dtypes and Python arguments of every step the same: pad batches to one shape, pass "
             "numbers that change as tensors, create no new function in a step"
         )
     if breaks := resolved.graph_breaks_timed:
-        places = "place" if breaks == 1 else "places"
+        places_noun = "place" if breaks == 1 else "places"
         warnings.append(
-            f"graph_breaks: torch.compile cut programs in {breaks} {places} during the measured epochs; "
+            f"graph_breaks: torch.compile cut programs in {breaks} {places_noun} during the measured epochs; "
             "remove what it cannot compile from the step: TORCH_LOGS=graph_breaks names it"
         )
     return warnings
@@ -469,8 +474,8 @@ def _disagreements(result: CellResult, settings: Settings, computed: tuple[Epoch
     for field in fields(Times):
         stated, value = getattr(result.times, field.name), getattr(times, field.name)
         if isinstance(stated, float | int) and not _equal(stated, value):
-            shown = "nothing" if value is None else f"{value:.6g}"
-            yield f"times.{field.name} is {stated:.6g}, but its epochs give {shown}{WHY}"
+            value_text = "nothing" if value is None else f"{value:.6g}"
+            yield f"times.{field.name} is {stated:.6g}, but its epochs give {value_text}{WHY}"
     yield from _total(result.times)
     yield from _calls(result.times, work)
     yield from _steps(result, settings)
@@ -516,17 +521,17 @@ def _calls(times: Times, work: EpochWork) -> Iterator[str]:
 def _steps(result: CellResult, settings: Settings) -> Iterator[str]:
     """Yield how the epochs' counts disagree: each of the measured call's epochs has the steps that it reports."""
     assert result.resolved is not None
-    steps, losses = result.resolved.steps_per_epoch, len(result.learning.loss)
-    if losses not in (0, settings.epochs):
-        yield f"it has the losses of {plural(losses, 'epoch')}, not of {settings.epochs}"
-    if settings.discard != (discarded := len(result.times.discarded_epoch_times_s)):
-        yield f"it has {plural(discarded, 'discarded epoch')}, not {settings.discard}"
+    steps, loss_count = result.resolved.steps_per_epoch, len(result.learning.loss)
+    if loss_count not in (0, settings.epochs):
+        yield f"it has the losses of {plural(loss_count, 'epoch')}, not of {settings.epochs}"
+    if settings.discard != (discarded_count := len(result.times.discarded_epoch_times_s)):
+        yield f"it has {plural(discarded_count, 'discarded epoch')}, not {settings.discard}"
     measured = _measured_work(result.work)
     if measured is None or result.resolved.feed == PIPELINE:
         return  # steps before the clock starts are counted with those of an epoch of an input pipeline
     if (measured.steps, measured.epochs) != (steps, settings.epochs):
-        counted = f"{measured.epochs} epochs of {measured.steps} steps"
-        yield f"it counts the work of {counted}, but reports {settings.epochs} of {steps}"
+        counted_text = f"{measured.epochs} epochs of {measured.steps} steps"
+        yield f"it counts the work of {counted_text}, but reports {settings.epochs} of {steps}"
 
 
 def _measured_work(work: WorkDone | None) -> WorkStretch | None:
@@ -562,15 +567,15 @@ def _a_step(counts: Sequence[int | None], steps: int) -> float | None:
 
 def _own_loop(generation: Generation) -> Iterator[str]:
     """Yield which parts of a language model's figures are larger than their wholes."""
-    for part, whole in (
+    for part_name, whole_name in (
         ("own_prefill_time_s", "own_time_to_first_token_s"),
         ("own_token_time_p50_s", "own_token_time_p99_s"),
         ("read_weight_bytes", "weight_bytes"),
         ("prompt_length", "max_length"),
     ):
-        smaller, larger = getattr(generation, part), getattr(generation, whole)
+        smaller, larger = getattr(generation, part_name), getattr(generation, whole_name)
         if smaller is not None and larger is not None and smaller > larger * (1 + TOLERANCE):
-            yield f"generation.{part} is {smaller:.6g}, more than {whole}, {larger:.6g}"
+            yield f"generation.{part_name} is {smaller:.6g}, more than {whole_name}, {larger:.6g}"
     mean_s, p50_s = generation.own_token_time_mean_s, generation.own_token_time_p50_s
     if mean_s is not None and p50_s is not None and p50_s > 2 * mean_s * (1 + TOLERANCE):
         yield f"generation.own_token_time_p50_s is {p50_s:.6g}, but the mean is {mean_s:.6g}"

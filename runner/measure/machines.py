@@ -51,9 +51,9 @@ def measure(
     context: MeasurementContext,
     repeats: Iterable[PlannedRepeat],
     places: Places,
-    more: Callable[[], list[PlannedRepeat]] = list,
+    more_repeats: Callable[[], list[PlannedRepeat]] = list,
 ) -> None:
-    """Measure `repeats` and publish a record of every attempt; then the blocks that `more` returns.
+    """Measure `repeats` and publish a record of every attempt; then the blocks that `more_repeats` returns.
 
     Raises `Interrupted` on a signal and `ExecutorError` if what is left can run at no place, with no process left
     running, and `StoreFailure` if a record cannot be stored.
@@ -66,7 +66,7 @@ def measure(
     try:
         while pending:
             _Session(context, attempts, places, may_refuse).run(pending)
-            pending, may_refuse = more(), False
+            pending, may_refuse = more_repeats(), False
         remove_kernels(runs.values())
     finally:
         places.stop()
@@ -150,16 +150,16 @@ class _Session:
         """Return the comparisons that fit a place; publish the others as unsupported."""
         grouped = itertools.groupby(repeats, key=lambda planned: (planned.repeat, comparison_of(planned.cell)))
         blocks = [(group, tuple(group_repeats)) for (_, group), group_repeats in grouped]
-        fitting = self._fitting({group: [planned.cell for planned in together] for group, together in blocks})
+        fitting = self._fitting({group: [planned.cell for planned in group_repeats] for group, group_repeats in blocks})
         refusing, items = Scheduler(self.context, self.attempts), []
-        for order, (group, together) in enumerate(blocks):
+        for order, (group, group_repeats) in enumerate(blocks):
             if (reason := fitting[group].reason) is not None and self.may_refuse:
-                for planned in together:
+                for planned in group_repeats:
                     refusing.refuse(planned, reason)
             else:
-                placement = together[0].cell.placement
+                placement = group_repeats[0].cell.placement
                 spread = placement.across_nodes or placement.across_gpus
-                items.append(Item(order, group, together, fitting[group].places, spread))
+                items.append(Item(order, group, group_repeats, fitting[group].places, spread))
         return items
 
     def _fitting(self, groups: Mapping[Hashable, Sequence[Cell]]) -> dict[Hashable, Fitting]:
@@ -191,7 +191,7 @@ class _Session:
     def _begin(self, queue: WorkQueue) -> None:
         """Start a thread for each place that has none, and ask again where items fit, if the machines have changed."""
         current = self._places()
-        busy_places = {id(worker.place) for worker in self.workers}
+        busy_place_ids = {id(worker.place) for worker in self.workers}
         # A machine that has come back begins once the thread of its lost place has ended, which leaves the queue.
         ending = {worker.place.identity for worker in self.workers if worker.thread and worker.thread.is_alive()}
         places = [place for place in current if place.lost() is None]
@@ -201,7 +201,9 @@ class _Session:
             _Worker(place)
             for place in places
             if not (
-                id(place) in busy_places or place.identity in ending or self.failures[place.identity] >= MOST_FAILURES
+                id(place) in busy_place_ids
+                or place.identity in ending
+                or self.failures[place.identity] >= MOST_FAILURES
             )
         ]
         for worker in new:  # all of them before any takes an item, whose home may be another one
@@ -219,15 +221,15 @@ class _Session:
             return None
         since_s = time.monotonic() if since_s is None else since_s
         if time.monotonic() - since_s > WAIT_FOR_PLACE_S:
-            reasons = "; ".join(dict.fromkeys(filter(None, map(self._why_not, self.workers))))
-            raise ExecutorError(self.places.none_left(len(stranded), reasons))
+            reasons_text = "; ".join(dict.fromkeys(filter(None, map(self._why_not, self.workers))))
+            raise ExecutorError(self.places.none_left(len(stranded), reasons_text))
         return since_s
 
     def _why_not(self, worker: _Worker) -> str | None:
         """Return why a place gets no more work."""
         failures = self.failures[worker.place.identity]
-        several = f"{worker.place.name}: {failures} comparisons failed one after the other"
-        return worker.place.lost() or (several if failures >= MOST_FAILURES else None)
+        failures_text = f"{worker.place.name}: {failures} comparisons failed one after the other"
+        return worker.place.lost() or (failures_text if failures >= MOST_FAILURES else None)
 
     def _may_work(self, place: Place) -> bool:
         return place.lost() is None and self.failures[place.identity] < MOST_FAILURES

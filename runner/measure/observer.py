@@ -45,9 +45,9 @@ class OpenRepeats:
     def begin(self, repeats: Sequence[PlannedRepeat], machine: str) -> list[str]:
         """Note what a machine measures; return other machines that have nothing left, as they were lost with these."""
         keys = {planned.key for planned in repeats}
-        before = [name for name, machine_keys in self._of.items() if name != machine and machine_keys & keys]
+        other_machines = [name for name, machine_keys in self._of.items() if name != machine and machine_keys & keys]
         self._of = {name: machine_keys - keys for name, machine_keys in self._of.items()} | {machine: keys}
-        return [name for name in before if not self._of[name]]
+        return [name for name in other_machines if not self._of[name]]
 
     def end(self, planned: PlannedRepeat) -> tuple[str | None, bool]:
         """Return the machine that has measured a repeat, None if unknown, and whether it has nothing left."""
@@ -84,13 +84,15 @@ class StoredPlacements:
     def placed(self, repeats: Sequence[PlannedRepeat], machine: str) -> None:
         """Store what the machine measures."""
         self._observer.placed(repeats, machine)
-        first, placement = repeats[0], self._machines.get(machine, Placement(machine))
-        arms = ", ".join(dict.fromkeys(f"{planned.cell.settings.backend} {planned.arm}".strip() for planned in repeats))
-        work = f"{self._titles[first.cell.cell_id]} #{first.repeat}: {arms}"
+        first_repeat, placement = repeats[0], self._machines.get(machine, Placement(machine))
+        arms_text = ", ".join(
+            dict.fromkeys(f"{planned.cell.settings.backend} {planned.arm}".strip() for planned in repeats)
+        )
+        work_text = f"{self._titles[first_repeat.cell.cell_id]} #{first_repeat.repeat}: {arms_text}"
         since = self._now().isoformat(timespec="seconds")
         for name in self._open.begin(repeats, machine):
             self._machines[name] = replace(self._machines[name], work=None, since=None)
-        self._machines[machine] = replace(placement, work=work, since=since)
+        self._machines[machine] = replace(placement, work=work_text, since=since)
         self._store()
 
     def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:

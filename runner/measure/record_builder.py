@@ -41,9 +41,9 @@ Growths = tuple[Growth | None, Growth | None]
 WORDS_CHARACTERS = 200
 
 
-def record_of(run_id: str, machine: Machine, job: Job, ended: tuple[Outcome, datetime]) -> Record:
+def record_of(run_id: str, machine: Machine, job: Job, outcome_and_start: tuple[Outcome, datetime]) -> Record:
     """Return the record of an attempt from the files of its process."""
-    outcome, started_at = ended
+    outcome, started_at = outcome_and_start
     result, problem = (None, None) if job.task else read_result(job)
     verdict = judge_task(outcome) if job.task else judge(job, outcome, result, problem)
     return build_record(job, outcome, (result, problem, verdict), (run_id, machine, started_at))
@@ -98,14 +98,16 @@ def build_record(
     )
 
 
-def with_changes(record: Record, changed: Sequence[Problem]) -> Record:
+def with_changes(record: Record, changed_files: Sequence[Problem]) -> Record:
     """Return a record with the caveat that others changed records while it was measured; unchanged without any."""
-    if not changed:
+    if not changed_files:
         return record
-    names = ", ".join(f"{problem.path.name}: {problem.reason}" for problem in changed[:MOST_NAMED])
-    more_text = f" and {len(changed) - MOST_NAMED} more" * (len(changed) > MOST_NAMED)
+    names_text = ", ".join(f"{problem.path.name}: {problem.reason}" for problem in changed_files[:MOST_NAMED])
+    more_text = f" and {len(changed_files) - MOST_NAMED} more" * (len(changed_files) > MOST_NAMED)
     advice = "set aside in records/corrupt; cells in containers cannot reach them (--executor docker)"
-    return replace(record, warnings=[*record.warnings, f"results_changed: while it ran, {names}{more_text}; {advice}"])
+    return replace(
+        record, warnings=[*record.warnings, f"results_changed: while it ran, {names_text}{more_text}; {advice}"]
+    )
 
 
 def _growths(outcome: Outcome, result: CellResult | None) -> Growths:
@@ -190,8 +192,8 @@ BY_A_CELL = (errno.ENOTDIR, errno.EACCES, errno.EPERM)
 
 def judge_task(outcome: Outcome) -> StatusVerdict:
     """Return the verdict on an attempt of a command."""
-    if ended := not_run(outcome):
-        return ended
+    if verdict := not_run(outcome):
+        return verdict
     if lost := reported_lost(outcome):
         return StatusVerdict(Status.INFRA, lost)
     observed = outcome.task
@@ -210,8 +212,8 @@ def _failed(outcome: Outcome, observed: TaskObservation) -> StatusVerdict | None
         return forced
     if outcome.exit_code != 0:
         lines = outcome.output_tail.strip().splitlines()
-        last = f": {lines[-1][:WORDS_CHARACTERS]}" if lines else ""
-        return StatusVerdict(Status.ERROR, f"exit code {outcome.exit_code}{last}")
+        last_line_text = f": {lines[-1][:WORDS_CHARACTERS]}" if lines else ""
+        return StatusVerdict(Status.ERROR, f"exit code {outcome.exit_code}{last_line_text}")
     return None
 
 
@@ -222,8 +224,8 @@ def _measured(outcome: Outcome, observed: TaskObservation) -> StatusVerdict:
         return StatusVerdict(Status.OK, None, warnings)
     problem = primary.problem if primary and primary.problem else "no_match: the command did not report this metric"
     status = Status.DIVERGED if problem.startswith("not_finite") else Status.ERROR
-    outlived = "; processes outlived the command, which should wait for them" if observed.run.outlived else ""
-    return StatusVerdict(status, primary_missing(observed.run.primary, f"{problem}{outlived}"), warnings)
+    outlived_text = "; processes outlived the command, which should wait for them" if observed.run.outlived else ""
+    return StatusVerdict(status, primary_missing(observed.run.primary, f"{problem}{outlived_text}"), warnings)
 
 
 def _warnings(run: TaskRun) -> Iterator[str]:

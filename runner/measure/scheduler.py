@@ -89,9 +89,11 @@ class MeasurementContext:
 
 
 def measure(
-    context: MeasurementContext, repeats: Iterable[PlannedRepeat], more: Callable[[], list[PlannedRepeat]] = list
+    context: MeasurementContext,
+    repeats: Iterable[PlannedRepeat],
+    more_repeats: Callable[[], list[PlannedRepeat]] = list,
 ) -> None:
-    """Measure `repeats` in their order and publish a record of every attempt; then the blocks that `more` returns.
+    """Measure `repeats` in their order and publish a record of every attempt; then the blocks `more_repeats` returns.
 
     Raises `Interrupted` on a signal, with no process left running, and `StoreFailure` if a record cannot be stored.
     """
@@ -99,8 +101,8 @@ def measure(
     try:
         for _, block in itertools.groupby(repeats, key=lambda planned: planned.repeat):
             scheduler.block(list(block))
-        while further := more():
-            scheduler.block(further)
+        while further_repeats := more_repeats():
+            scheduler.block(further_repeats)
         remove_kernels(arm.run for arm in context.arms.values())
     finally:
         for arm in context.arms.values():
@@ -188,15 +190,15 @@ class Scheduler:
         has failed is not repeated: its end is no timing.
         """
         for _ in range(MOST_REPLACEMENTS if self._context.again else 0):
-            spent = self._replaced >= max(SURELY_REPLACED, REPLACED_SHARE * self._compared)
-            again = [planned for planned in repeats if planned.key in self._disturbed]
-            if spent or not again:
+            is_spent = self._replaced >= max(SURELY_REPLACED, REPLACED_SHARE * self._compared)
+            disturbed_repeats = [planned for planned in repeats if planned.key in self._disturbed]
+            if is_spent or not disturbed_repeats:
                 break
             self._replaced += 1
-            self._disturbed -= {planned.key for planned in again}
-            for planned in again:
+            self._disturbed -= {planned.key for planned in disturbed_repeats}
+            for planned in disturbed_repeats:
                 self._attempts.again(planned.key)
-            if unmeasured := self._compared_once(again, is_second_try=True):
+            if unmeasured := self._compared_once(disturbed_repeats, is_second_try=True):
                 return unmeasured
         return []
 
@@ -211,23 +213,27 @@ class Scheduler:
     def _compared_once(self, repeats: Sequence[PlannedRepeat], is_second_try: bool = False) -> list[PlannedRepeat]:
         self._started = []
         settings = repeats[0].cell.settings
-        automatic = settings.steps_per_epoch == "auto" or settings.compile_cache == "warm"
+        is_automatic = settings.steps_per_epoch == "auto" or settings.compile_cache == "warm"
         with self._attempts.calibrating(calibration_group(repeats[0].cell)):
-            calibrated = self._calibrate(repeats) if automatic and self._calibration(repeats[0]) is None else {}
-        ended, warm = list[_Ended](), list[_Trial]()
+            calibrated = self._calibrate(repeats) if is_automatic and self._calibration(repeats[0]) is None else {}
+        ended_trials, warm = list[_Ended](), list[_Trial]()
         for planned in repeats:
             if planned.key in calibrated and calibrated[planned.key] is None:
                 continue
             if warm and not self._has_room(warm, planned.cell):
-                ended += self._interleave(warm)
+                ended_trials += self._interleave(warm)
                 warm = []
             trial = calibrated.get(planned.key) or (self._begin(planned) if self._context.usable() else None)
             if trial is not None:
                 trial.running.turn()
                 warm.append(trial)
-        published = self._publish_all([*ended, *self._interleave(warm)], is_second_try)
-        over = {planned.key for planned in published} | {key for key, trial in calibrated.items() if trial is None}
-        return [planned for planned in repeats if planned.key not in over and self._attempts.are_left(planned.key)]
+        published = self._publish_all([*ended_trials, *self._interleave(warm)], is_second_try)
+        finished_keys = {planned.key for planned in published} | {
+            key for key, trial in calibrated.items() if trial is None
+        }
+        return [
+            planned for planned in repeats if planned.key not in finished_keys and self._attempts.are_left(planned.key)
+        ]
 
     def _interleave(self, trials: Sequence[_Trial]) -> list[_Ended]:
         """Run the measured epochs of warm processes, interleaved, then let each process end."""
@@ -247,13 +253,13 @@ class Scheduler:
         waiting = [trial for trial in other_trials if trial.arm.contract.local_pids]
         return [WaitingCell(trial.name, root) for trial in waiting if (root := trial.running.root()) is not None]
 
-    def _publish_all(self, ended: Sequence[_Ended], is_second_try: bool = False) -> list[PlannedRepeat]:
+    def _publish_all(self, ended_trials: Sequence[_Ended], is_second_try: bool = False) -> list[PlannedRepeat]:
         """Publish the records of a block's processes, with what disturbed all of them; return those that are done.
 
         Together even if one ran after the other: by themselves, short processes would be discarded more often.
         """
-        is_disturbed, outcomes = judged_together([(trial.name, outcome) for trial, outcome in ended])
-        trials = [trial for trial, _ in ended]
+        is_disturbed, outcomes = judged_together([(trial.name, outcome) for trial, outcome in ended_trials])
+        trials = [trial for trial, _ in ended_trials]
         judged = [self._judged(trial, outcome) for trial, outcome in zip(trials, outcomes, strict=True)]
         failed = _failed_process(trials, judged) if is_second_try else None
         published = []
@@ -442,19 +448,19 @@ class Scheduler:
         )
 
 
-def judged_together(ended: Sequence[tuple[str, Outcome]]) -> tuple[bool, list[Outcome]]:
+def judged_together(ended_trials: Sequence[tuple[str, Outcome]]) -> tuple[bool, list[Outcome]]:
     """Return whether a block was disturbed from outside, and its outcomes with the reason, in the same order.
 
     Each outcome is passed with its cell's name, and is returned with what that cell used while the others worked.
     """
-    watched = [stretch for _, outcome in ended for stretch in outcome.watched or ()]
+    watched = [stretch for _, outcome in ended_trials for stretch in outcome.watched or ()]
     reason = disturbed(watched)
-    text = None if reason is None else cause_of(reason, [outcome.surroundings for _, outcome in ended])
+    text = None if reason is None else cause_of(reason, [outcome.surroundings for _, outcome in ended_trials])
     outcomes = []
-    for name, outcome in ended:
+    for name, outcome in ended_trials:
         share = share_while_waiting(name, watched)
-        around = replace(outcome.surroundings, disturbed=text, waiting_cpu_share=share)
-        outcomes.append(replace(outcome, surroundings=around))
+        surroundings = replace(outcome.surroundings, disturbed=text, waiting_cpu_share=share)
+        outcomes.append(replace(outcome, surroundings=surroundings))
     return reason is not None, outcomes
 
 

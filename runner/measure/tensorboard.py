@@ -83,8 +83,8 @@ class AttemptToWrite:
 def folder_of(record: Record) -> str:
     """Return an attempt's folder relative to the log folder, with names that every file system accepts."""
     settings = record.settings
-    cell = UNFIT.sub("_", f"{settings.backend}-{settings.workload}")[:NAME_CHARACTERS].strip(".")
-    return f"{record.run_id}/{cell}-{record.cell_id}/{record.repeat}.{record.attempt}"
+    cell_name = UNFIT.sub("_", f"{settings.backend}-{settings.workload}")[:NAME_CHARACTERS].strip(".")
+    return f"{record.run_id}/{cell_name}-{record.cell_id}/{record.repeat}.{record.attempt}"
 
 
 def written(attempt: AttemptToWrite, log_dir: Path) -> Record:
@@ -133,11 +133,11 @@ def _replaced(path: Path) -> Iterator[None]:
         raise
 
 
-def _made(above: Path, name: str) -> Path:
+def _made(parent: Path, name: str) -> Path:
     """Make a folder with this name below another, without following a link."""
-    folder = above / name
+    folder = parent / name
     folder.mkdir(parents=True, exist_ok=True)
-    if folder.resolve() != above.resolve() / name:
+    if folder.resolve() != parent.resolve() / name:
         raise NotWritten(f"{name} is outside of the log folder, because of a link")
     return folder
 
@@ -377,8 +377,8 @@ def _place(event: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _plane(number: int, name: str, plane: Plane, begun_us: float) -> bytes:
-    shown = {_shown(event[2])[0] for x in plane.values() for event in x}
-    names = {text: index for index, text in enumerate(sorted(shown), 1)}
+    event_names = {_shown(event[2])[0] for x in plane.values() for event in x}
+    names = {text: index for index, text in enumerate(sorted(event_names), 1)}
     lines = (
         encoded_piece(3, _line(index, line, sorted(events), names, begun_us))
         for index, (line, events) in enumerate(sorted(plane.items()), start=1)
@@ -396,12 +396,12 @@ def _plane(number: int, name: str, plane: Plane, begun_us: float) -> bytes:
 
 def _shown(name: str) -> tuple[str, bytes]:
     """Return the name of an event, and its statistics: those of a step if it is a mark of one."""
-    number = name.removeprefix(STEP)
-    if number == name or not (number.isascii() and number.isdigit()):
+    number_text = name.removeprefix(STEP)
+    if number_text == name or not (number_text.isascii() and number_text.isdigit()):
         return name, b""
-    values = ((STEP_NUMBER[0], int(number)), (ROOT[0], 1))
+    statistics = ((STEP_NUMBER[0], int(number_text)), (ROOT[0], 1))
     return TRAIN, b"".join(
-        encoded_piece(4, encoded_number(1, index) + encoded_number(4, value)) for index, value in values
+        encoded_piece(4, encoded_number(1, metadata_id) + encoded_number(4, value)) for metadata_id, value in statistics
     )
 
 
@@ -412,9 +412,9 @@ def _line(
     parts = [encoded_number(1, number), _text(2, name), encoded_number(3, begins_ns)]
     for event_us, took_us, text in events:
         offset_ps = max(0, round((event_us - begun_us) * US_IN_PS) - begins_ns * 1000)
-        shown, statistics = _shown(text)
+        event_name, statistics = _shown(text)
         times = encoded_number(2, offset_ps) + encoded_number(3, round(took_us * US_IN_PS))
-        parts.append(encoded_piece(4, encoded_number(1, names[shown]) + times + statistics))
+        parts.append(encoded_piece(4, encoded_number(1, names[event_name]) + times + statistics))
     return b"".join(parts)
 
 

@@ -47,26 +47,26 @@ def stored_traces(run: Run, records: Iterable[Record]) -> Iterator[tuple[Record,
 
 def shown_traces(run: Run, records: Iterable[Record]) -> dict[str, ShownTrace]:
     """Return the traces of a run by cell, the newest of each; those that cannot be read are left out and noted."""
-    shown = {}
+    trace_by_cell = {}
     for record, path in stored_traces(run, records):
         try:
-            shown[record.cell_id] = ShownTrace(path.relative_to(run.folder).as_posix(), table_of(path))
+            trace_by_cell[record.cell_id] = ShownTrace(path.relative_to(run.folder).as_posix(), table_of(path))
         except TraceError as error:
             run.note_unread(path, error)
-    return shown
+    return trace_by_cell
 
 
 def write_uncompressed(run: Run, records: Sequence[Record], target: Path) -> list[Path]:
     """Write these traces uncompressed; return the paths: `target`, with backend and workers if there are several."""
     names = {r.cell_id: f".{r.settings.backend}.{r.settings.params['workers']}" for r in records}
     times = Counter(names.values())
-    written = []
+    written_paths = []
     for record, path in stored_traces(run, records):
         suffix = names[record.cell_id] if len(names) > 1 else ""
         suffix += f".{record.cell_id}" if times[names[record.cell_id]] > 1 else ""
-        written.append(target.with_suffix(suffix + target.suffix))
-        plain(path, written[-1])
-    return written
+        written_paths.append(target.with_suffix(suffix + target.suffix))
+        plain(path, written_paths[-1])
+    return written_paths
 
 
 def table_of(path: Path) -> TraceSummary:

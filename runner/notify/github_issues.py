@@ -118,14 +118,14 @@ class Issues:
             text = {"title": issue_title(notice), "body": issue_body(notice), "labels": [LABEL]}
             return [ApiCall("POST", self._path(), text)]
         issue_path = self._path(f"/{thread.number}")
-        marked = with_marker(self._issues[thread.number].body, marker_after(notice))
+        marked_body = with_marker(self._issues[thread.number].body, marker_after(notice))
         state = {"state": "open"} if notice.due.event is Event.REOPENED else {}
         if notice.due.event in CLOSING:
             reason = "completed" if notice.due.event is Event.RECOVERED else "not_planned"
             state = {"state": "closed", "state_reason": reason}
         return [
             ApiCall("POST", f"{issue_path}/comments", {"body": issue_comment(notice)}),
-            ApiCall("PATCH", issue_path, {"body": marked, **state}),
+            ApiCall("PATCH", issue_path, {"body": marked_body, **state}),
         ]
 
     def send(self, notice: Notice) -> str:
@@ -214,8 +214,8 @@ def _refused(place: GitHub, error: Any) -> str:
     if status in (403, 429) and (is_limit or "rate limit" in message.lower()):
         return f"{place}: GitHub's rate limit is reached (HTTP {status}){_until(headers)}"
     advice = next((text for statuses, text in _ADVICE if status in statuses), "")
-    answer = f"HTTP {status}: {message}" if message else f"HTTP {status}"
-    return f"{place}: {advice.format(variable=TOKEN_VARIABLE) or 'GitHub refused the request'} ({answer})"
+    answer_text = f"HTTP {status}: {message}" if message else f"HTTP {status}"
+    return f"{place}: {advice.format(variable=TOKEN_VARIABLE) or 'GitHub refused the request'} ({answer_text})"
 
 
 _ADVICE: list[tuple[range | tuple[int, ...], str]] = [
@@ -327,11 +327,13 @@ def _facts(notice: Notice) -> list[str]:
 
 
 def _causes(notice: Notice) -> list[str]:
-    changed = [f"- {_version(change)}" for change in notice.change.versions] or ["- no version or setting on record"]
+    change_lines = [f"- {_version(change)}" for change in notice.change.versions] or [
+        "- no version or setting on record"
+    ]
     return [
         "",
         "### What changed there",
-        *changed,
+        *change_lines,
         "",
         "That they changed together does not prove that one caused the other.",
     ]
@@ -348,8 +350,8 @@ def _picture(notice: Notice) -> list[str]:
         for level in notice.view.assessed.levels
         for index in range(level.first, level.last + 1)
     }
-    shown = [levels[index] for index in range(first, last)]
-    low, high = min(*values, *shown), max(*values, *shown)
+    shown_levels = [levels[index] for index in range(first, last)]
+    low, high = min(*values, *shown_levels), max(*values, *shown_levels)
     room = (high - low) / 10 or high / 10
     name = f"{notice.history.figure.name}, {unit.name}".removesuffix(", ").replace('"', "'")
     page = [f"[All sessions of this cell]({notice.about.page})", ""] if notice.about.page else []
@@ -360,7 +362,7 @@ def _picture(notice: Notice) -> list[str]:
         f'  x-axis "session" {first + 1} --> {last}',
         f'  y-axis "{printable(name)}" {low - room:.4g} --> {high + room:.4g}',
         f"  line [{', '.join(f'{value:.4g}' for value in values)}]",
-        f"  line [{', '.join(f'{value:.4g}' for value in shown)}]",
+        f"  line [{', '.join(f'{value:.4g}' for value in shown_levels)}]",
         "```",
         f"Sessions {first + 1} to {last} of {len(sessions)}, and the levels between changes.",
         "",
@@ -369,14 +371,14 @@ def _picture(notice: Notice) -> list[str]:
 
 
 def _how(notice: Notice) -> list[str]:
-    shown = commands(notice)
-    lines = ["### Reproduce", "```sh", *shown, "```"]
-    if len(shown) > 1 and (other_changes := machine_changes(notice)):
-        names = ", ".join(code(change.name) for change in other_changes)
-        lines += [f"Two environments on one machine do not show the share of {names}."]
-    cell, run = notice.history.cell_id, notice.change.run_id
-    silence = f"`runner history ack {cell} --run {run} --reason TEXT`."
-    return [*lines, "", "### Traces", *_traces(notice), "", "---", f"{FOOT} {silence}"]
+    command_lines = commands(notice)
+    lines = ["### Reproduce", "```sh", *command_lines, "```"]
+    if len(command_lines) > 1 and (other_changes := machine_changes(notice)):
+        names_text = ", ".join(code(change.name) for change in other_changes)
+        lines += [f"Two environments on one machine do not show the share of {names_text}."]
+    cell_id, run_id = notice.history.cell_id, notice.change.run_id
+    silence_command = f"`runner history ack {cell_id} --run {run_id} --reason TEXT`."
+    return [*lines, "", "### Traces", *_traces(notice), "", "---", f"{FOOT} {silence_command}"]
 
 
 def _traces(notice: Notice) -> list[str]:
@@ -392,8 +394,8 @@ def _shift(shift: OperationShift) -> str:
 
 
 def _version(change: VersionChange) -> str:
-    off = abs(change.sessions_off)
-    place = f" ({plural(off, 'session')} {'later' if change.sessions_off > 0 else 'before'})" if off else ""
+    distance = abs(change.sessions_off)
+    place = f" ({plural(distance, 'session')} {'later' if change.sessions_off > 0 else 'before'})" if distance else ""
     return f"{code(change.name)} {code(change.before or 'absent')} → {code(change.after or 'absent')}{place}"
 
 

@@ -129,13 +129,13 @@ def summary(notice: Notice) -> str:
         return f"{title}: with {sessions}, no change is found at {notice.run_id} any more; it was scatter"
     before, after = (quantity(side.centre, notice.unit) for side in notice.sides)
     change = notice.change
-    size = f"{notice.size} since {change.run_id} ({date(change.run_id)}), {before} -> {after}"
+    size_sentence = f"{notice.size} since {change.run_id} ({date(change.run_id)}), {before} -> {after}"
     text_by_event = {
-        Event.OPENED: size,
-        Event.GROWN: f"the change has grown: {size}",
-        Event.RECOVERED: f"recovered: no longer worse since {change.repaired}; the change was {size}",
+        Event.OPENED: size_sentence,
+        Event.GROWN: f"the change has grown: {size_sentence}",
+        Event.RECOVERED: f"recovered: no longer worse since {change.repaired}; the change was {size_sentence}",
         Event.INTENDED: f"the change is intended: {change.note}",
-        Event.REOPENED: f"not over after all: {size}",
+        Event.REOPENED: f"not over after all: {size_sentence}",
         Event.DUPLICATE: f"duplicate of #{due.original.number if due.original else 0}",
     }
     return f"{title}: {text_by_event[due.event]}"
@@ -153,18 +153,18 @@ def commands(notice: Notice) -> list[str]:
     if before == after or workload.startswith(PREFIX):
         return lines
     for name, packages in (("base", before), ("new", after)):
-        python = "python" + ".".join(packages.pop("python", "3").split(".")[:2])
+        python_name = "python" + ".".join(packages.pop("python", "3").split(".")[:2])
         hub = packages.pop(KERAS_HUB, None)  # with what it requires, pip would install another TensorFlow
         requirements_text = " ".join(shlex.quote(f"{package}=={version}") for package, version in packages.items())
-        lines.append(f"{python} -m venv {name} && {name}/bin/pip install {requirements_text}")
+        lines.append(f"{python_name} -m venv {name} && {name}/bin/pip install {requirements_text}")
         if hub is not None:
             hub_requirement = shlex.quote(f"{KERAS_HUB}=={hub}")
             lines.append(
                 f"{name}/bin/pip install --no-deps {hub_requirement}  # and what it requires: docs/language-models.md"
             )
     selecting = (f"workload={workload}", f"backend={backend}", *notice.about.settings)
-    filters = " ".join(f"--filter {shlex.quote(filter_text)}" for filter_text in selecting)
-    return [*lines, f"runner gate --base-env base --new-env new {filters}", *notice.searches]
+    filters_text = " ".join(f"--filter {shlex.quote(filter_text)}" for filter_text in selecting)
+    return [*lines, f"runner gate --base-env base --new-env new {filters_text}", *notice.searches]
 
 
 def machine_changes(notice: Notice) -> list[VersionChange]:
@@ -244,9 +244,9 @@ def due(assessment: Assessment, threads: Sequence[Thread]) -> list[Due]:
         if event is not None:
             events_due.append(Due(event, assessment, change, same_change[0] if same_change else None))
         events_due += [
-            Due(Event.DUPLICATE, assessment, change, further, same_change[0])
-            for further in same_change[1:]
-            if further.is_open
+            Due(Event.DUPLICATE, assessment, change, duplicate, same_change[0])
+            for duplicate in same_change[1:]
+            if duplicate.is_open
         ]
     lost = [thread for thread in own_threads if nearest[thread.number] is None]
     return events_due + [Due(Event.GONE, assessment, thread=thread) for thread in lost if _is_gone(assessment, thread)]
@@ -277,15 +277,15 @@ def _has_grown(before: float, now: float) -> bool:
 
 def _nearest(assessment: Assessment, changes: Sequence[Change], thread: Thread) -> Change | None:
     position = bisect_left([session.run_id for session in assessment.history.valued], thread.run_id)
-    near = [change for change in changes if abs(change.index - position) <= MOVES]
-    return min(near, key=lambda change: abs(change.index - position), default=None)
+    near_changes = [change for change in changes if abs(change.index - position) <= MOVES]
+    return min(near_changes, key=lambda change: abs(change.index - position), default=None)
 
 
 def _is_gone(assessment: Assessment, thread: Thread) -> bool:
-    runs = [session.run_id for session in assessment.history.valued]
-    if not thread.is_open or thread.last in CLOSING or thread.run_id not in runs:
+    run_ids = [session.run_id for session in assessment.history.valued]
+    if not thread.is_open or thread.last in CLOSING or thread.run_id not in run_ids:
         return False
-    position = runs.index(thread.run_id)
+    position = run_ids.index(thread.run_id)
     return not any(abs(index - position) <= MOVES for index in change_points(assessment.history.logs, GONE_BELOW))
 
 
@@ -294,18 +294,18 @@ def shifts_of(past: Past, assessment: Assessment, change: Change) -> list[Operat
     position = [level.first for level in assessment.levels].index(change.index)
     tables = []
     for level in assessment.levels[position - 1 : position + 1]:
-        runs = {session.run_id for session in assessment.history.valued[level.first : level.last + 1]}
-        ordered = (run for run in reversed(past.runs) if run.run_id in runs)
+        run_ids = {session.run_id for session in assessment.history.valued[level.first : level.last + 1]}
+        ordered = (run for run in reversed(past.runs) if run.run_id in run_ids)
         tables.append(next((table for run in ordered if (table := _table(run, assessment))), None))
     before, after = tables
     return largest_shifts(before, after) if before and after else None
 
 
 def _table(run: PastRun, assessment: Assessment) -> TraceSummary | None:
-    stored = Run(run.root / run.run_id)
-    if not any((stored.folder / FOLDER).glob(f"{assessment.history.cell_id}.*")):
+    stored_run = Run(run.root / run.run_id)
+    if not any((stored_run.folder / FOLDER).glob(f"{assessment.history.cell_id}.*")):
         return None
-    for record, path in stored_traces(stored, stored.load()[0]):
+    for record, path in stored_traces(stored_run, stored_run.load()[0]):
         if (record.cell_id, record.machine.host_id) == (assessment.history.cell_id, assessment.history.host_id):
             with suppress(TraceError):
                 return table_of(path)

@@ -74,8 +74,8 @@ def place_of(text: str) -> Place:
         _check_address("--notify: webhook", address)
         return Webhook(address)
     # Not the text itself: it may be an address with a secret.
-    shown = f"one that begins with {kind[:20]!r}" if ":" in text else "a text without a colon"
-    raise UsageError(f"--notify: must be {FORMS}, got {shown}")
+    received_text = f"one that begins with {kind[:20]!r}" if ":" in text else "a text without a colon"
+    raise UsageError(f"--notify: must be {FORMS}, got {received_text}")
 
 
 def owners_of(texts: Sequence[str]) -> tuple[Owner, ...]:
@@ -100,19 +100,19 @@ def owner_of(owners: Sequence[Owner], workload: str, backend: str) -> str | None
 
 def token_of(path: Path | None) -> str | None:
     """Return the token of a file, or of GITHUB_TOKEN; None without one. Raises `UsageError` for one that cannot be."""
-    source, text = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE, "")
+    source_text, text = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE, "")
     if path is not None:
-        source = f"--token-file: {path}"
+        source_text = f"--token-file: {path}"
         try:
             text = path.read_text(encoding="ascii")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a token: it has other characters than ASCII"
-            raise UsageError(f"{source}: {reason}") from None
+            raise UsageError(f"{source_text}: {reason}") from None
     token = text.strip()
     if path is not None and not token:
-        raise UsageError(f"{source}: is empty")
+        raise UsageError(f"{source_text}: is empty")
     if not re.fullmatch(r"[!-~]*", token):
-        raise UsageError(f"{source}: must be one token without blanks, got {len(token.split())} words")
+        raise UsageError(f"{source_text}: must be one token without blanks, got {len(token.split())} words")
     return token or None
 
 
@@ -128,10 +128,10 @@ def _check_address(flag: str, url: str) -> None:
     """Refuse an address to which a token or a secret path would travel without encryption. Raises `UsageError`."""
     try:
         parts = urlsplit(url)
-        valid = bool(parts.hostname) and re.fullmatch(r"[!-~]+", url) and parts.port != 0
+        is_valid = bool(parts.hostname) and re.fullmatch(r"[!-~]+", url) and parts.port != 0
     except ValueError:
-        valid = False
-    if not valid or parts.username or parts.scheme not in ("https", "http"):
+        is_valid = False
+    if not is_valid or parts.username or parts.scheme not in ("https", "http"):
         raise UsageError(f"{flag}: must be an address such as https://example.org/path, without a user name")
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
         raise UsageError(f"{flag}: must begin with https://, got http:// and the host {parts.hostname}")

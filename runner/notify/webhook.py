@@ -64,9 +64,11 @@ class Deliveries:
             _check(problems)
             for delivery in (line for line in lines if line.place == self._key):
                 key = delivery.history, delivery.run_id
-                before = thread_by_key.get(key)
+                known_thread = thread_by_key.get(key)
                 self._found_in[key] = root
-                number, events = (before.number, before.events + 1) if before else (len(thread_by_key) + 1, 1)
+                number, events = (
+                    (known_thread.number, known_thread.events + 1) if known_thread else (len(thread_by_key) + 1, 1)
+                )
                 is_open = delivery.event not in CLOSING
                 thread_by_key[key] = Thread(number, *key, delivery.slower_by, delivery.event, events, is_open)
         return list(thread_by_key.values())

@@ -100,46 +100,52 @@ class Adaptive:
             return []
         records = self._records()
         times, done_keys = step_times(records), _done(records)
-        repeats = {name: self._next_repeat(group, done_keys) for name, group in self._groups.items()}
+        repeats = {first_cell_id: self._next_repeat(group, done_keys) for first_cell_id, group in self._groups.items()}
         # The larger one counts: the time since this start, or the processes of all starts together.
         left_s = self._budget_s - max(self._clock() - self._begun_s, _wall_s(records))
         decided = self._decided(times)
         stakes = (1.0,) if self._rule is None else (1.0 + self._rule.threshold,)
         states = {
-            name: SequentialState(
-                block_series.logs, _block_cost_s(self._groups[name], records), stakes, block_series.machines
+            first_cell_id: SequentialState(
+                block_series.logs, _block_cost_s(self._groups[first_cell_id], records), stakes, block_series.machines
             )
-            for name, block_series in self._widest(records).items()
-            if block_series.logs and repeats[name] < self._looks.blocks[-1] and name not in decided
+            for first_cell_id, block_series in self._widest(records).items()
+            if block_series.logs and repeats[first_cell_id] < self._looks.blocks[-1] and first_cell_id not in decided
         }
-        chosen: list[str] = []
-        while name := self._next({n: s for n, s in states.items() if n not in chosen}, left_s):
-            chosen.append(name)
-            left_s -= time_to_look_s(states[name], self._looks)
-        return self._repeats({name: repeats[name] for name in chosen}, done_keys)
+        chosen_ids: list[str] = []
+        while first_cell_id := self._next({n: s for n, s in states.items() if n not in chosen_ids}, left_s):
+            chosen_ids.append(first_cell_id)
+            left_s -= time_to_look_s(states[first_cell_id], self._looks)
+        return self._repeats({first_cell_id: repeats[first_cell_id] for first_cell_id in chosen_ids}, done_keys)
 
     def why(self) -> dict[str, str]:
         """Return why no more repeats were added, by the cell_id of the first cell of each comparison."""
         records = self._records()
         times, done_keys = step_times(records), _done(records)
         reasons = dict(self._decided(times))
-        for name, block_series in self._widest(records).items():
-            decision = decide(block_series.logs, self._target(name), self._looks, machines=block_series.machines)
-            last = self._next_repeat(self._groups[name], done_keys) >= self._looks.blocks[-1]
-            ended = Why.NOTHING if not block_series.logs else Why.LAST if last else Why.BUDGET
-            reasons.setdefault(name, str(decision.why if decision.stop else ended))
+        for first_cell_id, block_series in self._widest(records).items():
+            decision = decide(
+                block_series.logs, self._target(first_cell_id), self._looks, machines=block_series.machines
+            )
+            at_last_look = self._next_repeat(self._groups[first_cell_id], done_keys) >= self._looks.blocks[-1]
+            ending = Why.NOTHING if not block_series.logs else Why.LAST if at_last_look else Why.BUDGET
+            reasons.setdefault(first_cell_id, str(decision.why if decision.stop else ending))
         return reasons
 
     def _widest(self, records: Sequence[tuple[str, Record]]) -> dict[str, BlockSeries]:
         """Return the series with the largest scatter of each comparison, within each machine: see `widest`."""
         times, host_by_repeat = step_times(records), hosts(records)
-        weights_by_group = {name: self._weights(group, times) for name, group in self._groups.items()}
+        weights_by_group = {first_cell_id: self._weights(group, times) for first_cell_id, group in self._groups.items()}
         return {
-            name: _widest_series(_placed(weights, times, host_by_repeat)) for name, weights in weights_by_group.items()
+            first_cell_id: _widest_series(_placed(weights, times, host_by_repeat))
+            for first_cell_id, weights in weights_by_group.items()
         }
 
     def _series(self, times: Times) -> dict[str, list[tuple[float, ...]]]:
-        return {name: _weighted(self._weights(group, times), times) for name, group in self._groups.items()}
+        return {
+            first_cell_id: _weighted(self._weights(group, times), times)
+            for first_cell_id, group in self._groups.items()
+        }
 
     def _weights(self, group: Sequence[Cell], times: Times) -> list[Weights]:
         """Return the weights of each series of a comparison."""
@@ -148,9 +154,9 @@ class Adaptive:
         contrasts = self._question.contrasts
         return [weights_of(contrast, self._arms, cell.cell_id) for cell in group for contrast in contrasts]
 
-    def _target(self, name: str) -> float:
+    def _target(self, first_cell_id: str) -> float:
         """Return the width at which a comparison stops; a decision has no such width, not even 0."""
-        return NEVER if self._rule or self._question else self._groups[name][0].precision_target or 0.0
+        return NEVER if self._rule or self._question else self._groups[first_cell_id][0].precision_target or 0.0
 
     def _decided(self, times: Times) -> dict[str, str]:
         """Return the outcomes of the comparisons that were decided at the latest look of each of their series.
@@ -162,23 +168,27 @@ class Adaptive:
             return dict(self._answers(self._question, logs))
         if self._rule is None:
             return {}
-        looked = {name: [self._looked(logs) for logs in several] for name, several in logs.items()}
-        named = {f"{name} {i}": logs for name, several in looked.items() for i, logs in enumerate(several)}
-        verdicts = judge(named, self._rule)
+        looked = {first_cell_id: [self._looked(logs) for logs in all_logs] for first_cell_id, all_logs in logs.items()}
+        logs_by_name = {
+            f"{first_cell_id} {i}": logs
+            for first_cell_id, several_logs in looked.items()
+            for i, logs in enumerate(several_logs)
+        }
+        verdicts = judge(logs_by_name, self._rule)
         decided = {}
-        for name, several in looked.items():
-            outcomes = [verdicts[f"{name} {i}"].outcome for i in range(len(several))]
-            if several and all(several) and GateOutcome.UNDECIDED not in outcomes:
-                decided[name] = " and ".join(sorted(set(map(str, outcomes))))
+        for first_cell_id, looked_logs in looked.items():
+            outcomes = [verdicts[f"{first_cell_id} {i}"].outcome for i in range(len(looked_logs))]
+            if looked_logs and all(looked_logs) and GateOutcome.UNDECIDED not in outcomes:
+                decided[first_cell_id] = " and ".join(sorted(set(map(str, outcomes))))
         return decided
 
     def _answers(
         self, question: ArmsQuestion, logs: Mapping[str, Sequence[tuple[float, ...]]]
     ) -> Iterator[tuple[str, str]]:
-        for name, several in logs.items():
-            complete = len(several) == len(question.contrasts) * len(self._groups[name])
-            if complete and len(several[0]) in self._looks.blocks and (answer := question.answered(several)):
-                yield name, answer
+        for first_cell_id, all_logs in logs.items():
+            is_complete = len(all_logs) == len(question.contrasts) * len(self._groups[first_cell_id])
+            if is_complete and len(all_logs[0]) in self._looks.blocks and (answer := question.answered(all_logs)):
+                yield first_cell_id, answer
 
     def _looked(self, logs: tuple[float, ...]) -> tuple[float, ...]:
         """Return what was there at the latest look."""
@@ -187,8 +197,8 @@ class Adaptive:
     def _next(self, states: Mapping[str, SequentialState], left_s: float) -> str | None:
         """Return the next comparison to continue; their targets may differ."""
         by_target: dict[float, dict[str, SequentialState]] = {}
-        for name, state in states.items():
-            by_target.setdefault(self._target(name), {})[name] = state
+        for first_cell_id, state in states.items():
+            by_target.setdefault(self._target(first_cell_id), {})[first_cell_id] = state
         offers = (allocate(some, left_s, target, self._looks) for target, some in by_target.items())
         return next(filter(None, offers), None)
 
@@ -298,14 +308,14 @@ def _pairs(group: Sequence[Cell], times: Times, arms: Sequence[str]) -> list[Wei
 
 def _logs(times: Times, weights: Weights) -> dict[int, float]:
     """Return the weighted sum of the log step times of each block that has all of them."""
-    first, *others = weights
-    blocks = [n for n in times.get(first, {}) if all(n in times.get(key, {}) for key in others)]
+    first_key, *others = weights
+    blocks = [n for n in times.get(first_key, {}) if all(n in times.get(key, {}) for key in others)]
     return {n: sum(weight * math.log(times[key][n]) for key, weight in weights.items()) for n in blocks}
 
 
 def _widest_series(all_series: Sequence[BlockSeries]) -> BlockSeries:
-    within = [block_series.within() for block_series in all_series]
-    return all_series[within.index(widest(within))] if all_series else BlockSeries()
+    within_series = [block_series.within() for block_series in all_series]
+    return all_series[within_series.index(widest(within_series))] if all_series else BlockSeries()
 
 
 def widest(logs_of_series: Sequence[tuple[float, ...]]) -> tuple[float, ...]:

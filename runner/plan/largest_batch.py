@@ -80,9 +80,9 @@ def trial(cell: Cell, size: int) -> Cell:
     steps = TRY_STEPS * cell.settings.steps_per_execution
     full = cell.settings.steps_per_epoch
     in_memory = full if isinstance(full, int) else FULL_PASS
-    few = replace(cell.settings, batch_size=size, steps_per_epoch=steps, epochs=TRY_EPOCHS, discard=1)
-    once = replace(cell, repeats=1, precision_target=None, trace=None, steps_held=in_memory)
-    return replace(once, settings=few, cell_id=cell_id(few))
+    try_settings = replace(cell.settings, batch_size=size, steps_per_epoch=steps, epochs=TRY_EPOCHS, discard=1)
+    try_cell = replace(cell, repeats=1, precision_target=None, trace=None, steps_held=in_memory)
+    return replace(try_cell, settings=try_settings, cell_id=cell_id(try_settings))
 
 
 def resolved(cells: Sequence[Cell], largest_cells: Sequence[LargestCell]) -> list[Cell]:
@@ -107,18 +107,18 @@ def stored_results(run: Mapping[str, Any], cells: Sequence[Cell], memory_bytes: 
 
     That is the case if a cell is missing, the memory limit was different, or infrastructure stopped a search.
     """
-    stored = run.get(KEY)
-    if not isinstance(stored, dict) or stored.get("memory_bytes") != memory_bytes:
+    stored_document = run.get(KEY)
+    if not isinstance(stored_document, dict) or stored_document.get("memory_bytes") != memory_bytes:
         return None
     try:
-        largest_cells = decode(list[LargestCell], stored.get("cells"), KEY)
+        largest_cells = decode(list[LargestCell], stored_document.get("cells"), KEY)
     except CodecError:
         return None
-    complete = {largest.planned for largest in largest_cells} == {
+    is_complete = {largest.planned for largest in largest_cells} == {
         cell.cell_id for cell in cells if cell.uses_largest_batch
     }
-    failed = any((largest.stopped or "").startswith(f"{Status.INFRA}:") for largest in largest_cells)
-    return largest_cells if complete and not failed else None
+    has_failed = any((largest.stopped or "").startswith(f"{Status.INFRA}:") for largest in largest_cells)
+    return largest_cells if is_complete and not has_failed else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,21 +161,21 @@ def search(attempt: Callable[[int], Try], most: int = MOST) -> BatchSearch:
     too_large: Try | None = None
     tries = 0
     while (size := _next_size(fits, too_large, most)) is not None:
-        tried, tries = attempt(size), tries + 1
-        if tried.fits:
-            fits = tried
-        elif tried.status in TOO_LARGE:
-            too_large = tried
+        batch_try, tries = attempt(size), tries + 1
+        if batch_try.fits:
+            fits = batch_try
+        elif batch_try.status in TOO_LARGE:
+            too_large = batch_try
         else:
-            return BatchSearch(fits, too_large, tries, tried)
+            return BatchSearch(fits, too_large, tries, batch_try)
     return BatchSearch(fits, too_large, tries)
 
 
-def _next_size(fits: Try | None, too_large: Try | None, most: int) -> int | None:
+def _next_size(fitting: Try | None, too_large: Try | None, most: int) -> int | None:
     """Return the batch size to try next, or None when the result is known."""
-    if fits is None:
+    if fitting is None:
         return None if too_large else 1
-    low = fits.batch_size
+    low = fitting.batch_size
     if too_large is None:
         return min(2 * low, most) if low < most else None
     step = max(1, (1 << low.bit_length() - 1) // PARTS)

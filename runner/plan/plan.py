@@ -71,16 +71,16 @@ def order(cells: Sequence[Cell], seed: int, arms: Sequence[str] = ("",)) -> list
 
 
 def block(
-    grouped: Sequence[Sequence[Cell]], repeat: int, seed: int, arms: Sequence[str] = ("",)
+    compared_cells: Sequence[Sequence[Cell]], repeat: int, seed: int, arms: Sequence[str] = ("",)
 ) -> list[PlannedRepeat]:
     """Return a block: its comparisons in random order, the cells of each together."""
-    in_pair = Random(f"{seed}:{repeat // 2}:cells")
+    cell_random = Random(f"{seed}:{repeat // 2}:cells")
     groups: list[list[PlannedRepeat]] = []
-    for comparison in grouped:
-        together = [PlannedRepeat(cell, repeat, arm) for cell in comparison for arm in arms]
-        if len(together) > 1:  # with 100,000 single cells the shuffling would take a fifth of the planning time
-            in_pair.shuffle(together)
-        due = [planned for planned in together if planned.cell.repeats > repeat]
+    for comparison in compared_cells:
+        planned_repeats = [PlannedRepeat(cell, repeat, arm) for cell in comparison for arm in arms]
+        if len(planned_repeats) > 1:  # with 100,000 single cells the shuffling would take a fifth of the planning time
+            cell_random.shuffle(planned_repeats)
+        due = [planned for planned in planned_repeats if planned.cell.repeats > repeat]
         groups.append(due[::-1] if repeat % 2 else due)
     Random(f"{seed}:{repeat}").shuffle(groups)
     return [planned for comparison in groups for planned in comparison]
@@ -116,15 +116,15 @@ def calibration_group(cell: Cell) -> str:
     return _digest(canonical({name: value for name, value in work_values(settings).items() if name not in ARMS}))
 
 
-def estimate_s(cell: Cell, catalog: Catalog, earlier: Mapping[str, float]) -> float:
+def estimate_s(cell: Cell, catalog: Catalog, earlier_times_s: Mapping[str, float]) -> float:
     """Return the estimated duration of a repeat in seconds: the earlier one (by cell_id), or else a rough model.
 
     The estimate may exceed the cell's time limit. The model adds a start, a first epoch with compilation, and the other
     epochs. An epoch takes 0.7 s if its steps are "auto" (or one step, if that is longer), else steps x the time of a
     step at 50 GFLOP/s, at least 1 ms. For an external command the result is at most its time limit.
     """
-    if cell.cell_id in earlier:
-        return earlier[cell.cell_id]
+    if cell.cell_id in earlier_times_s:
+        return earlier_times_s[cell.cell_id]
     settings = cell.settings
     step_s = _step_s(settings, catalog)
     if settings.steps_per_epoch == "auto":
@@ -207,13 +207,13 @@ def estimates(results: Path, cells: Sequence[Cell]) -> Estimates:
     """Return the estimates for a plan, from the newest run in the results folder if it measured the cell."""
     from keras_matrix.runner.matrix import catalog
 
-    workload_catalog, earlier = catalog.load(), earlier_wall_times(results)
+    workload_catalog, earlier_times_s = catalog.load(), earlier_wall_times(results)
     within_s, over_s = {}, {}
     for cell in cells:
-        within_s[cell.cell_id] = found_s = estimate_s(cell, workload_catalog, earlier)
+        within_s[cell.cell_id] = found_s = estimate_s(cell, workload_catalog, earlier_times_s)
         if found_s > cell.timeout_s:
             within_s[cell.cell_id], over_s[cell.cell_id] = cell.timeout_s, found_s
-    return Estimates(within_s, over_s, earlier)
+    return Estimates(within_s, over_s, earlier_times_s)
 
 
 def earlier_wall_times(results: Path) -> dict[str, float]:
@@ -229,4 +229,4 @@ def earlier_wall_times(results: Path) -> dict[str, float]:
     for record in newest.load()[0]:
         if record.harness.wall_time_s:
             walls_by_cell.setdefault(record.cell_id, []).append(record.harness.wall_time_s)
-    return {cell: median(walls) for cell, walls in walls_by_cell.items()}
+    return {cell_id: median(walls) for cell_id, walls in walls_by_cell.items()}

@@ -141,10 +141,10 @@ def resume(
         published = [key for arm, arm_run in runs.items() for key in _published(arm, arm_run, say)]
         repeats = order(request.cells, seed, list(request.arms))
         pending = remaining(repeats, published)
-        open_ended = any(cell.auto for cell in request.cells) and not all(
+        is_open_ended = any(cell.auto for cell in request.cells) and not all(
             r.load_object(FINISHED) for r in runs.values()
         )
-        if not pending and not open_ended:
+        if not pending and not is_open_ended:
             return None
         for arm_run in runs.values():
             arm_run.clear_leftovers()
@@ -171,18 +171,18 @@ def _runs_of(
     seed, machine = about.get("order_seed"), about.get("machine")
     same_host = isinstance(machine, dict) and machine.get("host_id") == host.host_id
     same_request = all(about.get(key) == value for key, value in request.identity().items())
-    software = all(
+    same_software = all(
         _same_software(abouts[arm].get("versions"), arm_request.versions) for arm, arm_request in request.arms.items()
     )
-    return (runs, seed) if same_request and same_host and software and isinstance(seed, int) else None
+    return (runs, seed) if same_request and same_host and same_software and isinstance(seed, int) else None
 
 
 def _same_software(then: object, now: Mapping[str, str]) -> bool:
     """Return whether a run can continue with the installed versions; an image built since then does not matter."""
     if not isinstance(then, dict):
         return False
-    built = {name for name in then.keys() ^ now.keys() if name.startswith("image ")}
-    return all(then.get(name) == now.get(name) for name in {*then, *now} - built)
+    built_images = {name for name in then.keys() ^ now.keys() if name.startswith("image ")}
+    return all(then.get(name) == now.get(name) for name in {*then, *now} - built_images)
 
 
 def _published(arm: str, run: Run, say: Callable[[str], None]) -> list[tuple[str, str, int, int, str]]:

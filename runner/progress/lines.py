@@ -99,10 +99,12 @@ class Silent:
 class AttemptLines(Silent):
     """Prints one line per attempt when it ends, for logs and pipes."""
 
-    def __init__(self, total: int, done: int, time_left: TimeLeft, outcomes: OutcomeText, names: CellNames) -> None:
+    def __init__(
+        self, total: int, done_count: int, time_left: TimeLeft, outcomes: OutcomeText, names: CellNames
+    ) -> None:
         self._names = names
         self._total = total
-        self._done = done
+        self._done = done_count
         self._left = time_left
         self._outcomes = outcomes
         self._machines: dict[tuple[str, str, int], str] = {}
@@ -133,20 +135,20 @@ class AttemptLines(Silent):
     def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Print how an attempt ended."""
         self.states.enter("")
-        counted = self._left.ended(planned, record.status)
+        is_counted = self._left.ended(planned, record.status)
         if self._outcomes.is_known(record):
             return
-        self._done += counted
-        again = record.status is not Status.INFRA and not counted
-        total = left_text = ""
+        self._done += is_counted
+        measured_again = record.status is not Status.INFRA and not is_counted
+        total_text = left_text = ""
         if self._done <= self._total:  # beyond are repeats that were added, of which the number is not known
-            total = f"/{self._total}"
+            total_text = f"/{self._total}"
         if self._done < self._total:  # at the end nothing is left, or what is measured again, which is not known yet
             left_text = f"   ({duration(self._left.seconds())} left)"
-        note = "   (measured again)" if again else left_text
+        note = "   (measured again)" if measured_again else left_text
         label, outcome = self._names.label(planned), self._outcomes.result(record)
         place_text = self._machines.get(planned.key, "")
-        _say(f"{self._done:4d}{total} {label}{place_text}: {outcome}{note}")
+        _say(f"{self._done:4d}{total_text} {label}{place_text}: {outcome}{note}")
 
 
 def _say(line: str) -> None:
@@ -167,19 +169,19 @@ def progress(
 ) -> Iterator[Observer]:
     """Yield the observer for this output; `printed` are the problems that the preflight has printed."""
     time_left = TimeLeft(estimates_s, pending)
-    done = len(repeats) - len(pending)
+    done_count = len(repeats) - len(pending)
     if silent:
         yield Silent()
         return
     names = CellNames(repeats)
     if not sys.stdout.isatty():
-        lines = AttemptLines(len(repeats), done, time_left, OutcomeText(printed), names)
+        lines = AttemptLines(len(repeats), done_count, time_left, OutcomeText(printed), names)
         with printing(lines.states, _say):
             yield lines
     else:
         from keras_matrix.runner.progress.live import live
 
-        with live(len(repeats), done, (time_left, OutcomeText(printed), names)) as observer:
+        with live(len(repeats), done_count, (time_left, OutcomeText(printed), names)) as observer:
             yield observer
 
 
@@ -227,8 +229,8 @@ def printing(states: LongStates, say: Callable[[str], None]) -> Iterator[None]:
 def lines(largest: LargestFound, printed: Collection[str] = ()) -> list[str]:
     """Return a heading, and a line with the result of each cell."""
     by_cell = {largest_cell.planned: largest_cell for largest_cell in largest.found}
-    earlier = ", as found by the run that is continued" if largest.by_earlier_start else ""
-    heading = f"largest batch that fits{earlier}:"
+    origin_text = ", as found by the run that is continued" if largest.by_earlier_start else ""
+    heading = f"largest batch that fits{origin_text}:"
     return [heading, *(line(cell_name(cell), by_cell[cell.cell_id], printed) for cell in largest.cells)]
 
 
@@ -240,9 +242,11 @@ def line(name: str, largest_cell: LargestCell, printed: Collection[str] = ()) ->
         return f"{name}  stopped at batch {largest_cell.batch_size}: {stopped}"
     if largest_cell.largest is None:
         return f"{name}  batch 1 does not fit; use fewer samples, a smaller model or more memory"
-    beyond = largest_cell.smallest_too_large or "none tried"
+    too_large = largest_cell.smallest_too_large or "none tried"
     memory = bytes_text(largest_cell.peak_memory_bytes)
-    return f"{name}  fits {largest_cell.largest}  too large {beyond}  peak memory {memory}  tries {largest_cell.tries}"
+    return (
+        f"{name}  fits {largest_cell.largest}  too large {too_large}  peak memory {memory}  tries {largest_cell.tries}"
+    )
 
 
 def cell_name(cell: Cell) -> str:
@@ -250,11 +254,13 @@ def cell_name(cell: Cell) -> str:
     return f"{cell.settings.backend:<10}  {_cell_text(cell)}"
 
 
-def tried_line(cell: Cell, tried: Try) -> str:
+def tried_line(cell: Cell, batch_try: Try) -> str:
     """Return how a try of a batch size ended."""
-    ended = f"fits, peak memory {bytes_text(tried.peak_memory_bytes)}" if tried.fits else f"{tried.status}"
-    return f"trying {cell.settings.backend} {_cell_text(cell)} batch {tried.batch_size}: {ended}"
+    ending_text = (
+        f"fits, peak memory {bytes_text(batch_try.peak_memory_bytes)}" if batch_try.fits else f"{batch_try.status}"
+    )
+    return f"trying {cell.settings.backend} {_cell_text(cell)} batch {batch_try.batch_size}: {ending_text}"
 
 
 def _cell_text(cell: Cell) -> str:
-    return settings_text(cell.settings, without=("batch_size",))
+    return settings_text(cell.settings, omitted_names=("batch_size",))

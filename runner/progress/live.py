@@ -75,16 +75,16 @@ class LiveView:
     def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Show which repeats are interleaved."""
         if len(repeats) > 1:
-            arms = " | ".join(f"{planned.cell.settings.backend} {planned.arm}".strip() for planned in repeats)
+            arms_text = " | ".join(f"{planned.cell.settings.backend} {planned.arm}".strip() for planned in repeats)
             name = self._names.comparison(repeats[0].cell)
-            self._show(f"{name} #{repeats[0].repeat}, interleaved: {arms}")
+            self._show(f"{name} #{repeats[0].repeat}, interleaved: {arms_text}")
 
     def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Print how the attempt ended, above the bar."""
-        counted = self._left.ended(planned, record.status)
+        is_counted = self._left.ended(planned, record.status)
         if not self._outcomes.is_known(record):
             self._print(planned, record)
-        self._bar.update(self._task, advance=counted)
+        self._bar.update(self._task, advance=is_counted)
         machine, idle = self._open.end(planned)
         if machine is not None and idle:
             del self._working[machine]
@@ -141,9 +141,9 @@ def columns(console: Console, time_left: TimeLeft) -> tuple[ProgressColumn, ...]
 
 
 @contextmanager
-def live(total: int, done: int, texts: Texts) -> Iterator[LiveView]:
+def live(total: int, done_count: int, texts: Texts) -> Iterator[LiveView]:
     """Yield the live view; restores the terminal at the end."""
     console = get_console()
     with Progress(*columns(console, texts[0]), console=console, expand=True, refresh_per_second=1) as bar:
-        task = bar.add_task("starting the backends", total=total, completed=done, machines=1)
+        task = bar.add_task("starting the backends", total=total, completed=done_count, machines=1)
         yield LiveView(bar, task, texts)

@@ -81,8 +81,10 @@ class _Comparison:
         repeats_left = pending / len(self.cells) if repeats is None else repeats
         times = list(self.taken_s.values())
         if not times:
-            first = min(repeats_left, 1.0) * self.estimate_s
-            return _Parts(estimated_first_s=first, estimated_later_s=repeats_left * self.estimate_s - first)
+            first_repeat_s = min(repeats_left, 1.0) * self.estimate_s
+            return _Parts(
+                estimated_first_s=first_repeat_s, estimated_later_s=repeats_left * self.estimate_s - first_repeat_s
+            )
         first_s = times[0]
         if len(times) == 1 or not first_s:
             return _Parts(like_first_s=repeats_left * first_s, first_s=first_s, first_estimate_s=self.estimate_s)
@@ -146,21 +148,21 @@ class TimeLeft:
         """Count a repeat as done; return False if it was already counted and has been measured again."""
         comparison, now_s = self._of(planned), self._clock()
         comparison.cells.add((planned.cell.cell_id, planned.arm))  # of a repeat that was not planned
-        before = comparison.parts()
+        parts_before = comparison.parts()
         comparison.taken_s[planned.repeat] = comparison.taken_s.get(planned.repeat, 0.0) + now_s - self._last_s
         self._last_s = now_s
-        first = self._expect_no_more(comparison, planned, measured=True)
-        self._measured += first
-        self._sums = self._sums.replaced(before, comparison.parts())
-        return first
+        is_first = self._expect_no_more(comparison, planned, measured=True)
+        self._measured += is_first
+        self._sums = self._sums.replaced(parts_before, comparison.parts())
+        return is_first
 
     def failed(self, planned: PlannedRepeat) -> None:
         """Expect nothing more of a repeat that infrastructure has failed, such as a missing backend."""
         comparison = self._of(planned)
         comparison.cells.add((planned.cell.cell_id, planned.arm))
-        before = comparison.parts()
+        parts_before = comparison.parts()
         self._expect_no_more(comparison, planned, measured=False)
-        self._sums = self._sums.replaced(before, comparison.parts())
+        self._sums = self._sums.replaced(parts_before, comparison.parts())
 
     def _expect_no_more(self, comparison: _Comparison, planned: PlannedRepeat, *, measured: bool) -> bool:
         """Count a repeat as ended; return whether it was not measured before."""
@@ -171,9 +173,9 @@ class TimeLeft:
         if measured or not comparison.pending.get(planned.repeat):
             self._running.pop(comparison_of(planned.cell), None)
             self._unplanned.discard(comparison_of(planned.cell))
-        before = self._ended.get(key, False)
-        self._ended[key] = before or measured
-        return not before
+        was_measured = self._ended.get(key, False)
+        self._ended[key] = was_measured or measured
+        return not was_measured
 
     def _expected_s(self, name: Hashable) -> float:
         """Return the expected time of one repeat of a comparison."""
@@ -245,16 +247,16 @@ class CellNames:
 def _name(cell: Cell, details: str = "") -> str:
     if cell.task is not None:
         return f"{work(cell.settings)}{details} {cell.settings.backend}"
-    arm = f" {arm_of(cell.settings)}" if cell.together else ""
-    arm += f" ({cell.change})" if cell.change else ""
-    return f"{_comparison_name(cell, arm + details)} on {cell.settings.backend}"
+    arm_text = f" {arm_of(cell.settings)}" if cell.together else ""
+    arm_text += f" ({cell.change})" if cell.change else ""
+    return f"{_comparison_name(cell, arm_text + details)} on {cell.settings.backend}"
 
 
 def _comparison_name(cell: Cell, details: str) -> str:
     if cell.task is not None:
         return f"{work(cell.settings)}{details}"
-    phase = "" if cell.settings.phase == "fit" else f" {cell.settings.phase}"
-    return f"{work(cell.settings)}{phase} b{cell.settings.batch_size}{details}"
+    phase_text = "" if cell.settings.phase == "fit" else f" {cell.settings.phase}"
+    return f"{work(cell.settings)}{phase_text} b{cell.settings.batch_size}{details}"
 
 
 def distinguishing(repeats: Sequence[PlannedRepeat], name: Callable[[Cell], str]) -> dict[str, str]:
@@ -271,19 +273,19 @@ def distinguishing(repeats: Sequence[PlannedRepeat], name: Callable[[Cell], str]
 def _differing(cells: Mapping[str, Cell]) -> dict[str, str]:
     if len(cells) < 2:
         return {}
-    named = titles_of([("", work_labels(cell.settings)) for cell in cells.values()], {})
-    return {cell_id: str(title) for cell_id, title in zip(cells, named, strict=True)}
+    cell_titles = titles_of([("", work_labels(cell.settings)) for cell in cells.values()], {})
+    return {cell_id: str(title) for cell_id, title in zip(cells, cell_titles, strict=True)}
 
 
 def result(record: Record) -> str:
     """Return how an attempt ended, in half a line."""
     if record.status in MEASURED:
-        warned = f", {len(record.warnings)} warning{'s'[: len(record.warnings) > 1]}" if record.warnings else ""
-        disturbed = ", disturbed by others" if record.surroundings.disturbed else ""
-        return f"{SYMBOLS[record.status]}, {attempt_figure(record)}{warned}{disturbed}"
+        warnings_text = f", {len(record.warnings)} warning{'s'[: len(record.warnings) > 1]}" if record.warnings else ""
+        disturbed_text = ", disturbed by others" if record.surroundings.disturbed else ""
+        return f"{SYMBOLS[record.status]}, {attempt_figure(record)}{warnings_text}{disturbed_text}"
     reason = printable(record.reason or "")
-    shown = reason if len(reason) <= REASON_CHARACTERS else f"{reason[: REASON_CHARACTERS - 3]}..."
-    return f"{record.status}: {shown}"
+    reason_text = reason if len(reason) <= REASON_CHARACTERS else f"{reason[: REASON_CHARACTERS - 3]}..."
+    return f"{record.status}: {reason_text}"
 
 
 def attempt_figure(record: Record) -> str:

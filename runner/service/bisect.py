@@ -162,7 +162,7 @@ def cell_named(request: RunRequest, name: str) -> Cell:
     return replace(cell, repeats=1, precision_target=PRECISION_TARGET)
 
 
-def axis_of(span: SearchRange, cell: Cell, stored: Cache) -> VersionAxis:
+def axis_of(span: SearchRange, cell: Cell, stored_cache: Cache) -> VersionAxis:
     """Return the versions of a span, the good end first. Raises `UsageError`."""
     for flag, value, needed in (("--pre", span.pre, span.package), ("--requirements", span.requirements, span.days)):
         if value and not needed:
@@ -170,15 +170,15 @@ def axis_of(span: SearchRange, cell: Cell, stored: Cache) -> VersionAxis:
     base = _base(span.environment, cell, complete=span.days)
     if span.checkout is not None:
         tree = commits.checkout(span.checkout)
-        return CheckoutAxis(tree, tree.commits(span.good, span.bad), base, stored)
+        return CheckoutAxis(tree, tree.commits(span.good, span.bad), base, stored_cache)
     if span.days:
         today = utc_now().date()
         good, bad = (
             dated.day(flag, end_text, today) for flag, end_text in (("--good", span.good), ("--bad", span.bad))
         )
         lock = dated.lock_on(_wanted(span.requirements, base, cell), base.python)
-        return DateAxis(dated.locks_between(good, bad, lock), base.python, stored)
-    tool = pip(stored.folder, stored.say)
+        return DateAxis(dated.locks_between(good, bad, lock), base.python, stored_cache)
+    tool = pip(stored_cache.folder, stored_cache.say)
     listing = cache(lambda name: dated.listed(name, tool, base.python, pre=span.pre))
     name = dated.installed_name(span.package, base.versions)
     try:
@@ -190,7 +190,7 @@ def axis_of(span: SearchRange, cell: Cell, stored: Cache) -> VersionAxis:
         raise CannotRebuild(f"--package: {error}{unknown}") from error
     versions = dated.between(name, listed, span.good, span.bad)
     wheels = local_wheels([f"{name}=={version}" for version in versions], tool)
-    return PackageAxis(name, versions, base, listing, stored, wheels)
+    return PackageAxis(name, versions, base, listing, stored_cache, wheels)
 
 
 def _base(folder: Path | None, cell: Cell, *, complete: bool) -> BaseEnvironment:
@@ -256,11 +256,11 @@ class Trials:
 
         Raises `BudgetSpent`, `EndFailed` or `InfrastructureError`, such as `CannotRebuild`: then it is not answered.
         """
-        place, self._count = self._count, self._count + 1
-        if place >= len(self.state.answers):
+        position, self._count = self._count, self._count + 1
+        if position >= len(self.state.answers):
             self._announce(trial)
             self.state.add(self._measured(trial, rule))
-        answered = self.state.answers[place]
+        answered = self.state.answers[position]
         self.display.say(answer_line(trial, answered.answer, rule, self.axis.labels))
         self._learn(trial, answered, rule)
         return answered.answer
@@ -286,8 +286,10 @@ class Trials:
         """Measure a trial, again if a version fails that was measured before; return why arms have no figure, too."""
         session = self._session(trial, rule, arms)
         failures = self._failures(session, trial)
-        if trial.contrasts != (TOTAL,) and (before := [reason for arm, reason in failures.items() if arm != CANDIDATE]):
-            self.display.say(f"  {'; '.join(before)}; it was measured before: again")
+        if trial.contrasts != (TOTAL,) and (
+            reasons := [reason for arm, reason in failures.items() if arm != CANDIDATE]
+        ):
+            self.display.say(f"  {'; '.join(reasons)}; it was measured before: again")
             session = self._session(trial, rule, arms, is_new=True)
             failures = self._failures(session, trial)
         if CANDIDATE in trial.arms and failures and CANDIDATE not in failures:
@@ -301,18 +303,18 @@ class Trials:
             except CannotRebuild as error:
                 if name == CANDIDATE:
                     raise
-                flag = f"--{name}: " if name in (GOOD, BAD) else ""
-                raise type(error)(f"{flag}{self.axis.labels[position]}: {error}") from error
+                flag_text = f"--{name}: " if name in (GOOD, BAD) else ""
+                raise type(error)(f"{flag_text}{self.axis.labels[position]}: {error}") from error
         return self._arms[position]
 
     def _session(self, trial: Trial, rule: Rule, arms: Mapping[str, ArmRequest], *, is_new: bool = False) -> Session:
         seen_blocks: set[int] = set()
 
         def answered(logs: Sequence[Sequence[float]]) -> str | None:
-            answer, blocks = bisection.answered(trial, rule, logs, self.smallest), len(logs[0])
-            if answer is None and blocks not in seen_blocks:
+            answer, block_count = bisection.answered(trial, rule, logs, self.smallest), len(logs[0])
+            if answer is None and block_count not in seen_blocks:
                 self.display.say(undecided_line(trial, logs, rule))
-            seen_blocks.add(blocks)
+            seen_blocks.add(block_count)
             return answer
 
         question = ArmsQuestion(trial.contrasts, answered, rule.looks)
@@ -341,17 +343,17 @@ class Trials:
 
     def _announce(self, trial: Trial) -> None:
         """Print what is measured next and its cost. Raises `BudgetSpent`."""
-        versions = ", ".join(self.axis.labels[position] for position in trial.arms.values())
+        versions_text = ", ".join(self.axis.labels[position] for position in trial.arms.values())
         least_s = self._cost_s(len(trial.arms), self._blocks)
         budget_s = self.request.budget_s
         if budget_s is not None and self.clock() - self._begun_s + least_s > budget_s:
             raise BudgetSpent(
-                f"--budget: {duration(budget_s)} do not suffice for the next trial ({versions}), about "
+                f"--budget: {duration(budget_s)} do not suffice for the next trial ({versions_text}), about "
                 f"{duration(least_s)}; the same command continues, with a larger --budget if it measured nothing"
             )
         self.display.say(
-            f"trial {self._count}: {versions} alternately: about {self._blocks} blocks x {len(trial.arms)} processes x "
-            f"{self.process_s:.1f} s = {duration(least_s)}, at most "
+            f"trial {self._count}: {versions_text} alternately: about {self._blocks} blocks x {len(trial.arms)} "
+            f"processes x {self.process_s:.1f} s = {duration(least_s)}, at most "
             f"{duration(self._cost_s(len(trial.arms), bisection.LOOKS.blocks[-1]))}"
         )
 
@@ -450,15 +452,15 @@ class Suspects:
 
     def lines(self) -> list[str]:
         """Return what to check first; empty if the machine is the same."""
-        between = f"between the runs {self.good} and {self.bad}"
-        texts = [f"suspect before any package, {between}: {fact}" for fact in self.machine]
+        between_text = f"between the runs {self.good} and {self.bad}"
+        texts = [f"suspect before any package, {between_text}: {fact}" for fact in self.machine]
         texts += (
             ["packages cannot explain these; this search compares packages on the machine as it is now"]
             if texts
             else []
         )
         if self.packages:
-            texts.append(f"packages that differ {between}: {', '.join(self.packages)}")
+            texts.append(f"packages that differ {between_text}: {', '.join(self.packages)}")
         return texts
 
 

@@ -205,16 +205,16 @@ def arm_of(environment: Path) -> ArmRequest:
 def plan_lines(axis: VersionAxis, process_s: float) -> list[str]:
     """Return the candidates and what a search costs, before anything is measured."""
     labels = axis.labels
-    shown = list(labels) if len(labels) <= LISTED else [*labels[: LISTED // 2], "...", *labels[-LISTED // 2 :]]
+    shown_labels = list(labels) if len(labels) <= LISTED else [*labels[: LISTED // 2], "...", *labels[-LISTED // 2 :]]
     steps, (least, *_, most) = most_steps(len(labels)), LOOKS.blocks
 
     def total(steps_made: int, blocks: int) -> str:
         return duration((3 * steps_made + 6) * blocks * process_s)  # the ends are two arms, the confirmation four
 
-    step = f"{least} to {most} blocks of 3 processes of about {process_s:.1f} s"
+    step_text = f"{least} to {most} blocks of 3 processes of about {process_s:.1f} s"
     return [
-        f"{len(labels)} versions of {axis.subject}: {', '.join(shown)}",
-        f"at most {steps} steps besides the ends and the confirmation; a step is {step}: "
+        f"{len(labels)} versions of {axis.subject}: {', '.join(shown_labels)}",
+        f"at most {steps} steps besides the ends and the confirmation; a step is {step_text}: "
         f"{duration(3 * least * process_s)} to {duration(3 * most * process_s)}",
         f"in all {total(usual_steps(len(labels)), least)} to {total(steps, most)}, without versions that cannot be "
         f"measured, which are not counted; every test at {percentage(rule_for(len(labels)).level)}",
@@ -244,16 +244,17 @@ def result_lines(bisection: Bisection, labels: Sequence[str], differences: Seque
 def verdict(bisection: Bisection, labels: Sequence[str]) -> str:
     """Return the result in one sentence."""
     good, bad = labels[bisection.last_good], labels[bisection.first_bad]
-    between = [step for step in bisection.steps if bisection.last_good < step.position < bisection.first_bad]
-    reasons = "; ".join(f"{labels[step.position]}: {step.reason or step.side}" for step in between)
-    shown = f"slower than {good}: {bisection.reason or ratio(bisection.size or bisection.total)}"
+    steps_between = [step for step in bisection.steps if bisection.last_good < step.position < bisection.first_bad]
+    reasons_text = "; ".join(f"{labels[step.position]}: {step.reason or step.side}" for step in steps_between)
+    slower_text = f"slower than {good}: {bisection.reason or ratio(bisection.size or bisection.total)}"
     return {
-        SearchOutcome.FOUND: f"found: {bad} is {shown}",
-        SearchOutcome.RANGE: f"undecided: the first slow one is after {good}, at the latest {bad}; left out: {reasons}",
-        SearchOutcome.NOT_CONFIRMED: f"undecided: the steps lead to {bad}, which is not confirmed to be {shown}",
+        SearchOutcome.FOUND: f"found: {bad} is {slower_text}",
+        SearchOutcome.RANGE: f"undecided: the first slow one is after {good}, at the latest {bad}; "
+        f"left out: {reasons_text}",
+        SearchOutcome.NOT_CONFIRMED: f"undecided: the steps lead to {bad}, which is not confirmed to be {slower_text}",
         SearchOutcome.NOT_SLOWER: f"--bad: {bad} against {good}: {ratio(bisection.total)}: {_not_slower(bisection)}",
-        SearchOutcome.ENDS_UNDECIDED: f"undecided: whether {bad} is {shown} after {blocks_text(bisection.total)}; "
-        f"{MORE}",
+        SearchOutcome.ENDS_UNDECIDED: f"undecided: whether {bad} is {slower_text} after "
+        f"{blocks_text(bisection.total)}; {MORE}",
         SearchOutcome.NOT_MEASURED: f"not measured: {bisection.reason}",
     }[bisection.outcome]
 
@@ -274,10 +275,10 @@ def blocks_text(estimate: Estimate | None) -> str:
 def undecided_line(trial: Trial, logs: Sequence[Sequence[float]], rule: Rule) -> str:
     """Return what a look shows that has not decided its trial."""
     answer = TrialAnswer(tuple(map(tuple, logs)))
-    shown = estimate(answer, trial.contrasts.index(trial.shown), rule)
+    shown_estimate = estimate(answer, trial.contrasts.index(trial.shown), rule)
     following = rule.looks.following(len(logs[0]))
-    goes_on = f"continuing to {following}" if following else "no look left"
-    return f"  {blocks_text(shown)}: {ratio(shown)}: undecided, {goes_on}"
+    next_text = f"continuing to {following}" if following else "no look left"
+    return f"  {blocks_text(shown_estimate)}: {ratio(shown_estimate)}: undecided, {next_text}"
 
 
 def step_line(number: int, step: TriedCandidate, labels: Sequence[str]) -> str:
@@ -292,8 +293,8 @@ def answer_line(trial: Trial, answer: TrialAnswer, rule: Rule, labels: Sequence[
     new, base = (labels[trial.arms[choose(trial.shown, key=trial.shown.__getitem__)]] for choose in (max, min))
     if answer.reason is not None:
         return f"  {new} against {base}: not measured: {answer.reason}"
-    shown = trial.contrasts.index(trial.shown)
-    return f"  {new} against {base}: {ratio(estimate(answer, shown, rule))}, {len(answer.logs[0])} blocks"
+    shown_index = trial.contrasts.index(trial.shown)
+    return f"  {new} against {base}: {ratio(estimate(answer, shown_index, rule))}, {len(answer.logs[0])} blocks"
 
 
 def _side_of(step: TriedCandidate, labels: Sequence[str]) -> str:

@@ -32,7 +32,9 @@ LIMIT_FACTOR = 3.0  # of the longest process of a stored cell: its time limit, i
 def matching(text: str, settings_by_cell: Mapping[str, Settings]) -> list[str]:
     """Return the ids of the cells that a text names; `settings_by_cell` are the settings by id."""
     return sorted(
-        cell for cell, settings in settings_by_cell.items() if cell.startswith(text) or text in _names(settings)
+        cell_id
+        for cell_id, settings in settings_by_cell.items()
+        if cell_id.startswith(text) or text in _names(settings)
     )
 
 
@@ -49,7 +51,8 @@ def one_of(text: str, settings_by_cell: Mapping[str, Settings], place_text: str)
 def ask(text: str, cell_ids: Sequence[str], settings_by_cell: Mapping[str, Settings]) -> None:
     """Raise `UsageError` for a text that names several cells."""
     lines = [
-        f"  {cell}  {settings_by_cell[cell].backend:<10}  {settings_text(settings_by_cell[cell])}" for cell in cell_ids
+        f"  {cell_id}  {settings_by_cell[cell_id].backend:<10}  {settings_text(settings_by_cell[cell_id])}"
+        for cell_id in cell_ids
     ]
     raise UsageError("\n".join([f"CELL: {text!r} names {len(cell_ids)} cells; name one by its id:", *lines]))
 
@@ -68,8 +71,8 @@ def refuse_cell(
 
 
 def _names(settings: Settings) -> set[str]:
-    plain = {settings.workload, settings.workload.removeprefix(PREFIX)}
-    return plain | {f"{settings.backend}:{name}" for name in plain}
+    workload_names = {settings.workload, settings.workload.removeprefix(PREFIX)}
+    return workload_names | {f"{settings.backend}:{name}" for name in workload_names}
 
 
 def chosen_cell(request: RunRequest, name: str, unlike_tasks: str) -> Cell:

@@ -64,18 +64,18 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
         raise UsageError(f"{sides.command}: BASE and NEW are the same run, {base.folder}")
     session = base.about().get("session")
     (base_records, base_problems), (new_records, new_problems) = base.load(), new.load()
-    across = None
+    ratio_across = None
     if session is None or session != new.about().get("session"):
-        across = _across(sides.request.results, base, new, {record.cell_id for record in new_records})
-    compared = versus(base_records, new_records, replace(rule, looks=looks_of(base.about())), across)
+        ratio_across = _across(sides.request.results, base, new, {record.cell_id for record in new_records})
+    compared = versus(base_records, new_records, replace(rule, looks=looks_of(base.about())), ratio_across)
     notes = stored.notes(BASE, base, base_records, base_problems) + stored.notes(NEW, new, new_records, new_problems)
-    incomplete = bool(base_problems or new_problems)
-    return replace(compared, runs=(base.run_id, new.run_id), notes=tuple(notes), incomplete=incomplete)
+    is_incomplete = bool(base_problems or new_problems)
+    return replace(compared, runs=(base.run_id, new.run_id), notes=tuple(notes), incomplete=is_incomplete)
 
 
-def rule_of(threshold: float, also: str = "") -> Rule:
-    """Return the rule of a gate that also fails on the kinds in `also`, separated by commas. Raises `UsageError`."""
-    names = [name.strip() for name in also.split(",")] if also else []
+def rule_of(threshold: float, also_text: str = "") -> Rule:
+    """Return the rule of a gate that also fails on the kinds of `also_text`, joined by commas. Raises `UsageError`."""
+    names = [name.strip() for name in also_text.split(",")] if also_text else []
     for name in names:
         if name not in ALSO:
             raise UsageError(f"--also: must be some of {', '.join(ALSO)}, separated by commas, got {name!r}")

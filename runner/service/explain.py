@@ -197,13 +197,13 @@ def _of_cells(explain_request: ExplainRequest) -> tuple[CellSide, CellSide]:
         return stored_sides
     if explain_request.stored:
         raise UsageError("--stored: no stored run has traces of both cells; without --stored they are traced now")
-    named = {
+    cell_by_side = {
         BASE: _cell(explain_request, str(explain_request.sides.base)),
         NEW: _cell(explain_request, str(explain_request.sides.new)),
     }
-    _check_different(*(cell.cell_id for cell in named.values()))
+    _check_different(*(cell.cell_id for cell in cell_by_side.values()))
     return _session(
-        explain_request, _together({name: _traced(explain_request, cell) for name, cell in named.items()}), {}
+        explain_request, _together({side: _traced(explain_request, cell) for side, cell in cell_by_side.items()}), {}
     )
 
 
@@ -240,8 +240,8 @@ def _side_named(run: Run, name: str, display: Display) -> CellSide:
     return replace(side, exit_code=passed_over(run, problems, display))
 
 
-def _cell_side(run: Run, cell: str) -> CellSide:
-    records = [record for record in latest_attempts(run.load()[0]) if record.cell_id == cell]
+def _cell_side(run: Run, cell_id: str) -> CellSide:
+    records = [record for record in latest_attempts(run.load()[0]) if record.cell_id == cell_id]
     return CellSide(run, records, next(stored_traces(run, records), None))
 
 
@@ -253,24 +253,24 @@ def _traced(explain_request: ExplainRequest, cell: Cell) -> Cell:
     return replace(cell, repeats=explain_request.repeats, precision_target=None, trace=trace)
 
 
-def _together(named: Mapping[str, Cell]) -> dict[str, Cell]:
+def _together(cell_by_side: Mapping[str, Cell]) -> dict[str, Cell]:
     """Return two cells as one comparison, which is measured interleaved."""
-    name = f"explain {named[BASE].cell_id} {named[NEW].cell_id}"
-    return {side: replace(cell, together=name, change=side) for side, cell in named.items()}
+    name = f"explain {cell_by_side[BASE].cell_id} {cell_by_side[NEW].cell_id}"
+    return {side: replace(cell, together=name, change=side) for side, cell in cell_by_side.items()}
 
 
 def _session(
-    explain_request: ExplainRequest, named: Mapping[str, Cell], arms: Mapping[str, ArmRequest]
+    explain_request: ExplainRequest, cell_by_side: Mapping[str, Cell], arms: Mapping[str, ArmRequest]
 ) -> tuple[CellSide, CellSide]:
     """Measure both sides in one session, and trace their first processes."""
     request = explain_request.sides.request
-    unique = list({cell.cell_id: cell for cell in named.values()}.values())
-    about = origin("runner explain", {name: cell.settings for name, cell in named.items()})
+    unique = list({cell.cell_id: cell for cell in cell_by_side.values()}.values())
+    about = origin("runner explain", {side: cell.settings for side, cell in cell_by_side.items()})
     session = measured(request, Experiment(unique, about, arms), explain_request.sides.display)
     for run in session.runs.values():
         write_report(run)
-    runs = {name: session.runs[name if name in session.runs else ""] for name in (BASE, NEW)}
-    return _cell_side(runs[BASE], named[BASE].cell_id), _cell_side(runs[NEW], named[NEW].cell_id)
+    runs = {side: session.runs[side if side in session.runs else ""] for side in (BASE, NEW)}
+    return _cell_side(runs[BASE], cell_by_side[BASE].cell_id), _cell_side(runs[NEW], cell_by_side[NEW].cell_id)
 
 
 def _check_different(base: str, new: str) -> None:
@@ -331,8 +331,8 @@ def ratio_of_sides(results: Path, base: CellSide, new: CellSide) -> Estimate:
             return ratio_of("new", {"": list(logs.values())}, looks_of(about)).estimate
     roots = {folder.resolve() for folder in (results, base.run.folder.parent, new.run.folder.parent)}
     runs = {base.run.run_id, new.run.run_id}
-    cells_of = {side.records[0].cell_id for side in (base, new)}
-    session_ratio = across_stored(sorted(roots), runs, cells_of)(_measured(base), _measured(new))
+    cell_ids = {side.records[0].cell_id for side in (base, new)}
+    session_ratio = across_stored(sorted(roots), runs, cell_ids)(_measured(base), _measured(new))
     assert session_ratio is not None  # both sides have measured records
     return session_ratio.estimate
 

@@ -250,13 +250,13 @@ def _modes_with(fixed: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _proved_backends(named: Sequence[str], tasks: Sequence[FcProblem]) -> list[str]:
+def _proved_backends(named_backends: Sequence[str], tasks: Sequence[FcProblem]) -> list[str]:
     """Return the backends that support some of the tasks. Raises `UsageError` for a named one that supports none."""
-    able = [name for name in BACKENDS if not all(backend_problems(task, name) for task in tasks)]
-    for name in named:
-        if name not in able:
+    able_backends = [name for name in BACKENDS if not all(backend_problems(task, name) for task in tasks)]
+    for name in named_backends:
+        if name not in able_backends:
             raise UsageError("\n".join(as_flags(fault for task in tasks for fault in backend_problems(task, name))))
-    return list(dict.fromkeys(named)) or able
+    return list(dict.fromkeys(named_backends)) or able_backends
 
 
 def export_csv(store: Run, backends: Sequence[str], path: Path) -> str:
@@ -268,12 +268,12 @@ def export_csv(store: Run, backends: Sequence[str], path: Path) -> str:
             f"--export-csv: {store.run_id} contains no measured cell of the sweep; measure one with: "
             "runner --matrix matrices/fc-sweep.yaml"
         )
-    chosen = backends or available
-    if len(chosen) != 1 or chosen[0] not in available:
-        got = f", got {' '.join(backends)}" if backends else ""
-        raise UsageError(f"--backend: must name one of {', '.join(available)} for --export-csv{got}")
+    chosen_backends = backends or available
+    if len(chosen_backends) != 1 or chosen_backends[0] not in available:
+        received = f", got {' '.join(backends)}" if backends else ""
+        raise UsageError(f"--backend: must name one of {', '.join(available)} for --export-csv{received}")
     try:
-        path.write_text(as_csv(figures, chosen[0]), encoding="ascii")
+        path.write_text(as_csv(figures, chosen_backends[0]), encoding="ascii")
     except OSError as error:
         raise UsageError(f"--export-csv: {path} cannot be written: {error.strerror}") from error
-    return chosen[0]
+    return chosen_backends[0]

@@ -36,16 +36,18 @@ def found_data_set(path_text: str, folders: DataFolders) -> str:
     data_set = folders.found(path_text)
     if data_set is None:
         places = [Path(folder) / path for folder in (folders.dataset_dir, *folders.import_roots) if folder]
-        looked = " or ".join(dict.fromkeys(map(str, places)))
+        places_text = " or ".join(dict.fromkeys(map(str, places)))
         raise UsageError(
-            f"--dataset-path: must be a folder of images or record files, but there is no {looked}; write one with: "
-            f"runner make-images --output-path {path_text}"
+            f"--dataset-path: must be a folder of images or record files, but there is no {places_text}; write one "
+            f"with: runner make-images --output-path {path_text}"
         )
     if not path.is_absolute() and ".." not in path.parts:
         return path_text
-    if len(resolved := str(data_set.resolve())) > MAX_TEXT:
-        raise UsageError(f"--dataset-path: must have at most {MAX_TEXT} characters, got {len(resolved)}: {resolved}")
-    return resolved
+    if len(resolved_path := str(data_set.resolve())) > MAX_TEXT:
+        raise UsageError(
+            f"--dataset-path: must have at most {MAX_TEXT} characters, got {len(resolved_path)}: {resolved_path}"
+        )
+    return resolved_path
 
 
 @dataclass(frozen=True, slots=True)

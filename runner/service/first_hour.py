@@ -43,7 +43,7 @@ def checked(requested: RequestedChecks, probe: Probe, show: Show) -> tuple[Repor
     about = {"date": f"{utc_now():%Y-%m-%d %H:%M} UTC", **_about(device, backends)}
     results.mkdir(parents=True, exist_ok=True)
     done_steps: list[Done] = []
-    interrupted = False
+    was_interrupted = False
     try:
         # In the results folder, because a container's /tmp is small and no library can be loaded from it.
         with interruptible(), tempfile.TemporaryDirectory(prefix=".first-hour-", dir=results) as folder:
@@ -54,10 +54,10 @@ def checked(requested: RequestedChecks, probe: Probe, show: Show) -> tuple[Repor
                     (step for step in steps if not only or any(text in step.name for text in only)), done_steps, show
                 )
     except Interrupted:
-        interrupted = True
-    if not done_steps and not interrupted:
+        was_interrupted = True
+    if not done_steps and not was_interrupted:
         raise UsageError(f"--only: no check has {' or '.join(map(repr, only))} in its name")
-    return Report(f"a {device.upper()}", about, done_steps), interrupted
+    return Report(f"a {device.upper()}", about, done_steps), was_interrupted
 
 
 def _refuse_without_device(backends: Sequence[str], device: str) -> None:
@@ -101,13 +101,13 @@ def _done(step: CheckStep, show: Show) -> Done:
     return done_step
 
 
-def backends_to_check(named: Sequence[str], probe: Probe) -> list[str]:
+def backends_to_check(named_backends: Sequence[str], probe: Probe) -> list[str]:
     """Return the backends to check. Raises `UsageError` for one that is not installed, and if none is."""
-    check_backends(named)
-    for name in named:
+    check_backends(named_backends)
+    for name in named_backends:
         if reason := probe.missing(name):
             raise UsageError(f"--backend: {name}: {reason}")
-    backends = list(dict.fromkeys(named)) or [name for name in BACKENDS if probe.missing(name) is None]
+    backends = list(dict.fromkeys(named_backends)) or [name for name in BACKENDS if probe.missing(name) is None]
     if not backends:
         raise UsageError("--backend: no backend is installed here; install one as described in docs/commands.md")
     return backends

@@ -34,9 +34,9 @@ def with_largest(request: RunRequest, experiment: Experiment, display: Display) 
     cells = [cell for cell in experiment.cells if cell.uses_largest_batch]
     largest_batch.check_limit(cells, request.memory_bytes, "batch_size: largest")
     with writing(request.results) as results:
-        earlier = None if request.new else _of_earlier_start(request, results, experiment)
-        largest_cells = earlier or [find(request, cell, display) for cell in cells]
-    display.largest(LargestFound(cells, largest_cells, earlier is not None))
+        earlier_cells = None if request.new else _of_earlier_start(request, results, experiment)
+        largest_cells = earlier_cells or [find(request, cell, display) for cell in cells]
+    display.largest(LargestFound(cells, largest_cells, earlier_cells is not None))
     return _numbered(request, experiment, largest_cells)
 
 
@@ -65,9 +65,9 @@ def _try(request: RunRequest, cell: Cell, size: int, display: Display) -> Try:
     record = _latest(request, largest_batch.trial(cell, size), display)
     memory = record.memory
     peak = memory.peak_host_memory_bytes if cell.settings.device == "cpu" else memory.peak_device_memory_bytes
-    tried = Try(size, record.status, record.reason, peak)
-    display.tried(cell, tried)
-    return tried
+    batch_try = Try(size, record.status, record.reason, peak)
+    display.tried(cell, batch_try)
+    return batch_try
 
 
 def _latest(request: RunRequest, cell: Cell, display: Display) -> Record:

@@ -51,38 +51,40 @@ USES = {
 
 def without_run(roots: Sequence[Path], advice: str = "measure one with: runner --matrix matrix.yaml") -> str:
     """Return that these results folders contain no run, or none that can be read with the first reason."""
-    named = ", ".join(map(str, roots))
+    roots_text = ", ".join(map(str, roots))
     unread = [problem for root in roots for problem in Results(root).left_out()]
     if unread:
-        return f"{named} contains no run that can be read: {unread[0].path}: {printable(unread[0].reason)}"
-    return f"{named} contains no run; {advice}"
+        return f"{roots_text} contains no run that can be read: {unread[0].path}: {printable(unread[0].reason)}"
+    return f"{roots_text} contains no run; {advice}"
 
 
-def read(roots: Sequence[Path], cell: str | None) -> tuple[Past, list[Problem]]:
+def read(roots: Sequence[Path], pattern: str | None) -> tuple[Past, list[Problem]]:
     """Return the stored history of the named cells. Raises `UsageError` if there is none."""
-    named = ", ".join(map(str, roots))
+    roots_text = ", ".join(map(str, roots))
     if not any(Results(root).runs() for root in roots):
         raise UsageError(f"--results: {without_run(roots)}")
     names: set[str] = set()
-    past = history_reader.read(roots, _choice(cell, names))
+    past = history_reader.read(roots, _choice(pattern, names))
     if not any(run.attempts for run in past.runs):
-        if cell is not None and names:
-            message = f"CELL: no stored cell is named {cell!r}{near(cell, names)}; there are {_some(names)}"
+        if pattern is not None and names:
+            message = f"CELL: no stored cell is named {pattern!r}{near(pattern, names)}; there are {_some(names)}"
             skipped = (f"skipped: {problem.path}: {problem.reason}" for problem in past.problems)
             raise UsageError("\n".join([message, *skipped]))
         reasons = [*(f"{problem.path}: {problem.reason}" for problem in past.problems), *past.caveats]
         kind = "readable record" if past.problems else "run for a history"
-        raise UsageError(f"--results: {named} contains no {kind}{''.join(f': {reason}' for reason in reasons[:1])}")
+        raise UsageError(
+            f"--results: {roots_text} contains no {kind}{''.join(f': {reason}' for reason in reasons[:1])}"
+        )
     return past, [*past.problems, *(problem for root in roots for problem in load(root)[1])]
 
 
-def _choice(cell: str | None, seen_names: set[str]) -> Wanted:
+def _choice(pattern: str | None, seen_names: set[str]) -> Wanted:
     """Return the test whether a cell is named; it adds the name of every cell it is called for to `seen_names`."""
 
     def wanted(cell_id: str, workload: str, backend: str) -> bool:
         names = (workload, f"{backend}:{workload}")
         seen_names.add(names[1])
-        return cell is None or names_cell(cell, cell_id, workload, backend)
+        return pattern is None or names_cell(pattern, cell_id, workload, backend)
 
     return wanted
 
@@ -94,9 +96,11 @@ def names_cell(pattern: str, cell_id: str, workload: str, backend: str) -> bool:
     )
 
 
-def _some(seen_names: set[str], shown: int = 12) -> str:
+def _some(seen_names: set[str], shown_count: int = 12) -> str:
     names = sorted(seen_names)
-    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
+    return ", ".join(names[:shown_count]) + (
+        f" and {len(names) - shown_count} more" if len(names) > shown_count else ""
+    )
 
 
 def assessed_histories(past: Past, roots: Sequence[Path], run_length: int = USUAL_RUN_LENGTH) -> list[Assessment]:
@@ -112,7 +116,7 @@ def assessed_histories(past: Past, roots: Sequence[Path], run_length: int = USUA
 def _of(history: History, notes: Mapping[tuple[str, str, str], str]) -> dict[str, str]:
     """Return the notes of a history by run."""
     place = history.cell_id, history.host_id
-    return {run: note for (cell, host, run), note in notes.items() if (cell, host) == place}
+    return {run_id: note for (cell_id, host_id, run_id), note in notes.items() if (cell_id, host_id) == place}
 
 
 def across_stored(
@@ -175,9 +179,11 @@ def views(assessed: Sequence[Assessment]) -> list[HistoryView]:
 
 def _titles(assessed: Iterable[Assessment]) -> dict[str, str]:
     """Return the title of each cell by its id: with the id if others have the same, as commands of two definitions."""
-    named = {assessment.history.cell_id: title(assessment.history) for assessment in assessed}
-    times = Counter(named.values())
-    return {cell_id: text if times[text] == 1 else f"{text} (cell {cell_id})" for cell_id, text in named.items()}
+    title_by_cell = {assessment.history.cell_id: title(assessment.history) for assessment in assessed}
+    times = Counter(title_by_cell.values())
+    return {
+        cell_id: text if times[text] == 1 else f"{text} (cell {cell_id})" for cell_id, text in title_by_cell.items()
+    }
 
 
 def filters(history: History) -> list[str]:
@@ -209,36 +215,41 @@ class Note:
         return USES[self.use][1]
 
 
-def write(roots: Sequence[Path], cell: str, note: Note, run_length: int) -> str:
+def write(roots: Sequence[Path], pattern: str, note: Note, run_length: int) -> str:
     """Note something about a cell from a run on; without a text, remove that note. Return what was done."""
-    past, _ = read(roots, cell)
-    run = _run(past, roots, cell, note.run_id)
+    past, _ = read(roots, pattern)
+    run = _run(past, roots, pattern, note.run_id)
     if note.kind is NoteKind.ACKNOWLEDGED and note.text is not None:
-        places = _changed(assessed_histories(past, roots, run_length), cell, run.run_id)
+        places = _changed(assessed_histories(past, roots, run_length), pattern, run.run_id)
     else:
         places = {(attempt.cell_id, attempt.host_id) for attempt in run.attempts}
     if note.text is None:
-        noted = in_force(stored_notes.load(run.root)[0], note.kind)
-        if not any((*place, run.run_id) in noted for place in places):
-            raise UsageError(f"--withdraw: {cell!r} has no note at run {run.run_id} by `{note.use}`")
-    cells = {host: sorted(name for name, place_host in places if place_host == host) for _, host in sorted(places)}
-    lines = [Annotation(run.run_id, names, [host], note.text, cell, note.kind) for host, names in cells.items()]
+        notes_in_force = in_force(stored_notes.load(run.root)[0], note.kind)
+        if not any((*place, run.run_id) in notes_in_force for place in places):
+            raise UsageError(f"--withdraw: {pattern!r} has no note at run {run.run_id} by `{note.use}`")
+    cell_ids_by_host = {
+        host: sorted(cell_id for cell_id, place_host in places if place_host == host) for _, host in sorted(places)
+    }
+    lines = [
+        Annotation(run.run_id, cell_ids, [host], note.text, pattern, note.kind)
+        for host, cell_ids in cell_ids_by_host.items()
+    ]
     stored_notes.append(run.root, lines)
     action = "withdrawn" if note.text is None else USES[note.use][2]
-    return f"{action} for {plural(len({name for name, _ in places}), 'cell')} from run {run.run_id} on"
+    return f"{action} for {plural(len({cell_id for cell_id, _ in places}), 'cell')} from run {run.run_id} on"
 
 
-def _run(past: Past, roots: Sequence[Path], cell: str, run_id: str) -> PastRun:
+def _run(past: Past, roots: Sequence[Path], pattern: str, run_id: str) -> PastRun:
     run = next((run for run in past.runs if run.run_id == run_id), None)
     if run is None:
-        named = ", ".join(map(str, roots))
-        raise UsageError(f"--run: no run {run_id!r} in {named}{near(run_id, [r.run_id for r in past.runs])}")
+        roots_text = ", ".join(map(str, roots))
+        raise UsageError(f"--run: no run {run_id!r} in {roots_text}{near(run_id, [r.run_id for r in past.runs])}")
     if not run.attempts:
-        raise UsageError(f"CELL: run {run_id} has no cell named {cell!r}; name the first run with the change")
+        raise UsageError(f"CELL: run {run_id} has no cell named {pattern!r}; name the first run with the change")
     return run
 
 
-def _changed(assessed: Sequence[Assessment], cell: str, run_id: str) -> set[tuple[str, str]]:
+def _changed(assessed: Sequence[Assessment], pattern: str, run_id: str) -> set[tuple[str, str]]:
     """Return the cells and hosts that became worse at this run. Raises `UsageError` if there are none."""
     worse = [
         (change.run_id, assessment.history)
@@ -248,9 +259,9 @@ def _changed(assessed: Sequence[Assessment], cell: str, run_id: str) -> set[tupl
     ]
     places = {(history.cell_id, history.host_id) for changed_at, history in worse if changed_at == run_id}
     if not places:
-        runs = sorted({changed_at for changed_at, _ in worse})
+        run_ids = sorted({changed_at for changed_at, _ in worse})
         changes_text = (
-            f"it has changes for the worse at {', '.join(runs)}" if runs else "it has no change for the worse"
+            f"it has changes for the worse at {', '.join(run_ids)}" if run_ids else "it has no change for the worse"
         )
-        raise UsageError(f"--run: {cell!r} has no change for the worse at {run_id}; {changes_text}")
+        raise UsageError(f"--run: {pattern!r} has no change for the worse at {run_id}; {changes_text}")
     return places

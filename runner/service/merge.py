@@ -84,9 +84,9 @@ def _without_records(records: Sequence[Record], problems: Sequence[Problem]) -> 
         return None
     if not problems:
         return "no cell was measured"
-    count, first = len(problems), problems[0]
+    count, first_problem = len(problems), problems[0]
     text = f"its {count} files are not records" if count > 1 else "its only file is not a record"
-    return f"{text}: {first.path.name}: {printable(first.reason)}"
+    return f"{text}: {first_problem.path.name}: {printable(first_problem.reason)}"
 
 
 def chosen(request: MergeRequest, reader: MergeReader) -> Merge:
@@ -94,32 +94,32 @@ def chosen(request: MergeRequest, reader: MergeReader) -> Merge:
     if not reader.runs:
         advice = "measure one with: runner --matrix matrix.yaml, or with a service: docker compose run --rm jax-cpu"
         raise UsageError(f"--results: {without_run([request.results], advice)}")
-    named = list(dict.fromkeys(request.runs or ([request.reference] if request.reference else [])))
-    for name in named:
+    named_ids = list(dict.fromkeys(request.runs or ([request.reference] if request.reference else [])))
+    for name in named_ids:
         if name not in reader.runs:
             raise UsageError(
                 f"report --merge: {request.results} contains no run {name!r}{near(name, reader.runs)}; "
                 f"{newest_runs(reader.runs)}"
             )
     newest = sorted(reader.runs, reverse=True)[:LOOKED_BACK]
-    names = sorted(named, reverse=True) if request.runs else list(dict.fromkeys([*named, *newest]))
+    names = sorted(named_ids, reverse=True) if request.runs else list(dict.fromkeys([*named_ids, *newest]))
     merge = choose(reader.candidates(names))
     merge = replace(merge, left_out=(*reader.left_out, *merge.left_out))
     if request.runs or request.reference not in (None, merge.reference):
-        _check_named(named, merge)
+        _check_named(named_ids, merge)
     merge = replace(merge, left_out=tuple(shortened(merge.left_out)))
     if not merge.runs:
-        reasons = "; ".join(map(str, merge.left_out))
-        raise UsageError(f"report --merge: no run in {request.results} has a measured cell: {reasons}")
+        reasons_text = "; ".join(map(str, merge.left_out))
+        raise UsageError(f"report --merge: no run in {request.results} has a measured cell: {reasons_text}")
     return merge
 
 
-def _check_named(named: Sequence[str], merge: Merge) -> None:
+def _check_named(named_ids: Sequence[str], merge: Merge) -> None:
     """Refuse named runs that are not in the table, all in one message. Raises `UsageError`."""
-    reasons = [str(omission) for omission in merge.left_out if omission.run_id in named]
-    reasoned = {omission.run_id for omission in merge.left_out}
-    unused = [name for name in named if name not in merge.run_ids and name not in reasoned]
-    reasons += [f"run {name}: each of its backends is in a newer run that was named" for name in unused]
+    reasons = [str(omission) for omission in merge.left_out if omission.run_id in named_ids]
+    reasoned_ids = {omission.run_id for omission in merge.left_out}
+    unused = [run_id for run_id in named_ids if run_id not in merge.run_ids and run_id not in reasoned_ids]
+    reasons += [f"run {run_id}: each of its backends is in a newer run that was named" for run_id in unused]
     if reasons:
         raise UsageError("report --merge: these runs do not make one table:\n" + "\n".join(f"  {r}" for r in reasons))
 
@@ -138,26 +138,28 @@ class MergedTable:
     page: Path
 
 
-def read(request: MergeRequest, stored: Sequence[Run]) -> MergedTable:
+def read(request: MergeRequest, stored_runs: Sequence[Run]) -> MergedTable:
     """Choose among the stored runs and return their table: the cells of each run's own table. Raises `UsageError`."""
     page = request.page or request.results / FOLDER / "report.html"
-    reader = MergeReader({run.run_id: run for run in stored})
+    reader = MergeReader({run.run_id: run for run in stored_runs})
     merge = chosen(request, reader)
-    runs = {name: findings_of(reader.runs[name]) for name in merge.run_ids}
-    backends_by_run = {name: {b for b, of in merge.runs.items() if of == name} for name in runs}
+    runs = {run_id: findings_of(reader.runs[run_id]) for run_id in merge.run_ids}
+    backends_by_run = {
+        run_id: {b for b, backend_run_id in merge.runs.items() if backend_run_id == run_id} for run_id in runs
+    }
     cells = [
         cell
-        for name, run_findings in runs.items()
+        for run_id, run_findings in runs.items()
         for row in run_findings.rows
         for backend, cell in row.cells.items()
-        if backend in backends_by_run[name]
+        if backend in backends_by_run[run_id]
     ]
     separate = _separate(reader, merge, {cell.cell_id for cell in cells})
     records = [
         r
-        for name, run_findings in runs.items()
+        for run_id, run_findings in runs.items()
         for r in run_findings.records
-        if r.settings.backend in backends_by_run[name]
+        if r.settings.backend in backends_by_run[run_id]
     ]
     merged = _summary(reader, merge, records)
     owners = {record.cell_id: merge.runs[record.settings.backend] for record in records}
@@ -178,28 +180,28 @@ def _run_context(
     reader: MergeReader, runs: Mapping[str, Findings], owners: Mapping[str, str], page: Path
 ) -> RunContext:
     """Return the context of the cells, each from its own run in `owners`; links are relative to the page's folder."""
-    contexts = {name: run_findings.run_context for name, run_findings in runs.items()}
+    contexts = {run_id: run_findings.run_context for run_id, run_findings in runs.items()}
     newest = next(reversed(contexts.values()))  # what is from the results folder is the same in all
     return RunContext(
         newest.parity,
         {
-            cell: share
-            for name, run_context in contexts.items()
-            for cell, share in run_context.shares.items()
-            if owners.get(cell) == name
+            cell_id: share
+            for run_id, run_context in contexts.items()
+            for cell_id, share in run_context.shares.items()
+            if owners.get(cell_id) == run_id
         },
         tuple(dict.fromkeys(note for run_context in contexts.values() for note in run_context.notes)),
         {
-            cell: _linked(trace, reader.runs[name].folder, page)
-            for name, run_context in contexts.items()
-            for cell, trace in run_context.traces.items()
-            if owners.get(cell) == name
+            cell_id: _linked(trace, reader.runs[run_id].folder, page)
+            for run_id, run_context in contexts.items()
+            for cell_id, trace in run_context.traces.items()
+            if owners.get(cell_id) == run_id
         },
         {
             k: series
-            for name, run_context in contexts.items()
+            for run_id, run_context in contexts.items()
             for k, series in run_context.usage_series.items()
-            if owners.get(k[0]) == name
+            if owners.get(k[0]) == run_id
         },
         proofs=newest.proofs,
         replica_proofs=newest.replica_proofs,
@@ -219,8 +221,8 @@ def write(merged: MergedTable) -> StoreError | None:
     merged_findings, reader, page = merged.found, merged.reader, merged.page
     about = reader.abouts[merged.merge.reference]
     pending = pending_of_all(merged)
-    shown: dict[str, object] = {key: about[key] for key in ("matrix_path", "matrix_text") if key in about}
-    html = report.render(merged_findings.records, merged_findings.table, shown, pending)
+    shown_facts: dict[str, object] = {key: about[key] for key in ("matrix_path", "matrix_text") if key in about}
+    html = report.render(merged_findings.records, merged_findings.table, shown_facts, pending)
     try:
         page.parent.mkdir(exist_ok=True)
         report.write(page, html)
@@ -235,7 +237,7 @@ def write(merged: MergedTable) -> StoreError | None:
 def pending_of_all(merged: MergedTable) -> int:
     """Return how many planned repeats of the merged runs have no record yet."""
     runs = merged.reader.runs
-    return sum(pending_of(merged.reader.abouts[name], runs[name].load()[0]) for name in merged.merge.run_ids)
+    return sum(pending_of(merged.reader.abouts[run_id], runs[run_id].load()[0]) for run_id in merged.merge.run_ids)
 
 
 # The summary.
@@ -244,13 +246,13 @@ def pending_of_all(merged: MergedTable) -> int:
 def _summary(reader: MergeReader, merge: Merge, records: Sequence[Record]) -> MergeSummary:
     """Return the summary: the runs, what was left out, what to measure next."""
     runs = tuple(
-        _merged_run(reader, name, [r for r in records if merge.runs[r.settings.backend] == name])
-        for name in merge.run_ids
+        _merged_run(reader, run_id, [r for r in records if merge.runs[r.settings.backend] == run_id])
+        for run_id in merge.run_ids
     )
     lines = [*_left_out_lines(reader, merge, records), *(f"note: {note}" for note in _notes(reader, merge))]
     about, (device, service) = reader.abouts[merge.reference], _where(merge, records)
-    separate = len(runs) > 1
-    command = commands.alternating(about, device, service=service) if separate else None
+    is_separate = len(runs) > 1
+    command = commands.alternating(about, device, service=service) if is_separate else None
     return MergeSummary(runs, tuple(lines), command)
 
 
@@ -274,8 +276,8 @@ def _merged_run(reader: MergeReader, name: str, records: Sequence[Record]) -> Me
 
 def _where(merge: Merge, records: Sequence[Record]) -> tuple[str, bool]:
     """Return the device of the reference run, and whether it was measured in a service of compose.yaml."""
-    first = next(r for r in records if merge.runs[r.settings.backend] == merge.reference)
-    return first.settings.device, first.machine.container is not None and first.container is None
+    first_record = next(r for r in records if merge.runs[r.settings.backend] == merge.reference)
+    return first_record.settings.device, first_record.machine.container is not None and first_record.container is None
 
 
 def _left_out_lines(reader: MergeReader, merge: Merge, records: Sequence[Record]) -> Iterator[str]:
@@ -290,19 +292,19 @@ def _left_out_lines(reader: MergeReader, merge: Merge, records: Sequence[Record]
     if len(merge.run_ids) == 1:
         yield f"nothing to merge: {merge.reference} is the only run that fits"
     for omission in merge.left_out:
-        used = merge.runs.get(omission.backend)
-        next_step = f"used instead: {used}" if used else advice.pop(omission.backend, None)
+        used_run_id = merge.runs.get(omission.backend)
+        next_step = f"used instead: {used_run_id}" if used_run_id else advice.pop(omission.backend, None)
         yield "; ".join(filter(None, (f"left out: {omission}", next_step)))
-    named = {omission.backend for omission in merge.left_out}
+    omitted_backends = {omission.backend for omission in merge.left_out}
     for backend in merge.missing:
-        if backend not in named:
+        if backend not in omitted_backends:
             yield "; ".join(filter(None, (f"no run of {backend} is merged", advice.get(backend))))
 
 
 def _notes(reader: MergeReader, merge: Merge) -> Iterator[str]:
     """Yield notes on the runs: unfinished runs, files that cannot be read, differences in the work."""
-    for name in merge.run_ids:
-        run = reader.runs[name]
-        backends = "+".join(backend for backend, of in merge.runs.items() if of == name)
-        yield from notes(backends, run, run.load()[0], reader.problems[name])
+    for run_id in merge.run_ids:
+        run = reader.runs[run_id]
+        backends_text = "+".join(backend for backend, backend_run_id in merge.runs.items() if backend_run_id == run_id)
+        yield from notes(backends_text, run, run.load()[0], reader.problems[run_id])
     yield from merge.notes

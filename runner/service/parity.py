@@ -35,19 +35,21 @@ def params_of(workload_catalog: Any, name: str, assigned: dict[str, Scalar]) -> 
     return {**small(name), **{key: rules[key].normal(value) for key, value in assigned.items()}}
 
 
-def compared_backends(named: Sequence[str], executor: Executor | None, least: int) -> list[str]:
+def compared_backends(named_backends: Sequence[str], executor: Executor | None, least: int) -> list[str]:
     """Return the backends to compare: at least `least`, all of them installed. Raises `UsageError`."""
-    check_backends(named)
+    check_backends(named_backends)
     executor = executor or ProcessExecutor()
-    candidates = [name for name in BACKENDS if not named or name in named]
+    candidates = [name for name in BACKENDS if not named_backends or name in named_backends]
     missing = {name: reason for name in candidates if (reason := executor.missing(name))}
-    if named and missing:
+    if named_backends and missing:
         raise UsageError(f"--backend: {'; '.join(missing.values())}")
     present = [name for name in candidates if name not in missing]
     if len(present) < least:
-        reasons = f" ({'; '.join(missing.values())})" if missing else ""
-        needed = "two backends" if least == 2 else "one backend"
-        raise UsageError(f"--backend: parity needs at least {needed}, got {', '.join(present) or 'none'}{reasons}")
+        reasons_text = f" ({'; '.join(missing.values())})" if missing else ""
+        needed_text = "two backends" if least == 2 else "one backend"
+        raise UsageError(
+            f"--backend: parity needs at least {needed_text}, got {', '.join(present) or 'none'}{reasons_text}"
+        )
     return present
 
 

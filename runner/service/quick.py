@@ -48,9 +48,9 @@ def expected(results: Path, cells: Sequence[Cell]) -> ExpectedDuration:
     """Return how long these cells take: by the newest run if it measured them, else by their work."""
     estimated = estimates(results, cells)
     times_s = estimated.within_limit_s.values()
-    unknown = any(":" in cell.settings.workload and cell.cell_id not in estimated.earlier for cell in cells)
+    is_unknown = any(":" in cell.settings.workload and cell.cell_id not in estimated.earlier for cell in cells)
     imports_s = IMPORT_TIME_S * len(cells)
-    return ExpectedDuration(sum(times_s) + imports_s, sum(cell.timeout_s for cell in cells) + imports_s, unknown)
+    return ExpectedDuration(sum(times_s) + imports_s, sum(cell.timeout_s for cell in cells) + imports_s, is_unknown)
 
 
 def deciding(workload: str, assignments: Sequence[str], backends: Sequence[str], results: Path) -> str:

@@ -58,20 +58,20 @@ class ReproducedCell:
 def stored(name: str, results: Path, run_id: str | None) -> ReproducedCell:
     """Return the stored cell that the file of a record or a cell's name stands for. Raises `UsageError`."""
     path = Path(name)
-    named = RECORD_NAME.fullmatch(path.name)
+    name_match = RECORD_NAME.fullmatch(path.name)
     if path.suffix == ".json" and not path.is_file():
         raise UsageError(f"RECORD: {path} does not exist")
-    if not named and path.suffix == ".json":
+    if not name_match and path.suffix == ".json":
         raise UsageError(f"RECORD: {path} is not a record, whose file is named CELL.REPEAT.ATTEMPT.json")
-    run = Run(path.resolve().parent.parent) if named else chosen_run(results, run_id)
+    run = Run(path.resolve().parent.parent) if name_match else chosen_run(results, run_id)
     records, problems = run.load()
     settings_by_cell = {record.cell_id: record.settings for record in records}
-    if named and named[1] not in settings_by_cell:
+    if name_match and name_match[1] not in settings_by_cell:
         reasons = [f": {problem.reason}" for problem in problems if problem.path.name == path.name] or [
             " in the folder of a run"
         ]
         raise UsageError(f"RECORD: {path} is not a record{reasons[0]}")
-    cell = named[1] if named else cells.one_of(name, settings_by_cell, f"run {run.run_id}")
+    cell = name_match[1] if name_match else cells.one_of(name, settings_by_cell, f"run {run.run_id}")
     attempts = [record for record in latest_attempts(records) if record.cell_id == cell]
     if attempts[0].settings.workload.startswith(PREFIX):
         command = f"runner task {attempts[0].settings.workload.removeprefix(PREFIX)}"
@@ -83,16 +83,16 @@ def stored(name: str, results: Path, run_id: str | None) -> ReproducedCell:
 
 
 def measured_again(
-    stored: ReproducedCell, cell: Cell, env: Path | None, request: RunRequest, display: Display
+    reproduced_cell: ReproducedCell, cell: Cell, env: Path | None, request: RunRequest, display: Display
 ) -> Finished:
     """Measure a stored cell in an environment, by default in one with its versions. Raises `CannotRebuild`."""
     if env is not None:
         arm = _arm_of(env, "--env")
-    elif stored.image is None:
-        arm = rebuilt_arm(stored.records[0].versions, request, cell, display)
+    elif reproduced_cell.image is None:
+        arm = rebuilt_arm(reproduced_cell.records[0].versions, request, cell, display)
     else:
-        arm = _same_image(stored, request, cell)
-    about = {**origin("runner reproduce", cell.settings), "reproduces": stored.run.run_id}
+        arm = _same_image(reproduced_cell, request, cell)
+    about = {**origin("runner reproduce", cell.settings), "reproduces": reproduced_cell.run.run_id}
     return finished(measured(request, Experiment([cell], about, {"": arm}), display))
 
 
@@ -121,19 +121,21 @@ def rebuilt_arm(then: Mapping[str, str], request: RunRequest, cell: Cell, displa
     return _arm_of(environment(recipe_of(then), cache_folder(), display.say), "RECORD")
 
 
-def _same_image(stored: ReproducedCell, request: RunRequest, cell: Cell) -> ArmRequest:
+def _same_image(reproduced_cell: ReproducedCell, request: RunRequest, cell: Cell) -> ArmRequest:
     """Return the arm of the stored image. Raises `CannotRebuild` if the name now stands for another one."""
     arm = own_arm(request, [cell])
-    if stored.image not in arm.versions.values():
+    if reproduced_cell.image not in arm.versions.values():
         now = ", ".join(f"{name} is {digest}" for name, digest in arm.versions.items()) or "there is no image here"
         raise CannotRebuild(
-            f"the record was measured in the image {stored.image}, but {now}; if you have it, name it: "
-            f"docker tag {stored.image} reproduced:SERVICE, and add --images reproduced"
+            f"the record was measured in the image {reproduced_cell.image}, but {now}; if you have it, name it: "
+            f"docker tag {reproduced_cell.image} reproduced:SERVICE, and add --images reproduced"
         )
     return arm
 
 
-def judged(stored: ReproducedCell, latest: Sequence[Record], tolerance: float) -> Reproduction:
+def judged(reproduced_cell: ReproducedCell, latest: Sequence[Record], tolerance: float) -> Reproduction:
     """Return the verdict on the new records, with the spread between the stored sessions of the cell."""
-    spread = spread_stored([stored.run.folder.parent], [stored.run.run_id], {stored.records[0].cell_id})
-    return judge(stored.records, latest, spread([*stored.records, *latest]), tolerance)
+    spread = spread_stored(
+        [reproduced_cell.run.folder.parent], [reproduced_cell.run.run_id], {reproduced_cell.records[0].cell_id}
+    )
+    return judge(reproduced_cell.records, latest, spread([*reproduced_cell.records, *latest]), tolerance)

@@ -63,11 +63,11 @@ class Compared:
     rows: list[Row]
 
 
-def compared_run(results: Path, run: str | None) -> Compared:
+def compared_run(results: Path, run_id: str | None) -> Compared:
     """Return the named run, or the newest; without any, the machine alone. Raises `UsageError`."""
-    if run is None and Results(results).latest() is None:
+    if run_id is None and Results(results).latest() is None:
         return Compared(None, {"machine": to_json(machine.detect()), "versions": installed_versions()}, [])
-    store = chosen_run(results, run)
+    store = chosen_run(results, run_id)
     records, _ = store.load()
     return Compared(store, store.about(), table(records, title_defaults()))
 
@@ -78,10 +78,10 @@ def roofline_of(request: RooflineRequest, compared: Compared) -> tuple[Roofline,
     peaks = None if request.again else runs.peaks_of(request.results, compared.about)
     if peaks is None:
         peaks = _measured(request, compared)
-    counted = count(request.probe, request.results, [cell.settings for _, cell in cells], request.say)
-    for key, why in counted.refused.items():
+    count_answer = count(request.probe, request.results, [cell.settings for _, cell in cells], request.say)
+    for key, why in count_answer.refused.items():
         request.warn(f"{key}: work not counted: {why}")
-    return roofline(cells, counted.works, peaks), peaks
+    return roofline(cells, count_answer.works, peaks), peaks
 
 
 def _measured(request: RooflineRequest, compared: Compared) -> Peaks | None:
@@ -123,9 +123,11 @@ def write_picture(out: Path | None, compared: Compared, shown_roofline: Roofline
 def _heading(compared: Compared, peaks: Peaks | None) -> Heading:
     machine, started_at = compared.about.get("machine") or {}, compared.about.get("started_at")
     title = f"Run of {moment(started_at)}" if compared.store and started_at else "Machine"
-    measured = f"Peaks measured on {moment(peaks.measured_at)} in {plural(peaks.rounds, 'round')}." if peaks else ""
-    cpus = f"{machine.get('cpu_model', 'unknown CPU')} · {machine.get('logical_cpus', '?')} CPUs"
-    return Heading(title, cpus, measured)
+    measured_text = (
+        f"Peaks measured on {moment(peaks.measured_at)} in {plural(peaks.rounds, 'round')}." if peaks else ""
+    )
+    cpus_text = f"{machine.get('cpu_model', 'unknown CPU')} · {machine.get('logical_cpus', '?')} CPUs"
+    return Heading(title, cpus_text, measured_text)
 
 
 def targets_of(names: Sequence[str]) -> list[Any]:

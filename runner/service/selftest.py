@@ -120,9 +120,9 @@ def measured_influences(request: RunRequest, display: Display) -> tuple[Sequence
     session = measured(own_request, experiment, display)
     cell_influences = influences(session.records(ALONE), session.records(BUSY), count)
     influence.keep(request.results, cell_influences)
-    measured_cells = {cell_influence.cell_id for cell_influence in cell_influences}
+    measured_ids = {cell_influence.cell_id for cell_influence in cell_influences}
     failed = [record for arm in arms for record in session.records(arm) if record.status not in MEASURED]
-    return cell_influences, [_without(cell, failed) for cell in cells if cell.cell_id not in measured_cells]
+    return cell_influences, [_without(cell, failed) for cell in cells if cell.cell_id not in measured_ids]
 
 
 def _without(cell: Cell, failed: Sequence[Record]) -> str:
@@ -153,8 +153,8 @@ def _on_one_device(cells: Sequence[Cell]) -> tuple[list[Cell], int]:
             noun = "GPUs" if settings.device == "gpu" else f"CPUs (the cell uses {settings.cpus})"
             raise UsageError(f"--parallel-devices: there are no other {noun} for {settings.workload} on this machine")
         counts.add(1 + len(others))
-        alone = replace(cell.placement, parallel_devices=False, across_gpus=False)
-        single_cells.append(replace(cell, settings=settings, cell_id=cell_id(settings), placement=alone))
+        single_placement = replace(cell.placement, parallel_devices=False, across_gpus=False)
+        single_cells.append(replace(cell, settings=settings, cell_id=cell_id(settings), placement=single_placement))
     if len(counts) > 1:
         raise UsageError("--parallel-devices: the cells leave different numbers of devices to others; use --filter")
     return single_cells, counts.pop()

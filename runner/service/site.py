@@ -21,15 +21,15 @@ from keras_matrix.runner.service.stored import (
 from keras_matrix.runner.service.upload import Upload, explained, send
 
 
-def publish(folder: Path, site_folder: Path, last: int) -> tuple[int, list[str]]:
+def publish(folder: Path, site_folder: Path, last_count: int) -> tuple[int, list[str]]:
     """Bring the local warehouse up to date and write the site from it; return its pages, and what is left out."""
     chosen_run(folder, None)  # raises if there is no run
-    check_range("--last", last, 1)
+    check_range("--last", last_count, 1)
     problems = [str(unread_file) for unread_file in unread_runs(folder, None)]
     with explained():
-        _with_findings(Results(folder).runs()[-last:])
+        _with_findings(Results(folder).runs()[-last_count:])
         send(Upload("local"), folder)
-        pages = site.publish(site_folder, folder, _rendered(Results(folder).runs()[-last:], problems), problems)
+        pages = site.publish(site_folder, folder, _rendered(Results(folder).runs()[-last_count:], problems), problems)
     return pages, problems
 
 
@@ -48,12 +48,12 @@ def _rendered(runs: Sequence[Run], problems: list[str]) -> Iterator[tuple[str, s
     """
     for run in runs:
         try:
-            shown = findings_of(run)
-            page = page_of(shown)
+            shown_findings = findings_of(run)
+            page = page_of(shown_findings)
         except StoreFailure as error:
             problems.append(str(error))
             continue
-        problems += map(str, shown.run_context.unread)
+        problems += map(str, shown_findings.run_context.unread)
         try:
             findings.load(run)
         except StoreFailure as error:  # the page has its own, computed from the records

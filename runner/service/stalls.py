@@ -61,14 +61,14 @@ class AdviceTrial:
 
 
 def verify(
-    work: StallWork, reports: Sequence[StallReport], chosen: Mapping[str, Cell], most: int
+    work: StallWork, reports: Sequence[StallReport], chosen_cells: Mapping[str, Cell], most: int
 ) -> tuple[dict[str, list[VerifiedAdvice]], int]:
     """Apply the best advice of each analysis, at most `most`, and measure it.
 
-    `chosen` are the warm cells by id. Return the results by the cell_id of the analysis, and the exit code. An advice
-    that cannot be applied has a result too, which is undecided and says why.
+    `chosen_cells` are the warm cells by id. Return the results by the cell_id of the analysis, and the exit code. An
+    advice that cannot be applied has a result too, which is undecided and says why.
     """
-    results = {report.cell_id: _trials(work, report, chosen[report.cell_id], most) for report in reports}
+    results = {report.cell_id: _trials(work, report, chosen_cells[report.cell_id], most) for report in reports}
     trials = [trial for cell_trials in results.values() for trial in cell_trials if isinstance(trial, AdviceTrial)]
     if not trials:
         work.display.say("no advice can be applied")
@@ -129,11 +129,13 @@ def _trial(work: StallWork, report: StallReport, base: Cell, advice: Advice) -> 
             return steps
         if steps != settings.steps_per_epoch:  # else the unchanged cell is that of the other trials
             settings, name = replace(settings, steps_per_epoch=steps), f"{name} {steps}"
-    changed = _changed(work, settings, advice)
-    if isinstance(changed, str):
-        return changed
+    changed_settings = _changed(work, settings, advice)
+    if isinstance(changed_settings, str):
+        return changed_settings
     unchanged = replace(base, settings=settings, cell_id=cell_id(settings), together=name, change="unchanged")
-    changed_cell = replace(unchanged, settings=changed, cell_id=cell_id(changed), change=advice.change)
+    changed_cell = replace(
+        unchanged, settings=changed_settings, cell_id=cell_id(changed_settings), change=advice.change
+    )
     return AdviceTrial(advice, unchanged, changed_cell)
 
 
@@ -185,17 +187,17 @@ def analysed(work: StallWork, analysis: Analysis) -> tuple[Run, list[StallReport
     if analysis.run is not None:
         run, reports = _stored_analyses(work.request, analysis.cell, analysis.run)
         limit_s = stored_limit_s(run.load()[0])
-        chosen, code = {report.cell_id: _warm_cell(report, limit_s) for report in reports}, 0
+        chosen_cells, code = {report.cell_id: _warm_cell(report, limit_s) for report in reports}, 0
         if analysis.most is not None:
-            reports = _probed_again(work, run, chosen)
+            reports = _probed_again(work, run, chosen_cells)
     else:
-        chosen = _analysed_cells(work.request, analysis.cell)
-        finished_run = _measured_analyses(work, chosen, cold=analysis.cold)
+        chosen_cells = _analysed_cells(work.request, analysis.cell)
+        finished_run = _measured_analyses(work, chosen_cells, cold=analysis.cold)
         run, reports, code = finished_run.run, list(finished_run.found.run_context.stalls), finished_run.exit_code
     if analysis.most is not None:
-        results, verify_code = verify(work, reports, chosen, analysis.most)
-        stored = {report.cell_id: report for report in store_verified(run, results)}
-        reports, code = [stored[report.cell_id] for report in reports], max(code, verify_code)
+        results, verify_code = verify(work, reports, chosen_cells, analysis.most)
+        stored_reports = {report.cell_id: report for report in store_verified(run, results)}
+        reports, code = [stored_reports[report.cell_id] for report in reports], max(code, verify_code)
         write_report(run)  # again, with what was measured
     return run, reports, code
 
@@ -252,8 +254,8 @@ def _base(cell: Cell, stated_repeats: int | str | None) -> Cell:
     A cell of a stored run has one repeat, which gives no interval: it gets those that `--repeats` wants, or enough.
     """
     settings = base_of(cell.settings)
-    stored = stated_repeats if isinstance(stated_repeats, int) else max(MIN_BLOCKS, cell.repeats)
-    repeats = cell.repeats if cell.line is not None else stored
+    stored_repeats = stated_repeats if isinstance(stated_repeats, int) else max(MIN_BLOCKS, cell.repeats)
+    repeats = cell.repeats if cell.line is not None else stored_repeats
     return replace(
         cell, settings=settings, cell_id=cell_id(settings), repeats=repeats, precision_target=None, trace=None
     )
@@ -270,36 +272,38 @@ def data_folders(request: RunRequest) -> DataFolders:
     return DataFolders(dataset_dir(request), tuple(str(root) for root in roots))
 
 
-def _measured_analyses(work: StallWork, chosen: Mapping[str, Cell], *, cold: bool) -> Finished:
+def _measured_analyses(work: StallWork, chosen_cells: Mapping[str, Cell], *, cold: bool) -> Finished:
     """Measure the arms of each analysis interleaved, then probe the data sets."""
-    arm_cells = [arm for base in chosen.values() for arm in _arms(base, cold=cold)]
+    arm_cells = [arm for base in chosen_cells.values() for arm in _arms(base, cold=cold)]
     session = measured(work.request, Experiment(arm_cells, about(arm_cells)), work.display)
-    store_probes(session.runs[""], _probes(work, chosen))
+    store_probes(session.runs[""], _probes(work, chosen_cells))
     return finished(session)
 
 
-def _probed_again(work: StallWork, run: Run, chosen: Mapping[str, Cell]) -> list[StallReport]:
+def _probed_again(work: StallWork, run: Run, chosen_cells: Mapping[str, Cell]) -> list[StallReport]:
     """Probe the data sets of stored analyses that were not probed, and return the analyses with these probes."""
     probe_by_cell = stored_probes(run)
-    store_probes(run, _probes(work, {name: base for name, base in chosen.items() if name not in probe_by_cell}))
-    return [report for report in write_report(run).run_context.stalls if report.cell_id in chosen]
+    store_probes(
+        run, _probes(work, {cell_id: cell for cell_id, cell in chosen_cells.items() if cell_id not in probe_by_cell})
+    )
+    return [report for report in write_report(run).run_context.stalls if report.cell_id in chosen_cells]
 
 
-def _probes(work: StallWork, chosen: Mapping[str, Cell]) -> dict[str, InputProbe]:
+def _probes(work: StallWork, chosen_cells: Mapping[str, Cell]) -> dict[str, InputProbe]:
     """Probe each data set once, with the same software and files as the cells."""
     contract = work.request.executors.contract
     if not (contract.local_software and contract.local_files):
         return {}
     probe_by_cell: dict[str, InputProbe] = {}
     by_data: dict[str, InputProbe] = {}
-    for name, base in chosen.items():
-        if not (path := dataset(base.settings)):
+    for chosen_id, cell in chosen_cells.items():
+        if not (path := dataset(cell.settings)):
             continue
-        data = canonical([base.settings.params, base.settings.batch_size])
+        data = canonical([cell.settings.params, cell.settings.batch_size])
         if data not in by_data:
             work.display.say(f"probing {path}")
-            by_data[data] = work.tools.probe(base.settings, work.folders)
-        probe_by_cell[name] = by_data[data]
+            by_data[data] = work.tools.probe(cell.settings, work.folders)
+        probe_by_cell[chosen_id] = by_data[data]
     return probe_by_cell
 
 
@@ -312,10 +316,10 @@ def _stored_analyses(request: RunRequest, name: str, run_id: str) -> tuple[Run, 
     names = {report_of_arm[arm_id] for arm_id in report_of_arm if arm_id.startswith(name)}
     names |= set(cells.matching(name, {base_id: report.settings for base_id, report in report_by_cell.items()}))
     if not names:
-        workloads = ", ".join(
+        workloads_text = ", ".join(
             sorted({f"{report.settings.backend}:{report.settings.workload}" for report in report_by_cell.values()})
         )
-        advice = f"it contains {workloads or 'no stall analysis'}; measure one with: runner stalls {name}"
+        advice = f"it contains {workloads_text or 'no stall analysis'}; measure one with: runner stalls {name}"
         raise UsageError(f"--run: {run.run_id} contains no stall analysis of {name!r}; {advice}")
     return run, [report_by_cell[base_id] for base_id in report_by_cell if base_id in names]
 

@@ -59,10 +59,10 @@ def installed(command: str) -> list[str]:
     interpreter = Interpreter(sys.executable)
     backends = installed_backends(interpreter)
     if not backends:
-        extras = ",".join(service_name(name, "cpu") for name in BACKENDS)
+        extras_text = ",".join(service_name(name, "cpu") for name in BACKENDS)
         raise UsageError(
             f"{command}: no backend is installed for {interpreter.python}; install one or more of them with: "
-            f"pip install 'keras-matrix[{extras}]'"
+            f"pip install 'keras-matrix[{extras_text}]'"
         )
     return backends
 
@@ -87,12 +87,12 @@ def write(folder: Path, first: FirstMatrix) -> None:
 
 def _filled(text: str, first: FirstMatrix) -> str:
     """Return a file's text with its backends, what brings others, and its device if that is not the default one."""
-    names = ", ".join(first.backends)
+    names_text = ", ".join(first.backends)
     extras = [f"keras-matrix[{service_name(name, first.device)}]" for name in BACKENDS if name not in first.backends]
     installed_text = (
-        f"Installed in this environment: {names}." if first.extra is None else f"Measured with: {first.command}"
+        f"Installed in this environment: {names_text}." if first.extra is None else f"Measured with: {first.command}"
     )
     lines = [installed_text, *([f"Others are installed with pip: {', '.join(extras)}."] if extras else [])]
     if first.device != "cpu":
         text = text.replace("defaults:\n", f"defaults:\n  device: {first.device}\n")
-    return text.replace("@BACKENDS@", names).replace("# @KNOWN@", "\n".join(f"# {line}" for line in lines))
+    return text.replace("@BACKENDS@", names_text).replace("# @KNOWN@", "\n".join(f"# {line}" for line in lines))

@@ -122,11 +122,11 @@ def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Pro
     """Return notes on one side of a comparison: files that cannot be read, and that the run is not finished."""
     texts = []
     if problems:
-        first = f"{problems[0].path.name}: {printable(problems[0].reason)}"
-        texts.append(f"{name}: {plural(len(problems), 'file')} of {run.run_id} skipped, first {first}")
+        first_text = f"{problems[0].path.name}: {printable(problems[0].reason)}"
+        texts.append(f"{name}: {plural(len(problems), 'file')} of {run.run_id} skipped, first {first_text}")
     if run.load_object(FINISHED) is None:
-        ended = sum(record.status != "infra" for record in latest_attempts(records))
-        so_far = plural(ended, "process", "processes")
+        ended_count = sum(record.status != "infra" for record in latest_attempts(records))
+        so_far = plural(ended_count, "process", "processes")
         texts.append(f"{name}: {run.run_id} is not finished, {so_far} so far; the figures may change")
     return texts
 
@@ -207,19 +207,19 @@ def update_findings(run: Run) -> Findings:
 
     Reports, pushes and dashboards read the findings that are stored here. No page is rendered.
     """
-    shown = findings_of(run)
-    cells = {record.cell_id for record in shown.records}
+    shown_findings = findings_of(run)
+    cell_ids = {record.cell_id for record in shown_findings.records}
     root = run.folder.parent
-    read = history_reader.read([root], lambda cell_id, workload, backend: cell_id in cells)
+    past = history_reader.read([root], lambda cell_id, workload, backend: cell_id in cell_ids)
     # The histories reach from `LOOKED_BACK` runs before up to this run.
     known_past = replace(
-        read, runs=tuple(past_run for past_run in read.runs if past_run.run_id <= run.run_id)[-LOOKED_BACK:]
+        past, runs=tuple(past_run for past_run in past.runs if past_run.run_id <= run.run_id)[-LOOKED_BACK:]
     )
     for part in PARTS:
-        if part.stored_by and (content := getattr(shown.run_context, part.name)):
+        if part.stored_by and (content := getattr(shown_findings.run_context, part.name)):
             resolve_name(part.stored_by)(run, content)
-    findings.keep(run, run_findings(shown.table, assessed_histories(known_past, [root]), run.run_id))
-    return shown
+    findings.keep(run, run_findings(shown_findings.table, assessed_histories(known_past, [root]), run.run_id))
+    return shown_findings
 
 
 def write_report(run: Run, page: Path | None = None) -> Findings:
@@ -246,9 +246,9 @@ def page_of(stored_findings: Findings) -> str:
 
 def pending_of(about: Mapping[str, object], records: Sequence[Record]) -> int:
     """Return how many planned repeats of a run have no record yet, by its `run.json`."""
-    ended = [record for record in latest_attempts(records) if record.status != "infra"]
+    ended_records = [record for record in latest_attempts(records) if record.status != "infra"]
     planned = about.get("planned")
-    return max(0, planned - len(ended)) if isinstance(planned, int) else 0
+    return max(0, planned - len(ended_records)) if isinstance(planned, int) else 0
 
 
 def unread_lines(unread: Sequence[UnreadFile]) -> list[str]:

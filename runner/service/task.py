@@ -25,21 +25,21 @@ from keras_matrix.runner.service.run import Finished, finished
 def matrix_of_cfg(path: Path, name: str | None, filled: Filled, warn: Callable[[str], None]) -> Matrix:
     """Return the matrix of a section of a .cfg file; warn of keys and flags that have no effect."""
     task = read_cfg(path, name, filled)
-    written = read_cfg(path, name, Filled(policy=filled.policy, command=filled.command))
+    written_task = read_cfg(path, name, Filled(policy=filled.policy, command=filled.command))
     for note in unused_keys(path, name, filled):
         warn(note)
-    for flag in flags_without_place(written.command[0], filled):
+    for flag in flags_without_place(written_task.command[0], filled):
         warn(f"{flag}: the command has no such field, and runs unchanged")
     limits = {key: rule.default for key, rule in LIMITS.items()} | {"timeout_s": LIMITS["timeout_s"].maximum}
     entry = entry_of((f"[{task.name}]", None), TaskRequest(task, None, labelled(None, ())), {}, limits)
     return Matrix(str(path), (entry,), catalog.load())
 
 
-def matrix_of_task(path: Path, named: str | None, gpus: int | None) -> Matrix:
+def matrix_of_task(path: Path, task_name: str | None, gpus: int | None) -> Matrix:
     """Return the matrix of the named task of a matrix file, by default of its only one. Raises `UsageError`."""
     matrix = load(path)
     entries = {entry.task.task.name: entry for entry in matrix.entries if entry.task}
-    name = named or (next(iter(entries)) if len(entries) == 1 else None)
+    name = task_name or (next(iter(entries)) if len(entries) == 1 else None)
     if name is None or name not in entries:
         names_text = ", ".join(entries) or "none; write some under tasks:"
         raise UsageError(

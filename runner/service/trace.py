@@ -36,18 +36,18 @@ class TracedRecord:
     exit_code: int = 0  # 1 if files that cannot be read may have had a newer trace
 
 
-def stored_trace(results: Path, name: str, run: str | None, display: Display) -> TracedRecord | None:
-    """Return the newest trace of the cell, or None. Raises `UsageError` if `run` is given and has no trace of it."""
-    runs = [chosen_run(results, run)] if run else Results(results).runs()
+def stored_trace(results: Path, name: str, run_id: str | None, display: Display) -> TracedRecord | None:
+    """Return the newest trace of the cell, or None. Raises `UsageError` if `run_id` is given and has no trace of it."""
+    runs = [chosen_run(results, run_id)] if run_id else Results(results).runs()
     exit_code = 0
     for candidate_run in reversed(runs):
         records, problems = candidate_run.load()
         traces = {traced.record.cell_id: traced for traced in _traces_of(candidate_run, records)}
         exit_code |= passed_over(candidate_run, problems, display)
-        settings_by_cell = {cell: traced.record.settings for cell, traced in traces.items()}
+        settings_by_cell = {cell_id: traced.record.settings for cell_id, traced in traces.items()}
         if cells.matching(name, settings_by_cell):
             return replace(traces[cells.one_of(name, settings_by_cell, candidate_run.run_id)], exit_code=exit_code)
-        if run:
+        if run_id:
             names = (
                 ", ".join(sorted({f"{settings.backend}:{settings.workload}" for settings in settings_by_cell.values()}))
                 or "none"

@@ -56,14 +56,14 @@ LEAST_FITTED = 2
 AGAIN = "record it again"
 
 
-def found_trace(names: Sequence[str], results: Path, run: str | None, display: Display) -> TraceFiles:
+def found_trace(names: Sequence[str], results: Path, run_id: str | None, display: Display) -> TraceFiles:
     """Return the files that these words of a command line name. Raises `UsageError`."""
     if len(names) > 1 or names[0].endswith(ENDINGS) or Path(names[0]).exists():
         try:
             return TraceFiles(tuple(files_of([Path(name) for name in names])))
         except GraphError as error:
             raise UsageError(f"TRACE: {error}") from error
-    return _of_cell(names[0], results, run, display)
+    return _of_cell(names[0], results, run_id, display)
 
 
 def loaded(trace: TraceFiles, calibration: Path | None = None, level: str | None = None) -> Graph:
@@ -110,15 +110,15 @@ def _stored_peaks(results: Path, record: Record | None) -> Peaks | None:
     return peaks_of(results, chosen_run(results, record.run_id).about()) if record else None
 
 
-def _of_cell(name: str, results: Path, run: str | None, display: Display) -> TraceFiles:
+def _of_cell(name: str, results: Path, run_id: str | None, display: Display) -> TraceFiles:
     """Return the files of the newest trace of a cell."""
-    runs = [chosen_run(results, run)] if run else Results(results).runs()
+    runs = [chosen_run(results, run_id)] if run_id else Results(results).runs()
     exit_code = 0
     for candidate_run in reversed(runs):
         records, problems = candidate_run.load()
         exit_code |= passed_over(candidate_run, problems, display)
         traced = _traced(candidate_run, records)
-        settings = {cell: record.settings for cell, (record, _) in traced.items()}
+        settings = {cell_id: record.settings for cell_id, (record, _) in traced.items()}
         if cells.matching(name, settings):
             record, folder = traced[cells.one_of(name, settings, candidate_run.run_id)]
             try:
@@ -127,7 +127,7 @@ def _of_cell(name: str, results: Path, run: str | None, display: Display) -> Tra
                 raise InfrastructureError(
                     f"{error}; record it again with: runner trace {record.cell_id} --new"
                 ) from error
-    place_text = f"run {runs[0].run_id}" if run else f"{results}"
+    place_text = f"run {runs[0].run_id}" if run_id else f"{results}"
     raise UsageError(
         f"TRACE: {place_text} contains no trace of a cell {name!r}, and there is no such file; record one with: "
         f"runner trace {name}"
@@ -144,9 +144,11 @@ def _traced(run: Run, records: Sequence[Record]) -> dict[str, tuple[Record, Path
     return trace_by_cell
 
 
-def _step_times_s(records: Sequence[Record], cell: str) -> tuple[float, ...]:
+def _step_times_s(records: Sequence[Record], cell_id: str) -> tuple[float, ...]:
     """Return the step time of each measured process of a cell."""
-    attempts = [record for record in latest_attempts(records) if record.cell_id == cell and record.status in MEASURED]
+    attempts = [
+        record for record in latest_attempts(records) if record.cell_id == cell_id and record.status in MEASURED
+    ]
     return tuple(record.times.step_time_s for record in attempts if record.times.step_time_s is not None)
 
 
@@ -251,11 +253,11 @@ def verified(
     }
     result = VerifiedRun(session, None, {**measurement_plan.left_out, **failed})
     if BASELINE not in failed:
-        shown = [strategy for strategy in strategies if name_of(strategy) in measurement_plan.cells]
-        first = verify.judge(_predictions(baseline, shown), measurements)
-        result = replace(result, verification=first)
-        if work.recalibrate and first.verdict is not PredictionVerdict.VERIFIED:
-            result = _again(result, graph, shown, measurements)
+        shown_strategies = [strategy for strategy in strategies if name_of(strategy) in measurement_plan.cells]
+        first_verification = verify.judge(_predictions(baseline, shown_strategies), measurements)
+        result = replace(result, verification=first_verification)
+        if work.recalibrate and first_verification.verdict is not PredictionVerdict.VERIFIED:
+            result = _again(result, graph, shown_strategies, measurements)
     session.run.store_object(measurement.FILE, verification_document(graph, result))
     findings = session.findings
     context = replace(findings.run_context, verification=result.verification)
@@ -285,26 +287,26 @@ def _predictions(baseline: Replay, strategies: Sequence[Strategy]) -> dict[str, 
 
 
 def _again(
-    first: VerifiedRun, graph: Graph, strategies: Sequence[Strategy], measurements: dict[str, Measurement]
+    first_run: VerifiedRun, graph: Graph, strategies: Sequence[Strategy], measurements: dict[str, Measurement]
 ) -> VerifiedRun:
     """Fit the link to the baseline and the setting that was predicted to be slowest, and judge the others again."""
     measured_strategies = [strategy for strategy in strategies if measurements[name_of(strategy)].step_times_s]
-    if first.verification is None or len(measured_strategies) < LEAST_FITTED:
-        return replace(first, note="not recalibrated: needs two measured settings besides the baseline")
+    if first_run.verification is None or len(measured_strategies) < LEAST_FITTED:
+        return replace(first_run, note="not recalibrated: needs two measured settings besides the baseline")
     fitted = max(measured_strategies, key=lambda strategy: strategy.step_time_s)
     names = (BASELINE, name_of(fitted))
     times = [verify.geometric_of(measurements[name]) for name in names]
     cases = [(texts, time.centre) for texts, time in zip(((), fitted.what_ifs), times, strict=True) if time]
     try:
         link = recalibrated(graph, cases)
-        changed = with_link(graph, link)
-        again = [_repredicted(changed, strategy) for strategy in measured_strategies]
+        changed_graph = with_link(graph, link)
+        repredicted = [_repredicted(changed_graph, strategy) for strategy in measured_strategies]
         second = verify.judge_again(
-            first.verification, _predictions(replay(changed), again), measurements, link.source, names
+            first_run.verification, _predictions(replay(changed_graph), repredicted), measurements, link.source, names
         )
     except (GraphError, ValueError) as error:
-        return replace(first, note=f"not recalibrated: {error}")
-    return replace(first, verification=second)
+        return replace(first_run, note=f"not recalibrated: {error}")
+    return replace(first_run, verification=second)
 
 
 def _repredicted(graph: Graph, strategy: Strategy) -> Strategy:
@@ -334,12 +336,12 @@ def what_if_problem(error: GraphError) -> str:
 
 def write_timelines(path: Path, graph: Graph, replayed: Replay) -> None:
     """Write the measured ranks as workers 0, 1, ..., and the replayed ones as the next workers. Raises OSError."""
-    ranks = graph.header.world_size
+    world_size = graph.header.world_size
     spans = [
         *engine.measured_spans(graph),
-        *engine.spans(graph, replayed.schedule, first_worker=ranks),
+        *engine.spans(graph, replayed.schedule, first_worker=world_size),
     ]
-    head = Head(graph.header.backend, 2 * ranks, graph.header.device, len(graph.header.step_times_s))
+    head = Head(graph.header.backend, 2 * world_size, graph.header.device, len(graph.header.step_times_s))
     packed = path if path.suffix == ".gz" else path.with_name(f".{path.name}.gz")
     neutral.write(packed, head, spans)
     if packed != path:

@@ -225,8 +225,8 @@ def applied(path: Path, header: Header, peaks: Peaks | None) -> Applied:
         return Applied(predictor(model, device), f"{path}: learned on {device}")
     if peaks and (device := peaks_of_graph(header, peaks)):
         return Applied(predictor(model, device), f"{path}: {device} is new to the model, predicted from its peaks")
-    known_devices = "; ".join(map(str, model.devices))
+    devices_text = "; ".join(map(str, model.devices))
     raise UsageError(
-        f"{path}: was not learned on {header.backend} on {product_of(header)} (but on {known_devices}), and the peaks "
+        f"{path}: was not learned on {header.backend} on {product_of(header)} (but on {devices_text}), and the peaks "
         "of that machine were not measured; measure them there with runner roofline --measure"
     )

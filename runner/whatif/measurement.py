@@ -54,9 +54,9 @@ class MeasuredSetting:
     failures: list[str]
 
 
-def settings_of(named: Mapping[str, Any]) -> Settings | None:
+def settings_of(named_settings: Mapping[str, Any]) -> Settings | None:
     """Return the settings of a cell from a graph's header; None if the trace is not of a cell."""
-    return unnamed(named) if named.keys() >= set(SETTINGS) else None
+    return unnamed(named_settings) if named_settings.keys() >= set(SETTINGS) else None
 
 
 def plan(base: Settings, changes: Mapping[str, Mapping[str, Scalar]], repeats: int) -> MeasurementPlan:
@@ -83,12 +83,13 @@ def plan(base: Settings, changes: Mapping[str, Mapping[str, Scalar]], repeats: i
     return MeasurementPlan(cells, left_out)
 
 
-def cells_of(base: Settings, changed: Mapping[str, Settings], repeats: int) -> dict[str, Cell]:
+def cells_of(base: Settings, changed_settings: Mapping[str, Settings], repeats: int) -> dict[str, Cell]:
     """Return the cells of settings that are measured together, by name; the base is `BASE`."""
     name = f"probe {cell_id(base)}"
     cells = {BASE: _cell(base, repeats, name, BASE)}
     return cells | {
-        setting_name: _cell(settings, repeats, name, setting_name) for setting_name, settings in changed.items()
+        setting_name: _cell(settings, repeats, name, setting_name)
+        for setting_name, settings in changed_settings.items()
     }
 
 
@@ -140,12 +141,12 @@ def _cell(settings: Settings, repeats: int, together: str, change: str) -> Cell:
 def _measured(name: str, records: Sequence[Record]) -> MeasuredSetting:
     own_records = [record for record in records if record.cell_id == name]
     good = [record for record in own_records if record.status in MEASURED and record.times.step_time_s]
-    last = [record.learning.loss[-1] for record in good if record.learning.loss]
+    last_losses = [record.learning.loss[-1] for record in good if record.learning.loss]
     diverged = [math.nan for record in own_records if record.status is Status.DIVERGED]
     return MeasuredSetting(
         name,
         {record.repeat: float(record.times.step_time_s or 0) * steps_of_call(record) for record in good},
-        [*(loss for loss in last if loss is not None), *diverged],
+        [*(loss for loss in last_losses if loss is not None), *diverged],
         sorted({f"{record.status}: {record.reason}" for record in own_records if record not in good}),
     )
 

@@ -87,8 +87,10 @@ def _measured(graph: Graph, step: int) -> dict[Lane, list[OperationBar]]:
         begin = node.starts_ns[step]
         return begin, begin + node.durations_ns[step]
 
-    drawn = [node for node in graph.nodes if len(node.starts_ns) >= abs(step) and len(node.durations_ns) >= abs(step)]
-    return _rows(drawn, [times(node) for node in drawn])
+    drawn_nodes = [
+        node for node in graph.nodes if len(node.starts_ns) >= abs(step) and len(node.durations_ns) >= abs(step)
+    ]
+    return _rows(drawn_nodes, [times(node) for node in drawn_nodes])
 
 
 def _replayed(graph: Graph, schedule: Schedule) -> dict[Lane, list[OperationBar]]:
@@ -153,19 +155,28 @@ def _levels(bars: Sequence[OperationBar]) -> list[list[OperationBar]]:
 def _merged(bars: Iterable[OperationBar], scale: Scale) -> Iterator[OperationBar]:
     """Yield the bars, those of one colour that less than a pixel separates as one."""
     pixel_ns = LEAST_PX * scale.pixel_ns
-    last: OperationBar | None = None
+    last_bar: OperationBar | None = None
     count = 1
     for bar in sorted(bars, key=lambda bar: bar.begin_ns):
-        narrow = last is not None and min(bar.end_ns - bar.begin_ns, last.end_ns - last.begin_ns) < pixel_ns
-        if last is not None and narrow and bar.colour == last.colour and bar.begin_ns - last.end_ns < pixel_ns:
+        is_narrow = (
+            last_bar is not None and min(bar.end_ns - bar.begin_ns, last_bar.end_ns - last_bar.begin_ns) < pixel_ns
+        )
+        if (
+            last_bar is not None
+            and is_narrow
+            and bar.colour == last_bar.colour
+            and bar.begin_ns - last_bar.end_ns < pixel_ns
+        ):
             count += 1
-            last = OperationBar(last.begin_ns, max(last.end_ns, bar.end_ns), last.colour, f"{count} operations")
+            last_bar = OperationBar(
+                last_bar.begin_ns, max(last_bar.end_ns, bar.end_ns), last_bar.colour, f"{count} operations"
+            )
             continue
-        if last is not None:
-            yield last
-        last, count = bar, 1
-    if last is not None:
-        yield last
+        if last_bar is not None:
+            yield last_bar
+        last_bar, count = bar, 1
+    if last_bar is not None:
+        yield last_bar
 
 
 def _axis(y: int, scale: Scale) -> Iterator[Mark]:
@@ -181,8 +192,8 @@ def _axis(y: int, scale: Scale) -> Iterator[Mark]:
 
 
 def _legend(y: int, graph: Graph) -> Iterator[Mark]:
-    used = {_colour(node) for node in graph.nodes if node.kind is not NodeKind.WAIT}
-    for number, name in enumerate(colour for colour in COLOURS if colour in used):
+    used_colours = {_colour(node) for node in graph.nodes if node.kind is not NodeKind.WAIT}
+    for number, name in enumerate(colour for colour in COLOURS if colour in used_colours):
         x = LABEL + number * 120
         yield Area(x, y, 12, 12, name)
         yield Word(x + 17, y + 10, name)

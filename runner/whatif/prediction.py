@@ -48,17 +48,17 @@ def predictions(
 
     Several of one name are alternatives. Raises `GraphError`.
     """
-    of = partial(_predicted, graph, predict=predict, resamples=resamples)
-    predicted = [of((choice,)) for choice in choices]
+    predict_choices = partial(_predicted, graph, predict=predict, resamples=resamples)
+    predicted = [predict_choices((choice,)) for choice in choices]
     names = {choice.what_if.name for choice in choices}
-    return [*predicted, of(tuple(choices))] if len(names) == len(choices) > 1 else predicted
+    return [*predicted, predict_choices(tuple(choices))] if len(names) == len(choices) > 1 else predicted
 
 
 def _predicted(
     graph: Graph, choices: tuple[ChosenWhatIf, ...], *, predict: Predict | None, resamples: int
 ) -> StrategyPrediction:
-    changed = registry.apply(graph, choices, predict)
-    replayed, realised = replay(changed, resamples=resamples), registry.realised(graph, choices, predict)
+    changed_graph = registry.apply(graph, choices, predict)
+    replayed, realised = replay(changed_graph, resamples=resamples), registry.realised(graph, choices, predict)
     texts = tuple(choice.text for choice in choices)
     reason = realised.reason if len(choices) > 1 else realised.reason.removeprefix(f"{texts[0]}: ")
     strategy = Strategy(
@@ -70,17 +70,17 @@ def _predicted(
         reason,
         any(choice.what_if.changes_numerics for choice in choices),
     )
-    return StrategyPrediction(" ".join(texts), strategy, changed, tuple(_caveats(graph, changed, choices)))
+    return StrategyPrediction(" ".join(texts), strategy, changed_graph, tuple(_caveats(graph, changed_graph, choices)))
 
 
-def _caveats(graph: Graph, changed: Graph, choices: Sequence[ChosenWhatIf]) -> Iterator[str]:
+def _caveats(graph: Graph, changed_graph: Graph, choices: Sequence[ChosenWhatIf]) -> Iterator[str]:
     """Yield what the changes add to the caveats of a graph."""
     for choice, reason in registry.without_effect(graph, choices):
         yield f"{choice.text} has no effect: {reason}"
     known_caveats = set(graph.header.caveats)
-    yield from (text for text in dict.fromkeys(changed.header.caveats) if text not in known_caveats)
-    communicating = any(choice.what_if in registry.COMMUNICATION for choice in registry.effective(graph, choices))
-    if communicating and graph.header.missing_ranks and any(node.collective for node in changed.nodes):
+    yield from (text for text in dict.fromkeys(changed_graph.header.caveats) if text not in known_caveats)
+    communicates = any(choice.what_if in registry.COMMUNICATION for choice in registry.effective(graph, choices))
+    if communicates and graph.header.missing_ranks and any(node.collective for node in changed_graph.nodes):
         ranks = plural(len(graph.header.missing_ranks), "rank")
         yield (
             f"collectives have their measured times, which include waiting for the {ranks} without a file; that waiting"

@@ -71,15 +71,15 @@ def probes_of(base: Settings, graph: Graph, families: Families) -> Probes:
     if base.workload != spec.WORKLOAD:
         reason = f"only the workload fc can change blocks of layers, not {base.workload}"
         return Probes(base, (), dict.fromkeys(probed_families, reason))
-    alone = _one_worker(base)
+    one_worker = _one_worker(base)
     all_probes: list[LayerProbe] = []
-    without: dict[str, str] = {}
+    reason_by_family: dict[str, str] = {}
     for family in probed_families:
-        probes, reason = _of_family(alone, graph, family)
+        probes, reason = _of_family(one_worker, graph, family)
         all_probes += probes
         if reason:
-            without[family] = reason
-    return Probes(alone, tuple(all_probes), without)
+            reason_by_family[family] = reason
+    return Probes(one_worker, tuple(all_probes), reason_by_family)
 
 
 def ratios(
@@ -102,14 +102,14 @@ def model_ratios(graph: Graph, predict: Predict) -> dict[str, float]:
     """Return the ratio in bfloat16 of each block of which a cost model knows an operation."""
     ratio_by_block = {}
     for block in blocks_of(graph, AMP):
-        chosen = frozenset(named(graph, block, REDUCED))
-        before = _time_ns(graph, chosen)
+        chosen_layers = frozenset(named(graph, block, REDUCED))
+        time_before_ns = _time_ns(graph, chosen_layers)
         try:
-            changed = PRECISION.apply(graph, parse_ratios(REDUCED, block), predict)
+            changed_graph = PRECISION.apply(graph, parse_ratios(REDUCED, block), predict)
         except ValueError:
             continue
-        if before:
-            ratio_by_block[block] = max(LEAST_RATIO, _time_ns(changed, chosen) / before)
+        if time_before_ns:
+            ratio_by_block[block] = max(LEAST_RATIO, _time_ns(changed_graph, chosen_layers) / time_before_ns)
     return ratio_by_block
 
 

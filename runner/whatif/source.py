@@ -137,11 +137,11 @@ def facts_of(record: Record) -> HeaderFacts:
 
 
 def _graph_of(trace: TraceFiles, level: str | None) -> Graph:
-    stored = [path for path in trace.paths if path.name.endswith(ENDING)]
-    if stored and len(stored) < len(trace.paths):
-        raise GraphError(f"{stored[0]}: is a stored graph; name either such files or those of a profiler")
-    if stored:
-        graph = read(stored)
+    stored_paths = [path for path in trace.paths if path.name.endswith(ENDING)]
+    if stored_paths and len(stored_paths) < len(trace.paths):
+        raise GraphError(f"{stored_paths[0]}: is a stored graph; name either such files or those of a profiler")
+    if stored_paths:
+        graph = read(stored_paths)
         return graph if trace.record is None else _with_record(graph, trace.record)
     graph = _of_profiles(trace, level or OPERATIONS)
     if level is None and trace.paths[0].name.endswith(XPLANE) and (error := _error(graph)) > MOST_ERROR:
@@ -195,8 +195,8 @@ def _with_sleeps(nodes: Sequence[Node], settings: Mapping[str, Scalar]) -> tuple
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    if stored := files_in(folder):
-        return stored
+    if stored_paths := files_in(folder):
+        return stored_paths
     if (native := folder / NATIVE_NAME).is_dir() and not native.is_symlink():
         return _in_folder(native)
     profiles = (
@@ -208,8 +208,10 @@ def _in_folder(folder: Path) -> list[Path]:
     epochs = {path: (int(match[1]), int(match[2])) for path in trace_files if (match := _EPOCH.match(path.name))}
     if epochs:
         # The files of an epoch are one trace. The last one is furthest from the start of the program.
-        last = max(epoch for epoch, _ in epochs.values())
-        return sorted((path for path, (epoch, _) in epochs.items() if epoch == last), key=lambda path: epochs[path])
+        last_epoch = max(epoch for epoch, _ in epochs.values())
+        return sorted(
+            (path for path, (epoch, _) in epochs.items() if epoch == last_epoch), key=lambda path: epochs[path]
+        )
     if not trace_files:
         raise GraphError(f"{folder}: contains no file of a profiler ({', '.join(PROFILE_ENDINGS)}) and no stored graph")
     return trace_files
@@ -255,16 +257,28 @@ def of_times(times: Sequence[TimedCollective], source: str, settings: Settings |
     """
     if not times:
         raise GraphError(f"{source}: contains no timed collective; trace the cell again")
-    operation, ranks = Counter((timed.operation, timed.ranks) for timed in times).most_common(1)[0][0]
-    points = [(timed.bytes, timed.seconds) for timed in times if (timed.operation, timed.ranks) == (operation, ranks)]
+    operation, ranks = Counter(
+        (timed_collective.operation, timed_collective.ranks) for timed_collective in times
+    ).most_common(1)[0][0]
+    points = [
+        (timed_collective.bytes, timed_collective.seconds)
+        for timed_collective in times
+        if (timed_collective.operation, timed_collective.ranks) == (operation, ranks)
+    ]
     link = fit(points, ranks=ranks, source=source, operation=operation, rate_bits_per_s=rate_of(settings))
-    return replace(link, table=_table(times)) if any(timed.library == NCCL for timed in times) else link
+    return (
+        replace(link, table=_table(times))
+        if any(timed_collective.library == NCCL for timed_collective in times)
+        else link
+    )
 
 
 def _table(times: Sequence[TimedCollective]) -> tuple[tuple[str, int, int, float], ...]:
     times_s: dict[tuple[str, int, int], list[float]] = defaultdict(list)
-    for timed in times:
-        times_s[timed.operation, timed.ranks, timed.bytes].append(timed.seconds)
+    for timed_collective in times:
+        times_s[timed_collective.operation, timed_collective.ranks, timed_collective.bytes].append(
+            timed_collective.seconds
+        )
     return tuple((*key, median(values)) for key, values in sorted(times_s.items()))
 
 
@@ -299,11 +313,11 @@ def read(paths: list[Path]) -> Graph:
     """
     try:
         headers = {path: graph_files.header_of(path) for path in paths}
-        first = headers[paths[0]]
+        first_header = headers[paths[0]]
         for path, text in headers.items():
-            if text != first:
+            if text != first_header:
                 raise GraphError(f"{path}: is of another graph than {paths[0]}; name the files of one graph")
-        header, ranks = _header(paths[0], first)
+        header, ranks = _header(paths[0], first_header)
         if len(paths) < len(ranks):
             raise GraphError(f"{paths[0].parent}: has files of {len(paths)} ranks, the graph has {len(ranks)}")
         nodes = tuple(_nodes(graph_files.rows_of(paths)))

@@ -58,11 +58,11 @@ def with_changes(settings: Settings, changes: Mapping[str, Scalar]) -> Settings:
             raise UsageError(
                 f"{settings.workload}: has no setting or parameter {name!r}{near(name, (*known_parameters, *FIELDS))}"
             )
-    changed = replace(settings, **own_settings, params={**settings.params, **params})  # type: ignore[arg-type]
+    changed_settings = replace(settings, **own_settings, params={**settings.params, **params})  # type: ignore[arg-type]
     if settings.workload != spec.WORKLOAD:
-        return changed
-    stored = replace(changed, params=rules.stored_params(changed.params))
-    return stored if rules.settings_problems(stored) else rules.normalised_settings(stored)
+        return changed_settings
+    stored_settings = replace(changed_settings, params=rules.stored_params(changed_settings.params))
+    return stored_settings if rules.settings_problems(stored_settings) else rules.normalised_settings(stored_settings)
 
 
 def written(choices: Sequence[ChosenCell], heading: Iterable[str] = (), repeats: int = MIN_BLOCKS) -> StrategyFile:
@@ -80,9 +80,9 @@ def written(choices: Sequence[ChosenCell], heading: Iterable[str] = (), repeats:
     text = "\n".join(lines) + "\n"
     cell_by_id = {cell.cell_id: cell for cell in reader.expand(reader.parse(Path("strategy.yaml"), text.encode()))}
     cell_ids = [cell_id(choice.settings) for choice in choices]
-    if missing := [name for name in cell_ids if name not in cell_by_id]:
+    if missing := [chosen_id for chosen_id in cell_ids if chosen_id not in cell_by_id]:
         raise InfrastructureError(f"strategy file: cell {missing[0]} cannot be written as a matrix file:\n{text}")
-    return StrategyFile(text, tuple(cell_by_id[name] for name in cell_ids))
+    return StrategyFile(text, tuple(cell_by_id[chosen_id] for chosen_id in cell_ids))
 
 
 def problem_of(settings: Settings) -> str | None:
@@ -96,10 +96,10 @@ def problem_of(settings: Settings) -> str | None:
 
 def checked_changes(settings: Settings, changes: Mapping[str, Scalar]) -> Settings:
     """Return settings with other values, as `with_changes`. Raises `UsageError` if a matrix file may not have them."""
-    changed = with_changes(settings, changes)
-    if problem := problem_of(changed):
+    changed_settings = with_changes(settings, changes)
+    if problem := problem_of(changed_settings):
         raise UsageError(problem)
-    return changed
+    return changed_settings
 
 
 def possible(trajectories: FamilyTrajectories, base: Settings | None) -> FamilyTrajectories:

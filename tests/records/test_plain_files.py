@@ -100,10 +100,10 @@ def test_no_part_of_a_path_below_the_folder_may_be_a_link(tmp_path: Path) -> Non
     (tmp_path / "real" / "usage").mkdir(parents=True)
     (tmp_path / "real" / "usage" / "a.json").write_text("1")
     (tmp_path / "named").symlink_to("real")
-    assert files.read_json(tmp_path / "named" / "usage" / "a.json", below=tmp_path / "named") == 1
+    assert files.read_json(tmp_path / "named" / "usage" / "a.json", root=tmp_path / "named") == 1
     (tmp_path / "named" / "linked").symlink_to("usage")
     with pytest.raises(UnfitFile, match=r"^linked is a link, which is not followed$"):
-        files.read_json(tmp_path / "named" / "linked" / "a.json", below=tmp_path / "named")
+        files.read_json(tmp_path / "named" / "linked" / "a.json", root=tmp_path / "named")
 
 
 @pytest.mark.parametrize("name", ["../secret.json", "/etc/hostname", "a/../../secret.json"])
@@ -111,7 +111,7 @@ def test_path_that_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str)
     (tmp_path / "secret.json").write_text("1")
     (tmp_path / "run").mkdir()
     with pytest.raises(UnfitFile, match=r"^outside of "):
-        files.read_json(tmp_path / "run" / name, below=tmp_path / "run")
+        files.read_json(tmp_path / "run" / name, root=tmp_path / "run")
 
 
 @pytest.mark.parametrize(

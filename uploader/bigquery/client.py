@@ -158,15 +158,15 @@ def _port(split: SplitResult) -> int:
 
 def _advice(host: str) -> str:
     """Return what to do if the emulator does not respond; its address differs inside and outside of containers."""
-    start = f"start it with: docker compose --profile {SERVICE} up --wait {SERVICE}"
+    start_advice = f"start it with: docker compose --profile {SERVICE} up --wait {SERVICE}"
     if errors.in_container() and host.startswith(LOOPBACK):
         return (
             f"in a container {host} is the container itself: set {EMULATOR}=http://{SERVICE}:9050 for the emulator "
             "service of compose.yaml"
         )
     if host == SERVICE and not errors.in_container():
-        return f"on the host, set {EMULATOR}=http://127.0.0.1:9050 for that service; {start}"
-    return f"{start}; or unset {EMULATOR} for BigQuery itself"
+        return f"on the host, set {EMULATOR}=http://127.0.0.1:9050 for that service; {start_advice}"
+    return f"{start_advice}; or unset {EMULATOR} for BigQuery itself"
 
 
 def _failure(split: SplitResult, connect: Callable[[SplitResult, float], None], limit_s: float) -> str | None:

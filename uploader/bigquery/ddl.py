@@ -30,10 +30,10 @@ def statements(dataset: str) -> list[str]:
 
 def create_table(dataset: str, table: Table, suffix: str = "") -> str:
     """Return the DDL of a table: partitioned by day, clustered, each column with a description."""
-    columns = ",\n".join(f"  {_column(column)}" for column in table.columns)
+    columns_sql = ",\n".join(f"  {_column(column)}" for column in table.columns)
     name = quoted(dataset, table.name + suffix)
     return (
-        f"CREATE TABLE IF NOT EXISTS {name} (\n{columns}\n)\nPARTITION BY day\n"
+        f"CREATE TABLE IF NOT EXISTS {name} (\n{columns_sql}\n)\nPARTITION BY day\n"
         f"CLUSTER BY {', '.join(table.clustered)}\n"
         f"OPTIONS (description = {text(f'{table.meaning} Version {TABLES_VERSION}.')})"
     )
@@ -73,13 +73,13 @@ def create_views(dataset: str, first_day: str | None = None, *, append_only: boo
 
 def create_view(dataset: str, name: str, first_day: str | None = None, *, append_only: bool = False) -> str:
     """Return the DDL of a view."""
-    bound = f"DATE_SUB(CURRENT_DATE(), INTERVAL {MOST_DAYS} DAY)" if first_day is None else f"DATE '{first_day}'"
+    bound_sql = f"DATE_SUB(CURRENT_DATE(), INTERVAL {MOST_DAYS} DAY)" if first_day is None else f"DATE '{first_day}'"
     sql = views()[name]
     names = [table.name + suffix for table in TABLES for suffix in ("", APPENDED)] + list(views())
     body = qualified(push_down_day_filters(sql) if append_only else sql, dataset, names)
     meaning = f"{meaning_of_view(sql)} Reads {days_read(first_day)}."
     head = f"CREATE OR REPLACE VIEW {quoted(dataset, name)}\nOPTIONS (description = {text(meaning)})"
-    return f"{head}\nAS {since(body, bound)}"
+    return f"{head}\nAS {since(body, bound_sql)}"
 
 
 def days_read(first_day: str | None) -> str:
@@ -93,12 +93,12 @@ def deduplicating_view(dataset: str, table: Table) -> str:
     `day` is a column of PARTITION BY, so that a filter on it may be applied before the window
     (`uploader.bigquery.partition_pruning`).
     """
-    keys = ", ".join(("day", *table.key))
-    columns = ", ".join(column.name for column in table.columns)
+    keys_sql = ", ".join(("day", *table.key))
+    columns_sql = ", ".join(column.name for column in table.columns)
     return (
         f"CREATE OR REPLACE VIEW {quoted(dataset, table.name)}\n"
-        f"OPTIONS (description = {text(table.meaning)})\nAS SELECT {columns} FROM (\n"
-        f"  SELECT *, ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY row_hash) AS place\n"
+        f"OPTIONS (description = {text(table.meaning)})\nAS SELECT {columns_sql} FROM (\n"
+        f"  SELECT *, ROW_NUMBER() OVER (PARTITION BY {keys_sql} ORDER BY row_hash) AS place\n"
         f"  FROM {quoted(dataset, table.name + APPENDED)}\n) AS numbered\nWHERE place = 1"
     )
 
@@ -128,19 +128,19 @@ def text(value: str) -> str:
 
 def _column(column: TableColumn) -> str:
     kind = f"ARRAY<{column.type}>" if column.mode is ColumnMode.REPEATED else str(column.type)
-    required = " NOT NULL" if column.mode is ColumnMode.REQUIRED else ""
-    return f"{column.name} {kind}{required} OPTIONS (description = {text(column.meaning)})"
+    required_sql = " NOT NULL" if column.mode is ColumnMode.REQUIRED else ""
+    return f"{column.name} {kind}{required_sql} OPTIONS (description = {text(column.meaning)})"
 
 
 def _table(table: Table) -> str:
-    rows = "\n".join(
+    rows_text = "\n".join(
         f"| `{column.name}` | {column.type} | {column.mode.lower()} | {column.meaning} |" for column in table.columns
     )
-    heads = "| column | type | mode | meaning |\n|---|---|---|---|"
+    heads_text = "| column | type | mode | meaning |\n|---|---|---|---|"
     return (
         f"## {table.name}\n\n{table.meaning} Partitioned by `day`, clustered by "
         f"{' and '.join(f'`{name}`' for name in table.clustered)}; one row for each "
-        f"{', '.join(f'`{name}`' for name in table.key)}.\n\n{heads}\n{rows}\n"
+        f"{', '.join(f'`{name}`' for name in table.key)}.\n\n{heads_text}\n{rows_text}\n"
     )
 
 
@@ -151,20 +151,20 @@ def insert_missing(dataset: str, batch: Batch, staging: str, retained_from: str 
     and `leased`, the number of updated rows of `lease`. If that is 0, nothing is inserted: an UPDATE of no row cannot
     conflict. Rows of days before `retained_from`, which expire on arrival, do not count as missing.
     """
-    names = ", ".join(column.name for column in batch.table.columns)
-    keys = ", ".join(f"S.{name}" for name in batch.table.key)
-    absent = f"NOT EXISTS (SELECT 1 FROM {quoted(dataset, batch.table.name)} AS T WHERE {_same(batch)})"
+    names_sql = ", ".join(column.name for column in batch.table.columns)
+    keys_sql = ", ".join(f"S.{name}" for name in batch.table.key)
+    absent_sql = f"NOT EXISTS (SELECT 1 FROM {quoted(dataset, batch.table.name)} AS T WHERE {_same(batch)})"
     lease = quoted(dataset, LEASE)
-    retained = "" if retained_from is None else f" AND S.day >= DATE '{retained_from}'"
+    retained_sql = "" if retained_from is None else f" AND S.day >= DATE '{retained_from}'"
     return (
         "DECLARE added, leased INT64 DEFAULT 0;\nBEGIN TRANSACTION;\n"
         f"UPDATE {lease} SET holder = '{batch.name}', taken_at = CURRENT_TIMESTAMP() WHERE TRUE;\n"
         "SET leased = @@row_count;\n"
-        f"INSERT INTO {quoted(dataset, batch.table.name)} ({names})\n"
-        f"SELECT {names} FROM `{staging}` AS S\nWHERE leased > 0 AND {absent}\n"
-        f"QUALIFY ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY S.row_hash) = 1;\n"
+        f"INSERT INTO {quoted(dataset, batch.table.name)} ({names_sql})\n"
+        f"SELECT {names_sql} FROM `{staging}` AS S\nWHERE leased > 0 AND {absent_sql}\n"
+        f"QUALIFY ROW_NUMBER() OVER (PARTITION BY {keys_sql} ORDER BY S.row_hash) = 1;\n"
         "SET added = @@row_count;\nCOMMIT TRANSACTION;\n"
-        f"SELECT added, (SELECT COUNT(*) FROM `{staging}` AS S WHERE {absent}{retained}) AS missing, leased;"
+        f"SELECT added, (SELECT COUNT(*) FROM `{staging}` AS S WHERE {absent_sql}{retained_sql}) AS missing, leased;"
     )
 
 
@@ -175,10 +175,10 @@ def last_day_expired(expiration_ms: int) -> str:
 
 def existing_keys(dataset: str, batch: Batch) -> str:
     """Return the query for the keys of a batch's runs in an append-only table. Takes the parameter @runs."""
-    first, last = batch.contents().days
+    first_day, last_day = batch.contents().days
     return (
         f"SELECT {', '.join(batch.table.key)} FROM {quoted(dataset, batch.table.name + APPENDED)}\n"
-        f"WHERE day BETWEEN DATE '{first}' AND DATE '{last}' AND run_id IN UNNEST(@runs)"
+        f"WHERE day BETWEEN DATE '{first_day}' AND DATE '{last_day}' AND run_id IN UNNEST(@runs)"
     )
 
 
@@ -195,9 +195,9 @@ def missing_lines(batch: Batch, existing: set[tuple[object, ...]]) -> list[str]:
 
 def _same(batch: Batch) -> str:
     """Return the join condition of table and batch: equal keys, within the batch's days."""
-    first, last = batch.contents().days
+    first_day, last_day = batch.contents().days
     pairs = [_pair(batch.table.column(name)) for name in batch.table.key]
-    return f"T.day BETWEEN DATE '{first}' AND DATE '{last}' AND {' AND '.join(pairs)}"
+    return f"T.day BETWEEN DATE '{first_day}' AND DATE '{last_day}' AND {' AND '.join(pairs)}"
 
 
 def _pair(column: TableColumn) -> str:

@@ -118,14 +118,14 @@ def by_reason(action: str, errors: Sequence[Any], code: int | None, message: str
 
 def _unreadable(path: Path) -> str:
     """Return why a required file cannot be read, and what to do."""
-    origin, advice = "", f"grant this user read access: setfacl -m u:{os.geteuid()}:r {path}"
+    origin_text, advice = "", f"grant this user read access: setfacl -m u:{os.geteuid()}:r {path}"
     if path == MOUNTED and errors.in_container():
-        origin = " (the file that GOOGLE_APPLICATION_CREDENTIALS names on the host)"
+        origin_text = " (the file that GOOGLE_APPLICATION_CREDENTIALS names on the host)"
         advice = (
             "the container runs as the owner of ./results: use a file of that user, or grant that user read access: "
             f'setfacl -m u:{os.geteuid()}:r "$GOOGLE_APPLICATION_CREDENTIALS"'
         )
-    return f"{path}{origin}: cannot be read: {access_text(path)}; {advice}"
+    return f"{path}{origin_text}: cannot be read: {access_text(path)}; {advice}"
 
 
 def _short(text: str) -> str:

@@ -26,8 +26,13 @@ def minimum_roles(project: str, dataset: str, *, append_only: bool) -> str:
     An append-only dataset has no staging dataset and needs no role for one.
     """
     if append_only:
-        changed, uploader = [dataset], "append rows to this one dataset"
+        changed_datasets, uploader_title = [dataset], "append rows to this one dataset"
     else:
-        changed, uploader = [dataset, f"{dataset}_staging"], "change rows in the dataset and its staging tables"
-    grants = "\n".join(GRANT.format(project=project, dataset=changed_dataset) for changed_dataset in changed)
-    return TEMPLATE.format(project=project, dataset=dataset, uploader=uploader, grants=grants)
+        changed_datasets, uploader_title = (
+            [dataset, f"{dataset}_staging"],
+            "change rows in the dataset and its staging tables",
+        )
+    grants_text = "\n".join(
+        GRANT.format(project=project, dataset=changed_dataset) for changed_dataset in changed_datasets
+    )
+    return TEMPLATE.format(project=project, dataset=dataset, uploader=uploader_title, grants=grants_text)

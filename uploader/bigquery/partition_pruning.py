@@ -72,17 +72,17 @@ def push_down_day_filters(sql: str) -> str:
 
     tree = parsed(sql).copy()
     for scan in [scan for scan in scans(tree) if scan.bounds and scan.table in BY_NAME and not scan.node.db]:
-        days = " AND ".join(_unqualified(bound).sql(dialect="bigquery") for bound in scan.bounds)
-        deduplicated = parse_one(_deduplicated(BY_NAME[scan.table], days), read="bigquery")
+        days_sql = " AND ".join(_unqualified(bound).sql(dialect="bigquery") for bound in scan.bounds)
+        deduplicated = parse_one(_deduplicated(BY_NAME[scan.table], days_sql), read="bigquery")
         scan.node.replace(exp.Subquery(this=deduplicated, alias=exp.TableAlias(this=exp.to_identifier(scan.alias))))
     return rendered(tree)
 
 
 def _deduplicated(table: Table, days: str) -> str:
-    keys = ", ".join(("day", *table.key))
+    keys_sql = ", ".join(("day", *table.key))
     return (
         f"SELECT * FROM {table.name}{APPENDED} WHERE {days} "
-        f"QUALIFY ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY row_hash) = 1"
+        f"QUALIFY ROW_NUMBER() OVER (PARTITION BY {keys_sql} ORDER BY row_hash) = 1"
     )
 
 
@@ -122,11 +122,11 @@ def _nullable(scope: Scope) -> set[str]:
     from sqlglot import exp
 
     aliases: set[str] = set()
-    before = [clause.alias_or_name for clause in scope.expression.args.values() if isinstance(clause, exp.From)]
+    aliases_before = [clause.alias_or_name for clause in scope.expression.args.values() if isinstance(clause, exp.From)]
     for join in scope.expression.args.get("joins") or []:
         aliases |= {join.alias_or_name} if join.side in ("LEFT", "FULL") else set()
-        aliases |= set(before) if join.side in ("RIGHT", "FULL") else set()
-        before.append(join.alias_or_name)
+        aliases |= set(aliases_before) if join.side in ("RIGHT", "FULL") else set()
+        aliases_before.append(join.alias_or_name)
     return aliases
 
 

@@ -69,10 +69,10 @@ class BigQueryWarehouse:
                 self._replace_view(table.name, ddl.deduplicating_view(self._dataset, table))
         else:
             created += self._create_lease()
-        made_views = ddl.create_views(self._dataset, self._options.first_day, append_only=self.append_only)
-        for name, sql in made_views.items():
-            self._replace_view(name, sql)
-            created.append(f"view {name}")
+        sql_by_view = ddl.create_views(self._dataset, self._options.first_day, append_only=self.append_only)
+        for view_name, sql in sql_by_view.items():
+            self._replace_view(view_name, sql)
+            created.append(f"view {view_name}")
         return created
 
     def actual(self, table: Table) -> Actual | None:
@@ -286,12 +286,12 @@ class BigQueryWarehouse:
     def _load(self, name: str, lines: bytes, table: Table, target: str) -> None:
         from google.cloud import bigquery
 
-        staged = target.startswith(f"{self._staging}.")
+        is_staged = target.startswith(f"{self._staging}.")
         config = bigquery.LoadJobConfig(
             source_format="NEWLINE_DELIMITED_JSON",
             schema=[_field(column, exactly=True) for column in table.columns],
-            write_disposition="WRITE_TRUNCATE" if staged else "WRITE_APPEND",
-            create_disposition="CREATE_IF_NEEDED" if staged else "CREATE_NEVER",
+            write_disposition="WRITE_TRUNCATE" if is_staged else "WRITE_APPEND",
+            create_disposition="CREATE_IF_NEEDED" if is_staged else "CREATE_NEVER",
             labels=LABELS,
         )
 

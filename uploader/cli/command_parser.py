@@ -35,10 +35,10 @@ class CommandParser(argparse.ArgumentParser):
 
     def _refuse(self, unknown: Sequence[str], words: Sequence[str]) -> NoReturn:
         """End the program: an option gets a near name, a command that is not the first word the right order."""
-        first = unknown[0]
-        advice = near(first.partition("=")[0], self._option_string_actions) if first.startswith("-") else ""
-        if first in self.commands:
+        first_word = unknown[0]
+        advice = near(first_word.partition("=")[0], self._option_string_actions) if first_word.startswith("-") else ""
+        if first_word in self.commands:
             program = self.prog.partition(" ")[0]
-            other_words = [word for index, word in enumerate(words) if index != words.index(first)]
-            advice = f"; {first} is a command and comes first: {shlex.join([program, first, *other_words])}"
+            other_words = [word for index, word in enumerate(words) if index != words.index(first_word)]
+            advice = f"; {first_word} is a command and comes first: {shlex.join([program, first_word, *other_words])}"
         self.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")

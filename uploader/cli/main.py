@@ -40,8 +40,8 @@ exit codes: 0 complete, 1 rows were set aside or differ, 2 bad input, 3 the ware
 the moment (pending batches stay pending), 130 interrupted"""
 
 
-def parser(called: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser:
-    """Return the command line; of subcommands that are not `called`, only the names and summaries."""
+def parser(command_names: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser:
+    """Return the command line; of subcommands that are not `command_names`, only the names and summaries."""
     top = argparse.ArgumentParser(
         prog="uploader",
         description=DESCRIPTION,
@@ -52,7 +52,7 @@ def parser(called: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser
         title="commands", metavar="COMMAND", dest="command", required=True, parser_class=CommandParser
     )
     for name, (path, summary) in COMMANDS.items():
-        if name not in called:
+        if name not in command_names:
             commands.add_parser(name, help=summary)
             continue
         module = import_module(f"keras_matrix.uploader.cli.{path}")

@@ -84,10 +84,10 @@ def resend_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) ->
     """Send everything again if the warehouse was emptied, and print that; return whether attempts are lost."""
     from keras_matrix.uploader.push import reset_if_emptied
 
-    sent, without_record = reset_if_emptied(results, warehouse, outbox)
-    if sent:
+    sent_count, without_record = reset_if_emptied(results, warehouse, outbox)
+    if sent_count:
         print(
-            f"{warehouse.address} has no rows, but {plural(sent, 'attempt')} had been sent to it before: "
+            f"{warehouse.address} has no rows, but {plural(sent_count, 'attempt')} had been sent to it before: "
             "sending all again"
         )
     if without_record:

@@ -116,8 +116,8 @@ def _problems(summary: PushSummary) -> list[str]:
 def _findings_advice(runs: Sequence[str]) -> str:
     """Return how to create the findings of these runs: by finishing a run, or by its report."""
     subject = f"run {runs[0]} has" if len(runs) == 1 else f"{len(runs)} runs, the newest {max(runs)}, have"
-    report = "docker compose run --rm jax-cpu report" if errors.in_container() else "runner report"
-    return f"{subject} no findings: finish the run, or {report} --run {max(runs)}; then push again"
+    report_command = "docker compose run --rm jax-cpu report" if errors.in_container() else "runner report"
+    return f"{subject} no findings: finish the run, or {report_command} --run {max(runs)}; then push again"
 
 
 def repair_lines(repaired: RepairSummary, address: str) -> list[str]:
@@ -137,8 +137,8 @@ def repair_lines(repaired: RepairSummary, address: str) -> list[str]:
         texts.append(f"{repaired.lost:,} attempts are missing and have no record here: repeat their import")
     missing = sum(restored_rows.missing for restored_rows in repaired.restored)
     restored = sum(restored_rows.restored for restored_rows in repaired.restored)
-    remaining = f"{_remaining(repaired)} differences remain"
-    return [*texts, f"repair: {missing:,} rows were missing, {restored:,} are restored, {remaining}"]
+    remaining_text = f"{_remaining(repaired)} differences remain"
+    return [*texts, f"repair: {missing:,} rows were missing, {restored:,} are restored, {remaining_text}"]
 
 
 def differs(repaired: RepairSummary) -> bool:

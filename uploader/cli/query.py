@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
     from keras_matrix.uploader.warehouse import is_local
 
     parameters = dict(map(_assignment, args.assignments))
-    written = _sql(args.sql, args.file)
-    sql = with_views(written) if "since" in parameters else written
+    written_sql = _sql(args.sql, args.file)
+    sql = with_views(written_sql) if "since" in parameters else written_sql
     target = options.target(args)
     if is_local(args.to):
         options.require_results(target.results)
@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
             print("\n".join(_cost(sql, warehouse.bytes_read(sql, parameters), args.most_bytes_billed)))
             return 0
         answer = warehouse.query(sql, parameters)
-        emptied = isinstance(warehouse, LocalWarehouse) and warehouse.is_empty()
+        is_emptied = isinstance(warehouse, LocalWarehouse) and warehouse.is_empty()
     _print(answer, as_csv=args.csv, as_json=args.json)
-    if emptied:
+    if is_emptied:
         _warn_if_rows_were_sent(target)
     return 0
 
@@ -80,9 +80,9 @@ def _warn_if_rows_were_sent(target: options.Target) -> None:
     """Warn on stderr if rows were sent to a warehouse that is now empty."""
     from keras_matrix.uploader.schema import CELLS
 
-    if sent := len(options.outbox(target).sent()[CELLS.name]):
+    if sent_count := len(options.outbox(target).sent()[CELLS.name]):
         print(
-            f"warning: the warehouse has no rows, but {plural(sent, 'attempt')} had been sent to it; "
+            f"warning: the warehouse has no rows, but {plural(sent_count, 'attempt')} had been sent to it; "
             f"send them again with: uploader push --to {target.address} --results {target.results}",
             file=sys.stderr,
         )
@@ -112,8 +112,8 @@ def _sql(sql: str | None, file: Path | None) -> str:
 
 
 def _assignment(text: str) -> tuple[str, Scalar]:
-    named, sign, value = text.partition("=")
-    name, _, kind = named.partition(":")
+    name_and_kind, sign, value = text.partition("=")
+    name, _, kind = name_and_kind.partition(":")
     if not sign or not name.isidentifier():
         raise BadInput(f"--set: must be NAME=VALUE or NAME:TYPE=VALUE, got {text!r}")
     try:
@@ -137,10 +137,10 @@ def _cost(sql: str, read_bytes: int | None, most_bytes: int) -> list[str]:
 
     if read_bytes is None:
         return ["the local warehouse: reading is free"]
-    tables = len(tables_read(sql))
-    billed_bytes = billed(read_bytes, tables)
+    table_count = len(tables_read(sql))
+    billed_bytes = billed(read_bytes, table_count)
     lines = [
-        f"would read {read_bytes:,} bytes ({bytes_text(read_bytes)}) of {tables} tables",
+        f"would read {read_bytes:,} bytes ({bytes_text(read_bytes)}) of {table_count} tables",
         f"billed at most {bytes_text(billed_bytes)} (at least 10 MiB per table): {usd(cost_usd(billed_bytes))} at the "
         f"list price of USD {USD_PER_TIB} per TiB (US, on demand, since {PRICE_SINCE}); the first TiB of a month is "
         "free",
@@ -180,10 +180,10 @@ def _print_table(answer: QueryResult) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    shown_table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in answer.columns:
-        shown.add_column(name, overflow="fold")
+        shown_table.add_column(name, overflow="fold")
     for row in answer.rows:
-        shown.add_row(*(Text("" if value is None else str(_text(value))) for value in row))
-    Console(highlight=False).print(shown)
+        shown_table.add_row(*(Text("" if value is None else str(_text(value))) for value in row))
+    Console(highlight=False).print(shown_table)
     print(f"{len(answer.rows)} rows")

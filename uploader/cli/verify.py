@@ -25,8 +25,8 @@ def run(args: argparse.Namespace) -> int:
     with options.warehouse(target) as warehouse:
         summary = verifying.verify(Results(args.results), warehouse, values=args.values)
     if summary.runs:
-        actual = f"{summary.found:,} in the warehouse, {summary.foreign:,} from other records"
-        print(f"{summary.expected:,} rows expected from the records, {actual}")
+        actual_text = f"{summary.found:,} in the warehouse, {summary.foreign:,} from other records"
+        print(f"{summary.expected:,} rows expected from the records, {actual_text}")
     else:
         print(f"no run to compare in {args.results}")
     for problem in summary.problems:
@@ -47,6 +47,8 @@ def _advice(target: options.Target, missing: int) -> list[str]:
     flags = [] if target.address == "local" else ["--to", target.address]
     flags += [] if str(target.results) == "results" else ["--results", str(target.results)]
     command = shlex.join(["uploader", "push", "--repair", *flags])
-    dead = len(options.outbox(target).dead())
-    lines = [f"{plural(dead, 'row')} refused and set aside: uploader status lists the reasons"] if dead else []
+    dead_count = len(options.outbox(target).dead())
+    lines = (
+        [f"{plural(dead_count, 'row')} refused and set aside: uploader status lists the reasons"] if dead_count else []
+    )
     return [*lines, f"at least {missing:,} rows are missing; send them again from the records with: {command}"]

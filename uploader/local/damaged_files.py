@@ -58,9 +58,11 @@ class DamagedFile:
 
 def find_damaged(folder: Path, tables: Sequence[Table] = TABLES) -> list[DamagedFile]:
     """Return the damaged files of these tables. Raises `WarehouseFailure`."""
-    reader, named = FileTester(), _named(folder, tables)
+    reader, named_files = FileTester(), _named(folder, tables)
     damaged = [
-        DamagedFile(table, path, why) for table, path in named if (why := reader.unreadable(table, path)) is not None
+        DamagedFile(table, path, why)
+        for table, path in named_files
+        if (why := reader.unreadable(table, path)) is not None
     ]
     return [
         damaged_file for damaged_file in damaged if (damaged_file.table, damaged_file.path) in _named(folder, tables)
@@ -69,8 +71,8 @@ def find_damaged(folder: Path, tables: Sequence[Table] = TABLES) -> list[Damaged
 
 def find_truncated(folder: Path) -> list[DamagedFile]:
     """Return the files that are missing or truncated; reads the last bytes of each. Raises `WarehouseFailure`."""
-    truncations = [(table, path, _truncation(path)) for table, path in _named(folder, TABLES)]
-    return [DamagedFile(table, path, reason) for table, path, reason in truncations if reason is not None]
+    examined = [(table, path, _truncation(path)) for table, path in _named(folder, TABLES)]
+    return [DamagedFile(table, path, reason) for table, path, reason in examined if reason is not None]
 
 
 def find_unfit(folder: Path, files: Mapping[str, Sequence[str]]) -> list[DamagedFile]:
@@ -169,13 +171,13 @@ def repair(folder: Path) -> list[str]:
     manifest_files = _manifest(folder, repairs)
     files, restored = manifest.empty(), []
     for table in TABLES:
-        named = files[table.name]
+        file_names = files[table.name]
         if manifest_files is not None:
-            named += _readable(folder, table, manifest_files[table.name], repairs)
+            file_names += _readable(folder, table, manifest_files[table.name], repairs)
         else:
             for name in _readable(folder, table, manifest.parquet_files(folder, table.name), repairs):
-                _add_rows(folder, table, named, folder / table.name / name)
-        restored += _restore(folder, table, named, repairs)
+                _add_rows(folder, table, file_names, folder / table.name / name)
+        restored += _restore(folder, table, file_names, repairs)
     if files != manifest_files:
         manifest.write(folder, files)
     for path in restored:
@@ -211,9 +213,9 @@ def _readable(folder: Path, table: Table, names: Sequence[str], repairs: Repairs
     return readable
 
 
-def set_aside(folder: Path, path: Path, below: str) -> Path:
+def set_aside(folder: Path, path: Path, subfolder: str) -> Path:
     """Move a file to the folder `damaged`, under an unused name; return its new path."""
-    target = folder / DAMAGED / below / path.name
+    target = folder / DAMAGED / subfolder / path.name
     number = 0
     while target.exists():
         number += 1
@@ -224,30 +226,30 @@ def set_aside(folder: Path, path: Path, below: str) -> Path:
     return target
 
 
-def _restore(folder: Path, table: Table, named: list[str], repairs: Repairs) -> list[Path]:
+def _restore(folder: Path, table: Table, file_names: list[str], repairs: Repairs) -> list[Path]:
     """Add the rows of files that were set aside and can be read now; return these files."""
     restored = []
     for name in manifest.parquet_files(folder / DAMAGED, table.name):
         path = folder / DAMAGED / table.name / name
         if repairs.reader.unreadable(table, path) is None:
-            count = _add_rows(folder, table, named, path)
+            count = _add_rows(folder, table, file_names, path)
             repairs.lines.append(f"{path}: can be read again; {count:,} of its rows were missing and are restored")
             restored.append(path)
     return restored
 
 
-def _add_rows(folder: Path, table: Table, named: list[str], path: Path) -> int:
+def _add_rows(folder: Path, table: Table, file_names: list[str], path: Path) -> int:
     """Add the rows of a file whose keys are missing in the table; return how many."""
     engine, table_folder = parquet.engine(), folder / table.name
     parquet.load_parquet(engine, table, str(path))
-    parquet.drop_existing(engine, table, [str(table_folder / name) for name in named])
+    parquet.drop_existing(engine, table, [str(table_folder / name) for name in file_names])
     count = parquet.incoming_rows(engine)
     if path.parent == table_folder and count == parquet.count_rows(engine, table, str(path)):
-        named.append(path.name)
+        file_names.append(path.name)
     elif count:
         target = table_folder / f"{secrets.token_hex(16)}.parquet"
         table_folder.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
             parquet.write_new(engine, table, [], str(temporary))
-        named.append(target.name)
+        file_names.append(target.name)
     return count

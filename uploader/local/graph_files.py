@@ -58,14 +58,16 @@ def write(folder: Path, rank: int, header: str, rows: Iterable[Mapping[str, Any]
         lines = Path(scratch) / "rows.jsonl"
         with lines.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-        types = ", ".join(f"{text(name)}: {text(kind)}" for name, kind in COLUMNS.items())
-        source = (
-            f"read_json({text(str(lines))}, format = 'newline_delimited', columns = {{{types}}}, "
+        types_sql = ", ".join(f"{text(name)}: {text(kind)}" for name, kind in COLUMNS.items())
+        source_sql = (
+            f"read_json({text(str(lines))}, format = 'newline_delimited', columns = {{{types_sql}}}, "
             f"maximum_object_size = {LONGEST_LINE_BYTES})"
         )
-        options = f"(FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{HEADER}: {text(header)}}})"
+        options_sql = f"(FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{HEADER}: {text(header)}}})"
         with engine() as connection:
-            connection.execute(f"COPY (SELECT * FROM {source} ORDER BY number) TO {text(str(temporary))} {options}")
+            connection.execute(
+                f"COPY (SELECT * FROM {source_sql} ORDER BY number) TO {text(str(temporary))} {options_sql}"
+            )
     return target
 
 
@@ -97,11 +99,11 @@ def rows_of(paths: Sequence[Path]) -> list[tuple[Any, ...]]:
     """
     import duckdb
 
-    names = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in COLUMNS.items())
+    names_sql = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in COLUMNS.items())
     listed = ", ".join(text(str(path)) for path in paths)
     try:
         with engine() as connection:
-            return connection.execute(f"SELECT {names} FROM read_parquet([{listed}]) ORDER BY number").fetchall()
+            return connection.execute(f"SELECT {names_sql} FROM read_parquet([{listed}]) ORDER BY number").fetchall()
     except duckdb.Error as error:
         paths_text = ", ".join(str(path) for path in paths)
         raise GraphFileDamaged(f"{paths_text}: cannot be read as a stored trace graph: {_first_line(error)}") from error

@@ -68,9 +68,9 @@ def drop_existing(connection: duckdb.DuckDBPyConnection, table: Table, files: Se
     """Delete the rows from `incoming` whose keys are in one of the files."""
     if not files:
         return
-    pairs = " AND ".join(f'old."{name}" IS NOT DISTINCT FROM new."{name}"' for name in table.key)
-    old = f"(SELECT {_keys(table)} FROM {_read(files)} WHERE run_id IN (SELECT DISTINCT run_id FROM incoming))"
-    connection.execute(f"DELETE FROM incoming AS new USING {old} AS old WHERE {pairs}")
+    pairs_sql = " AND ".join(f'old."{name}" IS NOT DISTINCT FROM new."{name}"' for name in table.key)
+    old_sql = f"(SELECT {_keys(table)} FROM {_read(files)} WHERE run_id IN (SELECT DISTINCT run_id FROM incoming))"
+    connection.execute(f"DELETE FROM incoming AS new USING {old_sql} AS old WHERE {pairs_sql}")
 
 
 def incoming_rows(connection: duckdb.DuckDBPyConnection) -> int:
@@ -92,8 +92,8 @@ def count_rows(connection: duckdb.DuckDBPyConnection, table: Table, file: str) -
 
 
 def _load(connection: duckdb.DuckDBPyConnection, table: Table, source: str) -> None:
-    unique = f"SELECT DISTINCT ON ({_keys(table)}) * FROM {source}"
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE incoming AS {unique}")
+    unique_sql = f"SELECT DISTINCT ON ({_keys(table)}) * FROM {source}"
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE incoming AS {unique_sql}")
 
 
 def write_merged(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[str], target: str) -> None:
@@ -109,15 +109,15 @@ def create_view(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequ
     if files:
         body = f"SELECT {_columns(connection, table, files)} FROM {_read(files)}"
     else:
-        empty = ", ".join(f'CAST(NULL AS {type_of(column)}) AS "{column.name}"' for column in table.columns)
-        body = f"SELECT {empty} WHERE false"
+        empty_sql = ", ".join(f'CAST(NULL AS {type_of(column)}) AS "{column.name}"' for column in table.columns)
+        body = f"SELECT {empty_sql} WHERE false"
     connection.execute(f'CREATE OR REPLACE VIEW "{table.name}" AS {body}')
 
 
 def _json_source(table: Table, lines: str) -> str:
-    types = ", ".join(f"{text(column.name)}: {text(type_of(column))}" for column in table.columns)
+    types_sql = ", ".join(f"{text(column.name)}: {text(type_of(column))}" for column in table.columns)
     return (
-        f"read_json({text(lines)}, format = 'newline_delimited', columns = {{{types}}}, "
+        f"read_json({text(lines)}, format = 'newline_delimited', columns = {{{types_sql}}}, "
         f"maximum_object_size = {LONGEST_LINE_BYTES})"
     )
 
@@ -126,8 +126,8 @@ def _columns(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequenc
     existing = set(columns(connection, files))
     expressions = []
     for column in table.columns:
-        source = f'"{column.name}"' if column.name in existing else "NULL"
-        expressions.append(f'CAST({source} AS {type_of(column)}) AS "{column.name}"')
+        source_sql = f'"{column.name}"' if column.name in existing else "NULL"
+        expressions.append(f'CAST({source_sql} AS {type_of(column)}) AS "{column.name}"')
     return ", ".join(expressions)
 
 

@@ -76,16 +76,16 @@ def of_graph(graph: Graph, rank: int) -> Coverage:
 
 
 def coverage_of(
-    nodes: Sequence[Node], rank: int, last: int, step_times_ns: Sequence[int], parallel: Collection[str] = ()
+    nodes: Sequence[Node], rank: int, last_number: int, step_times_ns: Sequence[int], parallel: Collection[str] = ()
 ) -> Coverage:
-    """Return the coverage of one rank's steps, of which the node with the number `last` ends each.
+    """Return the coverage of one rank's steps, of which the node with the number `last_number` ends each.
 
     `nodes` are those of all ranks, in the order of their numbers; `parallel` names lanes that run several at a time.
     """
-    before = _predecessors(nodes, rank, parallel)
-    paths = tuple(_path(nodes, before, last, step, step_times_ns) for step in range(len(step_times_ns)))
+    before_by_node = _predecessors(nodes, rank, parallel)
+    paths = tuple(_path(nodes, before_by_node, last_number, step, step_times_ns) for step in range(len(step_times_ns)))
     shares = [
-        _share(path, before, step, time_ns)
+        _share(path, before_by_node, step, time_ns)
         for step, (path, time_ns) in enumerate(zip(paths, step_times_ns, strict=True))
     ]
     worked: dict[str | None, list[float]] = defaultdict(lambda: [0.0] * len(paths))
@@ -110,11 +110,11 @@ def _last(graph: Graph, rank: int) -> int:
     return max(ends, key=lambda node: _end(node, -1)).number
 
 
-def _share(path: Sequence[Passed], before: Mapping[int, Before], step: int, time_ns: int) -> float:
+def _share(path: Sequence[Passed], before_by_node: Mapping[int, Before], step: int, time_ns: int) -> float:
     if time_ns <= 0:
         return 0.0
     unexplained_ns = sum(passed.gap_ns for passed in path)
-    if before[path[-1].node.number].same:  # it waited for the step before
+    if before_by_node[path[-1].node.number].same:  # it waited for the step before
         begin_ns = path[-1].node.starts_ns[step] - path[-1].gap_ns
         unexplained_ns += abs(time_ns - (_end(path[0].node, step) - begin_ns))
     return max(0.0, 1 - unexplained_ns / time_ns)
@@ -133,44 +133,50 @@ def _predecessors(nodes: Sequence[Node], rank: int, parallel: Collection[str]) -
     firsts: dict[str, int] = {}
     for node in nodes:
         if node.rank == rank:
-            same_step, earlier = (
+            same_step, earlier_step = (
                 tuple(other for other in others if nodes[other].rank == rank)
                 for others in (node.depends, node.depends_before)
             )
             before_by_node[node.number] = Before(
-                (*same_step, reached[node.lane]) if node.lane in reached else same_step, earlier
+                (*same_step, reached[node.lane]) if node.lane in reached else same_step, earlier_step
             )
             if node.lane not in parallel:
                 firsts.setdefault(node.lane, node.number)
                 reached[node.lane] = node.number
-    for lane, first in firsts.items():
-        before_by_node[first] = before_by_node[first]._replace(earlier=(*before_by_node[first].earlier, reached[lane]))
+    for lane, first_number in firsts.items():
+        before_by_node[first_number] = before_by_node[first_number]._replace(
+            earlier=(*before_by_node[first_number].earlier, reached[lane])
+        )
     return before_by_node
 
 
 def _path(
-    nodes: Sequence[Node], before: Mapping[int, Before], last: int, step: int, step_times_ns: Sequence[int]
+    nodes: Sequence[Node],
+    before_by_node: Mapping[int, Before],
+    last_number: int,
+    step: int,
+    step_times_ns: Sequence[int],
 ) -> tuple[Passed, ...]:
     """Return the nodes that a step waited for, the last first."""
-    ends = {number: _end(nodes[number], step) for number in before}
+    ends = {number: _end(nodes[number], step) for number in before_by_node}
     previous = max(0, step - 1)  # the first step counts as the one before it
 
     def ended_before(number: int) -> int:
         return _end(nodes[number], previous) - step_times_ns[previous]
 
-    passed, reached, until = [], last, ends[last]
+    passed, reached, until_ns = [], last_number, ends[last_number]
     while True:
         node = nodes[reached]
         start = node.starts_ns[step]
-        worked = 0 if node.kind is NodeKind.WAIT else max(0, min(ends[reached], until) - start)
+        worked = 0 if node.kind is NodeKind.WAIT else max(0, min(ends[reached], until_ns) - start)
         passed.append(Passed(node, worked, node.gaps_ns[step]))
-        waited, earlier = before[reached]
+        waited, earlier_step = before_by_node[reached]
         if not waited:
             return tuple(passed)
-        until = start
+        until_ns = start
         # Of equal ends the later node, so that the path moves on within a lane.
         reached = waited[0] if len(waited) == 1 else max(waited, key=lambda other: (ends[other], other))
-        if any(ended_before(other) > ends[reached] for other in earlier):
+        if any(ended_before(other) > ends[reached] for other in earlier_step):
             return tuple(passed)
 
 

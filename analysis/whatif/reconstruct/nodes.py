@@ -43,16 +43,16 @@ class Joint:
 
 def make(traces: Sequence[RankTrace], offsets_ns: Sequence[int], threads: int) -> Made:
     """Return the nodes. `offsets_ns` added to a rank's clock is the common one, `threads` are those of an operator."""
-    built = Made()
+    made_nodes = Made()
     joints = _joints(traces, offsets_ns)
     begin = 0
     for trace, offset_ns in zip(traces, offsets_ns, strict=True):
         rank = _Rank(trace, offset_ns, joints, threads, begin)
-        built.nodes += rank.nodes()
-        built.last[trace.rank] = rank.last
-        built.caveats += rank.caveats
-        begin = len(built.nodes)
-    return built
+        made_nodes.nodes += rank.nodes()
+        made_nodes.last[trace.rank] = rank.last
+        made_nodes.caveats += rank.caveats
+        begin = len(made_nodes.nodes)
+    return made_nodes
 
 
 def _joints(traces: Sequence[RankTrace], offsets_ns: Sequence[int]) -> dict[tuple[str, int, int], Joint]:
@@ -87,12 +87,12 @@ class _Rank:
         offset_ns: int,
         joints: dict[tuple[str, int, int], Joint],
         threads: int,
-        first: int,
+        first_number: int,
     ) -> None:
         self._trace, self._offset_ns, self._joints = trace, offset_ns, joints
-        self._threads, self._first = threads, first
+        self._threads, self._first = threads, first_number
         self.caveats: list[str] = []
-        self.last = first
+        self.last = first_number
         self._rows: list[Row] = []
         self._lane_before: list[int] = []  # of each row the previous one of its lane, -1 for the first
         self._lane_last: dict[str, int] = {}
@@ -103,12 +103,12 @@ class _Rank:
     def nodes(self) -> list[Node]:
         """Return the nodes of the rank; their numbers begin with `first`."""
         self._match()
-        steps = len(self._trace.windows)
+        step_count = len(self._trace.windows)
         depends = [self._depends(index, row) for index, row in enumerate(self._rows)]
         times = [[self._times(piece) for piece in row] for row in self._rows]
         self._drop_contradicted(depends, times)
-        gaps = [[0] * steps for _ in self._rows]
-        for step in range(steps):
+        gaps = [[0] * step_count for _ in self._rows]
+        for step in range(step_count):
             self._gaps(step, depends, times, gaps)
         self.last = self._first + self._ending(times)
         return [self._node(index, depends[index], times[index], gaps[index]) for index in range(len(self._rows))]
@@ -140,16 +140,16 @@ class _Rank:
             self._numbers |= {id(piece): index for piece in row}
         for steps in self._trace.lanes.values():
             for pieces in steps:
-                before = -1
+                row_before = -1
                 waiting: list[Piece] = []
                 for piece in pieces:
                     if (row_number := self._numbers.get(id(piece))) is None:
                         waiting += piece.after
                     else:
-                        before = row_number
+                        row_before = row_number
                         if waiting:
                             self._inherited[id(piece)], waiting = waiting, []
-                    self._previous[id(piece)] = before
+                    self._previous[id(piece)] = row_before
         if unmatched_ns:
             self.caveats.append(_report(self._trace, unmatched_ns))
 
@@ -158,27 +158,27 @@ class _Rank:
         if not any(piece.after or id(piece) in self._inherited for piece in row):
             return [], []
         same_step: Counter[int] = Counter()
-        earlier: Counter[int] = Counter()
+        earlier_counts: Counter[int] = Counter()
         for piece in row:
             targets: set[tuple[bool, int]] = set()
-            for before in (*piece.after, *self._inherited.get(id(piece), ())):
-                target = self._previous.get(id(before), -1)
-                if target >= 0 and before.step in (piece.step, piece.step - 1):
-                    targets.add((before.step == piece.step, target))
+            for piece_before in (*piece.after, *self._inherited.get(id(piece), ())):
+                target = self._previous.get(id(piece_before), -1)
+                if target >= 0 and piece_before.step in (piece.step, piece.step - 1):
+                    targets.add((piece_before.step == piece.step, target))
             for is_same_step, target in targets:
-                (same_step if is_same_step else earlier)[target] += 1
-        kept = [target for target, count in same_step.items() if 2 * count > len(row) and target != index]
-        late = [target for target, count in earlier.items() if 2 * count > len(row) - 1 > 0]
-        return sorted(kept), sorted(late)
+                (same_step if is_same_step else earlier_counts)[target] += 1
+        kept_targets = [target for target, count in same_step.items() if 2 * count > len(row) and target != index]
+        earlier_targets = [target for target, count in earlier_counts.items() if 2 * count > len(row) - 1 > 0]
+        return sorted(kept_targets), sorted(earlier_targets)
 
     def _times(self, piece: Piece) -> tuple[int, int, int]:
         """Return when a piece could start, when it did and when it ended, on the clock of the rank."""
-        ready, start, end = piece.start_ns, piece.start_ns, piece.end_ns
+        ready_ns, start_ns, end_ns = piece.start_ns, piece.start_ns, piece.end_ns
         if (call := piece.call) is not None:
             joint = self._joints[call.group, call.ordinal, piece.step]
-            start = max(ready, joint.begin_ns - self._offset_ns)
-            end = max(start, joint.end_ns - self._offset_ns)
-        return ready, start, end
+            start_ns = max(ready_ns, joint.begin_ns - self._offset_ns)
+            end_ns = max(start_ns, joint.end_ns - self._offset_ns)
+        return ready_ns, start_ns, end_ns
 
     def _drop_contradicted(
         self, depends: list[tuple[list[int], list[int]]], times: list[list[tuple[int, int, int]]]
@@ -186,10 +186,10 @@ class _Rank:
         dropped: Counter[str] = Counter()
         for index, (targets, _) in enumerate(depends):
             for target in list(targets):
-                late = sum(
+                contradictions = sum(
                     times[target][step][2] > times[index][step][0] + TOLERANCE_NS for step in range(len(times[index]))
                 )
-                if 2 * late > len(times[index]):
+                if 2 * contradictions > len(times[index]):
                     targets.remove(target)
                     dropped[f"{self._rows[index][-1].name} after {self._rows[target][-1].name}"] += 1
         if dropped:
@@ -211,26 +211,30 @@ class _Rank:
         for index, row in enumerate(self._rows):
             lane = row[0].lane
             ready = times[index][step][0]
-            before = [times[target][step][2] for target in depends[index][0]]
+            ends_before = [times[target][step][2] for target in depends[index][0]]
             at_a_time = self._trace.parallel.get(lane, 1)
             is_first = at_a_time == 1 and self._lane_before[index] < 0
             if at_a_time > 1:
                 running = busy[lane]
                 if len(running) >= at_a_time:
-                    before.append(running[-at_a_time])
+                    ends_before.append(running[-at_a_time])
                 insort(running, times[index][step][2])
             elif not is_first:
-                before.append(times[self._lane_before[index]][step][2])
-            if is_first and lane == self._trace.main and not before:
+                ends_before.append(times[self._lane_before[index]][step][2])
+            if is_first and lane == self._trace.main and not ends_before:
                 gaps[index][step] = self._first_gap(index, step, times)
                 continue
-            earlier = [*depends[index][1], self._lane_last[lane]] if is_first or not before else depends[index][1]
-            if before or lane in self._trace.streams:
+            earlier_targets = (
+                [*depends[index][1], self._lane_last[lane]] if is_first or not ends_before else depends[index][1]
+            )
+            if ends_before or lane in self._trace.streams:
                 # Of work of unknown cause nothing is known but how it lies in its own step.
-                ends = [self._earlier_end(times[target], step, step_known=bool(before)) for target in earlier]
-                gaps[index][step] = max(0, ready - max([*before, *ends]))
+                ends = [
+                    self._earlier_end(times[target], step, step_known=bool(ends_before)) for target in earlier_targets
+                ]
+                gaps[index][step] = max(0, ready - max([*ends_before, *ends]))
             else:
-                gaps[index][step] = self._gap_between(times[index], [times[target] for target in earlier], step)
+                gaps[index][step] = self._gap_between(times[index], [times[target] for target in earlier_targets], step)
 
     def _earlier_end(self, times: list[tuple[int, int, int]], step: int, *, step_known: bool) -> int:
         """Return when an operation ended in the step before: the traced one if it is known, else an equal one."""
@@ -238,15 +242,16 @@ class _Rank:
         return times[step - 1][2] if is_traced else times[step][2] - self._trace.periods[step].time_ns
 
     def _gap_between(
-        self, times: list[tuple[int, int, int]], earlier: list[list[tuple[int, int, int]]], step: int
+        self, times: list[tuple[int, int, int]], target_times: list[list[tuple[int, int, int]]], step: int
     ) -> int:
         """Return the gap before a row that waits only for the step before, the usual one if that was not traced."""
         steps = [traced_step for traced_step in range(len(times)) if self._trace.follows(traced_step)]
         if step in steps or not steps:
-            ends = [self._earlier_end(earlier_times, step, step_known=True) for earlier_times in earlier]
+            ends = [self._earlier_end(earlier_times, step, step_known=True) for earlier_times in target_times]
             return max(0, times[step][0] - max(ends))
         gaps = [
-            max(0, times[traced_step][0] - max(other[traced_step - 1][2] for other in earlier)) for traced_step in steps
+            max(0, times[traced_step][0] - max(other[traced_step - 1][2] for other in target_times))
+            for traced_step in steps
         ]
         return round(median(gaps))
 
@@ -263,8 +268,8 @@ class _Rank:
         self, index: int, depends: tuple[list[int], list[int]], times: list[tuple[int, int, int]], gaps: list[int]
     ) -> Node:
         piece = self._rows[index][-1]
-        large = piece.flops is not None or (piece.shape is not None and _elements(piece.shape) >= LARGE_ELEMENTS)
-        cores = piece.cores * (self._threads if large and piece.kind is NodeKind.COMPUTE else 1)
+        is_large = piece.flops is not None or (piece.shape is not None and _elements(piece.shape) >= LARGE_ELEMENTS)
+        cores = piece.cores * (self._threads if is_large and piece.kind is NodeKind.COMPUTE else 1)
         return Node(
             number=self._first + index,
             rank=self._trace.rank,
@@ -308,10 +313,10 @@ def _collective(piece: Piece) -> Collective | None:
 def _report(trace: RankTrace, unmatched_ns: Counter[str]) -> str:
     """Return a sentence about operations that are not in all steps."""
     total_ms = unmatched_ns.total() / 1e6 / len(trace.windows)
-    names = ", ".join(name for name, _ in unmatched_ns.most_common(3))
+    names_text = ", ".join(name for name, _ in unmatched_ns.most_common(3))
     return (
         f"rank {trace.rank}: {len(unmatched_ns)} operations ({total_ms:.3f} ms a step) are only in some steps, or in "
-        f"another order, and are left out: {names}"
+        f"another order, and are left out: {names_text}"
     )
 
 
@@ -327,20 +332,22 @@ def match(steps: Sequence[Lane]) -> Matched:
     names = [[piece.name for piece in lane] for lane in steps]
     reference = _usual(names)
     positions = [list(range(len(names[reference]))) if lane_names is names[reference] else None for lane_names in names]
-    kept = set(range(len(names[reference])))
+    kept_indices = set(range(len(names[reference])))
     aligned: list[dict[int, int]] = []
     for lane_names, lane_positions in zip(names, positions, strict=True):
         pairs = (
             dict(enumerate(lane_positions)) if lane_positions is not None else _aligned(names[reference], lane_names)
         )
         aligned.append(pairs)
-        kept &= pairs.keys()
-    rows = [tuple(lane[pairs[index]] for lane, pairs in zip(steps, aligned, strict=True)) for index in sorted(kept)]
+        kept_indices &= pairs.keys()
+    rows = [
+        tuple(lane[pairs[index]] for lane, pairs in zip(steps, aligned, strict=True)) for index in sorted(kept_indices)
+    ]
     unmatched_ns: Counter[str] = Counter()
     for lane, pairs in zip(steps, aligned, strict=True):
-        used = {pairs[index] for index in kept}
+        used_indices = {pairs[index] for index in kept_indices}
         for index, piece in enumerate(lane):
-            if index not in used:
+            if index not in used_indices:
                 unmatched_ns[piece.name] += piece.duration_ns
     return Matched(rows, unmatched_ns)
 
@@ -392,21 +399,21 @@ def assign_groups(
     first collective on: the next of all members of a group must be the same operation with the same bytes. Of several
     such groups it is the one whose ranks were in the collective at the same time, over all steps.
     """
-    several = {name: ranks for name, ranks in groups.items() if len(ranks) > 1}
+    larger_groups = {name: ranks for name, ranks in groups.items() if len(ranks) > 1}
     queues = {trace.rank: _unknown(trace) for trace in traces}
     shifts = {trace.rank: offset_ns for trace, offset_ns in zip(traces, offsets_ns, strict=True)}
     while any(queues.values()):
-        group = _next(queues, several, shifts)
+        group = _next(queues, larger_groups, shifts)
         if group is None:
             trace = next(trace for trace in traces if queues[trace.rank])
             raise GraphError(
                 f"{trace.source}: {queues[trace.rank][0][0].name!r} of rank {trace.rank} belongs to no process group"
                 " whose other ranks call it, too; give the files of all ranks of the groups"
             )
-        for rank in several[group]:
+        for rank in larger_groups[group]:
             for piece in queues[rank].pop(0) if rank in queues else ():
                 if piece.call is not None:
-                    piece.call.group, piece.call.ranks = group, several[group]
+                    piece.call.group, piece.call.ranks = group, larger_groups[group]
 
 
 def _unknown(trace: RankTrace) -> list[Row]:
@@ -415,7 +422,10 @@ def _unknown(trace: RankTrace) -> list[Row]:
     for step in range(len(trace.windows)):
         unnamed = [piece for piece in trace.pieces(step) if piece.call is not None and not piece.call.group]
         steps.append(
-            sorted(unnamed, key=lambda piece: max((before.end_ns for before in piece.after), default=piece.start_ns))
+            sorted(
+                unnamed,
+                key=lambda piece: max((piece_before.end_ns for piece_before in piece.after), default=piece.start_ns),
+            )
         )
     counts = [len(pieces) for pieces in steps]
     if len(set(counts)) > 1:

@@ -164,8 +164,8 @@ def align(traces: Sequence[RankTrace], clocks: Sequence[Clock]) -> Alignment:
     if len(traces) < 2:
         return Alignment((0,) * len(traces))
     if all(clock.marks for clock in clocks) and len({clock.host for clock in clocks}) == 1:
-        ahead = [min(own_ns - machine for own_ns, machine in clock.marks) for clock in clocks]
-        return Alignment(tuple(ahead[0] - ahead_ns for ahead_ns in ahead))
+        leads_ns = [min(own_ns - machine for own_ns, machine in clock.marks) for clock in clocks]
+        return Alignment(tuple(leads_ns[0] - ahead_ns for ahead_ns in leads_ns))
     bases = [clock.base_ns - clocks[0].base_ns for clock in clocks]
     ends = [_ends(trace) for trace in traces]
     offsets = [0]
@@ -191,30 +191,31 @@ def _ends(trace: RankTrace) -> Mapping[tuple[str, int, int], int]:
     }
 
 
-def set_periods(traces: Sequence[RankTrace], kept: Sequence[int]) -> None:
-    """Set the periods of the steps of all ranks; `kept` are the positions of the steps that are not left out."""
-    by_device = [_of_device(trace, kept) for trace in traces]
-    counted = range(min(1, len(kept) - 1), len(kept))
-    marked_ns = max(sum(trace.windows[kept[index]].time_ns for index in counted) for trace in traces)
+def set_periods(traces: Sequence[RankTrace], kept_steps: Sequence[int]) -> None:
+    """Set the periods of the steps of all ranks; `kept_steps` are the positions of the steps that are not left out."""
+    by_device = [_of_device(trace, kept_steps) for trace in traces]
+    counted_indices = range(min(1, len(kept_steps) - 1), len(kept_steps))
+    marked_ns = max(sum(trace.windows[kept_steps[index]].time_ns for index in counted_indices) for trace in traces)
     device_ns = max(
-        (sum(periods[index].time_ns for index in counted) for periods in by_device if periods), default=marked_ns
+        (sum(periods[index].time_ns for index in counted_indices) for periods in by_device if periods),
+        default=marked_ns,
     )
     if abs(device_ns - marked_ns) <= EQUAL * marked_ns:
         return
     for trace, periods in zip(traces, by_device, strict=True):
         if periods:
-            for step, period in zip(kept, periods, strict=True):
+            for step, period in zip(kept_steps, periods, strict=True):
                 trace.periods[step] = period
 
 
-def _of_device(trace: RankTrace, kept: Sequence[int]) -> list[Window]:
+def _of_device(trace: RankTrace, kept_steps: Sequence[int]) -> list[Window]:
     """Return the steps by the device's clock; nothing if one of them has no work of a device."""
     periods: list[Window] = []
     ends: list[int | None] = []
     for step in range(len(trace.windows)):
         pieces = [piece for lane in trace.streams for piece in trace.lanes[lane][step]]
         ends.append(max((piece.end_ns for piece in pieces), default=None))
-        if step not in kept:
+        if step not in kept_steps:
             continue
         if (end_ns := ends[step]) is None:
             return []

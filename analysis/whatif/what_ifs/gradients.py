@@ -92,13 +92,15 @@ def sums_of(graph: Graph) -> Sums:
         matched = {}
     gradients = []
     for index in order:
-        of, (size, layer) = tensors[index]
-        ready = {rank: (matched[rank][index],) if matched else collectives[of][rank].depends for rank in ranks}
+        collective_index, (size, layer) = tensors[index]
+        ready = {
+            rank: (matched[rank][index],) if matched else collectives[collective_index][rank].depends for rank in ranks
+        }
         gradients.append(Gradient(size, layer, ready))
     position = {index: place for place, index in enumerate(order)}
     groups: dict[int, list[int]] = defaultdict(list)
-    for index, (of, _) in enumerate(tensors):
-        groups[of].append(position[index])
+    for index, (collective_index, _) in enumerate(tensors):
+        groups[collective_index].append(position[index])
     in_groups = tuple(tuple(sorted(groups[index])) for index in sorted(groups))
     is_exact = bool(matched) or len(tensors) == len(collectives)
     return Sums(tuple(gradients), tuple(collectives), in_groups, is_exact)
@@ -115,14 +117,14 @@ def _collectives(graph: Graph) -> list[Mapping[int, Node]]:
         for key, members in by_collective.items()
         if any(collective.tensors for collective in _of(members.values()))
     }
-    chosen = with_tensors or by_collective
-    if not chosen:
+    chosen_collectives = with_tensors or by_collective
+    if not chosen_collectives:
         raise WhatIfError(f"{graph.header.source} has no all-reduce with its bytes; trace two workers")
-    if len({group for group, _ in chosen}) > 1:
-        groups = ", ".join(sorted({repr(group) for group, _ in chosen}))
-        text = f"{graph.header.source} has all-reduces of several groups: {groups}"
+    if len({group for group, _ in chosen_collectives}) > 1:
+        groups_text = ", ".join(sorted({repr(group) for group, _ in chosen_collectives}))
+        text = f"{graph.header.source} has all-reduces of several groups: {groups_text}"
         raise WhatIfError(f"{text}; only data-parallel steps can have other sums")
-    return [chosen[key] for key in sorted(chosen)]
+    return [chosen_collectives[key] for key in sorted(chosen_collectives)]
 
 
 def _of(nodes: Iterable[Node]) -> Iterator[Collective]:
@@ -151,12 +153,12 @@ def _matched(layers: Sequence[str | None], gradient_nodes: Sequence[Node]) -> li
     for node in gradient_nodes:
         by_layer[node.gradient_of].append(node.number)
     if all(layer in by_layer for layer in layers):
-        used: dict[str | None, int] = defaultdict(int)
+        used_by_layer: dict[str | None, int] = defaultdict(int)
         matched = []
         for layer in layers:
             numbers = by_layer[layer]
-            matched.append(numbers[min(used[layer], len(numbers) - 1)])
-            used[layer] += 1
+            matched.append(numbers[min(used_by_layer[layer], len(numbers) - 1)])
+            used_by_layer[layer] += 1
         return matched
     return [node.number for node in gradient_nodes] if len(gradient_nodes) == len(layers) else None
 
@@ -167,12 +169,12 @@ def without_overlap(graph: Graph, value: None = None, predict: Predict | None = 
     The workload `fc` sums each gradient by itself then; other graphs keep their buckets.
     """
     sums = sums_of(graph)
-    alone = [[index] for index in range(len(sums.gradients))]
-    groups = alone if setting(graph, "workload") == "fc" else [list(group) for group in sums.groups]
-    changed = with_groups(graph, sums, groups, overlap=False)
-    lanes = {node.lane for node in changed.nodes if node.collective is not None}
-    at_a_time = {lane: count for lane, count in changed.header.parallel_lanes.items() if lane not in lanes}
-    return changed.with_nodes(changed.nodes, parallel_lanes=at_a_time)
+    single_groups = [[index] for index in range(len(sums.gradients))]
+    groups = single_groups if setting(graph, "workload") == "fc" else [list(group) for group in sums.groups]
+    changed_graph = with_groups(graph, sums, groups, overlap=False)
+    lanes = {node.lane for node in changed_graph.nodes if node.collective is not None}
+    at_a_time = {lane: count for lane, count in changed_graph.header.parallel_lanes.items() if lane not in lanes}
+    return changed_graph.with_nodes(changed_graph.nodes, parallel_lanes=at_a_time)
 
 
 def overlap_settings(graph: Graph, value: None = None) -> Realised:
@@ -278,21 +280,21 @@ def with_groups(graph: Graph, sums: Sums, groups: Sequence[Sequence[int]], *, ov
     """
     link = of_trace(graph)
     correction = corrections(graph, sums, link)
-    first = len(graph.nodes)
+    first_number = len(graph.nodes)
     new_nodes: list[Node] = []
     by_position: dict[tuple[int, int], int] = {}
     lane, lanes = _lane(graph, sums)
-    last = max(node.collective.ordinal for node in graph.nodes if node.collective is not None)
+    last_ordinal = max(node.collective.ordinal for node in graph.nodes if node.collective is not None)
     for rank, pattern in sums.collectives[0].items():
         gaps = _gaps(sums, rank)
         for ordinal, group in enumerate(groups):
             waits = range(len(sums.gradients)) if not overlap else group
             ready = sorted({number for index in waits for number in sums.gradients[index].ready[rank]})
-            collective = _collective(pattern, sums, last + 1 + ordinal, group)
+            collective = _collective(pattern, sums, last_ordinal + 1 + ordinal, group)
             nominal_ns = time_s(link, collective.operation, len(collective.ranks), collective.bytes) * 1e9
             node = replace(
                 pattern,
-                number=first + len(new_nodes),
+                number=first_number + len(new_nodes),
                 lane=lane,
                 depends=tuple(ready),
                 depends_before=(),
@@ -306,14 +308,14 @@ def with_groups(graph: Graph, sums: Sums, groups: Sequence[Sequence[int]], *, ov
             by_position |= {(rank, index): node.number for index in group}
             new_nodes.append(node)
     removed = {node.number for node in sums.nodes}
-    instead = {
-        node.number: tuple(dict.fromkeys(by_position[rank, index] for index in sums.groups[of]))
-        for of, members in enumerate(sums.collectives)
+    replacements = {
+        node.number: tuple(dict.fromkeys(by_position[rank, index] for index in sums.groups[collective_index]))
+        for collective_index, members in enumerate(sums.collectives)
         for rank, node in members.items()
     }
-    kept = [node for node in graph.nodes if node.number not in removed]
-    ordered = in_order(graph, kept, new_nodes, instead)
-    return renumbered(graph, ordered, instead, parallel_lanes=lanes, caveats=_caveats(graph, sums))
+    kept_nodes = [node for node in graph.nodes if node.number not in removed]
+    ordered = in_order(graph, kept_nodes, new_nodes, replacements)
+    return renumbered(graph, ordered, replacements, parallel_lanes=lanes, caveats=_caveats(graph, sums))
 
 
 def corrections(graph: Graph, sums: Sums, link: LinkCalibration) -> list[float]:
@@ -342,11 +344,11 @@ def _collective(pattern: Node, sums: Sums, ordinal: int, group: Sequence[int]) -
     gradients = [sums.gradients[index] for index in group]
     layers = tuple(gradient.layer for gradient in gradients if gradient.layer is not None)
     sizes = tuple(gradient.bytes for gradient in gradients)
-    before = pattern.collective
-    if before is None:
+    old_collective = pattern.collective
+    if old_collective is None:
         raise WhatIfError(f"{NAME}: node {pattern.number} ({pattern.name!r}) is not a collective")
     return replace(
-        before,
+        old_collective,
         ordinal=ordinal,
         bytes=sum(sizes),
         tensors=sizes,
@@ -356,21 +358,21 @@ def _collective(pattern: Node, sums: Sums, ordinal: int, group: Sequence[int]) -
 
 def _gaps(sums: Sums, rank: int) -> tuple[int, ...]:
     """Return the median gap before a rank's sums, for each traced step."""
-    rows = [members[rank].gaps_ns for members in sums.collectives]
-    return tuple(round(median(values)) for values in zip(*rows, strict=False))
+    gap_rows = [members[rank].gaps_ns for members in sums.collectives]
+    return tuple(round(median(values)) for values in zip(*gap_rows, strict=False))
 
 
 def _lane(graph: Graph, sums: Sums) -> tuple[str, dict[str, int]]:
     """Return the lane of the new sums, and how many run at a time in each lane: as many as in the traced lanes."""
-    before = dict(graph.header.parallel_lanes)
-    used = {node.lane for node in sums.collectives[0].values()} | {node.lane for node in sums.nodes}
-    if len(used) == 1:
-        return used.pop(), before
+    lanes_before = dict(graph.header.parallel_lanes)
+    used_lanes = {node.lane for node in sums.collectives[0].values()} | {node.lane for node in sums.nodes}
+    if len(used_lanes) == 1:
+        return used_lanes.pop(), lanes_before
     per_rank: dict[int, set[str]] = {}
     for node in sums.nodes:
         per_rank.setdefault(node.rank, set()).add(node.lane)
-    at_a_time = max(sum(before.get(lane, 1) for lane in lanes) for lanes in per_rank.values())
-    return LINK_LANE, {**before, LINK_LANE: at_a_time}
+    at_a_time = max(sum(lanes_before.get(lane, 1) for lane in lanes) for lanes in per_rank.values())
+    return LINK_LANE, {**lanes_before, LINK_LANE: at_a_time}
 
 
 def _caveats(graph: Graph, sums: Sums) -> tuple[str, ...]:
@@ -399,11 +401,11 @@ def _grouping(graph: Graph, fusion: Fusion) -> Realised:
         return of_fc(graph, "bytes_per_pack", {"bytes_per_pack": fusion.bytes_per_pack})
     if backend == "torch" and fusion.cap_mb is not None:
         return of_fc(graph, "bucket_cap_mb", {"bucket_cap_mb": fusion.cap_mb, "buckets": ""})
-    counts = ",".join(str(len(group)) for group in groups(sums_of(graph), fusion))
+    counts_text = ",".join(str(len(group)) for group in groups(sums_of(graph), fusion))
     if backend == "torch":
-        return of_fc(graph, "buckets", {"buckets": counts, "bucket_cap_mb": 0.0})
+        return of_fc(graph, "buckets", {"buckets": counts_text, "bucket_cap_mb": 0.0})
     if backend == "jax":
-        return of_fc(graph, "buckets", {"buckets": counts})
+        return of_fc(graph, "buckets", {"buckets": counts_text})
     return Realised(None, f"no setting of {backend} determines which gradients are summed together")
 
 

@@ -39,9 +39,9 @@ WORKING = frozenset({NodeKind.COMPUTE, NodeKind.HOST})
 
 def layers_of(graph: Graph) -> tuple[str, ...]:
     """Return the names of the layers, in the order in which the forward pass reaches them."""
-    named = [node for node in graph.nodes if node.layer is not None]
-    forward = [node for node in named if node.phase == "forward"]
-    names = dict.fromkeys(node.layer for node in (*forward, *named) if node.layer is not None)
+    layer_nodes = [node for node in graph.nodes if node.layer is not None]
+    forward = [node for node in layer_nodes if node.phase == "forward"]
+    names = dict.fromkeys(node.layer for node in (*forward, *layer_nodes) if node.layer is not None)
     if names and all(NUMBERED.fullmatch(name) for name in names):
         return tuple(sorted(names, key=lambda name: int(name.rpartition("_")[2])))
     return tuple(names)
@@ -54,18 +54,18 @@ def named(graph: Graph, text: str, what_if: str) -> tuple[str, ...]:
         raise WhatIfError(f"{what_if}: no operation of {graph.header.source} has a layer; trace with layers")
     if text == ALL:
         return layer_names
-    chosen: list[str] = []
+    chosen_layers: list[str] = []
     for part in text.split(","):
         if part in layer_names:
-            chosen.append(part)
+            chosen_layers.append(part)
         elif match := RANGE.fullmatch(part):
             first, last = int(match[1]), int(match[2] or match[1])
             if not first <= last < len(layer_names):
                 raise WhatIfError(f"{what_if}: must be layers from 0 to {len(layer_names) - 1}, got {part!r}")
-            chosen += layer_names[first : last + 1]
+            chosen_layers += layer_names[first : last + 1]
         else:
             raise WhatIfError(f"{what_if}: has no layer {part!r}; layers are {', '.join(layer_names[:8])}")
-    return tuple(dict.fromkeys(chosen))
+    return tuple(dict.fromkeys(chosen_layers))
 
 
 def as_text(graph: Graph, layers: Sequence[str]) -> str:
@@ -144,8 +144,8 @@ def in_lower_precision(graph: Graph, parts: Sequence[LayerRatio], predict: Predi
         if ratio is not None:
             graph = multiplied(graph, layers, ratio)
             continue
-        chosen = frozenset(layers)
-        ratios = {node.number: _cast_ratio(node, predict) for node in graph.nodes if belongs(node, chosen)}
+        chosen_layers = frozenset(layers)
+        ratios = {node.number: _cast_ratio(node, predict) for node in graph.nodes if belongs(node, chosen_layers)}
         if not any(ratios.values()):
             text = as_text(graph, layers)
             raise WhatIfError(
@@ -168,12 +168,12 @@ def _cast_ratio(node: Node, predict: Predict | None) -> float | None:
 
 def precision_settings(graph: Graph, parts: Sequence[LayerRatio]) -> Realised:
     """Return the parameter `amp` of the workload `fc`; for other workloads `precision`, if all layers are chosen."""
-    chosen = dict.fromkeys(layer for layers, _ in layers_in(graph, REDUCED, parts) for layer in layers)
+    chosen_layers = dict.fromkeys(layer for layers, _ in layers_in(graph, REDUCED, parts) for layer in layers)
     if not graph.header.settings:
         return Realised(None, "the trace is not of a cell of this project")
     if setting(graph, "workload") == "fc":
-        return Realised({"amp": as_text(graph, tuple(chosen))})
-    if set(chosen) == set(layers_of(graph)):
+        return Realised({"amp": as_text(graph, tuple(chosen_layers))})
+    if set(chosen_layers) == set(layers_of(graph)):
         return Realised({"precision": "mixed_bfloat16"})
     return Realised(None, "only the workload fc has a precision for each layer; choose all of them")
 
@@ -201,8 +201,8 @@ def segments_of(graph: Graph, texts: Sequence[str]) -> list[tuple[str, ...]]:
     if tuple(texts) != (ALL,):
         return [named(graph, text, RECOMPUTED) for text in texts]
     layer_names = named(graph, ALL, RECOMPUTED)
-    divided = rules.segments(len(layer_names), "", recompute=True)
-    return [tuple(layer_names[unit.start] for unit in segment) for segment in divided]
+    unit_segments = rules.segments(len(layer_names), "", recompute=True)
+    return [tuple(layer_names[unit.start] for unit in segment) for segment in unit_segments]
 
 
 def with_recomputation(graph: Graph, texts: Sequence[str], predict: Predict | None = None) -> Graph:
@@ -219,36 +219,36 @@ def with_recomputation(graph: Graph, texts: Sequence[str], predict: Predict | No
 
 def recomputed(graph: Graph, segments: Sequence[Sequence[str]]) -> Graph:
     """Return the graph with these segments, each a list of layers."""
-    before: dict[int, list[Node]] = defaultdict(list)  # copies, by the number of the node that they precede
-    first, any_repeated = len(graph.nodes), False
+    nodes_before: dict[int, list[Node]] = defaultdict(list)  # copies, by the number of the node that they precede
+    first_number, any_repeated = len(graph.nodes), False
     for rank in range(graph.header.world_size):
         for segment in segments:
-            chosen = frozenset(segment)
-            rank_nodes = [node for node in graph.nodes if node.rank == rank and node.layer in chosen]
+            chosen_layers = frozenset(segment)
+            rank_nodes = [node for node in graph.nodes if node.rank == rank and node.layer in chosen_layers]
             backward = [node for node in rank_nodes if node.phase == "backward" and node.collective is None]
-            again = [node for node in rank_nodes if node.phase == "forward" and node.collective is None]
-            any_repeated = any_repeated or bool(backward and again)
+            repeated_nodes = [node for node in rank_nodes if node.phase == "forward" and node.collective is None]
+            any_repeated = any_repeated or bool(backward and repeated_nodes)
             if _is_linear(graph):
-                again = [node for node in again if node.layer != segment[-1]]
-            if not (backward and again):
+                repeated_nodes = [node for node in repeated_nodes if node.layer != segment[-1]]
+            if not (backward and repeated_nodes):
                 continue
             start = backward[0]
-            lanes = {node.lane for node in again}
+            lanes = {node.lane for node in repeated_nodes}
             # On a lane of its own the forward pass would run at once; it belongs to the thread of the backward pass.
             lane = start.lane if len(lanes) == 1 else None
-            numbers = {node.number: first + index for index, node in enumerate(again)}
-            for node in again:
+            numbers = {node.number: first_number + index for index, node in enumerate(repeated_nodes)}
+            for node in repeated_nodes:
                 depends = tuple(numbers[number] for number in node.depends if number in numbers)
-                if node is again[0]:
+                if node is repeated_nodes[0]:
                     depends = (*depends, *start.depends)
                 copy = replace(
                     *(node,), number=numbers[node.number], depends=depends, depends_before=(), phase="backward"
                 )
-                before[start.number].append(copy if lane is None else replace(copy, lane=lane))
-            first += len(again)
+                nodes_before[start.number].append(copy if lane is None else replace(copy, lane=lane))
+            first_number += len(repeated_nodes)
     if not any_repeated:
         raise WhatIfError(f"{RECOMPUTED}: no layer of {graph.header.source} has a forward and a backward phase")
-    return renumbered(graph, [placed for node in graph.nodes for placed in (*before[node.number], node)])
+    return renumbered(graph, [placed for node in graph.nodes for placed in (*nodes_before[node.number], node)])
 
 
 def _is_linear(graph: Graph) -> bool:
@@ -258,8 +258,8 @@ def _is_linear(graph: Graph) -> bool:
 
 def recomputation_settings(graph: Graph, texts: Sequence[str]) -> Realised:
     """Return the parameter `recompute`, which divides the layers itself."""
-    chosen = segments_of(graph, texts)
-    if chosen != segments_of(graph, (ALL,)) or not layers_of(graph):
+    chosen_segments = segments_of(graph, texts)
+    if chosen_segments != segments_of(graph, (ALL,)) or not layers_of(graph):
         return Realised(None, "the parameter recompute forms its own segments; choose all")
     return of_fc(graph, "recompute", {"recompute": True})
 
@@ -311,8 +311,8 @@ def changing_work(graph: Graph, layers: Iterable[str]) -> list[Node]:
 
     What keeps no core of a CPU busy, such as a sleep, keeps its time.
     """
-    chosen, on_cpu = frozenset(layers), graph.header.device == "cpu"
-    return [node for node in graph.nodes if belongs(node, chosen) and (node.cores > 0 or not on_cpu)]
+    chosen_layers, on_cpu = frozenset(layers), graph.header.device == "cpu"
+    return [node for node in graph.nodes if belongs(node, chosen_layers) and (node.cores > 0 or not on_cpu)]
 
 
 def multiplied(graph: Graph, layers: Sequence[str], ratio: float, *, gaps: bool = False) -> Graph:

@@ -65,8 +65,10 @@ def read(text: str) -> ChosenWhatIf:
     """Return the what-if of a text `name=value`. Raises `WhatIfError`, which suggests a name that is near."""
     name, _, value = text.partition("=")
     if (what_if := WHAT_IFS.get(name)) is None:
-        near = difflib.get_close_matches(name, [*WHAT_IFS, *ALIASES], n=1, cutoff=0.6) if len(name) <= 64 else []
-        best = ALIASES.get(near[0], near[0]) if near else None
+        close_matches = (
+            difflib.get_close_matches(name, [*WHAT_IFS, *ALIASES], n=1, cutoff=0.6) if len(name) <= 64 else []
+        )
+        best = ALIASES.get(close_matches[0], close_matches[0]) if close_matches else None
         advice = f"did you mean {best}?" if best else f"known are {', '.join(WHAT_IFS)}"
         raise WhatIfError(f"--what-if: {name!r} is not known; {advice}")
     if what_if.value and not value:
@@ -91,8 +93,8 @@ def realised(graph: Graph, choices: Iterable[ChosenWhatIf], predict: Predict | N
     """
     settings: dict[str, Scalar] = {}
     reasons: dict[str, list[str]] = {}
-    chosen = effective(graph, tuple(choices))
-    for choice in chosen:
+    effective_choices = effective(graph, tuple(choices))
+    for choice in effective_choices:
         with _named(choice):
             realisation = choice.what_if.settings(graph, choice.value)
         if realisation.settings is None:
@@ -101,7 +103,7 @@ def realised(graph: Graph, choices: Iterable[ChosenWhatIf], predict: Predict | N
             settings |= realisation.settings
         graph = _changed(graph, choice, predict)
     texts = [
-        reason if 1 < len(names) == len(chosen) else f"{', '.join(names)}: {reason}"
+        reason if 1 < len(names) == len(effective_choices) else f"{', '.join(names)}: {reason}"
         for reason, names in reasons.items()
     ]
     return Realised(None if reasons else settings, "; ".join(texts))
@@ -115,20 +117,20 @@ def effective(graph: Graph, choices: Sequence[ChosenWhatIf]) -> list[ChosenWhatI
 
 def without_effect(graph: Graph, choices: Sequence[ChosenWhatIf]) -> list[tuple[ChosenWhatIf, str]]:
     """Return the what-ifs that another one of the combination excludes, each with the reason."""
-    alone = next((choice for choice in choices if choice.what_if is WORKERS and choice.value == 1), None)
-    if alone is not None and graph.header.world_size > 1:
+    one_worker = next((choice for choice in choices if choice.what_if is WORKERS and choice.value == 1), None)
+    if one_worker is not None and graph.header.world_size > 1:
         communicating = [
             choice for choice in choices if choice.what_if in COMMUNICATION and choice.what_if is not WORKERS
         ]
-        return [(choice, f"with {alone.text} nothing is sent or summed over workers") for choice in communicating]
+        return [(choice, f"with {one_worker.text} nothing is sent or summed over workers") for choice in communicating]
     summing = [choice for choice in choices if choice.what_if in (TENSOR_FUSION, NO_OVERLAP)]
     if {TENSOR_FUSION.name, NO_OVERLAP.name} != {choice.what_if.name for choice in summing}:
         return []
-    first, last = summing[0], summing[-1]
-    if last.what_if is TENSOR_FUSION:
-        return [(first, f"the sums of {last.text}, which comes later, overlap with the backward pass")]
+    first_choice, last_choice = summing[0], summing[-1]
+    if last_choice.what_if is TENSOR_FUSION:
+        return [(first_choice, f"the sums of {last_choice.text}, which comes later, overlap with the backward pass")]
     if setting(graph, "workload") == "fc":
-        return [(first, f"with {last.text} the workload fc sums each gradient by itself, in no buckets")]
+        return [(first_choice, f"with {last_choice.text} the workload fc sums each gradient by itself, in no buckets")]
     return []
 
 

@@ -54,9 +54,9 @@ class WhatIf:
         """Return the changed graph, with the settings that realise it. Raises `GraphError` if that is impossible."""
         graph = exclusive(graph)
         realised = self.settings(graph, value)
-        changed = self.change(graph, value, predict)
-        settings = {**changed.header.settings, **(realised.settings or {})}
-        return replace(changed, header=replace(changed.header, settings=settings))
+        changed_graph = self.change(graph, value, predict)
+        settings = {**changed_graph.header.settings, **(realised.settings or {})}
+        return replace(changed_graph, header=replace(changed_graph.header, settings=settings))
 
 
 def whole(name: str, least: int = 1) -> Callable[[str], int]:
@@ -97,54 +97,70 @@ def setting(graph: Graph, name: str, default: Any = None) -> Any:
 
 def scaled(node: Node, factor: float, *, gaps: bool = False) -> Node:
     """Return a node whose durations, and with `gaps` also the gaps before it, are multiplied."""
-    changed = replace(node, durations_ns=tuple(round(value * factor) for value in node.durations_ns))
-    return replace(changed, gaps_ns=tuple(round(value * factor) for value in node.gaps_ns)) if gaps else changed
+    changed_node = replace(node, durations_ns=tuple(round(duration_ns * factor) for duration_ns in node.durations_ns))
+    return (
+        replace(changed_node, gaps_ns=tuple(round(gap_ns * factor) for gap_ns in node.gaps_ns))
+        if gaps
+        else changed_node
+    )
 
 
 def in_order(
-    graph: Graph, nodes: Sequence[Node], placed: Sequence[Node], instead: Mapping[int, Sequence[int]]
+    graph: Graph, nodes: Sequence[Node], placed_nodes: Sequence[Node], replacements: Mapping[int, Sequence[int]]
 ) -> list[Node]:
     """Return nodes of a graph and new collectives, so that each comes behind what it depends on.
 
     A lane runs its nodes in their order, and a collective may be on the lane of its rank's operations. A new one comes
     directly behind what it waits for, and behind the collectives of its lane before the first one that is missing. A
-    node stays where it is unless something that it waits for, by `instead` for a missing one, comes later now.
+    node stays where it is unless something that it waits for, by `replacements` for a missing one, comes later now.
     """
-    together = (*nodes, *placed)
-    index = {node.number: index for index, node in enumerate(together)}
-    depends = {node.number: _resolved(node, index, instead) for node in together}
-    last: dict[tuple[int, str], int] = {}
+    all_nodes = (*nodes, *placed_nodes)
+    index = {node.number: index for index, node in enumerate(all_nodes)}
+    depends = {node.number: _resolved(node, index, replacements) for node in all_nodes}
+    last_on_lane: dict[tuple[int, str], int] = {}
     for node in nodes:
-        first = min((number for number in instead if graph.nodes[number].rank == node.rank), default=0)
-        if node.collective is not None and node.number < first:
-            last[node.rank, node.lane] = node.number
-    for node in placed:
+        first_number = min((number for number in replacements if graph.nodes[number].rank == node.rank), default=0)
+        if node.collective is not None and node.number < first_number:
+            last_on_lane[node.rank, node.lane] = node.number
+    for node in placed_nodes:
         lane = node.rank, node.lane
-        if lane in last:
-            depends[node.number].append(last[lane])
-        last[lane] = node.number
-    floating = {node.number for node in placed}
+        if lane in last_on_lane:
+            depends[node.number].append(last_on_lane[lane])
+        last_on_lane[lane] = node.number
+    floating = {node.number for node in placed_nodes}
     places: dict[int, tuple[int, int]] = {}
     for number in _dependencies_first(depends):
-        behind = [(places[before][0], places[before][1] + 1) for before in depends[number] if before in places]
-        places[number] = max(behind if number in floating else [(index[number], 0), *behind], default=(-1, 0))
-    return sorted(together, key=lambda node: (places[node.number], index[node.number]))
+        places_behind = [
+            (places[number_before][0], places[number_before][1] + 1)
+            for number_before in depends[number]
+            if number_before in places
+        ]
+        places[number] = max(
+            places_behind if number in floating else [(index[number], 0), *places_behind], default=(-1, 0)
+        )
+    return sorted(all_nodes, key=lambda node: (places[node.number], index[node.number]))
 
 
-def _resolved(node: Node, present: Mapping[int, int], instead: Mapping[int, Sequence[int]]) -> list[int]:
+def _resolved(node: Node, present: Mapping[int, int], replacements: Mapping[int, Sequence[int]]) -> list[int]:
     """Return the present nodes that a node depends on."""
-    return [target for other in node.depends for target in ([other] if other in present else instead.get(other, ()))]
+    return [
+        target for other in node.depends for target in ([other] if other in present else replacements.get(other, ()))
+    ]
 
 
 def _dependencies_first(depends: Mapping[int, Sequence[int]]) -> list[int]:
     """Return the numbers of nodes, each behind those that it depends on if they form no circle."""
     ordered: dict[int, None] = {}
     entered: set[int] = set()
-    for first in depends:
-        stack = [first]
+    for start in depends:
+        stack = [start]
         while stack:
             number = stack[-1]
-            waiting = [] if number in entered else [before for before in depends[number] if before not in entered]
+            waiting = (
+                []
+                if number in entered
+                else [number_before for number_before in depends[number] if number_before not in entered]
+            )
             entered.add(number)
             if waiting:
                 stack += waiting
@@ -154,12 +170,12 @@ def _dependencies_first(depends: Mapping[int, Sequence[int]]) -> list[int]:
 
 
 def renumbered(
-    graph: Graph, nodes: Sequence[Node], instead: Mapping[int, Sequence[int]] | None = None, **header: Any
+    graph: Graph, nodes: Sequence[Node], replacements: Mapping[int, Sequence[int]] | None = None, **header: Any
 ) -> Graph:
     """Return the checked graph of these nodes, in their order.
 
     Their numbers are those of the old graph, or new ones beyond them. A dependency on a node that is missing becomes
-    one on those that `instead` names for it, or otherwise on what the missing node depended on.
+    one on those that `replacements` names for it, or otherwise on what the missing node depended on.
     """
     position = {node.number: index for index, node in enumerate(nodes)}
     removed = {node.number: node for node in graph.nodes if node.number not in position}
@@ -169,8 +185,8 @@ def renumbered(
         """Return what a dependency has become: nodes of the same step, and of the step before."""
         if number in position:
             return (position[number],), ()
-        if instead is not None and number in instead:
-            return tuple(position[target] for target in instead[number]), ()
+        if replacements is not None and number in replacements:
+            return tuple(position[target] for target in replacements[number]), ()
         key = number, True
         if key not in resolutions:
             resolutions[key] = (), ()  # ends a cycle; a checked graph has none within a step
@@ -179,14 +195,14 @@ def renumbered(
 
     def both(depends: Iterable[int], depends_before: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         same_step: list[int] = []
-        before: list[int] = []
+        targets_before: list[int] = []
         for number in depends:
-            own_targets, earlier = resolved(number)
+            own_targets, earlier_targets = resolved(number)
             same_step += own_targets
-            before += earlier
+            targets_before += earlier_targets
         for number in depends_before:
-            before += resolved(number)[0]  # two steps back is always earlier than what else is waited for
-        return tuple(dict.fromkeys(same_step)), tuple(dict.fromkeys(before))
+            targets_before += resolved(number)[0]  # two steps back is always earlier than what else is waited for
+        return tuple(dict.fromkeys(same_step)), tuple(dict.fromkeys(targets_before))
 
     new_nodes = []
     for index, node in enumerate(nodes):

@@ -40,12 +40,12 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 def change(graph: Graph, workers: int, predict: Predict | None = None) -> Graph:
     """Return the graph of so many ranks. Raises `WhatIfError` if ranks communicate other than all together."""
-    before, missing = graph.header.world_size, graph.header.missing_ranks
-    if before == workers:
+    workers_before, missing = graph.header.world_size, graph.header.missing_ranks
+    if workers_before == workers:
         return graph
-    if before == 1:
+    if workers_before == 1:
         raise WhatIfError(f"{NAME}: {graph.header.source} has one worker and no collectives; trace two workers")
-    everyone = set(range(before))
+    everyone = set(range(workers_before))
     for node in graph.nodes:
         if node.collective is not None and set(node.collective.ranks) != everyone:
             raise WhatIfError(
@@ -53,19 +53,23 @@ def change(graph: Graph, workers: int, predict: Predict | None = None) -> Graph:
                 " only data-parallel steps can have other workers"
             )
     link = None if workers == 1 and _collectives(graph) else of_trace(graph)
-    kept = [_with_ranks(node, workers, link) for node in graph.nodes if node.rank < workers]
+    kept_nodes = [_with_ranks(node, workers, link) for node in graph.nodes if node.rank < workers]
     if workers == 1:
-        kept = [node for node in kept if node.collective is None]
-    first, copies = len(graph.nodes), list[Node]()
+        kept_nodes = [node for node in kept_nodes if node.collective is None]
+    first_number, copies = len(graph.nodes), list[Node]()
     # Without the traces of some ranks the others' collectives are as they were measured, waits included.
-    for rank in range(before, 0 if missing else workers):
-        numbers = {node.number: first + index for index, node in enumerate(graph.nodes) if node.rank == rank % before}
-        copies += [_copied(node, rank, numbers) for node in kept if node.rank == rank % before]
-        first += len(graph.nodes)
-    present = {node.rank for node in (*kept, *copies)}
+    for rank in range(workers_before, 0 if missing else workers):
+        numbers = {
+            node.number: first_number + index
+            for index, node in enumerate(graph.nodes)
+            if node.rank == rank % workers_before
+        }
+        copies += [_copied(node, rank, numbers) for node in kept_nodes if node.rank == rank % workers_before]
+        first_number += len(graph.nodes)
+    present = {node.rank for node in (*kept_nodes, *copies)}
     return renumbered(
         graph,
-        [*kept, *copies],
+        [*kept_nodes, *copies],
         world_size=workers,
         missing_ranks=tuple(sorted(set(range(workers)) - present)),
         machine=_machine(graph.header, workers),
@@ -90,19 +94,20 @@ def _with_ranks(node: Node, workers: int, link: LinkCalibration | None) -> Node:
 
 def _copied(node: Node, rank: int, numbers: Mapping[int, int]) -> Node:
     """Return a node of another rank. What it waits for is that of its own rank."""
-    depends, before = (
+    depends, depends_before = (
         tuple(numbers.get(target, target) for target in targets) for targets in (node.depends, node.depends_before)
     )
-    return replace(node, number=numbers[node.number], rank=rank, depends=depends, depends_before=before)
+    return replace(node, number=numbers[node.number], rank=rank, depends=depends, depends_before=depends_before)
 
 
 def _machine(header: Header, workers: int) -> Mapping[str, Any]:
     """Return the machine, on which new ranks have machines of their own if the traced ones have."""
     if not (hosts := header.machine.get("hosts")):
         return header.machine
-    alone = len(set(hosts)) == len(hosts)
+    one_rank_per_host = len(set(hosts)) == len(hosts)
     new_hosts = [
-        max(hosts) + 1 + index if alone else hosts[index % len(hosts)] for index in range(workers - len(hosts))
+        max(hosts) + 1 + index if one_rank_per_host else hosts[index % len(hosts)]
+        for index in range(workers - len(hosts))
     ]
     return {**header.machine, "hosts": [*hosts, *new_hosts][:workers]}
 
@@ -130,13 +135,13 @@ def change_batch(graph: Graph, batch: int, predict: Predict | None = None) -> Gr
     A cost model that knows an operation replaces the proportion, which ignores fixed costs. Raises `WhatIfError` if the
     batch of the trace is unknown.
     """
-    before = setting(graph, BATCH)
-    if not isinstance(before, int) or before < 1:
+    batch_before = setting(graph, BATCH)
+    if not isinstance(batch_before, int) or batch_before < 1:
         raise WhatIfError(
             f"{BATCH}: the batch size of {graph.header.source} is not known, so that it cannot be changed; trace a cell"
             " with: runner trace CELL"
         )
-    factor = batch / before
+    factor = batch / batch_before
     return graph.with_nodes(_of_batch(graph, node, factor, predict) for node in graph.nodes)
 
 
@@ -150,14 +155,14 @@ def grows_with_batch(graph: Graph, node: Node) -> bool:
 def _of_batch(graph: Graph, node: Node, factor: float, predict: Predict | None) -> Node:
     if not grows_with_batch(graph, node):
         return node
-    changed = replace(
+    changed_node = replace(
         node,
         flops=None if node.flops is None else node.flops * factor,
         bytes=None if node.bytes is None else round(node.bytes * factor),
     )
-    if predict is not None and (before := predict(node)) and (after := predict(changed)):
-        return scaled(changed, after / before)
-    return scaled(changed, factor)
+    if predict is not None and (before := predict(node)) and (after := predict(changed_node)):
+        return scaled(changed_node, after / before)
+    return scaled(changed_node, factor)
 
 
 def batch_settings(graph: Graph, batch: int) -> Realised:
@@ -172,13 +177,13 @@ def change_accumulation(graph: Graph, parts: int, predict: Predict | None = None
 
     Work that grows with the batch is divided among the parts; what has a fixed time is repeated in each.
     """
-    before = setting(graph, ACCUMULATION, 1)
-    if before != 1:
-        raise WhatIfError(f"{ACCUMULATION}: the trace has {before} parts already; trace a step of one part")
+    parts_before = setting(graph, ACCUMULATION, 1)
+    if parts_before != 1:
+        raise WhatIfError(f"{ACCUMULATION}: the trace has {parts_before} parts already; trace a step of one part")
     if parts == 1:
         return graph
     nodes: list[Node] = []
-    first = len(graph.nodes)
+    first_number = len(graph.nodes)
     for rank in range(graph.header.world_size):
         rank_nodes = [node for node in graph.nodes if node.rank == rank]
         repeated = _repeated(graph, rank_nodes, parts)
@@ -186,14 +191,14 @@ def change_accumulation(graph: Graph, parts: int, predict: Predict | None = None
             nodes += rank_nodes
             continue
         begin, ends = min(repeated), _ends(graph, repeated.values())
-        after: tuple[int, ...] = ()  # the ends of the part before, on threads
+        previous_ends: tuple[int, ...] = ()  # the ends of the part before, on threads
         nodes += [node for node in rank_nodes if node.number < begin]
         for part in range(parts - 1):
-            nodes += _copies(repeated, first, after, is_first=not part)
-            after = tuple(first + number for number in ends)
-            first += len(graph.nodes)
-        last = [repeated.get(node.number, node) for node in rank_nodes if node.number >= begin]
-        nodes += [replace(last[0], depends=(*last[0].depends, *after)), *last[1:]]
+            nodes += _copies(repeated, first_number, previous_ends, is_first=not part)
+            previous_ends = tuple(first_number + number for number in ends)
+            first_number += len(graph.nodes)
+        last_nodes = [repeated.get(node.number, node) for node in rank_nodes if node.number >= begin]
+        nodes += [replace(last_nodes[0], depends=(*last_nodes[0].depends, *previous_ends)), *last_nodes[1:]]
     if len(nodes) == len(graph.nodes):
         raise WhatIfError(f"{ACCUMULATION}: no operation of {graph.header.source} is in the forward or backward phase")
     return renumbered(graph, nodes)
@@ -205,8 +210,8 @@ def _repeated(graph: Graph, nodes: list[Node], parts: int) -> dict[int, Node]:
     They are the forward and backward pass without communication.
     Between the first and the last of them are also nodes without a phase, but nothing that waits for a collective.
     """
-    inside = [node.number for node in nodes if node.phase in ("forward", "backward") and node.collective is None]
-    if not inside:
+    pass_numbers = [node.number for node in nodes if node.phase in ("forward", "backward") and node.collective is None]
+    if not pass_numbers:
         return {}
     after_sums: set[int] = {node.number for node in nodes if node.collective is not None}
     scaled_nodes = {}
@@ -214,7 +219,7 @@ def _repeated(graph: Graph, nodes: list[Node], parts: int) -> dict[int, Node]:
         if after_sums.intersection(node.depends):
             after_sums.add(node.number)
         elif (
-            inside[0] <= node.number <= inside[-1]
+            pass_numbers[0] <= node.number <= pass_numbers[-1]
             and node.collective is None
             and node.phase not in (*UNSCALED, "input")
             and node.kind not in (NodeKind.COMMUNICATION, NodeKind.INPUT)
@@ -225,26 +230,30 @@ def _repeated(graph: Graph, nodes: list[Node], parts: int) -> dict[int, Node]:
 
 def _ends(graph: Graph, nodes: Iterable[Node]) -> list[int]:
     """Return the last node of each thread: the next part starts when all have ended. Streams only have an order."""
-    last: dict[str, int] = {}
+    last_by_lane: dict[str, int] = {}
     for node in nodes:
         if graph.header.device == "cpu" or node.kind is NodeKind.HOST:
-            last[node.lane] = node.number
-    return list(last.values())
+            last_by_lane[node.lane] = node.number
+    return list(last_by_lane.values())
 
 
-def _copies(repeated: Mapping[int, Node], first: int, after: tuple[int, ...], *, is_first: bool) -> Iterator[Node]:
+def _copies(
+    repeated: Mapping[int, Node], first_number: int, previous_ends: tuple[int, ...], *, is_first: bool
+) -> Iterator[Node]:
     """Yield the nodes of a part; they wait for each other, for the part before, or for what precedes the step."""
     begin = min(repeated)
     for number, node in repeated.items():
         depends = tuple(
-            first + target if target in repeated else target
+            first_number + target if target in repeated else target
             for target in node.depends
             if target in repeated or target < begin
         )
         if number == begin:
-            depends = (*depends, *after)
-        before = node.depends_before if is_first else ()
-        yield replace(node, number=first + number, depends=depends, depends_before=before, gradient_of=None)
+            depends = (*depends, *previous_ends)
+        depends_before = node.depends_before if is_first else ()
+        yield replace(
+            node, number=first_number + number, depends=depends, depends_before=depends_before, gradient_of=None
+        )
 
 
 def accumulation_settings(graph: Graph, parts: int) -> Realised:
@@ -290,20 +299,20 @@ def rate_text(bits_per_s: float) -> str | None:
 
 def change_bandwidth(graph: Graph, bits_per_s: float, predict: Predict | None = None) -> Graph:
     """Return the graph with collectives that take as much longer as the calibration of the link says."""
-    before = of_trace(graph)
-    after = with_rate(before, bits_per_s)
+    old_link = of_trace(graph)
+    new_link = with_rate(old_link, bits_per_s)
 
     def changed(node: Node) -> Node:
         collective = node.collective
         if collective is None or len(collective.ranks) < 2:
             return node
         was, is_now = (
-            time_s(link, collective.operation, len(collective.ranks), collective.bytes) for link in (before, after)
+            time_s(link, collective.operation, len(collective.ranks), collective.bytes) for link in (old_link, new_link)
         )
         factor = is_now / was if was else 1.0
         return replace(node, durations_ns=tuple(round(value * factor) for value in node.durations_ns))
 
-    return graph.with_nodes((changed(node) for node in graph.nodes), link=after)
+    return graph.with_nodes((changed(node) for node in graph.nodes), link=new_link)
 
 
 def change_latency(graph: Graph, latency_s: float, predict: Predict | None = None) -> Graph:
@@ -318,15 +327,15 @@ def change_latency(graph: Graph, latency_s: float, predict: Predict | None = Non
         more_ns = round(added_s(collective.operation, len(collective.ranks)) * 1e9)
         return replace(node, durations_ns=tuple(value + more_ns for value in node.durations_ns))
 
-    before = of_trace(graph)
-    table = tuple((name, ranks, size, time + added_s(name, ranks)) for name, ranks, size, time in before.table)
-    after: LinkCalibration = replace(
-        before,
-        alpha_s=before.alpha_s + added_s("all_reduce", before.ranks),
+    old_link = of_trace(graph)
+    table = tuple((name, ranks, size, time + added_s(name, ranks)) for name, ranks, size, time in old_link.table)
+    new_link: LinkCalibration = replace(
+        old_link,
+        alpha_s=old_link.alpha_s + added_s("all_reduce", old_link.ranks),
         table=table,
-        source=f"{before.source}, with {latency_s * 1e3:g} ms of latency",
+        source=f"{old_link.source}, with {latency_s * 1e3:g} ms of latency",
     )
-    return graph.with_nodes((changed(node) for node in graph.nodes), link=after)
+    return graph.with_nodes((changed(node) for node in graph.nodes), link=new_link)
 
 
 def bandwidth_settings(graph: Graph, bits_per_s: float) -> Realised:

@@ -78,7 +78,7 @@ class Application:
     def _overview(self, edition: Edition, choice: DashboardFilter) -> str:
         choice = _narrowed(choice, edition)
         counts = self._run_counts(edition)
-        shown = [question for name, question in questions().items() if name in OVERVIEW and counts.runs]
+        shown_questions = [question for name, question in questions().items() if name in OVERVIEW and counts.runs]
         session = edition.session()
         # The first run of a folder explains an empty page better than any advice.
         about_runs = [] if session and not counts.runs else counts.notices(edition.empty)
@@ -92,24 +92,27 @@ class Application:
             session=session,
             state=_state(edition),
         )
-        return dashboard.render(self._panels(edition, shown, choice), frame)
+        return dashboard.render(self._panels(edition, shown_questions, choice), frame)
 
     def _cell(self, edition: Edition, choice: DashboardFilter) -> str:
         choice = _narrowed(DashboardFilter(cell=choice.cell, since=choice.since), edition)
         self._run_counts(edition)
-        shown = self._panels(edition, [questions()["trend"]], choice)
+        panels = self._panels(edition, [questions()["trend"]], choice)
         ask = partial(dashboard.cell_heading, edition.reader, choice.cell, choice.since)
-        page = CellPage(choice.cell, shown[0], self._answer(edition, ("heading", choice), ask))
+        page = CellPage(choice.cell, panels[0], self._answer(edition, ("heading", choice), ask))
         command = f" The report of its newest run: `runner report --run {page.newest_run}`." if page.newest_run else ""
         lead = (
             f"Cell {choice.cell}. One dot a session, with its interval between processes; a vertical stroke where the "
             f"level changed.{command} {edition.origin}"
         )
-        home = f"/?{urlencode({'since': choice.since})}" if choice.since != edition.since else "/"
-        path = [("All questions", home), *([(f"Run {page.newest_run}", f"{home}#runs")] if page.newest_run else [])]
+        home_link = f"/?{urlencode({'since': choice.since})}" if choice.since != edition.since else "/"
+        path = [
+            ("All questions", home_link),
+            *([(f"Run {page.newest_run}", f"{home_link}#runs")] if page.newest_run else []),
+        ]
         notices = edition.notices
-        frame = Frame(page.heading, lead, lambda other: "", home=home, notices=notices, choice=choice, path=path)
-        return dashboard.render(shown, frame)
+        frame = Frame(page.heading, lead, lambda other: "", home=home_link, notices=notices, choice=choice, path=path)
+        return dashboard.render(panels, frame)
 
     def _run_counts(self, edition: Edition) -> RunCounts:
         """Return the number of runs of an edition. Raises `UploadError`."""
@@ -122,9 +125,12 @@ class Application:
         )
         return list(dict.fromkeys(row[0] for row in rows)), sorted({row[1] for row in rows})
 
-    def _panels(self, edition: Edition, shown: list[Question], choice: DashboardFilter) -> list[Panel]:
+    def _panels(self, edition: Edition, shown_questions: list[Question], choice: DashboardFilter) -> list[Panel]:
         ask = partial(dashboard.panel_of, edition.reader)
-        return [self._answer(edition, (question.name, choice), partial(ask, question, choice)) for question in shown]
+        return [
+            self._answer(edition, (question.name, choice), partial(ask, question, choice))
+            for question in shown_questions
+        ]
 
     def _health(self) -> tuple[int, str]:
         try:
@@ -173,5 +179,7 @@ def _narrowed(choice: DashboardFilter, edition: Edition) -> DashboardFilter:
 
 
 def _link(choice: DashboardFilter, edition: Edition) -> Callable[[str], str]:
-    since = {"since": choice.since} if choice.since != edition.since else {}
-    return lambda cell_id: f"/cell?{urlencode({'id': cell_id, **since})}" if CELL_ID.fullmatch(cell_id) else ""
+    since_parameter = {"since": choice.since} if choice.since != edition.since else {}
+    return lambda cell_id: (
+        f"/cell?{urlencode({'id': cell_id, **since_parameter})}" if CELL_ID.fullmatch(cell_id) else ""
+    )

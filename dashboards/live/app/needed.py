@@ -35,15 +35,19 @@ def needed(statements: Iterable[str]) -> Needed:
     trees = [_inlined(parsed(sql), defined) for sql in statements]
     pairs = {pair for tree in trees for pair in _read(tree)}
     columns = {table.name: _of_table(table, pairs) for table in TABLES}
-    used = {text for tree in trees for subquery in tree.find_all(exp.Subquery) for text in subquery.comments or ()}
-    read = {name: column_names for name, column_names in columns.items() if column_names}
-    return Needed(read, tuple(name for name in defined if f"source: {name}" in used))
+    used_comments = {
+        text for tree in trees for subquery in tree.find_all(exp.Subquery) for text in subquery.comments or ()
+    }
+    read_columns = {name: column_names for name, column_names in columns.items() if column_names}
+    return Needed(read_columns, tuple(name for name in defined if f"source: {name}" in used_comments))
 
 
 def _of_table(table: Table, pairs: set[tuple[str, str]]) -> tuple[str, ...]:
     """Return the columns of a table among the pairs, and `day`, which bounds every read."""
-    read = {column for name, column in pairs if name == table.name}
-    return tuple(column.name for column in table.columns if column.name in read | {"day"}) if read else ()
+    read_columns = {column for name, column in pairs if name == table.name}
+    return (
+        tuple(column.name for column in table.columns if column.name in read_columns | {"day"}) if read_columns else ()
+    )
 
 
 def _inlined(tree: exp.Expr, defined: Mapping[str, exp.Query]) -> exp.Expr:

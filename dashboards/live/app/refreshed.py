@@ -115,8 +115,8 @@ class Refreshed:
     def _claimed(self) -> bool:
         """Return whether the caller must start a refresh: one is due and no other is running."""
         with self._changed:
-            due = self._next_s is None or self._times.clock() >= self._next_s
-            claimed = due and not self._running
+            is_due = self._next_s is None or self._times.clock() >= self._next_s
+            claimed = is_due and not self._running
             self._running |= claimed
             return claimed
 
@@ -168,17 +168,17 @@ class Refreshed:
         if (shown := self._shown) is None:
             return None
         minutes = int(self._times.clock() - shown.began_s) // 60
-        age = f"{plural(minutes, 'minute')} ago" if minutes else "less than a minute ago"
-        read = moment(shown.began.isoformat())
+        age_text = f"{plural(minutes, 'minute')} ago" if minutes else "less than a minute ago"
+        read_at = moment(shown.began.isoformat())
         since = shown.snapshot.since
         notices: tuple[str, ...] = ()
         if self._failure is not None and self._failing_since is not None:
             failing = moment(self._failing_since.isoformat())
-            text = f"These rows were read on {read}. Reading newer ones has failed since {failing}: {self._failure}"
+            text = f"These rows were read on {read_at}. Reading newer ones has failed since {failing}: {self._failure}"
             notices = (text,)
-        origin = f"Read from {self.address} {age}, on {read}: the runs since {since}."
+        origin_text = f"Read from {self.address} {age_text}, on {read_at}: the runs since {since}."
         return Edition(
-            shown.snapshot, self._number, origin, since, notices, partial(_empty_notice, self.address, since)
+            shown.snapshot, self._number, origin_text, since, notices, partial(_empty_notice, self.address, since)
         )
 
 
@@ -235,16 +235,17 @@ def statement(table: str, columns: tuple[str, ...]) -> str:
 def _load(engine: duckdb.DuckDBPyConnection, table: Table, answer: QueryResult) -> None:
     """Create a table from an answer, using a file: inserting row by row takes 100 times as long."""
     types = {name: parquet.type_of(table.column(name)) for name in answer.columns}
-    shown = ", ".join(f'"{name}" {kind}' for name, kind in types.items())
-    engine.execute(f'CREATE OR REPLACE TABLE "{table.name}" ({shown})')
-    read = ", ".join(f"{parquet.text(name)}: {parquet.text(kind)}" for name, kind in types.items())
+    columns_sql = ", ".join(f'"{name}" {kind}' for name, kind in types.items())
+    engine.execute(f'CREATE OR REPLACE TABLE "{table.name}" ({columns_sql})')
+    columns_text = ", ".join(f"{parquet.text(name)}: {parquet.text(kind)}" for name, kind in types.items())
     with tempfile.TemporaryDirectory(prefix="keras-benchmark-") as folder:
         path = Path(folder) / "rows.ndjson"
         with path.open("w", encoding="utf-8") as file:
             file.writelines(_lines(answer))
         engine.execute(
             f'INSERT INTO "{table.name}" SELECT * FROM read_json({parquet.text(str(path))}, '
-            f"format = 'newline_delimited', columns = {{{read}}}, maximum_object_size = {parquet.LONGEST_LINE_BYTES})"
+            f"format = 'newline_delimited', columns = {{{columns_text}}}, "
+            f"maximum_object_size = {parquet.LONGEST_LINE_BYTES})"
         )
 
 

@@ -36,5 +36,5 @@ def serve(source: PageSource, place: ListenAddress) -> None:
 
 def port_of(server: Any) -> int:
     """Return the port of a server; of a server with several sockets (a name with two addresses), that of the first."""
-    several = getattr(server, "effective_listen", None)
-    return int(several[0][1] if several else server.effective_port)
+    listen_addresses = getattr(server, "effective_listen", None)
+    return int(listen_addresses[0][1] if listen_addresses else server.effective_port)

@@ -70,21 +70,21 @@ class EndedRuns:
 
     def __call__(self) -> bool:
         """Send what has ended; return whether there was anything. Raises `UploadError` or `StoreFailure`."""
-        ended = self._ended()
-        if ended == self._sent:
+        ended_runs = self._ended()
+        if ended_runs == self._sent:
             return False
         self.send()
-        self._sent = ended
+        self._sent = ended_runs
         return True
 
     def _ended(self) -> frozenset[tuple[str, int]]:
         """Return the files that say that a run has ended and what it found, each with its time of change."""
-        ended = set()
+        ended_runs = set()
         for run in Results(self.results).runs():
             for name in (FINISHED, findings.FILE):
                 with contextlib.suppress(OSError):
-                    ended.add((f"{run.run_id}/{name}", (run.folder / name).stat().st_mtime_ns))
-        return frozenset(ended)
+                    ended_runs.add((f"{run.run_id}/{name}", (run.folder / name).stat().st_mtime_ns))
+        return frozenset(ended_runs)
 
 
 @dataclass(slots=True)
@@ -99,12 +99,14 @@ class UnreadFiles:
         """Return a line for each, by its path in the folder. Raises `StoreFailure` for a folder that is not listed."""
         results = Results(self.results)
         lines = [self._line(problem) for problem in results.left_out()]
-        read = {}
+        read_by_run = {}
         for run in results.runs()[-RUNS_READ:]:
             state, previous = _files_of(run), self._read.get(run.run_id)
-            read[run.run_id] = previous if previous is not None and previous[0] == state else (state, self._lines(run))
-            lines += read[run.run_id][1]
-        self._read = read
+            read_by_run[run.run_id] = (
+                previous if previous is not None and previous[0] == state else (state, self._lines(run))
+            )
+            lines += read_by_run[run.run_id][1]
+        self._read = read_by_run
         more_line = [f"and {plural(len(lines) - LINES_SHOWN, 'other file')}"] if len(lines) > LINES_SHOWN else []
         return (*lines[:LINES_SHOWN], *more_line)
 
@@ -164,26 +166,26 @@ class Live:
         """Return the warehouse, with a new number after `FRESH_S`, and when runs were sent."""
         with self._lock:
             now_s = self.clock()
-            sent = False
+            is_sent = False
             if self._looked_s is None or now_s - self._looked_s >= LOOK_S:
-                sent, self._looked_s = self._updated(), now_s
+                is_sent, self._looked_s = self._updated(), now_s
                 self._session = self.session()
-            if sent or self._began_s is None or now_s - self._began_s >= FRESH_S:
+            if is_sent or self._began_s is None or now_s - self._began_s >= FRESH_S:
                 self._began_s, self._number = now_s, self._number + 1
                 self._not_read = self._listed()
             number, session, notices = self._number, self._session, (*self._notices, *self._not_read)
-        origin = f"Read from {self.address}."
-        return Edition(self.warehouse, number, origin, self.since, notices, self.empty, lambda: session)
+        origin_text = f"Read from {self.address}."
+        return Edition(self.warehouse, number, origin_text, self.since, notices, self.empty, lambda: session)
 
     def _updated(self) -> bool:
         """Send the runs that have ended; if that fails, the pages say why, and it is tried again."""
         try:
-            sent = self.update()
+            was_sent = self.update()
         except (UploadError, StoreFailure) as error:
             self._notices = (f"Runs that have ended since cannot be shown: {error}",)
             return False
         self._notices = ()
-        return sent
+        return was_sent
 
     def _listed(self) -> tuple[str, ...]:
         """Return a notice for each file that cannot be read."""

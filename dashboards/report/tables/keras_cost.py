@@ -24,8 +24,8 @@ def tables(keras_costs: Sequence[KerasCost]) -> list[Grid]:
 
 def _table(costs: Sequence[KerasCost]) -> Grid:
     names = list(dict.fromkeys(part.name for cost in costs for part in cost.parts))
-    caveats = " ".join(f"{cost.backend}: {cost.caveat}." for cost in costs if cost.caveat)
-    return Grid(costs[0].work, ["Keras over native", *names], [_row(cost, names) for cost in costs], caveats)
+    caveats_text = " ".join(f"{cost.backend}: {cost.caveat}." for cost in costs if cost.caveat)
+    return Grid(costs[0].work, ["Keras over native", *names], [_row(cost, names) for cost in costs], caveats_text)
 
 
 def _row(cost: KerasCost, names: Sequence[str]) -> grid.GridRow:

@@ -37,15 +37,15 @@ def join(meeting: Meeting) -> JaxRank:
     address = meeting.address()
     meeting.name_host()  # gloo listens at the address that the host's name has
     os.environ["NPROC"] = str(max(LEAST_THREADS, take_share(*meeting.here)))
-    first = meeting.exchanged(f"{address}:{free_port(address)}")[0]
+    coordinator_address = meeting.exchanged(f"{address}:{free_port(address)}")[0]
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
-        first,
+        coordinator_address,
         meeting.order.problem.workers,
         meeting.rank,
         cluster_detection_method="deactivate",
         initialization_timeout=max(1, int(meeting.timeout_s)),
-        coordinator_bind_address=first,
+        coordinator_bind_address=coordinator_address,
     )
     return JaxRank(meeting.order, meeting.rank)
 
@@ -98,8 +98,8 @@ class JaxRank(JaxWorkerGroup):
         from keras_matrix.models.fc.native.timed_collectives import CollectiveWorkers, store
 
         problem, dtype = self._order.problem, jnp.dtype(self._order.problem.precision)
-        alone = JaxWorker(Mesh(np.asarray(jax.local_devices()).reshape(1, 1), AXES))
-        step = jax.jit(partial(self._local, alone))
+        lone_worker = JaxWorker(Mesh(np.asarray(jax.local_devices()).reshape(1, 1), AXES))
+        step = jax.jit(partial(self._local, lone_worker))
         weights, batch = ([jnp.asarray(_own(array)) for array in part] for part in (self._weights, self._batch))
         summed = jax.jit(
             jax.shard_map(lambda x: jax.lax.psum(x, AXES), mesh=self._mesh, in_specs=P(AXES), out_specs=P())

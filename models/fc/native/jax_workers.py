@@ -76,8 +76,8 @@ class JaxWorker(Worker):
         """Let each loss begin after the gradients of the previous one: XLA would compute them at the same time."""
         total, sums = self.gradient(losses[0], weights)
         for loss in losses[1:]:
-            first, *_ = self._after_all([weights[0], *sums])
-            part_loss, gradients = self.gradient(loss, [first, *weights[1:]])
+            first_weight, *_ = self._after_all([weights[0], *sums])
+            part_loss, gradients = self.gradient(loss, [first_weight, *weights[1:]])
             total, sums = total + part_loss, [a + b for a, b in zip(sums, gradients, strict=True)]
         return total, sums
 
@@ -150,8 +150,8 @@ def _recomputed(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def backward(arguments: tuple[Tensor, ...], upstream: Tensor) -> tuple[Tensor, ...]:
         x, *weights = arguments
         nothing = (0 * upstream[:1, :1]).astype(x.dtype)
-        later = jax.lax.dynamic_update_slice(x, x[:1, :1] + nothing, (0, 0))
-        gradients: tuple[Tensor, ...] = jax.vjp(run, later, *weights)[1](upstream)
+        delayed_x = jax.lax.dynamic_update_slice(x, x[:1, :1] + nothing, (0, 0))
+        gradients: tuple[Tensor, ...] = jax.vjp(run, delayed_x, *weights)[1](upstream)
         return gradients
 
     runs.defvjp(lambda *arguments: (run(*arguments), arguments), backward)
@@ -283,10 +283,12 @@ class JaxWorkerGroup(WorkerGroup):
 
     def _placed_weights(self, spec: P) -> list[Any]:
         problem = self._order.problem
-        drawn = list(worker_group.draw_weights(problem, self._order.seed))
+        drawn_weights = list(worker_group.draw_weights(problem, self._order.seed))
         if problem.kind is Parallelism.PHYSICS:
-            drawn = [np.concatenate([weight] * problem.workers) for weight in drawn] * problem.phy_blocks
-        return [self._placed(weight, spec) for weight in drawn]
+            drawn_weights = [
+                np.concatenate([weight] * problem.workers) for weight in drawn_weights
+            ] * problem.phy_blocks
+        return [self._placed(weight, spec) for weight in drawn_weights]
 
     def _placed(self, array: worker_group.Array, spec: P) -> Any:
         typed = array.astype(jnp.dtype(self._order.problem.precision))

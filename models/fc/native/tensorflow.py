@@ -15,8 +15,8 @@ def reserve(workers: int, device: str, key: str = "workers") -> None:
     if device != "cpu":
         require_devices("tensorflow", device, len(physical), workers, key)
         return
-    single = [tf.config.LogicalDeviceConfiguration() for _ in range(workers)]
-    tf.config.set_logical_device_configuration(physical[0], single)
+    configurations = [tf.config.LogicalDeviceConfiguration() for _ in range(workers)]
+    tf.config.set_logical_device_configuration(physical[0], configurations)
 
 
 def make(order: WorkerSpec) -> TensorFlowWorkerGroup:

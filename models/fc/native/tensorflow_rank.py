@@ -158,9 +158,9 @@ class TensorFlowRank(WorkerGroup):
         """Time all-reduces of several sizes during computation; the first worker stores its times."""
         from keras_matrix.models.fc.native.timed_collectives import CollectiveWorkers, store
 
-        problem, alone = self._order.problem, MirroredWorker(1)  # which sums over the replicas of no strategy
+        problem, lone_worker = self._order.problem, MirroredWorker(1)  # which sums over the replicas of no strategy
         weights = [tf.convert_to_tensor(variable) for variable in self._weights]
-        step = tf.function(lambda: program(problem.mode)(alone, problem, weights, self._batch), autograph=False)
+        step = tf.function(lambda: program(problem.mode)(lone_worker, problem, weights, self._batch), autograph=False)
 
         def summing(size: int) -> Callable[[], object]:
             array = tf.zeros([max(1, size // weights[0].dtype.size)], problem.precision)
@@ -220,8 +220,8 @@ class MirroredWorkerGroup(TensorFlowWorkerGroup):
         sums = tf.distribute.ReductionToOneDevice() if self._order.device == "cpu" else None
         self._strategy = tf.distribute.MirroredStrategy(self._devices, sums)
         with self._strategy.scope():
-            drawn = worker_group.weights_of(self._order.problem, self._order.seed, 0)  # equal for all replicas
-            self._mirrored = [tf.Variable(self._typed(weight)) for weight in drawn]
+            drawn_weights = worker_group.weights_of(self._order.problem, self._order.seed, 0)  # equal for all replicas
+            self._mirrored = [tf.Variable(self._typed(weight)) for weight in drawn_weights]
         return [[variable.values[rank] for variable in self._mirrored] for rank in range(self._order.problem.workers)]
 
     def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:

@@ -132,8 +132,8 @@ class TracedWorker(Worker):
         """Let each loss begin after the gradients of the previous one: a graph computes them at the same time."""
         total, sums = self.gradient(losses[0], weights)
         for loss in losses[1:]:
-            first, *_ = self._after_all([weights[0], *sums])
-            part_loss, gradients = self.gradient(loss, [first, *weights[1:]])
+            first_weight, *_ = self._after_all([weights[0], *sums])
+            part_loss, gradients = self.gradient(loss, [first_weight, *weights[1:]])
             total, sums = total + part_loss, [a + b for a, b in zip(sums, gradients, strict=True)]
         return total, sums
 
@@ -151,12 +151,12 @@ class TracedWorker(Worker):
 
 def _slept(x: Any, forward_s: float, backward_s: float) -> Any:
     """Return x after a sleep; its gradient passes after another one, named like the tape's own operations."""
-    around = tf.get_current_name_scope()
+    outer_scope = tf.get_current_name_scope()
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def sleeping(x: Any) -> tuple[Any, Callable[[Any], Any]]:
         def backward(upstream: Any) -> Any:
-            with tf.name_scope(f"gradient_tape/{around}/"):
+            with tf.name_scope(f"gradient_tape/{outer_scope}/"):
                 return _after_sleep(upstream, backward_s)
 
         return _after_sleep(x, forward_s), backward

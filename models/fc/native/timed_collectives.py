@@ -34,9 +34,9 @@ def store(folder: Path, rank: int, workers: CollectiveWorkers, total_bytes: int)
 
     All workers call this at the same time.
     """
-    timed = measured(workers, total_bytes)
+    timed_collectives = measured(workers, total_bytes)
     if rank == 0:
-        communication.write(folder, timed)
+        communication.write(folder, timed_collectives)
 
 
 def measured(workers: CollectiveWorkers, total_bytes: int) -> list[TimedCollective]:
@@ -45,16 +45,16 @@ def measured(workers: CollectiveWorkers, total_bytes: int) -> list[TimedCollecti
     A call begins when the previous one has ended on this worker, and waits for the others: the first of each size,
     which may also compile, is not counted.
     """
-    timed = []
+    timed_collectives = []
     workers.compute()  # which may compile, too
     with _repeated(workers.compute):
         for size, calls in sizes_bytes(total_bytes):
             call = workers.summing(size)
             times_s = [_timed_s(call) for _ in range(calls + 1)]
-            timed += [
+            timed_collectives += [
                 TimedCollective("all_reduce", workers.ranks, size, seconds, workers.library) for seconds in times_s[1:]
             ]
-    return timed
+    return timed_collectives
 
 
 def _timed_s(call: Callable[[], object]) -> float:

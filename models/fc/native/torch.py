@@ -96,9 +96,9 @@ class TorchStage(Stage):
         dist.recv(x, source)
         return x
 
-    def _send(self, x: Tensor, to: int) -> None:
+    def _send(self, x: Tensor, target_rank: int) -> None:
         x = x.contiguous()
-        self._sending.append((dist.isend(x, to), x))  # the array must live until it is sent
+        self._sending.append((dist.isend(x, target_rank), x))  # the array must live until it is sent
 
 
 def _worker(order: WorkerSpec, rank: int) -> TorchWorker | TorchStage:
@@ -225,8 +225,8 @@ class TorchRank(WorkerGroup):
         """Time all-reduces of several sizes during computation; the first worker stores its times."""
         from keras_matrix.models.fc.native.timed_collectives import CollectiveWorkers, store
 
-        problem, alone = self._order.problem, TorchWorker(1)
-        step = torch.no_grad()(partial(program(problem.mode), alone, problem, self._weights, self._batch))
+        problem, lone_worker = self._order.problem, TorchWorker(1)
+        step = torch.no_grad()(partial(program(problem.mode), lone_worker, problem, self._weights, self._batch))
         total = sum(weight.numel() * weight.element_size() for weight in self._weights)
 
         def summing(size: int) -> Callable[[], object]:
@@ -250,8 +250,8 @@ class TorchRank(WorkerGroup):
 
     def _weight(self, array: worker_group.Array) -> Any:
         mode = MODES[self._order.problem.mode]
-        placed = self._placed(array)
-        return torch.nn.Parameter(placed, requires_grad=mode.trains and not mode.manual)
+        placed_array = self._placed(array)
+        return torch.nn.Parameter(placed_array, requires_grad=mode.trains and not mode.manual)
 
     def _placed(self, array: worker_group.Array) -> Any:
         # A copy: the blocks of fc_phy start from the same array, and each is trained in place.

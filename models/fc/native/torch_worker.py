@@ -45,8 +45,8 @@ class TorchWorker(Worker):
         """Form the groups of a problem; every worker does so, in the same order."""
         for axis in WorkerAxis:
             groups = worker_group.groups(problem, axis is WorkerAxis.MODEL)
-            apart = [ranks if 1 < len(ranks) < self.size else None for ranks in groups]
-            handles = [dist.new_group(ranks, timeout=COLLECTIVE_LIMIT) if ranks else None for ranks in apart]
+            separate_groups = [ranks if 1 < len(ranks) < self.size else None for ranks in groups]
+            handles = [dist.new_group(ranks, timeout=COLLECTIVE_LIMIT) if ranks else None for ranks in separate_groups]
             (group,) = (handle for handle, ranks in zip(handles, groups, strict=True) if rank in ranks)
             self._parts[axis] = TorchWorker(len(groups[0]), group, self)
 

@@ -15,11 +15,11 @@ from keras_matrix.records.host.data_places import places
 def found_path(request: Request, name: str) -> Path:
     """Return the existing path that the text parameter `name` names. Raises `InputDataError` with all places tried."""
     path_text = request.text(name)
-    tried = places(path_text, request.dataset_dir, request.folders)
-    for place in tried:
+    tried_places = places(path_text, request.dataset_dir, request.folders)
+    for place in tried_places:
         if place.exists():
             return place.absolute()
     raise InputDataError(
-        f"{name}: {Path(path_text).expanduser()} does not exist, looked for {', '.join(map(str, tried))}; give a path "
-        "relative to --datasets or to the folder of the matrix, or an absolute one"
+        f"{name}: {Path(path_text).expanduser()} does not exist, looked for {', '.join(map(str, tried_places))}; give "
+        "a path relative to --datasets or to the folder of the matrix, or an absolute one"
     )

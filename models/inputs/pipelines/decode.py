@@ -102,13 +102,15 @@ def chosen_decoder(name: str) -> str:
     if name == NATIVE_DECODER:
         return name
     if name == "auto":
-        decoder = next((candidate for candidate, needed in DECODERS.items() if _installed(needed)), None)
+        decoder = next(
+            (candidate for candidate, needed_packages in DECODERS.items() if _installed(needed_packages)), None
+        )
         if decoder is None:
             raise DecoderUnavailable("decoder: none is installed; install simplejpeg and opencv-python-headless")
         return decoder
     if not _installed(DECODERS[name]):
-        packages = " ".join(_PACKAGES.get(package, package) for package in DECODERS[name])
-        raise DecoderUnavailable(f"decoder: {name} is not installed; install {packages}, or use decoder: auto")
+        packages_text = " ".join(_PACKAGES.get(package, package) for package in DECODERS[name])
+        raise DecoderUnavailable(f"decoder: {name} is not installed; install {packages_text}, or use decoder: auto")
     return name
 
 

@@ -23,8 +23,10 @@ def source(loader: Loader, batch_size: int, workers: PipelineWorkers, timed: boo
         return batches.to_iter_dataset(grain.ReadOptions(workers.count, workers.asked))
     _parse_flags()
     # Each process prepares in its only thread; Grain's own default is 16 more.
-    alone = batches.to_iter_dataset(grain.ReadOptions(0, 0))
-    return alone.mp_prefetch(grain.MultiprocessingOptions(workers.count, per_worker_buffer_size=_queue_size(workers)))
+    iter_dataset = batches.to_iter_dataset(grain.ReadOptions(0, 0))
+    return iter_dataset.mp_prefetch(
+        grain.MultiprocessingOptions(workers.count, per_worker_buffer_size=_queue_size(workers))
+    )
 
 
 def depth(workers: PipelineWorkers) -> int:

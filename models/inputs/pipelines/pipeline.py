@@ -102,7 +102,7 @@ def pipeline_of(request: Request, images: Source, scaling: PixelScaling | None) 
     workers = _workers(request, name, module)
     order = images.order(request.text("shuffle"), request.seed, request.batch_size)
     decode = Decode(_decoder(request), request.integer("image_size"), request.text("decode_scale") == "dct")
-    plain = BatchLoader(
+    plain_loader = BatchLoader(
         images,
         order,
         decode,
@@ -113,8 +113,8 @@ def pipeline_of(request: Request, images: Source, scaling: PixelScaling | None) 
     caches = request.text("cache") == "ram"
     copies = workers.count if workers.kind == "process" and workers.count else 1
     return LoadedPipeline(
-        loader=cached(plain, copies) if caches else plain,
-        plain=plain,
+        loader=cached(plain_loader, copies) if caches else plain_loader,
+        plain=plain_loader,
         make=module.source,
         workers=workers,
         depth=module.depth(workers),
@@ -142,9 +142,11 @@ def _module(requested: str) -> tuple[str, ModuleType]:
         return name, importlib.import_module(f"keras_matrix.models.inputs.pipelines.{name}")
     import keras
 
-    choices = ", ".join(dict.fromkeys([backend_module.PIPELINE, *NEUTRAL] if backend_module is not None else NEUTRAL))
+    choices_text = ", ".join(
+        dict.fromkeys([backend_module.PIPELINE, *NEUTRAL] if backend_module is not None else NEUTRAL)
+    )
     raise UnsupportedWorkload(
-        f"pipeline: {name} belongs to another backend than {keras.backend.backend()}; use auto or one of {choices}"
+        f"pipeline: {name} belongs to another backend than {keras.backend.backend()}; use auto or one of {choices_text}"
     )
 
 
@@ -257,9 +259,9 @@ class CachedLoader:
         indices = self._loader.order.indices(int(batch))
         self._allocate()
         if not self._present[indices].all():
-            timed = self._loader.timed(batch)
-            self._keep(indices, *timed[:2])
-            return timed
+            timed_batch = self._loader.timed(batch)
+            self._keep(indices, *timed_batch[:2])
+            return timed_batch
         begun_s, begun_cpu_s = time.perf_counter(), time.thread_time()
         x, y = self._pixels[indices], self._labels[indices]
         wall_s, cpu_s = time.perf_counter() - begun_s, time.thread_time() - begun_cpu_s
@@ -281,12 +283,12 @@ class CachedLoader:
 
 def cached(loader: BatchLoader, copies: int) -> CachedLoader:
     """Return the loader with a cache. Raises ValueError if `copies` of it need more than half of the memory."""
-    needed = copies * loader.order.count * math.prod(loader.sample_shape) * np.dtype(loader.dtype).itemsize
+    needed_bytes = copies * loader.order.count * math.prod(loader.sample_shape) * np.dtype(loader.dtype).itemsize
     usable = usable_memory_bytes()
-    if usable is not None and needed > usable / 2:
+    if usable is not None and needed_bytes > usable / 2:
         copies_text = f" in {copies} worker processes" if copies > 1 else ""
         raise ValueError(
-            f"cache: ram needs {bytes_text(needed)}{copies_text} for {loader.order.count} images of "
+            f"cache: ram needs {bytes_text(needed_bytes)}{copies_text} for {loader.order.count} images of "
             f"{loader.sample_shape[0]} pixels, more than half of this machine's {bytes_text(usable)}; set a smaller "
             "dataset_size or image_size, preprocess: device, or cache: none"
         )

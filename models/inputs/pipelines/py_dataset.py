@@ -40,5 +40,7 @@ def source(loader: Loader, batch_size: int, workers: PipelineWorkers, timed: boo
         # Keras takes the default context. A forked process would inherit locks that the backend's threads hold.
         multiprocessing.set_start_method("spawn", force=True)
     # Keras submits a batch to its workers before it puts it into the queue, so that one more is in the making.
-    ahead = max(1, workers.asked - 1)
-    return LoadedBatches(loader, timed, workers=workers.count, use_multiprocessing=in_processes, max_queue_size=ahead)
+    queue_size = max(1, workers.asked - 1)
+    return LoadedBatches(
+        loader, timed, workers=workers.count, use_multiprocessing=in_processes, max_queue_size=queue_size
+    )

@@ -188,11 +188,11 @@ def _lost() -> WorkerLost:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 def _serve(function: Callable[[Any], Any], link: Connection, parents: list[Connection]) -> None:

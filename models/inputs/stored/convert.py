@@ -97,8 +97,8 @@ def convert(request: dict[str, Any]) -> str:
     workers = request.get("workers") or min(WORKERS_PER_CPU * usable_cpus(), MOST_WORKERS)
     progress = WriteProgress("convert:", sum(map(work.records, missing)))
     _WORK[:] = [work]
-    with closing(in_parallel(_write, missing, workers)) as written:
-        for number, part in written:
+    with closing(in_parallel(_write, missing, workers)) as written_parts:
+        for number, part in written_parts:
             finished[number] = part
             progress.add(part.records, part.bytes)
     progress.end()
@@ -116,8 +116,8 @@ def cut(sizes: Integers, most_bytes: int) -> Integers:
     ends = np.cumsum(sizes)
     cuts = [0]
     while cuts[-1] < len(sizes):
-        before = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
-        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, before + most_bytes, side="right"))))
+        bytes_before = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
+        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, bytes_before + most_bytes, side="right"))))
     return np.array(cuts, np.int64)
 
 
@@ -132,11 +132,11 @@ def _planned(source: Source, folder: Path, request: dict[str, Any]) -> Conversio
     order = np.random.Generator(np.random.PCG64(request["seed"])).permutation(len(source)).astype(np.int64)
     longest_name = max(len(os.fsencode(source.name(index))) for index in range(len(source)))
     longest_class = max(len(os.fsencode(name)) for name in source.classes)
-    stored = sizes[order] + EXAMPLE_BYTES + longest_name + longest_class
+    stored_bytes = sizes[order] + EXAMPLE_BYTES + longest_name + longest_class
     most_bytes = request["size_per_record_bytes"]
     if request["to"] == shards.ARRAY_RECORD:
         most_bytes = max(1, most_bytes - ARRAY_RECORD_BYTES - most_bytes // 500)
-    cuts = cut(stored, most_bytes)
+    cuts = cut(stored_bytes, most_bytes)
     return ConversionJob(source, sizes, order, cuts, folder, request["to"])
 
 
@@ -185,13 +185,14 @@ def _samples(work: ConversionJob, number: int) -> Iterator[NamedSample]:
             yield NamedSample(sample, work.source.classes[sample.label], work.source.name(index))
 
 
-def _summary(work: ConversionJob, parts: tuple[RecordFile, ...], written: int, progress: WriteProgress) -> str:
-    kept = len(parts) - written
+def _summary(work: ConversionJob, parts: tuple[RecordFile, ...], written_count: int, progress: WriteProgress) -> str:
+    kept_count = len(parts) - written_count
     size = sum(part.bytes for part in parts)
     text = f"{work.folder}: {len(work.source)} images in {_files(len(parts))}, {bytes_text(size)}"
-    if not written:
+    if not written_count:
         return f"{text}; all were already there"
-    return f"{text}; wrote and verified {_files(written)}{f', kept {kept}' if kept else ''}: {progress.speed()}"
+    kept_text = f", kept {kept_count}" if kept_count else ""
+    return f"{text}; wrote and verified {_files(written_count)}{kept_text}: {progress.speed()}"
 
 
 def _files(count: int) -> str:

@@ -128,8 +128,10 @@ def open_folder(path: Path, limit: int | None = None) -> FolderSource:
     if listed is not None and any(_is_jpeg(entry.name) for entry in top):
         return _flat(path, [entry for entry in top if not _is_folder(entry)], (listed, hidden)).limited(limit)
     if SPLITS & set(folders) and set(folders) <= SPLITS:
-        names = " and ".join(map(os.fsdecode, folders))
-        raise InputDataError(f"{path}: contains the data sets {names}, not classes; give one of them as dataset_path")
+        names_text = " and ".join(map(os.fsdecode, folders))
+        raise InputDataError(
+            f"{path}: contains the data sets {names_text}, not classes; give one of them as dataset_path"
+        )
     if not folders:
         raise InputDataError(
             f"{path}: has no class folders, no record files and no list of labels; expected one folder per class with "
@@ -192,8 +194,8 @@ def _packed(
 
 def _scan(root: bytes, folder: bytes) -> FolderScan:
     """Return the JPEG files in a class folder and below it, sorted by folder and name."""
-    above = Path(os.fsdecode(root)).stat()
-    scan, visited, waiting = FolderScan(), {(above.st_dev, above.st_ino)}, [folder]
+    root_status = Path(os.fsdecode(root)).stat()
+    scan, visited, waiting = FolderScan(), {(root_status.st_dev, root_status.st_ino)}, [folder]
     while waiting:
         relative = waiting.pop()
         try:
@@ -212,8 +214,8 @@ def _scan(root: bytes, folder: bytes) -> FolderScan:
 def _read_folder(root: bytes, relative: bytes, scan: FolderScan) -> Iterator[bytes]:
     """Add the files of one folder to `scan`, and yield its sub-folders in order."""
     with os.scandir(_joined(root, relative)) as entries:
-        inside = sorted(entries, key=lambda entry: entry.name)
-    for entry in inside:
+        sorted_entries = sorted(entries, key=lambda entry: entry.name)
+    for entry in sorted_entries:
         if _is_hidden(entry.name):
             scan.hidden.append(_joined(relative, entry.name))
         elif _is_jpeg(entry.name) and _is_file(entry):
@@ -255,9 +257,9 @@ def _note(problem: str, names: Sequence[bytes]) -> list[str]:
     """Return a sentence with the first names, or nothing without names."""
     if not names:
         return []
-    first = ", ".join(os.fsencode(name).decode("utf-8", "backslashreplace") for name in names[:MOST_NAMED])
+    names_text = ", ".join(os.fsencode(name).decode("utf-8", "backslashreplace") for name in names[:MOST_NAMED])
     more_text = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return [f"{problem} ({len(names)}): {first}{more_text}"]
+    return [f"{problem} ({len(names)}): {names_text}{more_text}"]
 
 
 def _contents(path: bytes) -> bytes:
@@ -289,8 +291,8 @@ def list_file(folder: Path) -> Path | None:
         if (folder / name).is_file():
             return folder / name
     has_images = any(True for _ in folder.glob("ILSVRC2012_val_*"))
-    above = [folder.parent / name for name in (SYNSETS, GROUND_TRUTH, BY_FILE[0])] if has_images else []
-    return next((path for path in above if path.is_file()), None)
+    list_paths = [folder.parent / name for name in (SYNSETS, GROUND_TRUTH, BY_FILE[0])] if has_images else []
+    return next((path for path in list_paths if path.is_file()), None)
 
 
 def labels_of(listed: Path, names: list[bytes]) -> tuple[tuple[str, ...], Labels, tuple[str, ...]]:

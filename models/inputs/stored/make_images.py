@@ -103,7 +103,7 @@ def make_images(request: dict[str, Any]) -> str:
     text = f"{folder}: {plan.count} images in {len(plan.classes)} classes, mean {size / plan.count / 1000:.0f} kB"
     if not missing:
         return f"{text}; all were already there"
-    return f"{text}; wrote {len(missing)}{f', kept {kept}' if (kept := plan.count - len(missing)) else ''}"
+    return f"{text}; wrote {len(missing)}{f', kept {kept_count}' if (kept_count := plan.count - len(missing)) else ''}"
 
 
 def image(plan: ImageSetPlan, number: int) -> Pixels:

@@ -94,12 +94,12 @@ def checked_records(path: Path, start: int = 0, block_bytes: int = BLOCK_BYTES) 
         handle, size = file.fileno(), _size(file.fileno(), path)
         while start < size:
             block = os.pread(handle, block_bytes, start)
-            used = 0
+            used_bytes = 0
             for payload, end, crc in _complete(block, start, path):
-                used = end
+                used_bytes = end
                 yield payload, crc
-            start += used
-            if used:
+            start += used_bytes
+            if used_bytes:
                 continue
             # No complete record in this block: it is longer than a block, or damaged.
             payload = _one(handle, start, size, path)
@@ -246,11 +246,11 @@ def before_image(sample: Sample, text: str, file: str) -> bytes:
     small = _class_entries(sample.label, text) + _entry(FILE.encode(), BYTES_LIST, encoded_piece(1, os.fsencode(file)))
     size = len(sample.data)
     # From the inside out: the list's value, the list, the entry with its key, the map.
-    before = opening(1, size)
-    before = opening(1, len(before) + size) + before
-    before = IMAGE_KEY + opening(2, len(before) + size) + before
-    before = opening(1, len(before) + size) + before
-    return opening(1, len(small) + len(before) + size) + small + before
+    prefix = opening(1, size)
+    prefix = opening(1, len(prefix) + size) + prefix
+    prefix = IMAGE_KEY + opening(2, len(prefix) + size) + prefix
+    prefix = opening(1, len(prefix) + size) + prefix
+    return opening(1, len(small) + len(prefix) + size) + small + prefix
 
 
 def decoded(payload: bytes | memoryview, names: Features) -> Sample:
@@ -288,8 +288,8 @@ def features_of(payload: bytes | memoryview) -> dict[str, memoryview]:
 
 def _present(features: dict[str, memoryview], names: Features) -> Features:
     """Return the names to use: those of TensorFlow Datasets if a record has these and not the usual ones."""
-    usual = names.image in features or names != IMAGENET
-    return names if usual or not {TFDS.image, TFDS.label} <= features.keys() else TFDS
+    has_usual_names = names.image in features or names != IMAGENET
+    return names if has_usual_names or not {TFDS.image, TFDS.label} <= features.keys() else TFDS
 
 
 def _wanted(features: dict[str, memoryview], name: str) -> memoryview:
@@ -307,8 +307,8 @@ def _label(features: dict[str, memoryview], names: Features) -> int:
     values = _values(_wanted(features, names.label), INT64_LIST)
     if not values:
         raise WrongExample(f"feature {names.label!r} has no integer; it must contain one label")
-    first = values[0]
-    label = first if isinstance(first, int) else varint(first, 0)[0]
+    first_value = values[0]
+    label = first_value if isinstance(first_value, int) else varint(first_value, 0)[0]
     if label >= 1 << 31:
         raise WrongExample(f"feature {names.label!r} must be a label from 0, got {label - (1 << 64)}")
     return label

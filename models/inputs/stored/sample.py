@@ -115,8 +115,8 @@ class Order:
 
     def indices(self, batch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the samples of a batch: (batch_size,) int64, each from 0 to count - 1. Batches count from 0."""
-        epoch, within = divmod(batch, self.batches_per_pass)
-        places = (within * self.batch_size + np.arange(self.batch_size, dtype=np.int64)) % self.count
+        epoch, batch_in_pass = divmod(batch, self.batches_per_pass)
+        places = (batch_in_pass * self.batch_size + np.arange(self.batch_size, dtype=np.int64)) % self.count
         if self.shuffle == "none":
             return places
         run = 1 if self.shuffle == "global" else max(1, self.batch_size // RUNS_PER_BATCH)
@@ -132,13 +132,13 @@ def permuted_runs(count: int, run: int, seed: int, epoch: int) -> np.ndarray[Any
     random = np.random.Generator(np.random.PCG64([seed, epoch]))
     if run == 1:
         return _locked(random.permutation(count).astype(np.int64))
-    first = int(random.integers(1, run + 1))
-    starts = np.concatenate([[0], np.arange(min(first, count), count, run)]).astype(np.int64)
+    first_length = int(random.integers(1, run + 1))
+    starts = np.concatenate([[0], np.arange(min(first_length, count), count, run)]).astype(np.int64)
     lengths = np.diff(np.append(starts, count))
-    drawn = random.permutation(len(starts))
-    starts, lengths = starts[drawn], lengths[drawn]
-    before = np.cumsum(lengths) - lengths
-    return _locked(np.repeat(starts - before, lengths) + np.arange(count, dtype=np.int64))
+    shuffled_indices = random.permutation(len(starts))
+    starts, lengths = starts[shuffled_indices], lengths[shuffled_indices]
+    samples_before = np.cumsum(lengths) - lengths
+    return _locked(np.repeat(starts - samples_before, lengths) + np.arange(count, dtype=np.int64))
 
 
 def _locked(values: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:

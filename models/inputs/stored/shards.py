@@ -97,19 +97,19 @@ def record_files(path: Path) -> tuple[str, list[Path]] | None:
     return (next(iter(kinds.values())), [path / name for name in kinds]) if kinds else None
 
 
-def checked_manifest(files: Sequence[Path], single: bool) -> Manifest | None:
+def checked_manifest(files: Sequence[Path], is_single: bool) -> Manifest | None:
     """Return the manifest of the files of a folder, or of a single file in it; None without one.
 
     Raises `InputDataError` if a file that it lists is missing or has changed.
     """
     stored_manifest = finished(files[0].parent)
     present = {path.name for path in files}
-    if stored_manifest is None or (single and not present & {part.name for part in stored_manifest.parts}):
+    if stored_manifest is None or (is_single and not present & {part.name for part in stored_manifest.parts}):
         return None
     for part in stored_manifest.parts:
         path = files[0].parent / part.name
         if part.name not in present:
-            if single:
+            if is_single:
                 continue
             raise InputDataError(f"{path}: is missing, but {NAME} lists it; restore it, or convert again")
         if path.stat().st_size != part.bytes:
@@ -188,11 +188,11 @@ def read(folder: Path) -> Manifest | None:
     except (OSError, UnicodeDecodeError) as error:
         raise InputDataError(f"{path}: cannot be read: {error}") from None
     try:
-        data = json.loads(text)
-        if not isinstance(data, dict) or data.pop("written_by", None) != WRITER:
+        fields = json.loads(text)
+        if not isinstance(fields, dict) or fields.pop("written_by", None) != WRITER:
             return None
-        parts = tuple(RecordFile(**part) for part in data.pop("parts"))
-        return Manifest(parts=parts, classes=tuple(data.pop("classes")), **data)
+        parts = tuple(RecordFile(**part) for part in fields.pop("parts"))
+        return Manifest(parts=parts, classes=tuple(fields.pop("classes")), **fields)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputDataError(
             f"{path}: is not a manifest of a data set ({error}); delete it, or make it again"

@@ -53,7 +53,7 @@ def open_source(path: Path, limit: int | None = None, features: Features | None 
         return open_folder(path, limit)
     kind, files = kind_and_files
     opener = open_tfrecord if kind == shards.TFRECORD else open_array_record
-    stored_manifest = shards.checked_manifest(files, single=path.is_file())
+    stored_manifest = shards.checked_manifest(files, is_single=path.is_file())
     return opener(files, limit, features or Features(), stored_manifest)
 
 
@@ -81,10 +81,10 @@ def open_tfrecord(
 ) -> TFRecordSource:
     """Return the source of TFRecord files. Raises `InputDataError` if one is damaged or has other features."""
     record_file.require_crc32c()
-    stored = [record_file.stored_offsets(path) for path in paths]
+    stored_offsets = [record_file.stored_offsets(path) for path in paths]
     starts = [
         record_file.offsets(path) if file_starts is None else file_starts
-        for path, file_starts in zip(paths, stored, strict=True)
+        for path, file_starts in zip(paths, stored_offsets, strict=True)
     ]
     firsts = np.concatenate([[0], np.cumsum([len(file_starts) - 1 for file_starts in starts])]).astype(np.int64)
     count = shards.check_limit(paths[0].parent, int(firsts[-1]), limit)
@@ -102,7 +102,7 @@ def open_tfrecord(
             shards.refuse(f"{paths[0]}: record 0", error)
     notes = tuple(
         f"{path.name}{record_file.INDEX_SUFFIX} does not belong to its file and is not used"
-        for path, file_starts in zip(paths, stored, strict=True)
+        for path, file_starts in zip(paths, stored_offsets, strict=True)
         if file_starts is None and path.with_name(path.name + record_file.INDEX_SUFFIX).exists()
     )
     return TFRecordSource(

@@ -75,9 +75,9 @@ class TFRecordWriter:
             os.close(self._handle)
 
     def _flush(self) -> None:
-        written = os.writev(self._handle, self._pieces) if self._pieces else 0
-        if written < self._waiting:
-            unwritten = memoryview(b"".join(self._pieces))[written:]
+        written_bytes = os.writev(self._handle, self._pieces) if self._pieces else 0
+        if written_bytes < self._waiting:
+            unwritten = memoryview(b"".join(self._pieces))[written_bytes:]
             while unwritten:
                 unwritten = unwritten[os.write(self._handle, unwritten) :]
         self._pieces, self._waiting = [], 0
@@ -114,10 +114,10 @@ def write_file(path: Path, kind: str, samples: Iterable[NamedSample]) -> RecordF
         writer = TFRecordWriter(partial) if kind == shards.TFRECORD else ArrayRecordWriter(partial)
         checksums = array("q")
         try:
-            for named in samples:
-                start = before_image(named.sample, named.text, named.file)
-                checksums.append(record_file.checksum(start, named.sample.data))
-                writer.write(start, named.sample.data, checksums[-1])
+            for named_sample in samples:
+                start = before_image(named_sample.sample, named_sample.text, named_sample.file)
+                checksums.append(record_file.checksum(start, named_sample.sample.data))
+                writer.write(start, named_sample.sample.data, checksums[-1])
         finally:
             writer.close()
         _verify(partial, kind, checksums)

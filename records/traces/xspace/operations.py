@@ -153,8 +153,8 @@ class Launches(NamedTuple):
         """Return which work was launched before the profile began: it has a number, and no call of the file has it."""
         if (self.steps == NO_STEP).all():
             return np.zeros(correlations.size, np.bool_)
-        before: Flags = (correlations != NO_CORRELATION) & ~np.isin(correlations, self.correlations)
-        return before
+        launched_before: Flags = (correlations != NO_CORRELATION) & ~np.isin(correlations, self.correlations)
+        return launched_before
 
 
 NO_LAUNCHES = Launches(np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -202,20 +202,20 @@ class _Thread:
     def take_timed(self, marks: Sequence[StepMark]) -> None:
         """Assign the step during which each call was made, if its step is still unknown."""
         for mark in marks:
-            first, after = np.searchsorted(self.starts_ns, (mark.start_ns, mark.end_ns))
-            marked_steps = self.steps[first:after]
+            first, end = np.searchsorted(self.starts_ns, (mark.start_ns, mark.end_ns))
+            marked_steps = self.steps[first:end]
             marked_steps[marked_steps == NO_STEP] = mark.number
 
     def take_consumed(self, producers: dict[Key, int]) -> int:
         """Assign the steps of the producers, the innermost event's last; return how many are new."""
-        before = int((self.steps == NO_STEP).sum())
+        unknown_before = int((self.steps == NO_STEP).sum())
         has_step = self.steps != NO_STEP
         steps = self.steps.copy()
-        for key, first, after in self.consumed:
+        for key, first, end in self.consumed:
             if (step := producers.get(key, NO_STEP)) != NO_STEP:
-                steps[first:after] = step
+                steps[first:end] = step
         self.steps = np.where(has_step, self.steps, steps)
-        return before - int((self.steps == NO_STEP).sum())
+        return unknown_before - int((self.steps == NO_STEP).sum())
 
 
 def _thread(plane: Plane, line: PlaneLine) -> _Thread | None:
@@ -241,11 +241,11 @@ def _thread(plane: Plane, line: PlaneLine) -> _Thread | None:
 def _consumed(events: Events, starts_ns: Places) -> Iterator[tuple[Key, int, int]]:
     """Yield the connection of each consumer, and the range of these times within it."""
     keys, is_connected = _connections(events, "_ct", "_c")
-    first, after = (np.searchsorted(starts_ns, times) for times in (events.start_ns, events.end_ns))
-    positions = np.flatnonzero(is_connected & (first < after))
+    first, end = (np.searchsorted(starts_ns, times) for times in (events.start_ns, events.end_ns))
+    positions = np.flatnonzero(is_connected & (first < end))
     order = positions[np.lexsort((-events.end_ns[positions], events.start_ns[positions]))]
     for place in order.tolist():
-        yield keys[place], int(first[place]), int(after[place])
+        yield keys[place], int(first[place]), int(end[place])
 
 
 def _connections(events: Events, kind: str, number: str) -> tuple[list[Key], Flags]:

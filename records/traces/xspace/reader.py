@@ -108,9 +108,9 @@ PROFILE_LIMIT_BYTES = 0x7FFFF000  # which one call of the system reads; a messag
 def read(path: Path) -> XSpaceRecording:
     """Read a file. Raises `TraceError`."""
     try:
-        data = read_plain(os.path.realpath(path), PROFILE_LIMIT_BYTES)  # named by a user, who may name a link
-        recording = _read(list(xplane.planes(data)))
-        recording.warnings = xplane.messages(data)
+        profile_bytes = read_plain(os.path.realpath(path), PROFILE_LIMIT_BYTES)  # named by a user, who may name a link
+        recording = _read(list(xplane.planes(profile_bytes)))
+        recording.warnings = xplane.messages(profile_bytes)
         return recording
     except (UnfitFile, OSError) as error:
         raise TraceError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
@@ -175,8 +175,8 @@ class Programs:
 
 def _op_of(instruction: Instruction) -> str:
     """Return the kind of an instruction; for one that contains others, also the last scope of its origin."""
-    last = instruction.origin.rpartition("/")[2]
-    return f"{instruction.opcode} ({last})" if last and instruction.opcode in HOLDERS else instruction.opcode
+    last_part = instruction.origin.rpartition("/")[2]
+    return f"{instruction.opcode} ({last_part})" if last_part and instruction.opcode in HOLDERS else instruction.opcode
 
 
 class _Role(Enum):
@@ -202,9 +202,9 @@ class _Host:
 
     def read(self, line: PlaneLine) -> None:
         place = (self._plane.name, line.number)
-        kinds, first, inverse = np.unique(line.kinds(), return_index=True, return_inverse=True)
+        kinds, first_indices, inverse = np.unique(line.kinds(), return_index=True, return_inverse=True)
         distinct = kinds.tolist()
-        self._learn(line, distinct, first)
+        self._learn(line, distinct, first_indices)
         roles = np.array([self._roles[kind].value for kind in distinct], np.int64)[inverse]
         readers: dict[Callable[[LineKey, Events], None], list[_Role]] = {
             self._end: [_Role.END],
@@ -220,10 +220,10 @@ class _Host:
             if positions.size:
                 reader(place, line.events(positions))
 
-    def _learn(self, line: PlaneLine, kinds: list[int], first: Places) -> None:
+    def _learn(self, line: PlaneLine, kinds: list[int], first_indices: Places) -> None:
         """Determine the roles of events of these kinds, by their names or by the statistics of the first of them."""
         if new := [index for index, kind in enumerate(kinds) if kind not in self._roles]:
-            self._roles |= {event.kind: _role(event) for event in line.events(first[new])}
+            self._roles |= {event.kind: _role(event) for event in line.events(first_indices[new])}
 
     def _mark(self, place: LineKey, events: Events) -> None:
         for event in events:
@@ -238,8 +238,8 @@ class _Host:
             self._found.annotated.append(_marked(place, event)._replace(name=f"{STEP}{number + 1}"))
 
     def _fetch(self, place: LineKey, events: Events) -> None:
-        named = f"{PHASE}{Phase.INPUT}"
-        self._found.fetches += (_marked(place, event)._replace(name=named) for event in events)
+        fetch_name = f"{PHASE}{Phase.INPUT}"
+        self._found.fetches += (_marked(place, event)._replace(name=fetch_name) for event in events)
 
     def _end(self, place: LineKey, events: Events) -> None:
         contexts, has_context = events.numbers("_c")

@@ -45,13 +45,13 @@ def spans(recording: XSpaceRecording, worker: int, names: Names) -> list[Span]:
     """Return the spans of a file, in the profiler's own clock; its devices are the workers from `worker` on."""
     worked = _in_order(recording.worked)
     program_operations, scopes = recording.whats, Scopes(names)
-    read = [_read(operation, scopes) for operation in program_operations]
+    read_operations = [_read(operation, scopes) for operation in program_operations]
 
     def of_each(values: Iterable[Any]) -> Objects:
         return _objects(list(values))[worked.whats]
 
     marks = list(_marks(recording, worker))
-    kinds = np.array([KINDS.index(kind) for kind, _, _ in read], np.int64)[worked.whats]
+    kinds = np.array([KINDS.index(kind) for kind, _, _ in read_operations], np.int64)[worked.whats]
     if worked.on_device.any():
         kinds[~worked.on_device] = KINDS.index(TrackKind.HOST)
         kinds[recording.launches.before(worked.correlations) & worked.on_device] = KINDS.index(TrackKind.OUTSIDE)
@@ -62,8 +62,8 @@ def spans(recording: XSpaceRecording, worker: int, names: Names) -> list[Span]:
         of_each(operation.op for operation in program_operations),
         worked.start_ns,
         worked.end_ns - worked.start_ns,
-        of_each(phase for _, phase, _ in read),
-        of_each(layer for _, _, layer in read),
+        of_each(phase for _, phase, _ in read_operations),
+        of_each(layer for _, _, layer in read_operations),
         _Steps(recording).of(worked),
         *_of_device(recording, worked),
     )
@@ -121,13 +121,13 @@ def _tracks(
     devices, inverse = np.unique(worked.devices, return_inverse=True)
     groups = len(KINDS) * inverse + kinds
     places = worked.places.copy()
-    apart = np.flatnonzero(worked.apart | _overlapping(worked))
-    places[apart] = places.max(initial=0) + 1 + _follow(worked, groups, apart)
+    apart_rows = np.flatnonzero(worked.apart | _overlapping(worked))
+    places[apart_rows] = places.max(initial=0) + 1 + _follow(worked, groups, apart_rows)
     width = int(places.max(initial=0)) + 1
-    distinct, first, inverse = np.unique(groups * width + places, return_index=True, return_inverse=True)
+    distinct, first_indices, inverse = np.unique(groups * width + places, return_index=True, return_inverse=True)
     lanes = Counter((track.worker, track.kind) for track in taken_tracks)
     tracks: dict[int, Track] = {}
-    for index in np.argsort(first).tolist():
+    for index in np.argsort(first_indices).tolist():
         device, kind = divmod(int(distinct[index]) // width, len(KINDS))
         group = first_worker + int(devices[device]), KINDS[kind]
         tracks[index] = Track(*group, lanes[group])
@@ -188,8 +188,8 @@ class _Steps:
                 worked.start_ns[positions], self._programs[worked.whats[positions]], worked.runs[positions]
             )
             step_indices = np.searchsorted(self._begins, worked.start_ns, side="right") - 1
-            within = ~of_run & ~worked.on_device & (step_indices >= 0) & (worked.end_ns <= self._ends[step_indices])
-            steps[within] = step_indices[within] + 1
+            in_step = ~of_run & ~worked.on_device & (step_indices >= 0) & (worked.end_ns <= self._ends[step_indices])
+            steps[in_step] = step_indices[in_step] + 1
             positions = np.flatnonzero(worked.on_device)
             steps[positions] = self._of_launches(worked.at(positions))
         return _objects([None, *self._numbers])[steps]
@@ -220,12 +220,12 @@ class _Steps:
         distinct_runs, numbers = np.unique(runs, return_inverse=True)
         pairs, pair = np.unique(programs * distinct_runs.size + numbers, return_inverse=True)
         # Operations before the first step belong to no step.
-        called, first = np.unique(pair[start_ns >= self._begins[0]], return_index=True)
-        called = called[np.argsort(first)]
+        called_pairs, first_indices = np.unique(pair[start_ns >= self._begins[0]], return_index=True)
+        called_pairs = called_pairs[np.argsort(first_indices)]
         steps = np.zeros(pairs.size, np.int64)
-        of_program = pairs[called] // max(1, distinct_runs.size)
+        of_program = pairs[called_pairs] // max(1, distinct_runs.size)
         for program in np.unique(of_program):
-            positions = called[of_program == program]
+            positions = called_pairs[of_program == program]
             times, remainder = divmod(positions.size, self._worked)
             if not remainder:
                 steps[positions] = 1 + np.arange(positions.size) // times

@@ -128,13 +128,13 @@ class PlaneLine:
         data = padded(self.data)
         kinds = np.zeros(self.begins.size, np.int64)
         # A profiler writes it first, and omits it if it is zero.
-        first = (data[self.begins] == KIND) & (self.begins < self.ends)
-        places = np.flatnonzero(first)
-        value, behind = varints(data, self.begins[places] + 1)
-        if (behind > self.ends[places]).any():
+        kind_is_first = (data[self.begins] == KIND) & (self.begins < self.ends)
+        places = np.flatnonzero(kind_is_first)
+        value, next_offsets = varints(data, self.begins[places] + 1)
+        if (next_offsets > self.ends[places]).any():
             raise Malformed("an event is truncated")
         kinds[places] = value.astype(np.int64)
-        remaining = np.flatnonzero(~first)
+        remaining = np.flatnonzero(~kind_is_first)
         for batch in event_fields(data, self.begins[remaining], self.ends[remaining]):
             positions = np.flatnonzero(batch.key == KIND)
             kinds[remaining[batch.message[positions]]] = batch.value[positions].astype(np.int64)
@@ -284,12 +284,14 @@ def _plane(data: memoryview) -> Plane:
 
 def _line(data: memoryview, plane: Plane) -> PlaneLine:
     begins, ends, others = _pieces(bytes(data))
-    named = {key: value for begin, end in others for key, value in fields(data[begin:end])}
-    name = text(named[11]) if 11 in named else text(named[2]) if 2 in named else ""
-    start_ns = signed(number(named.get(3, 0)))
+    field_by_number = {key: value for begin, end in others for key, value in fields(data[begin:end])}
+    name = (
+        text(field_by_number[11]) if 11 in field_by_number else text(field_by_number[2]) if 2 in field_by_number else ""
+    )
+    start_ns = signed(number(field_by_number.get(3, 0)))
     if abs(start_ns) > MOST_NS:
         raise Malformed(f"a line begins at {start_ns} ns")
-    return PlaneLine(name, number(named.get(1, 0)), start_ns, data, begins, ends, plane)
+    return PlaneLine(name, number(field_by_number.get(1, 0)), start_ns, data, begins, ends, plane)
 
 
 def _name_event(data: memoryview, plane: Plane) -> None:
@@ -396,42 +398,42 @@ def event_fields(data: Bytes, begins: Places, ends: Places) -> Iterator[Fields]:
         if (offsets > end).any():
             raise Malformed("a message is truncated")
         yield Fields(message, key, value, offsets)
-        unfinished = offsets < end
-        if not unfinished.all():
-            message, offsets, end = message[unfinished], offsets[unfinished], end[unfinished]
+        is_unfinished = offsets < end
+        if not is_unfinished.all():
+            message, offsets, end = message[is_unfinished], offsets[is_unfinished], end[is_unfinished]
 
 
 def _values(data: Bytes, offsets: Places, kind: NDArray[np.uint8], end: Places) -> tuple[Numbers, Places]:
     """Return the values of fields of several kinds, and the positions after them."""
     if unknown := set(np.flatnonzero(np.bincount(kind)).tolist()) - KINDS:
         raise Malformed(f"a message has a field of unknown kind {min(unknown)}")
-    value, behind = np.zeros(offsets.size, np.uint64), offsets.copy()
+    value, next_offsets = np.zeros(offsets.size, np.uint64), offsets.copy()
     variable = np.flatnonzero((kind == 0) | (kind == PIECE))
-    value[variable], behind[variable] = varints(data, offsets[variable])
+    value[variable], next_offsets[variable] = varints(data, offsets[variable])
     pieces = np.flatnonzero(kind == PIECE)
     # Checked before it is added: a length may have any value.
-    if (value[pieces] > (end[pieces] - behind[pieces]).clip(0).astype(np.uint64)).any():
+    if (value[pieces] > (end[pieces] - next_offsets[pieces]).clip(0).astype(np.uint64)).any():
         raise Malformed("a message is truncated")
     length = value[pieces].astype(np.int64)
-    value[pieces] = behind[pieces].astype(np.uint64)
-    behind[pieces] += length
+    value[pieces] = next_offsets[pieces].astype(np.uint64)
+    next_offsets[pieces] += length
     for fixed_kind, size in FIXED_BYTES.items():
         fixed = np.flatnonzero(kind == fixed_kind)
         value[fixed] = offsets[fixed].astype(np.uint64)
-        behind[fixed] = offsets[fixed] + size
-    return value, behind
+        next_offsets[fixed] = offsets[fixed] + size
+    return value, next_offsets
 
 
 def varints(data: Bytes, offsets: Places) -> tuple[Numbers, Places]:
     """Return the numbers of variable length at these positions, and the positions after them. Raises `Malformed`."""
     low = data[offsets]
-    value, behind = (low & 127).astype(np.uint64), offsets + 1
+    value, next_offsets = (low & 127).astype(np.uint64), offsets + 1
     continued, shift = np.flatnonzero(low > 127), 7
     while continued.size:
         if shift >= MOST_BITS:
             raise Malformed("a message has a number of more than ten bytes")
-        low = data[behind[continued]]
+        low = data[next_offsets[continued]]
         value[continued] |= (low & 127).astype(np.uint64) << np.uint64(shift)
-        behind[continued] += 1
+        next_offsets[continued] += 1
         continued, shift = continued[low > 127], shift + 7
-    return value, behind
+    return value, next_offsets

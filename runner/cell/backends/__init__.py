@@ -44,7 +44,7 @@ class BatchStream(Protocol):
     taken: int
     prefetched: int
 
-    def feed(self, needed: int) -> Feed:
+    def feed(self, needed_batches: int) -> Feed:
         """Return the feed of one call of `fit`, which needs this number of batches."""
 
     def drop(self, batches: int) -> None:
@@ -105,8 +105,8 @@ class BackendAdapter(Protocol):
 
     def feeder(self, batches: Sequence[Batch]) -> Feeder:
         """Place these batches on the device; return an endless, counted feed of them for `fit`."""
-        placed = [self.resident(batch) for batch in batches]
-        return lambda needed: counted_feed(placed)
+        placed_batches = [self.resident(batch) for batch in batches]
+        return lambda needed_batches: counted_feed(placed_batches)
 
     def one_pass(self, data_adapter: Any) -> Iterable[Any]:
         """Return the batches of one pass over Keras's data adapter of a source, as `fit` reads them."""

@@ -79,8 +79,8 @@ class Adapter(BackendAdapter):
         return lambda: jax.block_until_ready(logs)
 
     def resident(self, batch: Batch) -> Batch:
-        placed: Batch = jax.block_until_ready(jax.device_put(batch))
-        return placed
+        placed_batch: Batch = jax.block_until_ready(jax.device_put(batch))
+        return placed_batch
 
     def one_pass(self, data_adapter: Any) -> Iterable[Any]:
         return cast(Iterable[Any], data_adapter.get_jax_iterator())

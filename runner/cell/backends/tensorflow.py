@@ -77,9 +77,9 @@ class Adapter(BackendAdapter):
     def feeder(self, batches: Sequence[Batch]) -> Feeder:
         endless, place = self._placed(batches)
 
-        def feed(needed: int) -> Feed:
+        def feed(needed_batches: int) -> Feed:
             # A counter in the data set would cost 80 us a batch. The rest of a finite one gives the number for free.
-            length = needed + SPARE_BATCHES
+            length = needed_batches + SPARE_BATCHES
             dataset = place(endless.take(length))
             begun = _iterators_of(dataset)
             return Feed(dataset, lambda: _taken(begun, length), LOOKAHEAD)
@@ -175,14 +175,14 @@ class Adapter(BackendAdapter):
     def _count_traces(self) -> None:
         """Count the graphs that functions are traced to from now on; those within another are part of it."""
         module = importlib.import_module(TRACING)
-        plain = getattr(module, TRACE, None)
-        if plain is None:
+        plain_trace = getattr(module, TRACE, None)
+        if plain_trace is None:
             return
         self._traces = 0
 
         def counting(*arguments: Any, **named: Any) -> Any:
             self._traces = (self._traces or 0) + (not tf.inside_function())
-            return plain(*arguments, **named)
+            return plain_trace(*arguments, **named)
 
         setattr(module, TRACE, counting)
 

@@ -53,8 +53,8 @@ class DatasetStream:
             request.timers.hook_cpu_time_s = lambda: _draw_cpu_time_s(next(self._iterator_of()))
             _time_batches(request.model, request.timers)
 
-    def feed(self, needed: int) -> Feed:
-        self.taken += needed
+    def feed(self, needed_batches: int) -> Feed:
+        self.taken += needed_batches
         return Feed(self._source, lambda: None, None)
 
     def drop(self, batches: int) -> None:
@@ -69,14 +69,14 @@ def _without_tuned_prefetch(dataset: Any) -> tuple[Any, int]:
 
     These are 0 behind a prefetch of a fixed size, and where the options keep tf.data from adding one.
     """
-    options, last = dataset.options(), dataset
-    while type(last).__name__ == "_OptionsDataset":
-        last = last._input_dataset
-    if type(last).__name__ != "_PrefetchDataset":
+    options, last_stage = dataset.options(), dataset
+    while type(last_stage).__name__ == "_OptionsDataset":
+        last_stage = last_stage._input_dataset
+    if type(last_stage).__name__ != "_PrefetchDataset":
         return dataset, TUNED if _adds_prefetch(options) else 0
-    if int(last._buffer_size) != tf.data.AUTOTUNE:
+    if int(last_stage._buffer_size) != tf.data.AUTOTUNE:
         return dataset, 0
-    return last._input_dataset.with_options(options), TUNED
+    return last_stage._input_dataset.with_options(options), TUNED
 
 
 def _adds_prefetch(options: Any) -> bool:
@@ -110,8 +110,10 @@ def _endless(adapter: Any, dataset: Any) -> Any:
 
 def _full(dataset: Any, batch_size: int) -> Any:
     """Return the data set without batches of fewer samples; unchanged if all its batches have the same number."""
-    first = next(part for part in tf.nest.flatten(dataset.element_spec) if getattr(part, "shape", None) is not None)
-    if first.shape[0] is not None:
+    first_spec = next(
+        part for part in tf.nest.flatten(dataset.element_spec) if getattr(part, "shape", None) is not None
+    )
+    if first_spec.shape[0] is not None:
         return dataset
     return dataset.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] == batch_size)
 
@@ -133,10 +135,10 @@ def _share_iterator(dataset: Any) -> Callable[[], Any]:
 def _time_batches(model: Any, timers: Timers) -> None:
     """Let the model's step function draw its batches through the timers."""
     model.make_train_function()
-    plain = model.train_function
+    plain_function = model.train_function
 
     def timed(iterator: Any) -> Any:
-        return plain(iter((timers.draw(iterator.__next__),)))
+        return plain_function(iter((timers.draw(iterator.__next__),)))
 
     model.train_function = timed
 

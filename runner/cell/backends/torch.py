@@ -24,8 +24,8 @@ class Adapter(BackendAdapter):
 
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         self.check(settings)
-        compiled = settings.jit is True or settings.league == "matched"
-        if compiled and (lacking := _missing_for_compile(settings.device)):
+        is_compiled = settings.jit is True or settings.league == "matched"
+        if is_compiled and (lacking := _missing_for_compile(settings.device)):
             raise Unsupported(f"jit: torch.compile needs {lacking}")
         if compile_cache_dir is not None:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = compile_cache_dir

@@ -38,8 +38,8 @@ class DeviceMismatch(Exception):
 def refuse_devices(settings: Settings) -> None:
     """Raise `Unsupported` if the backend or the cell's CPUs do not allow its number of devices."""
     problems = (*replicas.problems(settings), replicas.backend_problem(settings))
-    cpus = len(os.sched_getaffinity(0))
-    if reasons := [reason for reason in (*problems, replicas.too_few_cpus(settings, cpus)) if reason]:
+    cpu_count = len(os.sched_getaffinity(0))
+    if reasons := [reason for reason in (*problems, replicas.too_few_cpus(settings, cpu_count)) if reason]:
         raise Unsupported("; ".join(reasons))
 
 

@@ -66,9 +66,9 @@ def log_ratios(settings: Settings, target: float, limit_s: float) -> list[float]
     """
     adapter = backends.load(settings.backend)
     adapter.configure(settings, None)
-    built = load(settings.workload)(Request({}, "synthetic", None))
-    model = built.model
-    resident = [adapter.resident(batch) for batch in make_batches(built, settings, steps_of_pass(settings))]
+    workload = load(settings.workload)(Request({}, "synthetic", None))
+    model = workload.model
+    resident = [adapter.resident(batch) for batch in make_batches(workload, settings, steps_of_pass(settings))]
     source, feeder = adapter.endless(resident), adapter.feeder(resident)
     step_s = step_time_by_doubling(lambda n: fit_epochs(model, source, adapter, Stretch(n, 2)).times_s[1], enough_s=0.2)
     steps = max(1, math.ceil(EPOCH_S / step_s))

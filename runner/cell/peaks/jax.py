@@ -24,11 +24,11 @@ class Bench(peaks.Bench):
         jax.config.update("jax_enable_x64", True)
 
     def memory(self) -> DeviceMemory:
-        used = jax.devices()[0].memory_stats()
-        if not used or "bytes_limit" not in used:
+        memory_stats = jax.devices()[0].memory_stats()
+        if not memory_stats or "bytes_limit" not in memory_stats:
             return DeviceMemory()  # on a CPU
         # Of the share of the device that JAX may take; a third of that is less than a third of the free memory.
-        return DeviceMemory(used["bytes_limit"] - used["bytes_in_use"])
+        return DeviceMemory(memory_stats["bytes_limit"] - memory_stats["bytes_in_use"])
 
     def gemm(self, size: int, precision: str) -> TimedOperation:
         draw = np.random.default_rng(0)

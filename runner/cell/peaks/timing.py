@@ -46,10 +46,10 @@ def gemms(bench: Bench, order: PeakOrder, precision: str, clock: Clock = monoton
     settings = order.settings
     for size in order.sizes or SIZES:
         flops = 2 * size**3
-        timed = rates(bench.gemm(size, precision), flops, order, clock)
-        threads = len(os.sched_getaffinity(0))
-        yield Gemm(settings.backend, settings.device, precision, threads, size, timed)
-        if not order.sizes and flops / timed.best >= ENOUGH_S:
+        timed_rates = rates(bench.gemm(size, precision), flops, order, clock)
+        thread_count = len(os.sched_getaffinity(0))
+        yield Gemm(settings.backend, settings.device, precision, thread_count, size, timed_rates)
+        if not order.sizes and flops / timed_rates.best >= ENOUGH_S:
             return
 
 
@@ -58,10 +58,10 @@ def stream(bench: Bench, order: PeakOrder, kernel: str, clock: Clock = monotonic
     array_bytes = order.array_bytes or default_array_bytes()
     elements = array_bytes // FLOAT64_BYTES
     call = {"copy": bench.copy, "triad": bench.triad}[kernel](elements)
-    timed = rates(call, BYTES_PER_ELEMENT[kernel] * elements, order, clock)
+    timed_rates = rates(call, BYTES_PER_ELEMENT[kernel] * elements, order, clock)
     settings = order.settings
-    threads = len(os.sched_getaffinity(0))
-    return Stream(settings.backend, settings.device, kernel, threads, array_bytes, timed)
+    thread_count = len(os.sched_getaffinity(0))
+    return Stream(settings.backend, settings.device, kernel, thread_count, array_bytes, timed_rates)
 
 
 def rates(call: TimedOperation, amount: int, order: PeakOrder, clock: Clock = monotonic) -> Timed:

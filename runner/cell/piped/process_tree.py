@@ -83,11 +83,15 @@ class ProcessTree:
         batch is there. A process that rests would otherwise read ahead during the turn of another one, from the same
         storage and often the same files.
         """
-        before, quiet, quiet_rounds = self.snapshot(), 0, math.ceil(round(min(quiet_s, IDLE_LIMIT_S) / IDLE_S, 6))
+        previous_snapshot, quiet, quiet_rounds = (
+            self.snapshot(),
+            0,
+            math.ceil(round(min(quiet_s, IDLE_LIMIT_S) / IDLE_S, 6)),
+        )
         for _ in range(round(IDLE_LIMIT_S / IDLE_S)):
             pause(IDLE_S)
             now = self.snapshot()
-            used, before = used_between(before, now), now
+            used, previous_snapshot = used_between(previous_snapshot, now), now
             rests = (used.cpu_time_s or 0.0) < IDLE_CPU_SHARE * IDLE_S and (used.file_read_bytes or 0) < IDLE_BYTES
             quiet = quiet + 1 if rests else 0
             if quiet >= quiet_rounds:

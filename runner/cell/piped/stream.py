@@ -27,7 +27,7 @@ class PythonStream:
     again in the next one.
     """
 
-    def __init__(self, request: StreamRequest, one_pass: Callable[[Any], Iterable[Any]], ahead: int = 0) -> None:
+    def __init__(self, request: StreamRequest, one_pass: Callable[[Any], Iterable[Any]], lookahead: int = 0) -> None:
         self._request, self._one_pass = request, one_pass
         if request.timers is not None:
             request.timers.watch(request.source)
@@ -36,15 +36,15 @@ class PythonStream:
         self._source = StreamAdapter(self, request.batch_size)
         self._drawn = self._begun = self._needed = 0
         self.taken = self.prefetched = 0
-        self._last: deque[Batch] = deque(maxlen=ahead)
+        self._last: deque[Batch] = deque(maxlen=lookahead)
         self._again: deque[Batch] = deque()
 
-    def feed(self, needed: int) -> Feed:
-        early = self._drawn - self._begun - self._needed
-        self._again.extend(list(self._last)[-early:] if early > 0 else ())
+    def feed(self, needed_batches: int) -> Feed:
+        drawn_early = self._drawn - self._begun - self._needed
+        self._again.extend(list(self._last)[-drawn_early:] if drawn_early > 0 else ())
         self._last.clear()
         begun = self._begun = self._drawn
-        self._needed = needed
+        self._needed = needed_batches
         return Feed(self._source, lambda: self._drawn - begun, LOOKAHEAD)
 
     def drop(self, batches: int) -> None:

@@ -221,8 +221,8 @@ def _chain(iterator: Any) -> Iterator[Any]:
         if iterator is None:
             return
         yield iterator
-        inside = getattr(getattr(iterator, "_dataset_fetcher", None), "dataset_iter", None)
-        iterator = inside if inside is not None else _attribute(iterator, "_iterator", "_parent", "_inner_iter")
+        inner = getattr(getattr(iterator, "_dataset_fetcher", None), "dataset_iter", None)
+        iterator = inner if inner is not None else _attribute(iterator, "_iterator", "_parent", "_inner_iter")
 
 
 def _attribute(owner: Any, *names: str) -> Any:

@@ -61,16 +61,16 @@ class EpochsInput:
 class PipedTraining(Training):
     """Epochs of `fit` whose batches come from the workload's input pipeline."""
 
-    def __init__(self, built: Built, adapter: BackendAdapter, job: Job, measured: MeasuredEpochs) -> None:
-        super().__init__(built, adapter, job, measured)
-        assert built.pipeline is not None
-        self._pipeline: InputPipeline = built.pipeline
+    def __init__(self, workload: Built, adapter: BackendAdapter, job: Job, measured: MeasuredEpochs) -> None:
+        super().__init__(workload, adapter, job, measured)
+        assert workload.pipeline is not None
+        self._pipeline: InputPipeline = workload.pipeline
         self.epochs_input = EpochsInput()
         self.page_cache = PageCache(self._pipeline.files(), cold=job.settings.page_cache == "cold")
         self._tree = ProcessTree(self.page_cache.files)
         self._stream = self._opened()
 
-    def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
+    def run(self, first_batches: Sequence[Batch]) -> tuple[Times, Learning, int]:
         """Take the first step, agree on the steps per epoch, train; return times, learning and steps."""
         settings, chunk = self._job.settings, self.steps_a_call
         self._fed = feeder = self._stream.feed
@@ -133,7 +133,7 @@ class PipedTraining(Training):
         settings, epoch_log = self._job.settings, EpochLog()
         stretch = self._measured.stretch(settings, steps)
         self.epochs_input.steps = steps
-        counted: list[WorkStretch] = []
+        counted_stretches: list[WorkStretch] = []
         for epoch in range(stretch.epochs):
             stretch.before(epoch)
             is_measured = epoch >= settings.discard
@@ -144,11 +144,11 @@ class PipedTraining(Training):
             self.page_cache.prepare()
             self._stream.drop(self._ready())
             log = self._epoch(steps, observed)
-            counted.append(self.ledger.stretches.pop())
+            counted_stretches.append(self.ledger.stretches.pop())
             self._settle(log.times_s[-1] / steps, is_measured)
             epoch_log.times_s += log.times_s
             epoch_log.logs += log.logs
-        self.ledger.stretches.append(merged(counted))
+        self.ledger.stretches.append(merged(counted_stretches))
         return epoch_log
 
     def _epoch(self, steps: int, observed: _Observed | None) -> EpochLog:
@@ -199,17 +199,17 @@ class _Observed:
         self._found.used.append(used_between(self._before, self._tree.snapshot()))
 
 
-def until_pass(first: int, steps: int, in_pass: int | None) -> int:
+def until_pass(first_step: int, steps: int, in_pass: int | None) -> int:
     """Return the batches to drop before the files of a cold epoch are evicted, so that it does not read them twice.
 
-    The epoch would begin with batch `first` and take `steps` batches, of passes of `in_pass` over the data (None: not
-    known). The next pass reads the same files in another order. So an epoch that fits into a pass, but would reach far
-    into the next one, begins with the next one. Batches of the end of a pass that are dropped or trained before the
+    The epoch would begin with batch `first_step` and take `steps` batches, of passes of `in_pass` over the data (None:
+    not known). The next pass reads the same files in another order. So an epoch that fits into a pass, but would reach
+    far into the next one, begins with the next one. Batches of the end of a pass that are dropped or trained before the
     clock starts are still read after the files are evicted.
     """
     if not in_pass or steps > in_pass:
         return 0
-    begun = first % in_pass
+    begun = first_step % in_pass
     return in_pass - begun if begun + steps - in_pass > MOST_REPEATED * steps else 0
 
 
@@ -225,22 +225,22 @@ def _source(pipeline: InputPipeline, timers: Timers | None) -> Any:
     return source
 
 
-def merged(parts: Sequence[WorkStretch]) -> WorkStretch:
+def merged(stretches: Sequence[WorkStretch]) -> WorkStretch:
     """Return the work of several calls of `fit` as that of one with all their epochs."""
-    first = parts[0]
-    drawn = [part.batches_drawn for part in parts]
-    ahead = [part.lookahead for part in parts]
-    outside = [part.updates_outside for part in parts]
+    first_stretch = stretches[0]
+    batches_drawn = [stretch.batches_drawn for stretch in stretches]
+    lookaheads = [stretch.lookahead for stretch in stretches]
+    updates_outside = [stretch.updates_outside for stretch in stretches]
     return WorkStretch(
-        first.name,
-        first.steps,
-        sum(part.epochs for part in parts),
-        [count for part in parts for count in part.updates],
-        [count for part in parts for count in part.samples],
-        [count for part in parts for count in part.skipped_updates],
-        batches_drawn=_sum(drawn),
-        lookahead=_sum(ahead),
-        updates_outside=_sum(outside),
+        first_stretch.name,
+        first_stretch.steps,
+        sum(stretch.epochs for stretch in stretches),
+        [count for stretch in stretches for count in stretch.updates],
+        [count for stretch in stretches for count in stretch.samples],
+        [count for stretch in stretches for count in stretch.skipped_updates],
+        batches_drawn=_sum(batches_drawn),
+        lookahead=_sum(lookaheads),
+        updates_outside=_sum(updates_outside),
     )
 
 
@@ -249,7 +249,7 @@ def _sum(counts: Sequence[int | None]) -> int | None:
     return sum(known_counts) if len(known_counts) == len(counts) else None
 
 
-def check(built: Built, settings: Settings) -> None:
+def check(workload: Built, settings: Settings) -> None:
     """Raise `Unsupported` for settings of the input that this workload cannot apply."""
     if settings.feed != PIPELINE:
         for key, value, usual in (
@@ -259,7 +259,7 @@ def check(built: Built, settings: Settings) -> None:
             if value != usual:
                 raise Unsupported(f"{key}: only feed: pipeline reads files while it trains, got feed: {settings.feed}")
         return
-    if built.pipeline is None:
+    if workload.pipeline is None:
         raise Unsupported(
             f"feed: pipeline: {settings.workload} has no input pipeline; return (model, source) from a workload of "
             "your own, or use one whose catalog entry names a pipeline"
@@ -271,7 +271,7 @@ def check(built: Built, settings: Settings) -> None:
             f"input_timers: a wait can be timed only between steps; set steps_per_execution: 1, got "
             f"{settings.steps_per_execution}"
         )
-    if settings.page_cache == "cold" and not built.pipeline.files():
+    if settings.page_cache == "cold" and not workload.pipeline.files():
         raise Unsupported(
             "page_cache: cold: the files that the source reads are not known; return them from your workload: "
             'return model, source, {"files": [...]}'

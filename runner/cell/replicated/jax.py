@@ -73,8 +73,8 @@ class Group(DeviceGroup):
         check_divisible(self.settings, batches)
         if self.settings.feed != RESIDENT:
             return undivided(batches)  # Keras divides the rows of each batch in its own iterator
-        placed = [self._placed(batch) for batch in batches]
-        return lambda needed: counted_feed(placed)
+        placed_batches = [self._placed(batch) for batch in batches]
+        return lambda needed_batches: counted_feed(placed_batches)
 
     def _placed(self, batch: Batch) -> Batch:
         """Return the batch with its rows on their devices, where Keras's iterator leaves them."""

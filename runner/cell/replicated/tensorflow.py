@@ -77,7 +77,8 @@ class Group(DeviceGroup):
     def feeder(self, batches: Sequence[Batch], undivided: Undivided) -> Feeder:
         check_divisible(self.settings, batches)
         source = self._distributed(batches)
-        return lambda needed: Feed(source, lambda: None, None)  # the strategy's iterator does not count what it draws
+        # The strategy's iterator does not count what it draws.
+        return lambda needed_batches: Feed(source, lambda: None, None)
 
     def _distributed(self, batches: Sequence[Batch]) -> Any:
         """Return an endless data set of the batches whose elements go to the replicas one after the other.
@@ -90,7 +91,7 @@ class Group(DeviceGroup):
         return self._strategy.distribute_datasets_from_function(lambda context: endless)
 
     def replicas(self, model: Any, batch: Batch) -> Replicas:
-        first = keras.tree.flatten(list(next(iter(self._distributed([batch])))))[0]
+        first_tensor = keras.tree.flatten(list(next(iter(self._distributed([batch])))))[0]
         values = [variable.value for variable in model.variables]
         copied = [value for value in values if len(getattr(value, "values", ())) == self.settings.devices]
         updates = self._of_each(update_counter(model.optimizer))
@@ -110,7 +111,7 @@ class Group(DeviceGroup):
                     peak_device_memory_bytes=self._peak_bytes(rank),
                 )
                 for rank, (local_batch, copy) in enumerate(
-                    zip(self._strategy.experimental_local_results(first), copied[0].values, strict=True)
+                    zip(self._strategy.experimental_local_results(first_tensor), copied[0].values, strict=True)
                 )
             ],
             divided_weights=0,

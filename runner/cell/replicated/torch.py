@@ -125,9 +125,9 @@ class Group(DeviceGroup):
             self._send(pipe, ("feed", number, [rows_of(batch, rank, size) for batch in batches]))
         inner = undivided([rows_of(batch, 0, size) for batch in batches])
 
-        def feed(needed: int) -> Any:
+        def feed(needed_batches: int) -> Any:
             self._fed = number
-            return inner(needed)
+            return inner(needed_batches)
 
         return feed
 
@@ -303,8 +303,8 @@ class TorchReplica:
         predicted = self._replica(x, training=True) if model._call_has_training_arg else self._replica(x)
         model.zero_grad()
         loss = model._compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=True)
-        first = next(tensor for tensor in keras.tree.flatten(x) if tensor is not None)
-        model._loss_tracker.update_state(loss, sample_weight=first.shape[0])
+        first_input = next(tensor for tensor in keras.tree.flatten(x) if tensor is not None)
+        model._loss_tracker.update_state(loss, sample_weight=first_input.shape[0])
         # DistributedDataParallel averages gradients: right for a mean over rows, too small for a sum.
         scaled = loss * self.settings.devices if self._sums_losses else loss
         model.optimizer.scale_loss(scaled).backward()
@@ -422,10 +422,10 @@ def live(start: ReplicaStart, requests: Connection, not_mine: list[Connection]) 
         pipe.close()
     code = 0
     try:
-        further = FurtherReplica(start, requests)
+        further_replica = FurtherReplica(start, requests)
         while (request := _next(requests)) is not None:
             method, *arguments = request
-            getattr(further, method)(*arguments)
+            getattr(further_replica, method)(*arguments)
     except BaseException as error:  # noqa: BLE001 - the process boundary: the first replica raises it again
         traceback.print_exc()
         with contextlib.suppress(OSError):
@@ -462,9 +462,9 @@ class FurtherReplica:
             keep_float64()
         measure.seed_all(self._adapter, job.settings.seed)
         self._part.join()
-        built = measure.planted(measure.load_workload(job), job)
-        applied(built, job.settings)
-        self._model = built.model
+        workload = measure.planted(measure.load_workload(job), job)
+        applied(workload, job.settings)
+        self._model = workload.model
         if job.parity is not None:
             switch_off(self._model)  # the weights are those of the first replica, which sends them
         self._part.wrap(self._model)

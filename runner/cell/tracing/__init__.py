@@ -83,10 +83,10 @@ def _trace(job: Job, trace: Trace, subject: TraceSubject) -> int:
     if head.steps != trace.all_steps:
         raise TraceError(f"steps: the profiler recorded {head.steps or 0} of {trace.all_steps}")
     if job.settings.device == "gpu" and head.device != "gpu":
-        reported = f" ({'; '.join(head.warnings)})" if head.warnings else ""
+        warnings_text = f" ({'; '.join(head.warnings)})" if head.warnings else ""
         raise TraceError(
-            f"the profiler recorded no kernel on the GPU{reported}; allow CUPTI to read it: run the container with "
-            "--cap-add SYS_ADMIN, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
+            f"the profiler recorded no kernel on the GPU{warnings_text}; allow CUPTI to read it: run the container "
+            "with --cap-add SYS_ADMIN, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
         )
     return sum(path.stat().st_size for path in files)
 
@@ -132,8 +132,8 @@ class TracedWorkload:
                 self._name(marks, profiler)
             if profiler.marks_name_layers:
                 self._trace_again(profiler)
-            step = "predict_on_batch" if self._settings.phase == "predict" else "train_function"
-            marks.enter_context(_wrapped(self._work.model, step, recording.numbered))
+            step_method = "predict_on_batch" if self._settings.phase == "predict" else "train_function"
+            marks.enter_context(_wrapped(self._work.model, step_method, recording.numbered))
             stretch = Stretch(order.steps * self._work.steps_a_call, max(order.epochs), before=recording.before)
             self._work.again(stretch, partial(_marked_input, profiler))
         facts = GraphFacts(profiler.graph(), recording.page_faults_per_step)
@@ -211,13 +211,13 @@ def _page_faults() -> int:
 def _wrapped(owner: Any, name: str, wrap: Callable[[Call], Call]) -> Iterator[None]:
     """Put a wrapper round a method of a class or of one object, and take it away again."""
     is_own = name in vars(owner)
-    plain = vars(owner)[name] if is_own else getattr(owner, name)
-    setattr(owner, name, wrap(plain))
+    plain_attribute = vars(owner)[name] if is_own else getattr(owner, name)
+    setattr(owner, name, wrap(plain_attribute))
     try:
         yield
     finally:
         if is_own:
-            setattr(owner, name, plain)
+            setattr(owner, name, plain_attribute)
         else:
             delattr(owner, name)
 
@@ -263,16 +263,16 @@ def _marked_draw(profiler: Profiler, draw: Callable[[], Any]) -> Any:
         return draw()
 
 
-def with_draws(source: Any, around: Callable[[Draw], Any]) -> Any:
-    """Return a source whose batches `around` draws; a TensorFlow data set unchanged, which a compiled step draws from.
+def with_draws(source: Any, around_draw: Callable[[Draw], Any]) -> Any:
+    """Return a source whose batches `around_draw` draws; a TensorFlow data set, drawn in compiled steps, unchanged.
 
-    `around` is called with the function that draws the next batch, and returns the batch.
+    `around_draw` is called with the function that draws the next batch, and returns the batch.
     """
     if isinstance(source, StreamAdapter):
-        return source.with_batches(lambda batches: _drawn(iter(batches), around))
-    return _drawn(source, around) if isinstance(source, Iterator) else source
+        return source.with_batches(lambda batches: _drawn(iter(batches), around_draw))
+    return _drawn(source, around_draw) if isinstance(source, Iterator) else source
 
 
-def _drawn(batches: Iterator[Any], around: Callable[[Draw], Any]) -> Iterator[Any]:
+def _drawn(batches: Iterator[Any], around_draw: Callable[[Draw], Any]) -> Iterator[Any]:
     while True:
-        yield around(batches.__next__)
+        yield around_draw(batches.__next__)

@@ -40,8 +40,8 @@ FIGURES = [(precision, figure) for precision in ("float64", "float32") for figur
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
-    workloads = "a workload, or your own module:build; default: all workloads of the catalog"
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=workloads)
+    workloads_help = "a workload, or your own module:build; default: all workloads of the catalog"
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=workloads_help)
     parser.add_argument("--backend", action="append", default=[], metavar="NAME", help="only this one; may be repeated")
     parser.add_argument("--precision", default=",".join(PRECISIONS), metavar="NAMES", help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=20, metavar="N", help="training steps (default: %(default)s)")
@@ -65,12 +65,12 @@ def run(args: argparse.Namespace) -> int:
     request = _request(args)
     if args.devices is not None:
         return run_devices(request, args.devices, args.distribution or DATA, as_json=args.json)
-    ended = itertools.count(1)
+    numbers = itertools.count(1)
 
     def say(record: ParityRecord) -> None:
         if not args.json:
-            number = f"{next(ended)}/{len(request.subjects)}"
-            print(f"{number} {record.workload}: {verdict(record)}", file=sys.stderr, flush=True)
+            number_text = f"{next(numbers)}/{len(request.subjects)}"
+            print(f"{number_text} {record.workload}: {verdict(record)}", file=sys.stderr, flush=True)
 
     records = compare_all(request, say)
     code = exit_code(records)
@@ -91,9 +91,9 @@ def _request(args: argparse.Namespace) -> ParityRequest:
     if args.batch_size is not None:
         check_range("--batch-size", args.batch_size, 1)
     workload_catalog = catalog.load()
-    several = args.devices if args.devices is not None and args.distribution != MODEL else 1
-    if args.batch_size is not None and args.batch_size % several:
-        raise UsageError(f"--devices: must divide --batch-size ({args.batch_size}), got {several}")
+    device_count = args.devices if args.devices is not None and args.distribution != MODEL else 1
+    if args.batch_size is not None and args.batch_size % device_count:
+        raise UsageError(f"--devices: must divide --batch-size ({args.batch_size}), got {device_count}")
     # Each key is a parameter: `params.feed` is one, as in other commands, and so is `feed`.
     assigned = {key.removeprefix(PARAMS): value for key, value in map(parse_assignment, args.assignments)}
     # Of the FC modes, Keras trains one, which several devices can divide.
@@ -177,13 +177,17 @@ def _document(records: Sequence[ParityRecord], code: int) -> str:
 
 def run_devices(request: ParityRequest, devices: int, distribution: str, *, as_json: bool) -> int:
     """Prove the workloads and return the exit code: 1 if one differs otherwise than by a stated meaning."""
-    ended = itertools.count(1)
+    numbers = itertools.count(1)
 
     def say(proof: ReplicaProof) -> None:
         if not as_json:
             backends = [*proof.backends, *proof.failures, *proof.unsupported]
-            verdicts = ", ".join(f"{name} {device_verdict(proof, name).partition(':')[0]}" for name in backends)
-            print(f"{next(ended)}/{len(request.subjects)} {proof.workload}: {verdicts}", file=sys.stderr, flush=True)
+            verdicts_text = ", ".join(f"{name} {device_verdict(proof, name).partition(':')[0]}" for name in backends)
+            print(
+                f"{next(numbers)}/{len(request.subjects)} {proof.workload}: {verdicts_text}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     proofs = prove_all(request, devices, distribution, say)
     code = 0 if all(map(is_proved, proofs)) else 1

@@ -55,24 +55,34 @@ def run(args: argparse.Namespace) -> int:
     """Measure the cell again and compare. Returns the exit code."""
     if args.repeats is not None:
         check_range("--repeats", args.repeats, 1, MOST_REPEATS)
-    stored = stored_cell(args.record, args.results, args.run)
-    args.executor = args.executor or ("docker" if stored.image else registry.DEFAULT)
-    args.start = args.start or stored.start
+    reproduced_cell = stored_cell(args.record, args.results, args.run)
+    args.executor = args.executor or ("docker" if reproduced_cell.image else registry.DEFAULT)
+    args.start = args.start or reproduced_cell.start
     request = replace(run_request(args), results=args.out)
-    finished_run = measured_again(stored, stored.cell(args.repeats), args.env, request, TerminalDisplay(args.json))
-    reproduction = judged(stored, finished_run.latest, args.threshold)
+    finished_run = measured_again(
+        reproduced_cell, reproduced_cell.cell(args.repeats), args.env, request, TerminalDisplay(args.json)
+    )
+    reproduction = judged(reproduced_cell, finished_run.latest, args.threshold)
     if args.json:
-        fields = {"cell_id": stored.records[0].cell_id, "stored": stored.run.run_id, "new": finished_run.run.run_id}
+        fields = {
+            "cell_id": reproduced_cell.records[0].cell_id,
+            "stored": reproduced_cell.run.run_id,
+            "new": finished_run.run.run_id,
+        }
         print(document(fields | to_json(reproduction)))
     else:
-        print("\n".join(lines(reproduction, figure_of(stored.records), stored.records, finished_run.latest)))
+        print(
+            "\n".join(
+                lines(reproduction, figure_of(reproduced_cell.records), reproduced_cell.records, finished_run.latest)
+            )
+        )
     return exit_codes.VERDICTS["reproduce"][reproduction.verdict]
 
 
 def lines(reproduction: Reproduction, figure: Figure, stored: Sequence[Record], new: Sequence[Record]) -> list[str]:
     """Return the lines: both figures, the verdict, and what has changed since."""
-    first = stored[0]
-    texts = [f"{settings_text(first.settings)} on {first.settings.backend}, cell {first.cell_id}"]
+    first_record = stored[0]
+    texts = [f"{settings_text(first_record.settings)} on {first_record.settings.backend}, cell {first_record.cell_id}"]
     for name, side in ((STORED, stored), (NEW, new)):
         texts.append(f"{name + ':':16} {_side(side, figure)}")
     texts += ["", _verdict(reproduction)]
@@ -93,18 +103,18 @@ def _side(records: Sequence[Record], figure: Figure) -> str:
 def _verdict(reproduction: Reproduction) -> str:
     if reproduction.ratio is None or reproduction.work is not None:
         return f"{reproduction.verdict}: {reproduction.work or 'a side has no process that ended ok'}"
-    ratio = f"new / stored {bracketed(reproduction.ratio)}"
+    ratio_line = f"new / stored {bracketed(reproduction.ratio)}"
     if reproduction.ratio.bounds is None:
         return (
             f"{reproduction.verdict}: there is no interval, which takes two processes on each side that ended ok: "
-            f"{ratio}"
+            f"{ratio_line}"
         )
     tolerated = percentage(reproduction.tolerance)
     return {
-        ReproductionVerdict.REPRODUCED: f"reproduced within {tolerated}: {ratio}",
-        ReproductionVerdict.DIFFERS: f"differs by more than {tolerated}: {ratio}",
+        ReproductionVerdict.REPRODUCED: f"reproduced within {tolerated}: {ratio_line}",
+        ReproductionVerdict.DIFFERS: f"differs by more than {tolerated}: {ratio_line}",
         ReproductionVerdict.UNDECIDED: (
-            f"undecided, more --repeats narrow the interval: {ratio}; tolerated: {tolerated}"
+            f"undecided, more --repeats narrow the interval: {ratio_line}; tolerated: {tolerated}"
         ),
     }[reproduction.verdict]
 

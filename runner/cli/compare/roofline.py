@@ -44,8 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="RUN", help="which run; default: the newest, if any")
     parser.add_argument("--measure", action="store_true", help="measure the peaks even if they are stored")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="processes for each figure; default: 3")
-    picture = "the picture: .html or .svg; default: roofline.html in the run's folder"
-    parser.add_argument("--out", type=Path, metavar="FILE", help=picture)
+    picture_help = "the picture: .html or .svg; default: roofline.html in the run's folder"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=picture_help)
     parser.add_argument(
         "--check-flops",
         nargs="*",
@@ -109,9 +109,9 @@ def _check(request: RooflineRequest, workloads: Sequence[str], *, as_json: bool)
 
 def lines(roofline: Roofline, peaks: Peaks | None) -> list[str]:
     """Return the peaks, the cells and the notes, as lines."""
-    text: list[str] = []
+    report_lines: list[str] = []
     if peaks:
-        text += [
+        report_lines += [
             f"peaks of {peaks.machine.cpu_model}, {peaks.machine.logical_cpus} CPUs, measured {peaks.measured_at}; "
             f"best and median over the calls of {peaks.rounds} processes each, interleaved in random order",
             "",
@@ -119,8 +119,8 @@ def lines(roofline: Roofline, peaks: Peaks | None) -> list[str]:
             "",
             *_memory_lines(roofline.slopes),
         ]
-    text += ["", *_cell_lines(roofline.shares)] if roofline.shares else []
-    return text + [""] * bool(roofline.notes) + [f"note: {printable(note)}" for note in roofline.notes]
+    report_lines += ["", *_cell_lines(roofline.shares)] if roofline.shares else []
+    return report_lines + [""] * bool(roofline.notes) + [f"note: {printable(note)}" for note in roofline.notes]
 
 
 def check_lines(checks: Sequence[FlopCheck], refused: Mapping[str, str]) -> list[str]:
@@ -166,10 +166,10 @@ def _own_lines(products: Iterable[Product]) -> list[str]:
     rows = [["matrix product", "CPUs", "backend", "best", "median", "calls", "of the best"]]
     for own_product in products:
         rates = [rate(own_product.best_flop_per_s), rate(own_product.median_flop_per_s)]
-        product = f"{own_product.place.device} {own_product.place.precision}"
+        product_text = f"{own_product.place.device} {own_product.place.precision}"
         rows.append(
             [
-                product,
+                product_text,
                 str(own_product.place.threads),
                 own_product.backend,
                 *rates,

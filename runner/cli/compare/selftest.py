@@ -65,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
         measure(request, args.plant, TerminalDisplay(args.json))
     sessions = stored_sessions(Results(request.results), args.plant)
     if not sessions:
-        planted = f" with {args.plant}" if args.plant else ""
-        raise UsageError(f"--stored: {request.results} contains no selftest{planted}")
+        planted_text = f" with {args.plant}" if args.plant else ""
+        raise UsageError(f"--stored: {request.results} contains no selftest{planted_text}")
     fields = summary(sessions, args.plant, timing_costs(request, args.cost_s) if args.cost_s else [])
     print(document(fields) if args.json else _text(fields))
     return 0 if fields["findings"] else 1
@@ -114,9 +114,9 @@ def _text(fields: dict[str, Any]) -> str:
 
 def _kinds_text(kinds: dict[str, Any]) -> str:
     """Return the regression kinds found on a backend; all blocks of a cell and session are one comparison."""
-    of = next(iter(kinds.values()))["of"]
+    comparison_count = next(iter(kinds.values()))["of"]
     texts = [f"{kind} in {rate['count']}" for kind, rate in kinds.items() if rate["count"]]
-    return f"{', '.join(texts) or 'nothing'}, of {of} comparison{'' if of == 1 else 's'}"
+    return f"{', '.join(texts) or 'nothing'}, of {comparison_count} comparison{'' if comparison_count == 1 else 's'}"
 
 
 def _parallel_devices(request: RunRequest, *, stored: bool, as_json: bool) -> int:

@@ -62,8 +62,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="[annotate|ack] CELL",
         help="a cell id or its beginning, a workload or backend:workload, or a pattern of these; default: all",
     )
-    results = "folder of results; may be repeated; default: results"
-    parser.add_argument("--results", type=folder, action="append", metavar="FOLDER", help=results)
+    results_help = "folder of results; may be repeated; default: results"
+    parser.add_argument("--results", type=folder, action="append", metavar="FOLDER", help=results_help)
     parser.add_argument("--last", type=int, metavar="N", default=60, help="list the newest N sessions; default: 60")
     parser.add_argument(
         "--false-alarm-every",
@@ -119,8 +119,8 @@ class _Listing:
     as_json: bool
 
 
-def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
-    past, problems = read(roots, cell)
+def _list(roots: Sequence[Path], pattern: str | None, listing: _Listing) -> int:
+    past, problems = read(roots, pattern)
     views = histories.views(histories.assessed_histories(past, roots, listing.run_length))
     remarks = lines.remarks(views, past.caveats, problems)
     if listing.page is not None:
@@ -128,7 +128,7 @@ def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
     if listing.as_json:
         print(lines.as_json(views, past.caveats, problems))
         return 1 if problems else 0
-    print("\n".join(lines.listing(views, listing.last) if cell else lines.overview(views)))
+    print("\n".join(lines.listing(views, listing.last) if pattern else lines.overview(views)))
     if remarks:
         print("\n" + "\n".join(remarks))
     if listing.page is not None:
@@ -136,9 +136,9 @@ def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
     return 1 if problems else 0
 
 
-def _calibrate(roots: Sequence[Path], cell: str | None, replays: Replays, run_length: int, *, as_json: bool) -> int:
+def _calibrate(roots: Sequence[Path], pattern: str | None, replays: Replays, run_length: int, *, as_json: bool) -> int:
     has_runs = any(Results(root).runs() for root in roots)
-    scaled_residuals = residuals(histories.assessed_histories(read(roots, cell)[0], roots)) if has_runs else []
+    scaled_residuals = residuals(histories.assessed_histories(read(roots, pattern)[0], roots)) if has_runs else []
     figures = measure(scaled_residuals, replays, run_length)
     print(rule_json(figures) if as_json else "\n".join(rule_lines(figures)))
     return 0
@@ -161,8 +161,8 @@ def requested_note(args: argparse.Namespace) -> Note | None:
     for flag in (flag for flag, value in flags.items() if value is not None):
         users = [name for name, (_, text, _) in USES.items() if flag not in texts or flag == text]
         if use not in users:
-            shown = " or ".join(f"runner history {name} CELL --run RUN {USES[name][1]} TEXT" for name in users)
-            raise UsageError(f"{flag}: belongs to: {shown}")
+            usages_text = " or ".join(f"runner history {name} CELL --run RUN {USES[name][1]} TEXT" for name in users)
+            raise UsageError(f"{flag}: belongs to: {usages_text}")
     if use is None:
         return None
     text = texts[USES[use][1]]
@@ -228,8 +228,8 @@ def rule_lines(figures: Figures) -> list[str]:
     ]
     # The document names them without a space.
     delays = [head, *([name.replace("%", " %"), *map(_delay, delays)] for name, delays in figures.delays.items())]
-    stored = figures.stored_sessions
-    missing = f"stored history: {stored} sessions in levels long enough, {LEAST_STORED} needed"
+    stored_count = figures.stored_sessions
+    missing = f"stored history: {stored_count} sessions in levels long enough, {LEAST_STORED} needed"
     return [
         f"{replays.count} replays of {replays.sessions} sessions, seed {replays.seed}",
         "",
@@ -239,7 +239,7 @@ def rule_lines(figures: Figures) -> list[str]:
         *columns(delays),
         f"sessions until it is found: median, 90th percentile; share found within {replays.watched_after}; "
         f"threshold {THRESHOLDS[figures.run_length]}",
-        *([missing] if stored < LEAST_STORED else []),
+        *([missing] if stored_count < LEAST_STORED else []),
     ]
 
 

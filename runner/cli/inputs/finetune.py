@@ -39,20 +39,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is trained, and how its input is read (also spelled with _)")
     for name, rule in params_of_workload().items():
         default = IMAGES if name == DATASET_PATH else rule.default
-        shown = f"; default: {default}" if default != "" else ""
+        default_text = f"; default: {default}" if default != "" else ""
         kind = _KINDS[rule.kind] if rule.kind else str
-        _add(group, name, kind, f"{_as_help(rule)}{shown}")
+        _add(group, name, kind, f"{_as_help(rule)}{default_text}")
     _add(group, "batch_size", int, "samples of a batch; default: 32")
     _add(group, "epochs", int, "passes over the data set that are measured; default: 1")
     _add(group, "log_path", Path, "folder for TensorBoard's files with a profile; default: none, nothing is profiled")
     group.add_argument("--backend", action="append", default=[], metavar="NAME", help="only this; may be repeated")
     group.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="default: cpu")
     group.add_argument("--repeats", type=int, default=1, metavar="N", help="processes per backend; default: 1")
-    limit = (
+    limit_help = (
         f"seconds one process may take; default: {START_S:.0f}, and {SAMPLE_S:g} for each sample of --dataset-size in "
         "each epoch, with the delays given for it"
     )
-    group.add_argument("--timeout", type=float, metavar="SECONDS", help=limit)
+    group.add_argument("--timeout", type=float, metavar="SECONDS", help=limit_help)
     add_measuring_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
 
@@ -77,9 +77,9 @@ def _tuning(args: argparse.Namespace) -> FineTuning:
 
 def _add(group: argparse._ArgumentGroup, name: str, kind: Callable[[str], Any], meaning: str) -> None:
     """Add a flag in both spellings; help shows only the usual one."""
-    usual = f"--{name.replace('_', '-')}"
+    usual_flag = f"--{name.replace('_', '-')}"
     metavar = {int: "N", float: "X"}.get(kind, "VALUE")  # type: ignore[call-overload]
-    group.add_argument(usual, dest=name, type=kind, metavar=metavar, help=meaning.replace("%", "%%"))
+    group.add_argument(usual_flag, dest=name, type=kind, metavar=metavar, help=meaning.replace("%", "%%"))
     if "_" in name:
         group.add_argument(f"--{name}", dest=name, type=kind, help=argparse.SUPPRESS)
 

@@ -50,11 +50,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="show the analyses of this stored run; only --verify measures, and probes what was not",
     )
-    cold = "also measure with the data set's files evicted from the page cache before each epoch; default: yes"
-    parser.add_argument("--cold", action=argparse.BooleanOptionalAction, help=cold)
+    cold_help = "also measure with the data set's files evicted from the page cache before each epoch; default: yes"
+    parser.add_argument("--cold", action=argparse.BooleanOptionalAction, help=cold_help)
     parser.add_argument("--verify", action="store_true", help="apply the best advice and measure it")
-    top = f"with --verify: how many changes to apply, one at a time; default: {APPLIED}"
-    parser.add_argument("--top", type=int, metavar="N", help=top)
+    top_help = f"with --verify: how many changes to apply, one at a time; default: {APPLIED}"
+    parser.add_argument("--top", type=int, metavar="N", help=top_help)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_matrix_options(parser)
     add_measuring_options(parser)
@@ -86,16 +86,16 @@ def _check_flags(top: int | None, run: str | None, *, verify: bool, cold: bool |
 
 def _show(run: Run, reports: Sequence[StallReport], *, as_json: bool) -> int:
     """Print the analyses; return 1 if one has no result."""
-    failed = not reports or any(report.reason is not None for report in reports)
+    has_failed = not reports or any(report.reason is not None for report in reports)
     if as_json:
         print(document({"run": run.run_id, "reports": to_json(list(reports))}))
-        return int(failed)
+        return int(has_failed)
     for report in reports:
         print("\n".join(["", *map(printable, report_lines(report))]))
     if not reports:
         print("no analysis: no arm with an input pipeline was measured")
     print(f"\nreport: {run.folder / 'report.html'}   analysis: {run.folder / 'stalls.json'}")
-    return int(failed)
+    return int(has_failed)
 
 
 def report_lines(report: StallReport) -> list[str]:
@@ -147,17 +147,19 @@ def _rate_texts(report: StallReport) -> Iterator[str]:
         prefetch = None if facts.prefetch is None else f"prefetch {facts.prefetch}"
         yield f"pipeline: {', '.join(part for part in (*parts, prefetch) if part)}"
     if rates.fetch_wall_s is not None and rates.prepare_wall_s is not None:
-        fetched = f"fetch {seconds(rates.fetch_wall_s)} (CPU {seconds(rates.fetch_cpu_s)})"
-        yield f"per sample: {fetched}, prepare {seconds(rates.prepare_wall_s)} (CPU {seconds(rates.prepare_cpu_s)})"
+        fetch_text = f"fetch {seconds(rates.fetch_wall_s)} (CPU {seconds(rates.fetch_cpu_s)})"
+        yield f"per sample: {fetch_text}, prepare {seconds(rates.prepare_wall_s)} (CPU {seconds(rates.prepare_cpu_s)})"
     if rates.prepared_per_cpu_s is not None:
-        used = "" if rates.concurrency is None else f"; {rates.concurrency:.2f} of {rates.cores} CPUs"
-        yield f"decode rate: {number(rates.prepared_per_cpu_s)} samples per CPU-second{used}"
+        used_text = "" if rates.concurrency is None else f"; {rates.concurrency:.2f} of {rates.cores} CPUs"
+        yield f"decode rate: {number(rates.prepared_per_cpu_s)} samples per CPU-second{used_text}"
     if rates.storage_text:
-        hits = "" if rates.cache_hit_share is None else f", {percentage(rates.cache_hit_share)} from the page cache"
-        yield f"storage: {rates.storage_text}{hits}"
+        hits_text = (
+            "" if rates.cache_hit_share is None else f", {percentage(rates.cache_hit_share)} from the page cache"
+        )
+        yield f"storage: {rates.storage_text}{hits_text}"
     if report.mean_queue is not None:
-        most = "" if report.queue_capacity is None else f" of at most {report.queue_capacity}"
-        yield f"queue: {number(report.mean_queue)} batches ready on average{most}"
+        most_text = "" if report.queue_capacity is None else f" of at most {report.queue_capacity}"
+        yield f"queue: {number(report.mean_queue)} batches ready on average{most_text}"
     if rates.timers_cpu_share is not None:
         yield f"own cost of the timers: {percentage(rates.timers_cpu_share)} of the timed arm; the other arms have none"
 
@@ -173,12 +175,12 @@ def _workers(facts: InputFacts) -> str:
 
 def _advice_lines(report: StallReport) -> list[str]:
     ceiling = report.ceiling
-    top = f"ceiling: {bracketed(ceiling)}, with every batch on the device" if ceiling is not None else ""
+    top_line = f"ceiling: {bracketed(ceiling)}, with every batch on the device" if ceiling is not None else ""
     if not report.advice:
-        return [f"{report.without_advice}. {top[:1].upper()}{top[1:]}".rstrip()]
+        return [f"{report.without_advice}. {top_line[:1].upper()}{top_line[1:]}".rstrip()]
     rows = [["advice", "predicted speed-up", "step"], *map(_advice_row, report.advice)]
     notes = [f"  {advice.change}: {advice.note}" for advice in report.advice if advice.note]
-    return [*columns(rows, frozenset((1, 2))), *notes, top]
+    return [*columns(rows, frozenset((1, 2))), *notes, top_line]
 
 
 def _advice_row(advice: Advice) -> list[str]:

@@ -67,8 +67,8 @@ def _table(cells: Sequence[Cell], estimated: Estimates) -> list[str]:
             ["work", *(text + _cap(estimated, cell) for cell, text in zip(cells, texts, strict=True))],
         ]
     )
-    values = " ".join(assignment(key, value) for key, value in shared.items())
-    return [*([f"in every cell: {values}", ""] if shared else []), *table]
+    values_text = " ".join(assignment(key, value) for key, value in shared.items())
+    return [*([f"in every cell: {values_text}", ""] if shared else []), *table]
 
 
 def _blocks(repeats: Sequence[PlannedRepeat], seed: int) -> list[str]:
@@ -111,5 +111,5 @@ def _cap(estimated: Estimates, cell: Cell) -> str:
     """Return the note after the work of a cell whose estimate is capped by the time limit, empty for others."""
     if cell.cell_id not in estimated.over_limit_s:
         return ""
-    took = "the newest run took {}" if cell.cell_id in estimated.earlier else "about {} without it"
-    return f"  capped by timeout_s ({took.format(duration(estimated.over_limit_s[cell.cell_id]))})"
+    time_text = "the newest run took {}" if cell.cell_id in estimated.earlier else "about {} without it"
+    return f"  capped by timeout_s ({time_text.format(duration(estimated.over_limit_s[cell.cell_id]))})"

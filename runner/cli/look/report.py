@@ -96,11 +96,11 @@ def _merge_request(args: argparse.Namespace) -> MergeRequest:
     return MergeRequest(args.results, args.runs, args.run, args.output)
 
 
-def _publish(folder: Path, site_folder: Path, last: int) -> int:
+def _publish(folder: Path, site_folder: Path, last_count: int) -> int:
     """Write the site of all runs."""
     from keras_matrix.runner.service.site import publish  # slow: the live dashboard, and the warehouse
 
-    pages, problems = publish(folder, site_folder, last)
+    pages, problems = publish(folder, site_folder, last_count)
     print(f"{plural(pages, 'page')}: {site_folder / 'index.html'}")
     for problem in problems:
         print(f"left out: {printable(problem, ' ')}")
@@ -139,8 +139,8 @@ def heading(summary: MergeSummary) -> str:
         ]
         for merged_run in summary.runs
     ]
-    sessions = ", measured in separate sessions, not alternating" if summary.separate else ""
-    lines = [f"merge of {plural(len(rows), 'run')} on one machine{sessions}"]
+    sessions_text = ", measured in separate sessions, not alternating" if summary.separate else ""
+    lines = [f"merge of {plural(len(rows), 'run')} on one machine{sessions_text}"]
     lines += [f"  {line.rstrip()}" for line in columns(rows)]
     return "\n".join(map(printable, [*lines, *summary.lines]))
 

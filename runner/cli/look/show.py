@@ -40,10 +40,12 @@ def run(args: argparse.Namespace) -> int:
         return 1 if unread else 0
     name = cells.one_of(args.cell, settings_by_cell, f"run {store.run_id}")
     run_findings = findings_of(store)
-    shown = next((work, view) for work in run_findings.table.works for view in work.cells if view.cell.cell_id == name)
+    work_and_view = next(
+        (work, view) for work in run_findings.table.works for view in work.cells if view.cell.cell_id == name
+    )
     if store.run_id != newest.run_id:
-        missing = "no such cell that can be read" if passed else "no such cell"
-        print(f"the newest run, {newest.run_id}, has {missing}; this is of the newest that has it, {store.run_id}")
+        missing_text = "no such cell that can be read" if passed else "no such cell"
+        print(f"the newest run, {newest.run_id}, has {missing_text}; this is of the newest that has it, {store.run_id}")
     unread = [*run_findings.run_context.unread, *stray]
-    print("\n".join([*cell_lines(*shown), *unread_lines(unread)]))
+    print("\n".join([*cell_lines(*work_and_view), *unread_lines(unread)]))
     return 1 if unread else 0

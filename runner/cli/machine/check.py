@@ -77,15 +77,15 @@ def _closing(pairs: Sequence[PairResult]) -> list[str]:
 
 def _document(machine: Examined) -> dict[str, Any]:
     pairs = machine.pairs
-    resolved = resolution(ratios(pairs))
+    measured_resolution = resolution(ratios(pairs))
     return {
         "version": 1,
         "worst": worst(machine.findings).value,
-        "verdict": resolution_text(resolved, len(pairs)),
+        "verdict": resolution_text(measured_resolution, len(pairs)),
         "level": LEVEL,
         "power": POWER,
         "seed": machine.seed,
-        "resolution": to_json(resolved),
+        "resolution": to_json(measured_resolution),
         "resolution_undisturbed": to_json(resolution(ratios(pair for pair in pairs if pair.disturbed is None))),
         "findings": [to_json(finding) for finding in machine.findings],
         "pairs": [to_json(pair) for pair in pairs],

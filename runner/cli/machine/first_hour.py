@@ -27,10 +27,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_several("--backend", metavar="NAME", help="only this backend; may be repeated; default: all that are installed")
     parser.add_argument("--device", choices=DEVICES, help="default: the service's in a container, else gpu")
     add_several("--only", metavar="TEXT", help="only checks with this text in their name; may be repeated")
-    report = "FILE.json is written next to it; default: first-hour.md in results"
-    parser.add_argument("--report", type=Path, metavar="FILE.md", help=report)
-    merged = "check nothing, write these reports as one"
-    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE.json", help=merged)
+    report_help = "FILE.json is written next to it; default: first-hour.md in results"
+    parser.add_argument("--report", type=Path, metavar="FILE.md", help=report_help)
+    merged_help = "check nothing, write these reports as one"
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE.json", help=merged_help)
     add_results_option(parser)
 
 

@@ -22,9 +22,9 @@ def run(args: argparse.Namespace) -> int:
     folder: Path = args.folder.expanduser()
     first = first_matrix()
     write(folder, first)
-    enter = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
+    enter_command = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
     print(f"wrote {' and '.join(str(folder / name) for name in FILES)}, for {', '.join(first.backends)}")
     if first.extra is not None:
         print(f"no backend is installed here; the command also installs {first.backends[0]} ({first.device})")
-    print(f"measure them with: {enter}{first.command}")
+    print(f"measure them with: {enter_command}{first.command}")
     return 0

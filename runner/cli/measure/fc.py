@@ -63,8 +63,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "workers in float64 and float32, or with the sizes, parameters and seed given; exit code 1 if one is beyond "
         "its limit",
     )
-    export = "instead, write a stored run of matrices/fc-sweep.yaml on one --backend in the original's layout"
-    parser.add_argument("--export-csv", type=Path, metavar="FILE", help=export)
+    export_help = "instead, write a stored run of matrices/fc-sweep.yaml on one --backend in the original's layout"
+    parser.add_argument("--export-csv", type=Path, metavar="FILE", help=export_help)
     parser.add_argument("--run", metavar="RUN", help="run for --export-csv; default: the newest")
     add_measuring_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -111,24 +111,25 @@ def _by_cell(records: Sequence[Record]) -> dict[str, list[Record]]:
 def measured_lines(records: Sequence[Record], figures: Mapping[str, FcFigure]) -> list[str]:
     """Return the original's summary of each cell, with further figures and problems."""
     lines: list[str] = []
-    for cell, cell_records in _by_cell(records).items():
-        lines += [*_summary_lines(cell_records), *(figure_lines(figures[cell]) if cell in figures else [])]
+    for cell_id, cell_records in _by_cell(records).items():
+        lines += [*_summary_lines(cell_records), *(figure_lines(figures[cell_id]) if cell_id in figures else [])]
         lines += [*_problem_lines(cell_records), ""]
     return list(map(printable, lines))
 
 
 def _summary_lines(records: Sequence[Record]) -> list[str]:
-    first, summary = records[0], fc_summary(records)
+    first_record, summary = records[0], fc_summary(records)
     if summary is None:
         return []
-    task = problem_of(first.settings)
+    task = problem_of(first_record.settings)
     steps = sum(len(r.times.epoch_times_s) * r.resolved.steps_per_epoch for r in records if r.resolved)
-    aggregated = gpu_aggr(task.mode, task.workers, first.settings.device)
+    aggregated = gpu_aggr(task.mode, task.workers, first_record.settings.device)
     name = f"{task.mode}+{task.workers}+{aggregated}+{task.weight_size}+{task.batch_size}"
     return [
-        f"{first.started_at}: Training {name} across {steps} steps, "
+        f"{first_record.started_at}: Training {name} across {steps} steps, "
         f"{summary.mean_s:.6f} +/- {summary.sd_s:.6f} sec / batch",
-        f"  {first.settings.backend}, {summary.samples_per_s:,.1f} samples/sec; {_sent(summary)}; {_layout(first)}",
+        f"  {first_record.settings.backend}, {summary.samples_per_s:,.1f} samples/sec; {_sent(summary)}; "
+        f"{_layout(first_record)}",
     ]
 
 
@@ -136,9 +137,9 @@ def _sent(summary: Summary) -> str:
     """Return the payload of a step by formula and the bytes sent for it; workers in one process send nothing."""
     if not summary.bytes_per_step:
         return "nothing communicated"
-    payload = f"{bytes_text(summary.bytes_per_step)} payload a step"
-    wire = summary.wire_bytes_per_step
-    return payload if wire is None else f"{payload}, {bytes_text(wire)} on the wire"
+    payload_text = f"{bytes_text(summary.bytes_per_step)} payload a step"
+    wire_bytes = summary.wire_bytes_per_step
+    return payload_text if wire_bytes is None else f"{payload_text}, {bytes_text(wire_bytes)} on the wire"
 
 
 def _layout(record: Record) -> str:
@@ -152,22 +153,24 @@ def _layout(record: Record) -> str:
 
 
 def _problem_lines(records: Sequence[Record]) -> list[str]:
-    named = [(f"{r.settings.params['mode']} on {r.settings.backend}", r) for r in records]
-    bad = [f"{name}: {r.status}: {r.reason}" for name, r in named if r.status is not Status.OK and r.reason]
-    return bad + [f"  {warning}" for _, r in named for warning in r.warnings if warning != r.reason]
+    named_records = [(f"{r.settings.params['mode']} on {r.settings.backend}", r) for r in records]
+    failure_lines = [
+        f"{name}: {r.status}: {r.reason}" for name, r in named_records if r.status is not Status.OK and r.reason
+    ]
+    return failure_lines + [f"  {warning}" for _, r in named_records for warning in r.warnings if warning != r.reason]
 
 
 def _cell_rows(records: Sequence[Record], figures: Mapping[str, FcFigure]) -> list[dict[str, object]]:
     return [
         {
-            "cell_id": cell,
+            "cell_id": cell_id,
             "settings": to_json(cell_records[0].settings),
             "statuses": [str(record.status) for record in cell_records],
             "summary": to_json(fc_summary(cell_records)),
-            "figure": to_json(figures.get(cell)),
+            "figure": to_json(figures.get(cell_id)),
             "parallel": to_json(cell_records[0].parallel),
         }
-        for cell, cell_records in _by_cell(records).items()
+        for cell_id, cell_records in _by_cell(records).items()
     ]
 
 
@@ -187,13 +190,13 @@ def figure_lines(figure: FcFigure) -> list[str]:
 
 
 def _rate(figure: FcFigure) -> str:
-    rate = f"{count(figure.flop_per_s)}FLOP/s"
+    rate_text = f"{count(figure.flop_per_s)}FLOP/s"
     if figure.share_of_best is None:
-        return f"{rate}; share of the best product not measured: runner roofline --measure"
-    own_share = (
+        return f"{rate_text}; share of the best product not measured: runner roofline --measure"
+    own_share_text = (
         "" if figure.share_of_own is None else f", {percentage(figure.share_of_own)} of {figure.settings.backend}'s own"
     )
-    return f"{rate}: {percentage(figure.share_of_best)} of the machine's best product{own_share}"
+    return f"{rate_text}: {percentage(figure.share_of_best)} of the machine's best product{own_share_text}"
 
 
 def _communication(figure: FcFigure) -> str:
@@ -224,9 +227,11 @@ def _memory(figure: FcFigure) -> str:
 
 def refuse_unused(flags: Mapping[str, object]) -> None:
     """Raise `UsageError` for given flags that have no effect on a proof."""
-    wrong = [flag.replace("_", "-") for flag, value in UNUSED.items() if flags[flag] not in (None, value)]
-    if wrong:
-        raise UsageError("\n".join(f"--{flag}: has no effect with --prove; leave one of the two out" for flag in wrong))
+    wrong_flags = [flag.replace("_", "-") for flag, default in UNUSED.items() if flags[flag] not in (None, default)]
+    if wrong_flags:
+        raise UsageError(
+            "\n".join(f"--{flag}: has no effect with --prove; leave one of the two out" for flag in wrong_flags)
+        )
 
 
 def show_proof(proof: FcProof, *, as_json: bool) -> int:
@@ -236,9 +241,11 @@ def show_proof(proof: FcProof, *, as_json: bool) -> int:
         head = {"holds": proof.holds, "seed": proof.seed, "device": proof.device}
         print(document({**head, "answers": to_json(list(proof.answers)), "refused": proof.refused, "skipped": skipped}))
     elif not proof.missing:
-        first = proof.request.tasks()[0]
-        sizes = f"level {first.level}, weight_size {first.weight_size}, batch_size {first.batch_size}"
-        lines = [*proof_lines(proof.answers, proof.refused), f"{sizes}, seed {proof.seed}, on {proof.device}"]
+        first_task = proof.request.tasks()[0]
+        sizes_text = (
+            f"level {first_task.level}, weight_size {first_task.weight_size}, batch_size {first_task.batch_size}"
+        )
+        lines = [*proof_lines(proof.answers, proof.refused), f"{sizes_text}, seed {proof.seed}, on {proof.device}"]
         print("\n".join([*lines, *(f"* not proved: {why}" for why in skipped)]))
     return 0 if proof.holds else 1
 
@@ -264,14 +271,14 @@ def _worst(answer: ProofAnswer, mode: str, precision: str) -> str:
 
 
 def _named(backend: str, task: FcProblem) -> str:
-    extra = f" blocks={task.phy_blocks} ratio={task.shared_ratio:g}" if task.mode == "fc_phy" else ""
-    extra += f" model_workers={task.model_size}" if task.mode == "fc_hybrid" else ""
-    extra += f" micro_batches={task.micro_batches}" if task.mode == "fc_pipeline" else ""
-    extra += " overlap=off" if task.overlap == "off" else ""
-    extra += f" partition={task.partition}" if task.partition != "program" else ""
+    extra_text = f" blocks={task.phy_blocks} ratio={task.shared_ratio:g}" if task.mode == "fc_phy" else ""
+    extra_text += f" model_workers={task.model_size}" if task.mode == "fc_hybrid" else ""
+    extra_text += f" micro_batches={task.micro_batches}" if task.mode == "fc_pipeline" else ""
+    extra_text += " overlap=off" if task.overlap == "off" else ""
+    extra_text += f" partition={task.partition}" if task.partition != "program" else ""
     values = asdict(task)
-    extra += "".join(f" {name}={values[name]}" for name in WHAT_IF if values[name] != DEFAULTS[name])
-    return f"{task.mode} on {backend}, {task.workers} workers, {task.precision}, {task.reduce}{extra}"
+    extra_text += "".join(f" {name}={values[name]}" for name in WHAT_IF if values[name] != DEFAULTS[name])
+    return f"{task.mode} on {backend}, {task.workers} workers, {task.precision}, {task.reduce}{extra_text}"
 
 
 def _claims(answers: Sequence[ProofAnswer]) -> list[str]:

@@ -68,8 +68,8 @@ def add_task_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the original and the newer ones."""
     task = parser.add_argument_group("which task (--num_workers=2, as in the original, is --num-workers 2)")
     for name, (_, kind, metavar, meaning) in TASK.items():
-        several = "+" if name == "num_workers" else None
-        task.add_argument(f"--{name.replace('_', '-')}", type=kind, nargs=several, metavar=metavar, help=meaning)
+        nargs = "+" if name == "num_workers" else None
+        task.add_argument(f"--{name.replace('_', '-')}", type=kind, nargs=nargs, metavar=metavar, help=meaning)
     task.add_argument("--num-batches", type=int, default=100, metavar="N", help="batches timed; default: 100")
     task.add_argument("--backend", action="append", default=[], metavar="NAME", help="only this; may be repeated")
     task.add_argument("--repeats", type=int, default=1, metavar="N", help="processes; default: 1")
@@ -103,8 +103,10 @@ def spelled(words: Sequence[str]) -> list[str]:
     Raises `UsageError` for flags of the original that have no meaning here, all in one message.
     """
     spelled_words = [_spelled(word) if word.startswith("--") else word for word in words]
-    named = {word.partition("=")[0].removeprefix("--"): words[index] for index, word in enumerate(spelled_words)}
-    if problems := [(named[name].partition("=")[0], why) for name, why in MEANINGLESS.items() if name in named]:
+    word_by_flag = {word.partition("=")[0].removeprefix("--"): words[index] for index, word in enumerate(spelled_words)}
+    if problems := [
+        (word_by_flag[name].partition("=")[0], why) for name, why in MEANINGLESS.items() if name in word_by_flag
+    ]:
         raise UsageError("\n".join(f"{flag}: has no meaning here: {why}; leave it out" for flag, why in problems))
     return spelled_words
 

@@ -44,8 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", default=quick.WORKLOAD, metavar="MODEL", help=f"default: {quick.WORKLOAD}")
     add_several = partial(parser.add_argument, action="append", default=[])
     add_several("--backend", metavar="NAME", help="only this backend; may be repeated")
-    setting = "a setting, or a parameter of the model; may be repeated"
-    add_several("--set", metavar="KEY=VALUE", dest="assignments", help=setting)
+    setting_help = "a setting, or a parameter of the model; may be repeated"
+    add_several("--set", metavar="KEY=VALUE", dest="assignments", help=setting_help)
     add_results_option(parser)
     parser.add_argument("--datasets", type=Path, metavar="FOLDER", help="of the data sets; default: ~/.keras/datasets")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
@@ -98,12 +98,12 @@ class _Display(TerminalDisplay):
 
 def _beforehand(model: str, cells: Sequence[Cell], expected: quick.ExpectedDuration) -> str:
     """Return what will be measured, and how long that takes."""
-    names = ", ".join(cell.settings.backend for cell in cells)
-    head = f"{model} on {names}, one process each"
+    names_text = ", ".join(cell.settings.backend for cell in cells)
+    head = f"{model} on {names_text}, one process each"
     if not expected.least:
         return f"{head}: about {duration(expected.seconds)}"
-    times = f"{duration(expected.seconds)}, plus building and compiling your model"
-    return f"{head}\n{times}; at most {duration(expected.limit_s)} (timeout_s)"
+    times_text = f"{duration(expected.seconds)}, plus building and compiling your model"
+    return f"{head}\n{times_text}; at most {duration(expected.limit_s)} (timeout_s)"
 
 
 def _print(run_findings: Findings, display: TerminalDisplay) -> None:

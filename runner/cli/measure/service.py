@@ -39,12 +39,12 @@ def pin(args: argparse.Namespace, environment: Mapping[str, str] | None = None) 
         args.service = Service(tuple(getattr(args, "backend", None) or backends), device)
 
 
-def _pinned_backends(named: list[str], available: list[str]) -> list[str]:
-    for name in named:
+def _pinned_backends(named_backends: list[str], available: list[str]) -> list[str]:
+    for name in named_backends:
         if name not in available:
-            service = f"this service has {', '.join(available)} ({BACKENDS_VARIABLE})"
-            raise UsageError(f"--backend {name}: {service}; run the service of {name}")
-    return named or available
+            service_text = f"this service has {', '.join(available)} ({BACKENDS_VARIABLE})"
+            raise UsageError(f"--backend {name}: {service_text}; run the service of {name}")
+    return named_backends or available
 
 
 def _refuse_other(devices: list[str], device: str, flag: str) -> None:

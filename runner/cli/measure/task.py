@@ -45,8 +45,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     names = parser.add_argument_group("names of the figures")
     names.add_argument("--framework", default="", metavar="NAME", help="put before each key")
     names.add_argument("--metrics-suffix", default="", metavar="NAME", help="put after each key")
-    result = "default: dlbenchmark_result.json; in a service, in its results folder"
-    names.add_argument("--result", type=Path, metavar="FILE", help=result)
+    result_help = "default: dlbenchmark_result.json; in a service, in its results folder"
+    names.add_argument("--result", type=Path, metavar="FILE", help=result_help)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
     add_measuring_options(parser)
 

@@ -51,13 +51,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("cell", metavar="CELL", help=f"{cells.HELP}; or a file of a trace")
     parser.add_argument("--matrix", type=Path, metavar="FILE", help="matrix with the cell; default: matrix.yaml")
     parser.add_argument("--run", metavar="RUN", help="show the trace of this run")
-    epochs = "which epochs after the measured ones, from 1; default: 2"
-    parser.add_argument("--epochs", type=int, nargs="+", metavar="N", help=epochs)
+    epochs_help = "which epochs after the measured ones, from 1; default: 2"
+    parser.add_argument("--epochs", type=int, nargs="+", metavar="N", help=epochs_help)
     parser.add_argument("--steps", type=int, metavar="N", help="steps of each epoch; default: 5")
     parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"lines of each table; default: {TOP}")
     parser.add_argument("--to", type=Path, metavar="FILE", help="also write the neutral trace here; .gz packs it")
-    page = "also write a page with the timeline of one step and the tables here"
-    parser.add_argument("--html", type=Path, metavar="FILE", help=page)
+    page_help = "also write a page with the timeline of one step and the tables here"
+    parser.add_argument("--html", type=Path, metavar="FILE", help=page_help)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_measuring_options(parser)
 
@@ -75,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
     trace_request = requested(args.epochs, args.steps)
     request = run_request(args)
     display, is_new = TerminalDisplay(args.json), args.new or args.steps or args.epochs
-    if not is_new and (stored := stored_trace(request.results, args.cell, args.run, display)):
-        return _show(stored, output) or stored.exit_code
+    if not is_new and (traced_record := stored_trace(request.results, args.cell, args.run, display)):
+        return _show(traced_record, output) or traced_record.exit_code
     cell = replace(cell_to_trace(request, args.cell), trace=trace_request)
     recorded, finished_run = record_trace(request, cell, display)
     if recorded:
@@ -147,17 +147,18 @@ def _of_file(path: Path, output: _Output) -> int:
 
 def heading(table: TraceSummary, measured_step_s: float | None) -> list[str]:
     """Return the steps that were traced, and how busy the device was."""
-    workers = f" of {table.workers} workers" if table.workers > 1 else ""
+    workers_text = f" of {table.workers} workers" if table.workers > 1 else ""
     if table.steps and table.step_time_s is not None:
-        without = f"; {seconds(measured_step_s)} as measured, without it" if measured_step_s else ""
-        first = (
-            f"{plural(table.steps, 'step')}{workers}: {seconds(table.step_time_s)} each with the profiler on{without}"
+        unprofiled_text = f"; {seconds(measured_step_s)} as measured, without it" if measured_step_s else ""
+        first_line = (
+            f"{plural(table.steps, 'step')}{workers_text}: {seconds(table.step_time_s)} each with the profiler on"
+            f"{unprofiled_text}"
         )
     else:
-        first = f"{seconds(table.window_s)}{workers}; no step was marked"
-    busy = "not known" if table.busy_share is None else f"{percentage(table.busy_share)} of the time"
-    idle = f"{plural(table.gap_count, 'gap')}, {seconds(table.gap_time_s)} in all"
-    lines = [first, f"{table.place} busy {busy}; {idle}"]
+        first_line = f"{seconds(table.window_s)}{workers_text}; no step was marked"
+    busy_share_text = "not known" if table.busy_share is None else f"{percentage(table.busy_share)} of the time"
+    idle_text = f"{plural(table.gap_count, 'gap')}, {seconds(table.gap_time_s)} in all"
+    lines = [first_line, f"{table.place} busy {busy_share_text}; {idle_text}"]
     if table.overlap_share is not None:
         lines.append(f"communication overlapped by compute: {percentage(table.overlap_share)} of its time")
     lines += [f"warning: the profiler reports: {text}" for text in table.warnings]
@@ -169,8 +170,10 @@ def start_lines(record: Record) -> list[str]:
     start = start_of([record])
     parts = {"trace": start.trace_time_s, "compile": start.compile_time_s, "first step": start.first_step_time_s}
     times_text = ", ".join(f"{name} {seconds(value)}" for name, value in parts.items() if value is not None)
-    compiling = start.trace_time_s is not None or start.compile_time_s is not None
-    return [f"start of the process: {times_text}{f' ({START_MEANING})' if compiling else ''}"] if times_text else []
+    has_compile_time = start.trace_time_s is not None or start.compile_time_s is not None
+    return (
+        [f"start of the process: {times_text}{f' ({START_MEANING})' if has_compile_time else ''}"] if times_text else []
+    )
 
 
 def table_lines(table: TraceSummary, top: int) -> list[str]:
@@ -199,8 +202,8 @@ def _gap_lines(table: TraceSummary, top: int) -> list[str]:
 
 def _gap_row(gap: IdleGap, workers: int) -> list[str]:
     worker_text = f"worker {gap.worker}: " if workers > 1 else ""
-    around = [_short(name) if name else "-" for name in (gap.before, gap.after, gap.meanwhile)]
-    return [f"{worker_text}{seconds(gap.duration_s)}", seconds(gap.begin_s), *around]
+    operation_names = [_short(name) if name else "-" for name in (gap.before, gap.after, gap.meanwhile)]
+    return [f"{worker_text}{seconds(gap.duration_s)}", seconds(gap.begin_s), *operation_names]
 
 
 def _short(name: str) -> str:

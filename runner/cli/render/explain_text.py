@@ -75,8 +75,8 @@ def _sides(names: Names) -> list[str]:
 
 
 def _change(explained: Explanation) -> str:
-    times = f"{seconds(explained.base_s)} -> {seconds(explained.new_s)}"
-    return f"{times}: {_signed(explained.change_s)}, new / base {bracketed(explained.ratio)}"
+    times_text = f"{seconds(explained.base_s)} -> {seconds(explained.new_s)}"
+    return f"{times_text}: {_signed(explained.change_s)}, new / base {bracketed(explained.ratio)}"
 
 
 def _differences(explained: Explanation) -> list[str]:
@@ -96,8 +96,8 @@ def _differences(explained: Explanation) -> list[str]:
 def _difference(number: int, difference: Difference) -> list[str]:
     indent = " " * len(_row("", 0.0, 0.0, ""))
     scatter = () if difference.half_width_s is None else (f"+- {seconds(difference.half_width_s)} between steps",)
-    unsure = () if difference.is_clear or not scatter else ("not larger than that: it may be noise",)
-    details = [*difference.details, ", ".join((*scatter, *unsure))]
+    caveats = () if difference.is_clear or not scatter else ("not larger than that: it may be noise",)
+    details = [*difference.details, ", ".join((*scatter, *caveats))]
     return [
         _row(f"{number}.", difference.change_s, difference.share, difference.title),
         *(f"{indent}{line}" for line in details if line),

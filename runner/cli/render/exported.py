@@ -37,13 +37,13 @@ def print_exported(run_findings: Findings, form: str, stray: Sequence[UnreadFile
 
 def markdown(table: ResultTable) -> str:
     """Return the table as Markdown: the answer, a row for each cell, the verdicts."""
-    shown = columns_of(table)
-    rows = [["workload", "backend", *(column.heading for column in shown)]]
+    shown_columns = columns_of(table)
+    rows = [["workload", "backend", *(column.heading for column in shown_columns)]]
     for work in table.works:
         for view in work.cells:
             backend = f"**{view.backend}**" if view.is_fastest else view.backend
-            texts = [column.text(view) for column in shown] if view.cell.measured else [view.failed_with]
-            texts += [""] * (len(shown) - len(texts))
+            texts = [column.text(view) for column in shown_columns] if view.cell.measured else [view.failed_with]
+            texts += [""] * (len(shown_columns) - len(texts))
             rows.append([work.row.title, backend, *texts])
     verdicts = [f"{work.row.title}: {work.row.verdict}" for work in table.works if len(work.cells) > 1]
     caveats = [f"{view.name}: {'; '.join(view.caveats)}" for view in table.cells if view.caveats]
@@ -53,12 +53,12 @@ def markdown(table: ResultTable) -> str:
 
 def as_csv(table: ResultTable) -> str:
     """Return the cells as CSV: the columns of `Run.to_frame`, UTF-8, an empty field for what was not measured."""
-    named = columns(cells_of(table))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(named)
-    writer.writerows(map(_plain, row) for row in zip(*named.values(), strict=True))
-    return out.getvalue()
+    values_by_column = columns(cells_of(table))
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(values_by_column)
+    writer.writerows(map(_plain, row) for row in zip(*values_by_column.values(), strict=True))
+    return buffer.getvalue()
 
 
 def bencher(table: ResultTable) -> str:

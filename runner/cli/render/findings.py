@@ -78,8 +78,8 @@ def print_table(run_findings: Findings, printed: Collection[str] = (), stray: Se
     console.print()
     console.print(table.answer.text, style="bold", markup=False, soft_wrap=True)
     console.print()
-    for shown in table_lines(table, console.width if console.is_terminal else None):
-        console.print(shown.text, style=shown.style or None, markup=False, soft_wrap=True)
+    for table_line in table_lines(table, console.width if console.is_terminal else None):
+        console.print(table_line.text, style=table_line.style or None, markup=False, soft_wrap=True)
     console.print()
     for line in table.summary:
         console.print(_plain(line))
@@ -126,8 +126,8 @@ def warning_lines(rules: Sequence[RuleWarnings], records: int) -> list[str]:
 
 
 def _first_cells(names: Sequence[str]) -> str:
-    more = len(names) - CELLS_NAMED
-    return ", ".join([*names[:CELLS_NAMED], *([f"and {more} more"] if more > 0 else [])])
+    unnamed_count = len(names) - CELLS_NAMED
+    return ", ".join([*names[:CELLS_NAMED], *([f"and {unnamed_count} more"] if unnamed_count > 0 else [])])
 
 
 def _print_caveats(console: Any, views: Sequence[CellView]) -> None:
@@ -163,12 +163,12 @@ def as_document(head: Mapping[str, object], run_findings: Findings, stray: Seque
 
 
 def _row_json(work: WorkView) -> dict[str, Any]:
-    plain: dict[str, Any] = to_json(work.row)
-    del plain["labels"]  # the title has them
-    plain["same_work"] = to_json(work.same_work)
+    row_json: dict[str, Any] = to_json(work.row)
+    del row_json["labels"]  # the title has them
+    row_json["same_work"] = to_json(work.same_work)
     for view in work.cells:
-        del plain["cells"][view.backend]["records"]
-        plain["cells"][view.backend] |= {
+        del row_json["cells"][view.backend]["records"]
+        row_json["cells"][view.backend] |= {
             "statistics": view.statistics,
             "metrics": to_json(view.metrics),
             "machines": list(view.cell.machines),
@@ -179,7 +179,7 @@ def _row_json(work: WorkView) -> dict[str, Any]:
             "cold_over_warm_first_epoch": to_json(view.warm_cache.estimate) if view.warm_cache else None,
             "keras_cost": _cost_json(view.keras_cost) if view.keras_cost else None,
         }
-    return plain
+    return row_json
 
 
 def _cost_json(cost: KerasCost) -> dict[str, Any]:
@@ -207,16 +207,25 @@ def _scaling_json(scaling: DeviceScaling | None) -> dict[str, Any] | None:
 def cell_lines(work: WorkView, view: CellView) -> list[str]:
     """Return a cell in detail, as lines: requested and resolved settings, each process, failures, warnings."""
     cell = view.cell
-    first = next(iter(cell.measured), cell.records[0])
-    lines = [f"cell {cell.cell_id} of run {first.run_id}", "", "requested"]
-    lines += _known_pairs(to_json(cell.settings) if first.task is None else _command_settings(first, first.task))
-    for name, part in (("resolved", first.resolved), ("device", first.device)):
+    first_record = next(iter(cell.measured), cell.records[0])
+    lines = [f"cell {cell.cell_id} of run {first_record.run_id}", "", "requested"]
+    lines += _known_pairs(
+        to_json(cell.settings) if first_record.task is None else _command_settings(first_record, first_record.task)
+    )
+    for name, part in (("resolved", first_record.resolved), ("device", first_record.device)):
         lines += ["", name, *_known_pairs(to_json(part))] if part else []
-    lines += ["", "versions", *_pairs(first.versions), "", "machine", *_known_pairs(to_json(first.machine))]
+    lines += [
+        "",
+        "versions",
+        *_pairs(first_record.versions),
+        "",
+        "machine",
+        *_known_pairs(to_json(first_record.machine)),
+    ]
     lines += task_lines(cell) or ["", "processes", *_process_lines(cell)]
     if cell.step_time:
         lines += ["", "over processes", *_summary_lines(view)]
-    if cell.step_time and first.task is None:
+    if cell.step_time and first_record.task is None:
         lines += ["", "context", *_context_lines(work, view)]
     for record in cell.records:
         if record.status not in MEASURED:
@@ -266,20 +275,20 @@ def _field_text(name: str, value: Any) -> str:
 
 def _used(cell: CellSummary) -> dict[str, str]:
     """Return the memory, utilisation and power of the first measured process over time, as far as they were sampled."""
-    used = next((record.usage for record in cell.measured if record.usage), None)
-    if used is None:
+    usage = next((record.usage for record in cell.measured if record.usage), None)
+    if usage is None:
         return {}
-    memories = {"anonymous host memory": used.host_anonymous, "reserved on the device": used.device_memory}
+    memories = {"anonymous host memory": usage.host_anonymous, "reserved on the device": usage.device_memory}
     texts = {
         name: f"peak {bytes_text(memory.peak_bytes)}, mean {bytes_text(round(memory.mean_bytes))}"
         + (f" +- {bytes_text(round(memory.std_bytes))}" if memory.samples > 1 else "")
         for name, memory in memories.items()
         if memory
     }
-    if used.device_utilisation:
-        texts["device utilisation"] = f"mean {percentage(used.device_utilisation.mean_share)}"
-    if used.device_average_power_w is None and used.device_power:
-        texts["device power"] = f"{number(used.device_power.mean_w)} W (mean of samples)"
+    if usage.device_utilisation:
+        texts["device utilisation"] = f"mean {percentage(usage.device_utilisation.mean_share)}"
+    if usage.device_average_power_w is None and usage.device_power:
+        texts["device power"] = f"{number(usage.device_power.mean_w)} W (mean of samples)"
     return texts
 
 
@@ -289,12 +298,12 @@ def _process_lines(cell: CellSummary) -> list[str]:
     rows = [[*head, "step: mean", "median", "p95", "2017-suite total"]]
     for record in cell.records:
         t = record.times
-        epochs = " ".join(number(value) for value in t.epoch_times_s) + (" s" if t.epoch_times_s else "-")
+        epochs_text = " ".join(number(value) for value in t.epoch_times_s) + (" s" if t.epoch_times_s else "-")
         compiled_s = (t.trace_time_s, t.compile_time_s) if compiling else ()
         figures = (t.build_time_s, *compiled_s, t.first_step_time_s, t.first_epoch_time_s)
         tail = (t.step_time_s, *epoch_quantiles(record), t.suite_total_time_s)
         compiled = record.resolved.recompiles_timed if record.resolved else None
-        cells = [*map(seconds, figures), epochs, "-" if compiled is None else str(compiled), *map(seconds, tail)]
+        cells = [*map(seconds, figures), epochs_text, "-" if compiled is None else str(compiled), *map(seconds, tail)]
         rows.append([str(record.repeat), record.status, *cells])
     notes = [START_MEANING] if compiling else []
     return ["  " + line for line in [*aligned(rows), *notes]]
@@ -332,8 +341,8 @@ def _statistics(view: CellView) -> dict[str, str]:
         if statistic.in_tables and (value := view.statistics.get(statistic.metric)) is not None:
             texts[statistic.label] = _amount(value, statistic) + _bounds(statistic.interval(cell), statistic)
         elif statistic.in_tables and (hidden := view.hidden.get(statistic.metric)):
-            below = "" if hidden.upper is None else f", below {_amount(hidden.upper, statistic)}"
-            texts[statistic.label] = f"not resolved{below}"
+            bound_text = "" if hidden.upper is None else f", below {_amount(hidden.upper, statistic)}"
+            texts[statistic.label] = f"not resolved{bound_text}"
     return texts
 
 
@@ -422,11 +431,11 @@ def _peak(view: CellView) -> str:
 def columns_of(table: ResultTable) -> list[Column]:
     """Return the columns that a table needs: those of a step, of the metric of a command, or both."""
     cells = [view.cell for view in table.cells]
-    steps = any(view.is_step for view in table.cells)
-    commands = any(not view.is_step for view in table.cells)
-    calls = all(cell.settings.phase != FIT for cell in cells if cell.figure == STEP_TIME)
-    time = "time per call" if calls else "time per step"
-    figure = "figure" if commands and steps else "metric" if commands else time
+    has_steps = any(view.is_step for view in table.cells)
+    has_commands = any(not view.is_step for view in table.cells)
+    has_calls = all(cell.settings.phase != FIT for cell in cells if cell.figure == STEP_TIME)
+    time_heading = "time per call" if has_calls else "time per step"
+    figure = "figure" if has_commands and has_steps else "metric" if has_commands else time_heading
     columns = [
         Column(figure, _figure),
         Column("95 % interval", _interval),
@@ -434,7 +443,7 @@ def columns_of(table: ResultTable) -> list[Column]:
     ]
     if any(cell.settings.phase == GENERATE for cell in cells):
         columns.append(Column("tokens/s", _tokens, left_out=5))
-    if steps:
+    if has_steps:
         columns += [
             Column("samples/s", _samples, left_out=3),
             Column("first epoch", _first, left_out=2),
@@ -448,25 +457,25 @@ def columns_of(table: ResultTable) -> list[Column]:
 def interval_of(cell: CellSummary) -> str:
     """Return the interval of a measured cell; without one, its processes, and over how many machines they were."""
     assert cell.step_time is not None
-    over = f", {len(cell.machines)} {noun(cell.machines)}" if cell.machines else ""
+    machines_text = f", {len(cell.machines)} {noun(cell.machines)}" if cell.machines else ""
     if cell.step_time.low is None or cell.step_time.high is None:
-        return f"{cell.step_time.count} process{'es'[: 2 * (cell.step_time.count > 1)]}{over}"
-    return f"{interval_text(cell.step_time.low, cell.step_time.high, cell.figure.unit)}{over}"
+        return f"{cell.step_time.count} process{'es'[: 2 * (cell.step_time.count > 1)]}{machines_text}"
+    return f"{interval_text(cell.step_time.low, cell.step_time.high, cell.figure.unit)}{machines_text}"
 
 
 def table_lines(table: ResultTable, width: int | None = None) -> list[Line]:
     """Return the table as lines; with `width`, that of a terminal, the lines of backends fit into it if possible."""
     columns = columns_of(table)
     texts = {view.cell.cell_id: [column.text(view) for column in columns] for view in table.cells}
-    named = max([len(BACKEND), *(len(view.backend) + 2 for view in table.cells)])
+    name_width = max([len(BACKEND), *(len(view.backend) + 2 for view in table.cells)])
     widths = [
         max(map(len, [column.heading, *column_texts]))
         for column, *column_texts in zip(columns, *texts.values(), strict=True)
     ]
-    shown = _fitting(columns, widths, named, width)
+    shown_indices = _fitting(columns, widths, name_width, width)
 
     def laid_out(name: str, cell_texts: Sequence[str]) -> str:
-        return GAP.join([name.ljust(named), *(cell_texts[i].rjust(widths[i]) for i in shown)]).rstrip()
+        return GAP.join([name.ljust(name_width), *(cell_texts[i].rjust(widths[i]) for i in shown_indices)]).rstrip()
 
     lines = [Line(laid_out(BACKEND, [column.heading for column in columns]), NOTE)]
     for work in table.works:
@@ -475,12 +484,12 @@ def table_lines(table: ResultTable, width: int | None = None) -> list[Line]:
         for view in work.cells:
             mark = "* " if view.is_fastest else "  "
             lines.append(Line(laid_out(mark + view.backend, texts[view.cell.cell_id]), _style(view)))
-            lines += [Line(f"{' ' * named}{GAP}{text}", NOTE) for text in _below(view)]
+            lines += [Line(f"{' ' * name_width}{GAP}{text}", NOTE) for text in _below(view)]
         lines.append(Line(f"  {printable(row.verdict)}", FASTEST if row.fastest else VERDICT))
         lines += [Line(f"  {printable(work.advice)}", NOTE)] if work.advice else []
         lines += [Line(f"  {printable(text)}") for text in work.notes]
         lines += [Line(f"  caveat: {printable(caveat)}", "yellow") for caveat in row.caveats]
-    left_out = [column.heading for index, column in enumerate(columns) if index not in shown]
+    left_out = [column.heading for index, column in enumerate(columns) if index not in shown_indices]
     return [*lines, *([Line(f"(a wider terminal also shows: {', '.join(left_out)})", NOTE)] if left_out else [])]
 
 
@@ -506,22 +515,22 @@ def _below(view: CellView) -> list[str]:
     return [] if view.is_step else [printable(", ".join(metric_lines(view.cell)))]
 
 
-def _fitting(columns: Sequence[Column], widths: Sequence[int], named: int, width: int | None) -> list[int]:
+def _fitting(columns: Sequence[Column], widths: Sequence[int], name_width: int, width: int | None) -> list[int]:
     """Return the indices of the columns that fit into a terminal; the others are left out in their order."""
-    shown = list(range(len(columns)))
-    candidates = sorted((i for i in shown if columns[i].left_out), key=lambda i: columns[i].left_out)
-    while width is not None and candidates and named + sum(len(GAP) + widths[i] for i in shown) > width:
-        shown.remove(candidates.pop(0))
-    return shown
+    shown_indices = list(range(len(columns)))
+    candidates = sorted((i for i in shown_indices if columns[i].left_out), key=lambda i: columns[i].left_out)
+    while width is not None and candidates and name_width + sum(len(GAP) + widths[i] for i in shown_indices) > width:
+        shown_indices.remove(candidates.pop(0))
+    return shown_indices
 
 
 def metric_lines(cell: CellSummary) -> list[str]:
     """Return a command's metrics other than the primary one, a line each, for a cell of the table."""
     secondary = [summary for summary in metrics_over(completed(cell.records)) if summary.name != cell.figure.name]
-    shown = [
+    metric_texts = [
         f"{summary.name.removesuffix('_in_seconds')} {amount(summary.value, summary.unit)}" for summary in secondary
     ]
-    return [cell.figure.name, *shown[:METRICS_SHOWN], *(["..."] if len(shown) > METRICS_SHOWN else [])]
+    return [cell.figure.name, *metric_texts[:METRICS_SHOWN], *(["..."] if len(metric_texts) > METRICS_SHOWN else [])]
 
 
 def task_lines(cell: CellSummary) -> list[str]:

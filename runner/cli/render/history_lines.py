@@ -37,25 +37,25 @@ def overview(views: Sequence[HistoryView]) -> list[str]:
     return columns(rows, right=frozenset({2, 3, 4}))
 
 
-def listing(views: Sequence[HistoryView], last: int) -> list[str]:
+def listing(views: Sequence[HistoryView], last_count: int) -> list[str]:
     """Return every history with its newest sessions and its changes."""
     texts = list[str]()
     for view in views:
-        lines = _history_lines(view, last)
+        lines = _history_lines(view, last_count)
         texts += ["", *lines] if texts else lines
     return [printable(line) for line in texts]
 
 
 def remarks(views: Sequence[HistoryView], caveats: Iterable[str], problems: Sequence[Problem]) -> list[str]:
     """Return caveats: several machines, a clock that stepped, files that were skipped."""
-    cells: dict[str, set[str]] = {}
+    places_by_cell: dict[str, set[str]] = {}
     for view in views:
         device = view.history.device_name or "device not known"
-        cells.setdefault(view.history.cell_id, set()).add(f"{view.history.host_id[:8]} {device}")
+        places_by_cell.setdefault(view.history.cell_id, set()).add(f"{view.history.host_id[:8]} {device}")
     mixed = [
-        f"cell {cell}: measured on {len(places)} machines or devices ({', '.join(sorted(places))}): each has its own "
-        "history"
-        for cell, places in cells.items()
+        f"cell {cell_id}: measured on {len(places)} machines or devices ({', '.join(sorted(places))}): each has its "
+        "own history"
+        for cell_id, places in places_by_cell.items()
         if len(places) > 1
     ]
     passed = [f"skipped: {problem.path}: {problem.reason}" for problem in problems]
@@ -86,18 +86,20 @@ def as_json(views: Sequence[HistoryView], caveats: Iterable[str], problems: Sequ
     return document(fields)
 
 
-def _history_lines(view: HistoryView, last: int) -> list[str]:
+def _history_lines(view: HistoryView, last_count: int) -> list[str]:
     history = view.history
     device = history.device_name or "device not known"
     lines = [view.title, f"cell {history.cell_id}, host {history.host_id}, {device}", ""]
-    shown = history.sessions[-last:]
-    if len(shown) < len(history.sessions):
-        lines.append(f"  {len(history.sessions) - len(shown)} earlier sessions: --last {len(history.sessions)}")
+    shown_sessions = history.sessions[-last_count:]
+    if len(shown_sessions) < len(history.sessions):
+        lines.append(
+            f"  {len(history.sessions) - len(shown_sessions)} earlier sessions: --last {len(history.sessions)}"
+        )
     quantity = "step time" if history.figure == STEP_TIME else history.figure.name
     head = ["session", quantity, "95 % interval", "processes", "left out"]
-    rows = columns([head, *(_row(session, history.figure) for session in shown)])
+    rows = columns([head, *(_row(session, history.figure) for session in shown_sessions)])
     lines.append(f"  {rows[0]}")
-    for session, row in zip(shown, rows[1:], strict=True):
+    for session, row in zip(shown_sessions, rows[1:], strict=True):
         if change := view.change_at(session.run_id):
             lines.append(f"  -- {_change_words(change)}")
             if change.kind is ChangeKind.SLOWER:
@@ -130,8 +132,8 @@ def _baseline(view: HistoryView) -> list[str]:
     if baseline is None:
         return ["no session has a value: no process ended ok"]
     value, sessions = baseline.value, plural(baseline.sessions, "session")
-    interval = f", 95 % interval {_interval(value, figure)}" if value.low is not None else ""
-    lines = [f"baseline: {sessions} since {baseline.since}, {amount(value.centre, figure.unit)}{interval}"]
+    interval_note = f", 95 % interval {_interval(value, figure)}" if value.low is not None else ""
+    lines = [f"baseline: {sessions} since {baseline.since}, {amount(value.centre, figure.unit)}{interval_note}"]
     if baseline.spread is None:
         lines.append(f"spread between sessions: needs {LEAST_SESSIONS} sessions, {baseline.sessions} so far")
     else:
@@ -148,10 +150,10 @@ def _spread(spread: SessionSpread | None) -> str:
 
 
 def _short(change: Change) -> str:
-    size = "" if change.ratio is None else f"{percent_change(change.ratio)} "
+    size_text = "" if change.ratio is None else f"{percent_change(change.ratio)} "
     words = {"intended": change.note, "repaired": change.repaired, "acknowledged": change.acknowledged}
     word = next((f" ({word})" for word, is_known in words.items() if is_known), "")
-    return f"{size}{change.run_id}{word}"
+    return f"{size_text}{change.run_id}{word}"
 
 
 def _json(view: HistoryView) -> dict[str, Any]:

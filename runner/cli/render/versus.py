@@ -28,8 +28,8 @@ def text(view: ComparisonView) -> str:
 
 def markdown(view: ComparisonView) -> str:
     """Return the findings as Markdown: the verdict, the table, what changed."""
-    verdict, *further = _remarks(view)
-    remarks = [f"- {markdown_text(line)}" for line in further]
+    verdict, *further_remarks = _remarks(view)
+    remarks = [f"- {markdown_text(line)}" for line in further_remarks]
     tables = [*markdown_table(_rows(view)), "", *markdown_table(_facet_rows(view))]
     return "".join(f"{printable(line)}\n" for line in [f"### Benchmarks: {verdict}", "", *tables, "", *remarks])
 
@@ -102,10 +102,10 @@ def _facet_rows(view: ComparisonView) -> list[list[str]]:
         if (facets := change.comparison.facets) is not None:
             scatters = [_times(verdict.estimate) for verdict in (facets.scatter, facets.scatter_within)]
             counts = (facets.unstable_processes, facets.recompiles, facets.forward_flops)
-            counted = [f"{count(counted.new)} : {count(counted.base)}" for counted in counts]
+            count_texts = [f"{count(counted.new)} : {count(counted.base)}" for counted in counts]
             step = [percent_change(ratio) if ratio else NOTHING for ratio in (change.median_ratio, change.p95_ratio)]
-            first = _change(facets.first_epoch.estimate)
-            rows.append([change.title, change.backend, *step, first, *scatters, *counted])
+            first_epoch_text = _change(facets.first_epoch.estimate)
+            rows.append([change.title, change.backend, *step, first_epoch_text, *scatters, *count_texts])
     return rows
 
 

@@ -35,8 +35,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     training.add_argument(
         "--to", type=Path, default=DEFAULT, metavar="FILE", help=f"the model file; default: {DEFAULT}"
     )
-    peaks = "results/peaks/*.json of the machine of traces whose results folder has none; default: their best rates"
-    training.add_argument("--peaks", type=Path, metavar="FILE", help=peaks)
+    peaks_help = (
+        "results/peaks/*.json of the machine of traces whose results folder has none; default: their best rates"
+    )
+    training.add_argument("--peaks", type=Path, metavar="FILE", help=peaks_help)
     showing = actions.add_parser("show", help="print a model's errors and devices")
     showing.add_argument("file", type=Path, metavar="FILE", help="a model file")
     for action in (training, showing):

@@ -55,15 +55,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     parser.add_argument("trace", nargs="+", metavar="TRACE", help=options.TRACE_HELP)
     parser.add_argument("--run", metavar="RUN", help="use the trace of this run")
-    search = (
+    search_help = (
         "families joined by commas: tensor_fusion, op_fusion (or xla), amp, memory, all; ^memory leaves one out; "
         "from_opfs2tsfs derives buckets from fused blocks; default: all"
     )
-    parser.add_argument("--search", default=ALL_FAMILIES, metavar="FAMILIES", help=search)
-    budget = "search memory settings if the traced peak is above this, such as 8g"
-    parser.add_argument("--memory-budget", metavar="BYTES", help=budget)
-    probe = "measure the gain of each block of layers for op_fusion and amp; default: yes"
-    parser.add_argument("--probe", action=argparse.BooleanOptionalAction, default=True, help=probe)
+    parser.add_argument("--search", default=ALL_FAMILIES, metavar="FAMILIES", help=search_help)
+    budget_help = "search memory settings if the traced peak is above this, such as 8g"
+    parser.add_argument("--memory-budget", metavar="BYTES", help=budget_help)
+    probe_help = "measure the gain of each block of layers for op_fusion and amp; default: yes"
+    parser.add_argument("--probe", action=argparse.BooleanOptionalAction, default=True, help=probe_help)
     options.add_model_options(parser)
     parser.add_argument(
         "--to", type=Path, metavar="FILE", help="write the baseline and the best setting as a matrix file"
@@ -94,10 +94,10 @@ def run(args: argparse.Namespace) -> int:
     possible = strategy_file.possible(search.found, measurement.settings_of(graph.header.settings))
     search = replace(search, found=possible, coverage=explained(traced, step_time_s(traced)))
     best = [strategy for strategy in search.found.strategies if strategy.settings is not None][:BEST]
-    comparison = shlex.join([*link_words(graph), *_replay_words(args, trace.record), *_verify_words(best)])
+    comparison_command = shlex.join([*link_words(graph), *_replay_words(args, trace.record), *_verify_words(best)])
     plan = whatif.checked_plan(work, graph, by_time(best)) if args.verify else None
     if args.to is not None:
-        _write(args.to, search, best, (shlex.join(work.request.command), comparison))
+        _write(args.to, search, best, (shlex.join(work.request.command), comparison_command))
     if not args.json:
         basis = [f"cost model: {model.basis}"] if model else []
         lines = [
@@ -106,12 +106,15 @@ def run(args: argparse.Namespace) -> int:
             "",
             *found_lines(search.baseline, search.found, gains.without),
         ]
-        lines += command_lines(args.to, comparison if best else None, verifies=args.verify)
+        lines += command_lines(args.to, comparison_command if best else None, verifies=args.verify)
         print("\n".join(map(printable, lines)))
     result = whatif.verified(work, graph, search.baseline, by_time(best), plan) if plan else None
     if args.json:
         verification = {"verification": None if result is None else whatif.verification_document(graph, result)}
-        commands = {"strategy_file": str(args.to) if args.to else None, "comparison": comparison if best else None}
+        commands = {
+            "strategy_file": str(args.to) if args.to else None,
+            "comparison": comparison_command if best else None,
+        }
         print(document({**search.document(gains), **commands, **verification}))
     elif result is not None:
         print("\n".join(map(printable, verified_lines(result))))
@@ -148,15 +151,15 @@ def _write(path: Path, search: StrategySearch, best: Sequence[Strategy], command
         raise InfrastructureError(f"--to: {path}: cannot be written: {error.strerror or error}") from error
 
 
-def found_lines(baseline: Replay, trajectories: FamilyTrajectories, without: Mapping[str, str]) -> list[str]:
-    """Return the page of a search; `without` says why families were not probed."""
-    kinds = ", ".join(f"{share.name} {percentage(share.share)}" for share in baseline.by_kind)
-    single = interval(baseline.low_s, baseline.high_s)
+def found_lines(baseline: Replay, trajectories: FamilyTrajectories, reason_by_family: Mapping[str, str]) -> list[str]:
+    """Return the page of a search; `reason_by_family` says why families were not probed."""
+    kinds_text = ", ".join(f"{share.name} {percentage(share.share)}" for share in baseline.by_kind)
+    steps_interval = interval(baseline.low_s, baseline.high_s)
     lines = [
-        f"replayed: {seconds(baseline.step_time_s)} a step, single steps {single} (p10 to p90)",
-        f"critical path: {kinds}",
+        f"replayed: {seconds(baseline.step_time_s)} a step, single steps {steps_interval} (p10 to p90)",
+        f"critical path: {kinds_text}",
     ]
-    lines += [f"not probed: {family}: {reason}" for family, reason in without.items()]
+    lines += [f"not probed: {family}: {reason}" for family, reason in reason_by_family.items()]
     for trajectory in trajectories.trajectories:
         lines += ["", *_trajectory_lines(trajectory)]
     return [*lines, "", *_strategy_lines(baseline, trajectories)]
@@ -191,10 +194,10 @@ def command_lines(file: Path | None, comparison: str | None, *, verifies: bool) 
     """Return which file was written, and the commands that measure what was found; no comparison without a setting."""
     lines = []
     if file is not None:
-        content, measures = "the baseline only", "measures it"
+        content, measures_text = "the baseline only", "measures it"
         if comparison is not None:
-            content, measures = "the baseline and the best setting", "measures both, each in a row of its own"
-        lines.append(f"strategy: {file}: {content}; runner --matrix {file} {measures}")
+            content, measures_text = "the baseline and the best setting", "measures both, each in a row of its own"
+        lines.append(f"strategy: {file}: {content}; runner --matrix {file} {measures_text}")
     if comparison is not None and not verifies:
         lines.append(f"to measure the best setting against the baseline, with a verdict: {comparison}")
     return lines
@@ -213,16 +216,16 @@ def _trajectory_lines(trajectory: Trajectory) -> list[str]:
     if not trajectory.better:
         best = min(trajectory.trials, key=lambda trial: trial.step_time_s)
         best_text = f"the best is {' '.join(best.what_ifs)}, {seconds(best.step_time_s)}"
-        fitting = " that fit --memory-budget" if trajectory.family == MEMORY else ""
-        number = plural(len(trajectory.trials), "setting") + fitting
+        fitting_text = " that fit --memory-budget" if trajectory.family == MEMORY else ""
+        number = plural(len(trajectory.trials), "setting") + fitting_text
         return [f"{title}: {number} replayed, none better than {_the(start)}; {best_text}"]
     better = trajectory.better
-    shown = better if len(better) <= MOST_TRIALS else [*better[: MOST_TRIALS // 2], *better[-MOST_TRIALS // 2 :]]
+    shown_trials = better if len(better) <= MOST_TRIALS else [*better[: MOST_TRIALS // 2], *better[-MOST_TRIALS // 2 :]]
     start_s = trajectory.baseline_s if trajectory.screened_s is None else trajectory.screened_s
     rows = [["trial", "setting", "screened", "speed-up"], ["0", start, seconds(start_s), ""]]
-    rows += [_trial_row(number, trial, start_s) for number, trial in shown]
-    tried = f"{title}: {plural(len(trajectory.trials), 'setting')} replayed; these were better than all before:"
-    return [tried, *columns(rows, frozenset((0, 2, 3)))]
+    rows += [_trial_row(number, trial, start_s) for number, trial in shown_trials]
+    tried_text = f"{title}: {plural(len(trajectory.trials), 'setting')} replayed; these were better than all before:"
+    return [tried_text, *columns(rows, frozenset((0, 2, 3)))]
 
 
 def _the(start: str) -> str:
@@ -239,13 +242,15 @@ def _strategy_lines(baseline: Replay, trajectories: FamilyTrajectories) -> list[
     if not trajectories.strategies:
         return ["no setting is predicted to be faster"]
     too_large = any(trajectory.family == MEMORY and trajectory.strategies for trajectory in trajectories.trajectories)
-    traced = "as traced; above --memory-budget" if too_large else "as traced"
-    single = interval(baseline.low_s, baseline.high_s)
-    rows = [(baseline.step_time_s, [BASELINE, seconds(baseline.step_time_s), single, "1.00x", traced])]
+    traced_text = "as traced; above --memory-budget" if too_large else "as traced"
+    steps_interval = interval(baseline.low_s, baseline.high_s)
+    rows = [(baseline.step_time_s, [BASELINE, seconds(baseline.step_time_s), steps_interval, "1.00x", traced_text])]
     ordered = sorted(trajectories.strategies, key=lambda strategy: strategy.step_time_s)
-    chosen = best_of(trajectories)
-    shown = [strategy for rank, strategy in enumerate(ordered) if rank < MOST_STRATEGIES or strategy is chosen]
-    for strategy in shown:
+    chosen_strategy = best_of(trajectories)
+    shown_strategies = [
+        strategy for rank, strategy in enumerate(ordered) if rank < MOST_STRATEGIES or strategy is chosen_strategy
+    ]
+    for strategy in shown_strategies:
         gain = ratio_text(strategy.speed_up(baseline.step_time_s))
         cells = [
             " ".join(strategy.what_ifs),
@@ -257,11 +262,11 @@ def _strategy_lines(baseline: Replay, trajectories: FamilyTrajectories) -> list[
         rows.append((strategy.step_time_s, cells))
     head = ["best settings", "predicted", "p10 to p90", "speed-up", "settings"]
     lines = columns([head, *(cells for _, cells in sorted(rows, key=lambda row: row[0]))], frozenset((1, 3)))
-    if unlisted := len(ordered) - len(shown):
+    if unlisted := len(ordered) - len(shown_strategies):
         lines.append(f"and {unlisted} slower {'setting' if unlisted == 1 else 'settings'}")
     if any(trajectory.trials for trajectory in trajectories.trajectories):
         lines.append(SCREENED)
-    return [*lines, _chosen_line(chosen, ordered)]
+    return [*lines, _chosen_line(chosen_strategy, ordered)]
 
 
 def best_of(trajectories: FamilyTrajectories) -> Strategy | None:
@@ -269,10 +274,10 @@ def best_of(trajectories: FamilyTrajectories) -> Strategy | None:
     return next((strategy for strategy in trajectories.strategies if strategy.settings is not None), None)
 
 
-def _chosen_line(chosen: Strategy | None, ordered: Sequence[Strategy]) -> str:
-    if chosen is None:
+def _chosen_line(chosen_strategy: Strategy | None, ordered: Sequence[Strategy]) -> str:
+    if chosen_strategy is None:
         return "best: none of these settings can be measured"
-    faster = [strategy for strategy in ordered if strategy.step_time_s < chosen.step_time_s]
+    faster = [strategy for strategy in ordered if strategy.step_time_s < chosen_strategy.step_time_s]
     equal = [strategy for strategy in faster if strategy.settings is not None]
     reasons = []
     if equal:
@@ -282,4 +287,4 @@ def _chosen_line(chosen: Strategy | None, ordered: Sequence[Strategy]) -> str:
         )
     if len(equal) < len(faster):
         reasons.append("no cell can have the settings that are predicted only")
-    return f"best: {'; '.join([' '.join(chosen.what_ifs), *reasons])}"
+    return f"best: {'; '.join([' '.join(chosen_strategy.what_ifs), *reasons])}"

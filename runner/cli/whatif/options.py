@@ -27,10 +27,12 @@ TRACE_HELP = (
 def add_verify_options(parser: argparse.ArgumentParser, subject: str) -> None:
     """Add the flags of a verification."""
     parser.add_argument("--verify", action="store_true", help=f"measure the baseline and {subject}, and judge them")
-    repeats = f"with --verify: processes of each setting; default: {MIN_BLOCKS}, the fewest that give an interval"
-    parser.add_argument("--repeats", type=int, default=MIN_BLOCKS, metavar="N", help=repeats)
-    again = "with --verify: if predictions are refuted, fit the link to two of the settings, and judge the others again"
-    parser.add_argument("--recalibrate", action="store_true", help=again)
+    repeats_help = f"with --verify: processes of each setting; default: {MIN_BLOCKS}, the fewest that give an interval"
+    parser.add_argument("--repeats", type=int, default=MIN_BLOCKS, metavar="N", help=repeats_help)
+    recalibrate_help = (
+        "with --verify: if predictions are refuted, fit the link to two of the settings, and judge the others again"
+    )
+    parser.add_argument("--recalibrate", action="store_true", help=recalibrate_help)
     add_measuring_options(parser)
 
 
@@ -43,16 +45,16 @@ def work_of(args: argparse.Namespace) -> WhatIfWork:
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add the flags that name what is known besides the trace: `loaded` and `cost_model` take them."""
-    link = "times of collectives, to fit the link's alpha and beta; default: those stored with the trace"
-    parser.add_argument("--calibration", type=Path, metavar="FILE", help=link)
-    level = "nodes of JAX's and TensorFlow's graphs; default: segments only where operations predict steps badly"
-    parser.add_argument("--level", choices=(OPERATIONS, SEGMENTS), help=level)
-    model = "a cost model, for operations that no trace has: runner costmodel"
-    parser.add_argument("--costmodel", type=Path, metavar="FILE", help=model)
-    peaks = (
+    link_help = "times of collectives, to fit the link's alpha and beta; default: those stored with the trace"
+    parser.add_argument("--calibration", type=Path, metavar="FILE", help=link_help)
+    level_help = "nodes of JAX's and TensorFlow's graphs; default: segments only where operations predict steps badly"
+    parser.add_argument("--level", choices=(OPERATIONS, SEGMENTS), help=level_help)
+    model_help = "a cost model, for operations that no trace has: runner costmodel"
+    parser.add_argument("--costmodel", type=Path, metavar="FILE", help=model_help)
+    peaks_help = (
         "peaks of the trace's machine, if the cost model has not seen it; default: those of the cell's results folder"
     )
-    parser.add_argument("--peaks", type=Path, metavar="FILE", help=peaks)
+    parser.add_argument("--peaks", type=Path, metavar="FILE", help=peaks_help)
 
 
 def cost_model(args: argparse.Namespace, trace: TraceFiles, graph: Graph) -> Applied | None:

@@ -40,17 +40,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     parser.add_argument("trace", nargs="+", metavar="TRACE", help=options.TRACE_HELP)
     parser.add_argument("--run", metavar="RUN", help="use the trace of this run")
-    what_if = "change the step: workers=4, bandwidth=500mbit, tensor_fusion=8, ...; may be repeated: docs/whatif.md"
-    parser.add_argument("--what-if", action="append", default=[], metavar="NAME[=VALUE]", help=what_if)
+    what_if_help = (
+        "change the step: workers=4, bandwidth=500mbit, tensor_fusion=8, ...; may be repeated: docs/whatif.md"
+    )
+    parser.add_argument("--what-if", action="append", default=[], metavar="NAME[=VALUE]", help=what_if_help)
     options.add_model_options(parser)
-    resamples = f"replays with steps drawn at random, for the percentiles; default: {RESAMPLES}"
-    parser.add_argument("--resamples", type=int, default=RESAMPLES, metavar="N", help=resamples)
+    resamples_help = f"replays with steps drawn at random, for the percentiles; default: {RESAMPLES}"
+    parser.add_argument("--resamples", type=int, default=RESAMPLES, metavar="N", help=resamples_help)
     parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"lines of each table; default: {TOP}")
-    timelines = "write the replayed timeline next to the measured one here, for Perfetto; .gz packs it"
-    parser.add_argument("--to", type=Path, metavar="FILE", help=timelines)
+    timelines_help = "write the replayed timeline next to the measured one here, for Perfetto; .gz packs it"
+    parser.add_argument("--to", type=Path, metavar="FILE", help=timelines_help)
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw both timelines into this SVG file")
-    graph = "store the trace graph here, a Parquet file per rank"
-    parser.add_argument("--graph", type=Path, metavar="FOLDER", help=graph)
+    graph_help = "store the trace graph here, a Parquet file per rank"
+    parser.add_argument("--graph", type=Path, metavar="FOLDER", help=graph_help)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options.add_verify_options(parser, "the settings of the what-ifs")
 

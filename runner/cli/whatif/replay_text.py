@@ -43,10 +43,10 @@ def trace_lines(graph: Graph, coverage: float) -> list[str]:
     lines = [title, f"{ranks}; {plural(len(graph.nodes), 'node')}, each one of the {header.level} of a step"]
     times = header.step_times_s
     times_text = ", ".join(seconds(time) for time in times[:MOST_STEPS]) + (", ..." if len(times) > MOST_STEPS else "")
-    mean = f"mean of {plural(len(times), 'step')}" + (" without the first" if len(times) > 1 else "")
-    lines.append(f"measured with the profiler on: {seconds(graph.step_time_s)} a step ({mean}: {times_text})")
-    low = "" if coverage >= LEAST_COVERAGE else f"; below {percentage(LEAST_COVERAGE)}, predictions are unsure"
-    lines.append(f"explained by operations and their dependencies: {percentage(coverage)} of the step's time{low}")
+    mean_text = f"mean of {plural(len(times), 'step')}" + (" without the first" if len(times) > 1 else "")
+    lines.append(f"measured with the profiler on: {seconds(graph.step_time_s)} a step ({mean_text}: {times_text})")
+    low_text = "" if coverage >= LEAST_COVERAGE else f"; below {percentage(LEAST_COVERAGE)}, predictions are unsure"
+    lines.append(f"explained by operations and their dependencies: {percentage(coverage)} of the step's time{low_text}")
     if header.link is not None:
         lines.append(link_line(header.link))
     return [*lines, *(f"caveat: {text}" for text in header.caveats)]
@@ -56,17 +56,17 @@ def link_line(link: LinkCalibration) -> str:
     """Return the calibration of a link."""
     if link.table:
         return f"link: a table of {plural(len(link.table), 'measured size')}; {link.source}"
-    beta = f"beta {number(link.beta_s_per_byte * 1e9)} ns a byte"
-    rate = f", {number(link.rate_bits_per_s / 1e6)} Mbit/s" if link.rate_bits_per_s else ""
-    return f"link: alpha {seconds(link.alpha_s)}, {beta}{rate}; {link.source}"
+    beta_text = f"beta {number(link.beta_s_per_byte * 1e9)} ns a byte"
+    rate_text = f", {number(link.rate_bits_per_s / 1e6)} Mbit/s" if link.rate_bits_per_s else ""
+    return f"link: alpha {seconds(link.alpha_s)}, {beta_text}{rate_text}; {link.source}"
 
 
 def replay_lines(view: ReplayView, top: int) -> list[str]:
     """Return the replayed step, its critical path, and what the step's time is spent on."""
     replay = view.replay
-    exposed, single = seconds(replay.exposed_communication_s), interval(replay.low_s, replay.high_s)
+    exposed, steps_interval = seconds(replay.exposed_communication_s), interval(replay.low_s, replay.high_s)
     lines = [
-        f"replayed: {seconds(replay.step_time_s)} a step, single steps {single} (p10 to p90)",
+        f"replayed: {seconds(replay.step_time_s)} a step, single steps {steps_interval} (p10 to p90)",
         _held_out_line(view),
         f"exposed communication: {exposed}, {percentage(view.exposed_share)} of the step",
         "",
@@ -123,8 +123,8 @@ def realised(strategy: Strategy) -> str:
     if strategy.settings is None:
         reason = strategy.reason.removeprefix("predicted only: ")
         return f"predicted only: {reason}"
-    shown = {name: '""' if value == "" else value_text(value) for name, value in strategy.settings.items()}
-    return ", ".join(f"{name}: {value}" for name, value in shown.items())
+    text_by_name = {name: '""' if value == "" else value_text(value) for name, value in strategy.settings.items()}
+    return ", ".join(f"{name}: {value}" for name, value in text_by_name.items())
 
 
 def interval(low_s: float, high_s: float) -> str:
@@ -262,11 +262,11 @@ def _round_lines(checked_round: Round, verification: Verification, gains: Gains)
             f"error: mean {percentage(checked_round.mean_error)}, largest {percentage(checked_round.largest_error)}",
         ]
     lines.append(_order_line(checked_round))
-    chosen = f"{checked_round.chosen} was predicted to be fastest"
+    chosen_text = f"{checked_round.chosen} was predicted to be fastest"
     if checked_round.chosen == checked_round.best:
-        lines.append(f"regret: {percentage(0.0)}; {chosen}, and is")
+        lines.append(f"regret: {percentage(0.0)}; {chosen_text}, and is")
     else:
-        lines.append(f"regret: {percentage(checked_round.regret)}; {chosen}, {checked_round.best} is")
+        lines.append(f"regret: {percentage(checked_round.regret)}; {chosen_text}, {checked_round.best} is")
     lines.append(_choice_line(checked_round.chosen, gains.get(checked_round.chosen)))
     limits = verification.limits
     lines.append(
@@ -297,21 +297,21 @@ def _order_line(checked_round: Round) -> str:
             f"rank correlation: not known; {len(checked_round.ranked)} settings differ by more than their noise, of "
             "at least 3"
         )
-    pairs = (
+    pairs_text = (
         ""
         if checked_round.pairs_in_order is None
         else f"; {percentage(checked_round.pairs_in_order)} of pairs in the predicted order"
     )
     return (
         f"rank correlation: {checked_round.correlation:.2f} over {len(checked_round.ranked)} settings that differ "
-        f"by more than noise{pairs}"
+        f"by more than noise{pairs_text}"
     )
 
 
 def _row(row: SettingCheck, gains: Gains) -> list[str]:
     prediction = row.predicted
     error = percentage(row.error, signed=True)
-    verdict = f"{row.verdict}" + (" (fitted)" if row.fitted else "")
+    verdict_text = f"{row.verdict}" + (" (fitted)" if row.fitted else "")
     return [
         row.name,
         seconds(prediction.step_time_s),
@@ -319,7 +319,7 @@ def _row(row: SettingCheck, gains: Gains) -> list[str]:
         seconds(row.measured.centre),
         _bounds(row.measured),
         error,
-        verdict,
+        verdict_text,
         _ratio(gains.get(row.name)),
     ]
 

@@ -80,7 +80,7 @@ def input_mounts(job: Job) -> dict[str, tuple[Mount, ...]]:
 
 def with_inputs(job: Job, inputs: Mapping[str, tuple[Mount, ...]]) -> Job:
     """Return the job whose parameters name the container's paths of `input_mounts`."""
-    params = {**job.settings.params, **{name: named[0].target for name, named in inputs.items()}}
+    params = {**job.settings.params, **{name: input_mounts[0].target for name, input_mounts in inputs.items()}}
     return replace(job, settings=replace(job.settings, params=params))
 
 
@@ -99,10 +99,12 @@ def job_inside(job: Job, job_mounts: tuple[Mount, ...]) -> Job:
 
 def variables_inside(variables: Mapping[str, str], job_mounts: tuple[Mount, ...]) -> dict[str, str]:
     """Return variables with the host's folders replaced by the container's."""
-    changed = dict(variables)
+    changed_variables = dict(variables)
     for mount in job_mounts:
-        changed = {name: value.replace(mount.source, mount.target) for name, value in changed.items()}
-    return changed
+        changed_variables = {
+            name: value.replace(mount.source, mount.target) for name, value in changed_variables.items()
+        }
+    return changed_variables
 
 
 def _inside(path: str | None, job_mounts: tuple[Mount, ...]) -> str | None:

@@ -73,10 +73,10 @@ class CellContainer:
 
     def receive(self) -> dict[str, Any]:
         """Return how the container ended. Raises `ServerGone` if the engine stopped answering before."""
-        ended: dict[str, Any] = json.loads(os.read(self.connection, MESSAGE_BYTES))
-        if "gone" in ended:
-            raise ServerGone(ended["gone"])
-        return ended
+        ending: dict[str, Any] = json.loads(os.read(self.connection, MESSAGE_BYTES))
+        if "gone" in ending:
+            raise ServerGone(ending["gone"])
+        return ending
 
     def kill(self, pid: int) -> None:
         """End the container; its processes are killed directly in case the engine does not answer."""
@@ -99,17 +99,17 @@ class CellContainer:
             for printed in started.output:
                 _forward(printed, output)
             code = engine.wait(started.container_id)
-            ended: dict[str, Any] = {
+            ending: dict[str, Any] = {
                 "exited": wait_status(code),
                 "oom_kills": int(_oom_killed(engine, started.container_id, wait_status(code))),
             }
         except EngineGone as error:
-            ended = {"gone": str(error)}
+            ending = {"gone": str(error)}
         except OSError as error:  # the engine's stream of the cell's output was interrupted
-            ended = {"gone": f"engine: the stream of its output was interrupted: {error}"}
+            ending = {"gone": f"engine: the stream of its output was interrupted: {error}"}
         os.close(output)
         with contextlib.suppress(OSError):  # there is no reader any more
-            os.write(self._writer, json.dumps(ended).encode())
+            os.write(self._writer, json.dumps(ending).encode())
         os.close(self._writer)
 
 

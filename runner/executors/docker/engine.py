@@ -214,17 +214,17 @@ def connect() -> DockerEngine:
     try:
         _knock(address)
         client = docker.APIClient(**place, timeout=ANSWER_LIMIT_S)
-        about: Mapping[str, Any] = client.info()
+        engine_info: Mapping[str, Any] = client.info()
     except (DockerException, OSError) as error:
         raise ExecutorError(_unreachable(address, error)) from error
-    if fault := foreign_users(about):
+    if fault := foreign_users(engine_info):
         raise ExecutorError(fault)
     return DockerEngine(client, address)
 
 
-def foreign_users(about: Mapping[str, Any]) -> str | None:
+def foreign_users(engine_info: Mapping[str, Any]) -> str | None:
     """Return why an engine cannot be used whose containers' users are not this machine's; None for any other."""
-    marks = {str(option).partition(",")[0] for option in about.get("SecurityOptions") or ()}
+    marks = {str(option).partition(",")[0] for option in engine_info.get("SecurityOptions") or ()}
     for mark, name in (("name=rootless", "rootless"), ("name=userns", "with userns-remap")):
         if mark in marks:
             return (

@@ -172,18 +172,18 @@ class DockerExecutor:
 
     def _watched(self, job: Job, timeout_s: float) -> Running:
         job_mounts, inputs = mounts(job), input_mounts(job)
-        inside = with_inputs(job_inside(job, job_mounts), inputs)
-        write_job(job, inside)
+        job_in_container = with_inputs(job_inside(job, job_mounts), inputs)
+        write_job(job, job_in_container)
         homes = variables_inside(make_home(job) | autotuning(job) | cuda_cache(job), job_mounts)
         name = image_name(self._place.images, job.settings.backend, job.settings.device)
         image = self._image(name)
         if isinstance(image, str):
             raise ContainerRefused(image)
         # No variable of the caller: the image has its own paths and language, and a container numbers its own GPUs.
-        environment = cell_environment(job.settings, self._place.results, caller={}) | homes
+        environment = cell_environment(job.settings, self._place.results, caller_environment={}) | homes
         spec = replace(
             self._spec(job, name, image),
-            command=(PYTHON, "-P", "-m", "keras_matrix.runner.cell.entry", str(inside.path)),
+            command=(PYTHON, "-P", "-m", "keras_matrix.runner.cell.entry", str(job_in_container.path)),
             environment=tuple(sorted(environment.items())),
             mounts=(*job_mounts, *chain.from_iterable(inputs.values())),
             gpus=gpus_of(job.settings, choice=job.gpus),
@@ -194,7 +194,9 @@ class DockerExecutor:
         if self._warm and job.settings.device == "cpu":
             server = self._servers.of(_for_block(spec, job))
             if server is not None:
-                return Watch(server, job, {"job": str(inside.path), "argv": None, "env": None, "cpus": None}, timeout_s)
+                return Watch(
+                    server, job, {"job": str(job_in_container.path), "argv": None, "env": None, "cpus": None}, timeout_s
+                )
         container = CellContainer(self._keeper(spec), lambda: self._begin(spec))
         return Watch(container, job, {}, timeout_s, order_warnings(spec.gpus))
 
@@ -303,11 +305,11 @@ class DockerExecutor:
             f"{gone}; it did not come back within {sum(WAITS_S):.0f} s; start it, and repeat the command to continue"
         ) from gone
 
-    def _remove(self, container: str) -> None:
+    def _remove(self, container_id: str) -> None:
         """Remove a container; if the engine does not answer, the next start on this results folder removes it."""
-        self._live.discard(container)
+        self._live.discard(container_id)
         with contextlib.suppress(EngineGone):
-            self._engine.remove(container)
+            self._engine.remove(container_id)
 
     def _keeper(self, spec: Spec) -> Keeper:
         limits = spec.limits
@@ -315,8 +317,8 @@ class DockerExecutor:
         container = Container(spec.image, spec.image_id, limits.memory_bytes, limits.shared_memory_bytes, seccomp)
         return Keeper(self._engine, container, self._remove)
 
-    def _labels(self, cell: str) -> tuple[tuple[str, str], ...]:
-        return (RESULTS_LABEL, self._place.results), (RUN_LABEL, self._place.run_id), (CELL_LABEL, cell)
+    def _labels(self, cell_label: str) -> tuple[tuple[str, str], ...]:
+        return (RESULTS_LABEL, self._place.results), (RUN_LABEL, self._place.run_id), (CELL_LABEL, cell_label)
 
     def _image(self, name: str) -> Image | str:
         """Return the image with a name, the same one throughout a run, or why it cannot be used."""

@@ -196,13 +196,13 @@ def _alive_before(settings: Sequence[Settings]) -> list[int]:
     if not any(cell_settings.feed == PIPELINE for cell_settings in settings):
         return [0] * len(settings)
     analyses = [canonical(base_of(cell_settings)) for cell_settings in settings]
-    read = {
+    pipeline_analyses = {
         analysis for cell_settings, analysis in zip(settings, analyses, strict=True) if cell_settings.feed == PIPELINE
     }
     alive = Counter[str]()
     alive_counts = []
     for analysis in analyses:
-        alive_counts.append(alive[analysis] if analysis in read else 0)
+        alive_counts.append(alive[analysis] if analysis in pipeline_analyses else 0)
         alive[analysis] += 1
     return alive_counts
 

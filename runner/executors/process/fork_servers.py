@@ -137,13 +137,13 @@ class Servers(Generic[K]):
 def _when_ready(server: Server) -> Server | None:
     """Wait for a server; None if its backend cannot be imported, so that its cells start fresh and report why."""
     try:
-        ready = "ready" in server.receive(ANSWER_LIMIT_S)
+        is_ready = "ready" in server.receive(ANSWER_LIMIT_S)
     except ServerGone:
-        ready = False
+        is_ready = False
     except BaseException:
         server.close()
         raise
-    if not ready:
+    if not is_ready:
         server.close()
         return None
     return server

@@ -51,9 +51,9 @@ class ProcessProbe:
                 environment = _environment(settings, self._mark, name) | self._cache_of(settings)
             except GpusUnavailable as error:
                 raise ProbeFailed(f"{module} on {settings.backend}: {error}") from error
-            ended = _run(command, environment, log, timeout_s)
-            if ended is not None:
-                raise ProbeFailed(f"{module} on {settings.backend}: {ended}{_last_words(log)}")
+            ending_text = _run(command, environment, log, timeout_s)
+            if ending_text is not None:
+                raise ProbeFailed(f"{module} on {settings.backend}: {ending_text}{_last_words(log)}")
             try:
                 return read_json(folder / "answer.json", RESULT_LIMIT_BYTES)
             except (OSError, CodecError) as error:

@@ -112,8 +112,8 @@ class Cluster:
                     raise SessionEnded from error
                 if isinstance(error, errors.ActorUnavailableError):
                     raise Unavailable(_line(error)) from error
-                memory = isinstance(error, errors.OutOfMemoryError) or "memory monitor" in str(error).lower()
-                raise Lost(_line(error), memory=memory) from error
+                out_of_memory = isinstance(error, errors.OutOfMemoryError) or "memory monitor" in str(error).lower()
+                raise Lost(_line(error), memory=out_of_memory) from error
             if limit_s is not None and time.monotonic() - begun_s > limit_s:
                 raise TimeoutError
 

@@ -190,9 +190,11 @@ class ExecutorOnMachine:
         needs, self._place.wanted = self._place.wanted, []
         if not needs:
             return
-        chosen = [(node, need) for need in needs for offer in self._place.offers if (node := _node(offer, need))]
+        node_needs = [(node, need) for need in needs for offer in self._place.offers if (node := _node(offer, need))]
         refs = [
-            self._place.agent(node).begin_block.remote([need for chosen_node, need in chosen if chosen_node is node])
+            self._place.agent(node).begin_block.remote(
+                [need for chosen_node, need in node_needs if chosen_node is node]
+            )
             for node in self._place.nodes
         ]
         for ref in refs:
@@ -307,13 +309,15 @@ class CellOnNode:
 
     def finish(self) -> Outcome:
         """Let the process run to its end, copy its files here, and return the outcome."""
-        ended: FinishedCell | None = self._call("finish")
-        provided_cells = self._provided() if ended is not None else []
-        if self._gone is not None or ended is None:
+        finished_cell: FinishedCell | None = self._call("finish")
+        provided_cells = self._provided() if finished_cell is not None else []
+        if self._gone is not None or finished_cell is None:
             return self._gone or Outcome(infrastructure="node_lost: the process was not observed")
         try:
-            copied(ended, self._job)
-            outcome = combined(ended.outcome, provided_cells, self._job) if provided_cells else ended.outcome
+            copied(finished_cell, self._job)
+            outcome = (
+                combined(finished_cell.outcome, provided_cells, self._job) if provided_cells else finished_cell.outcome
+            )
         except (OSError, tarfile.TarError) as error:
             return Outcome(infrastructure=f"copy: the files of {self._place.name} cannot be written here: {error}")
         self._forget()
@@ -368,11 +372,11 @@ class CellOnNode:
             self._gone = Outcome(infrastructure=str(error), wall_time_s=wall_s)
 
 
-def copied(ended: FinishedCell, job: Job) -> None:
+def copied(finished_cell: FinishedCell, job: Job) -> None:
     """Write the files of a process to the job's folders here. Raises OSError and `tarfile.TarError`."""
-    machines.unpacked(ended.folder, Path(job.folder))
-    if ended.outputs is not None and job.outputs_dir is not None:
-        machines.unpacked(ended.outputs, Path(job.outputs_dir))
+    machines.unpacked(finished_cell.folder, Path(job.folder))
+    if finished_cell.outputs is not None and job.outputs_dir is not None:
+        machines.unpacked(finished_cell.outputs, Path(job.outputs_dir))
 
 
 def combined(measured: Outcome, provided_cells: Sequence[FinishedCell], job: Job) -> Outcome:

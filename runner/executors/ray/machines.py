@@ -136,11 +136,11 @@ def need_of(cells: Sequence[Cell]) -> Need:
     return Need(pairs, cpus, gpus, cells[0].placement, max(cell.settings.nodes for cell in cells))
 
 
-def groups(need: Need, machines: Sequence[Offer], earlier: Iterable[str] = ()) -> list[tuple[Offer, ...]]:
+def groups(need: Need, machines: Sequence[Offer], earlier_identities: Iterable[str] = ()) -> list[tuple[Offer, ...]]:
     """Return the machines that fit, in groups of as many as are needed: equal ones, each in one group at most.
 
-    With `across_nodes` all groups are equal. Groups whose identities are `earlier` stay together, the others are formed
-    in the order of their machines' identities.
+    With `across_nodes` all groups are equal. Groups whose identities are `earlier_identities` stay together, the others
+    are formed in the order of their machines' identities.
     """
     kinds: list[list[Offer]] = []
     for offer in sorted(machines, key=lambda offer: offer.identity):
@@ -149,13 +149,13 @@ def groups(need: Need, machines: Sequence[Offer], earlier: Iterable[str] = ()) -
             kinds.append([offer]) if kind is None else kind.append(offer)
     if need.placement.across_nodes:
         kinds = sorted(kinds, key=len, reverse=True)[:1]
-    return [group for kind in kinds for group in _grouped(kind, need.nodes, earlier)]
+    return [group for kind in kinds for group in _grouped(kind, need.nodes, earlier_identities)]
 
 
-def _grouped(kind: Sequence[Offer], size: int, earlier: Iterable[str]) -> list[tuple[Offer, ...]]:
+def _grouped(kind: Sequence[Offer], size: int, earlier_identities: Iterable[str]) -> list[tuple[Offer, ...]]:
     """Return equal machines in groups of a size, first those that are known."""
     by_identity = {offer.identity: offer for offer in kind}
-    parts = [identity.split(JOIN) for identity in earlier]
+    parts = [identity.split(JOIN) for identity in earlier_identities]
     known_groups = [
         tuple(by_identity.pop(identity) for identity in identities)
         for identities in parts
@@ -174,19 +174,19 @@ def identity_of(offers: Sequence[Offer]) -> str:
     return JOIN.join(offer.identity for offer in offers)
 
 
-def fitting(need: Need, machines: Sequence[Offer], earlier: Iterable[str] = ()) -> Fitting:
+def fitting(need: Need, machines: Sequence[Offer], earlier_identities: Iterable[str] = ()) -> Fitting:
     """Return the machines that fit, or groups of them; if there is none, the reason names what each machine lacks."""
-    if fitting_groups := groups(need, machines, earlier):
+    if fitting_groups := groups(need, machines, earlier_identities):
         return Fitting(frozenset(map(identity_of, fitting_groups)))
-    names = ", ".join(sorted(offer.name for offer in machines)[:8])
+    names_text = ", ".join(sorted(offer.name for offer in machines)[:8])
     lacks = [need.problem(offer) for offer in machines]
     if None in lacks:
-        available_text = f"{lacks.count(None)} of the cluster's fit, equal or not; the cluster has {names}"
+        available_text = f"{lacks.count(None)} of the cluster's fit, equal or not; the cluster has {names_text}"
         return Fitting(frozenset(), f"nodes: {need.nodes}: needs {need.nodes} equal machines; {available_text}")
     lacking_text = " and ".join(dict.fromkeys(filter(None, lacks)))
     if not lacking_text:
         return Fitting(frozenset(), "no node: the cluster has no node with a measuring slot")
-    return Fitting(frozenset(), f"no node offers {lacking_text}; the cluster has {names}")
+    return Fitting(frozenset(), f"no node offers {lacking_text}; the cluster has {names_text}")
 
 
 def _cpus(value: int | str) -> int:

@@ -106,9 +106,11 @@ class PlacesOnRay:
 
     def _wanted(self, free_offers: Iterable[Offer]) -> list[tuple[Offer, ...]]:
         """Return the single machines, and the groups of several that comparisons have needed so far."""
-        single = [(offer,) for offer in free_offers]
-        several = [offer_group for need in self._several for offer_group in groups(need, self._offers, self._known())]
-        return [*{identity_of(offer_group): offer_group for offer_group in (*single, *several)}.values()]
+        single_groups = [(offer,) for offer in free_offers]
+        larger_groups = [
+            offer_group for need in self._several for offer_group in groups(need, self._offers, self._known())
+        ]
+        return [*{identity_of(offer_group): offer_group for offer_group in (*single_groups, *larger_groups)}.values()]
 
     def _known(self) -> list[str]:
         """Return the identities of the groups that have been places, and were not lost."""
@@ -133,10 +135,10 @@ class PlacesOnRay:
 
     def about(self) -> str:
         """Return the machines there are, and Ray's dashboard if it has one."""
-        names = ", ".join(sorted(offer.name for offer in self._offers))
+        names_text = ", ".join(sorted(offer.name for offer in self._offers))
         url = self._cluster.dashboard()
-        link = f"; Ray's dashboard: {url}" if url else ""
-        return f"cluster: {len(self._offers)} machine{'s' * (len(self._offers) > 1)}: {names}{link}"
+        link_text = f"; Ray's dashboard: {url}" if url else ""
+        return f"cluster: {len(self._offers)} machine{'s' * (len(self._offers) > 1)}: {names_text}{link_text}"
 
     def warnings(self) -> Mapping[str, str]:
         """Return what could disturb measurements on each node."""
@@ -144,10 +146,10 @@ class PlacesOnRay:
 
     def none_left(self, comparisons: int, why: str) -> str:
         """Return the message that no machine is left for so many comparisons."""
-        reasons = f" ({why})" if why else ""
+        reason_text = f" ({why})" if why else ""
         return (
-            f"cluster: no node is left for {comparisons} comparisons{reasons}; start the nodes again, then the same "
-            "command, which continues this run"
+            f"cluster: no node is left for {comparisons} comparisons{reason_text}; start the nodes again, then the "
+            "same command, which continues this run"
         )
 
     def stop(self) -> None:

@@ -52,20 +52,20 @@ INDUCTOR_CACHE = "inductor"
 
 
 def cell_environment(
-    settings: Settings, mark: str, caller: Mapping[str, str] | None = None, gpus: Sequence[str] = ()
+    settings: Settings, mark: str, caller_environment: Mapping[str, str] | None = None, gpus: Sequence[str] = ()
 ) -> dict[str, str]:
     """Return all variables of a cell's process; without `gpus` it gets the first visible ones.
 
     Raises `GpusUnavailable`.
     """
-    gpus = gpus or gpus_of(settings, caller)
-    caller = os.environ if caller is None else caller
-    environment = {name: caller[name] for name in ALLOWED if name in caller}
+    gpus = gpus or gpus_of(settings, caller_environment)
+    caller_environment = os.environ if caller_environment is None else caller_environment
+    environment = {name: caller_environment[name] for name in ALLOWED if name in caller_environment}
     environment |= {"KERAS_BACKEND": settings.backend, "TF_CPP_MIN_LOG_LEVEL": LOG_LEVELS[settings.device], MARK: mark}
     environment |= device_environment(settings.device, gpus)
     # Only if the cell's settings request it: the network of its workers is part of the cell's identity.
-    if spec.network_of(settings) != spec.LOCAL and network.VARIABLE in caller:
-        environment[network.VARIABLE] = caller[network.VARIABLE]
+    if spec.network_of(settings) != spec.LOCAL and network.VARIABLE in caller_environment:
+        environment[network.VARIABLE] = caller_environment[network.VARIABLE]
     if settings.freed_memory == "kept":
         environment |= KEEP_FREED
     cpus = pinned(settings.cpus, ProcTree(), os.sched_getaffinity(0))

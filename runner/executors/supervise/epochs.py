@@ -105,14 +105,14 @@ class Epochs:
         ends_s = zip(alive.resting, waiting_s, self._waiting_s(alive), strict=True)
         waiting = [WaitingUse(cell.name, moved(*ends)) for cell, *ends in ends_s]
         self.watched.append(MeasuredStretch(stretch, own_use, tuple(waiting)))
-        self._scans.end(alive.roots, last=self._left <= 0)
+        self._scans.end(alive.roots, is_last=self._left <= 0)
 
     def gpu_figures(self) -> dict[str, Any]:
         """Return the fields of a record's surroundings about the GPUs."""
-        first, *further = self.gpus.epochs() or [None]
+        first_gpu, *further_gpus = self.gpus.epochs() or [None]
         return {
-            "gpu": first,
-            "further_gpus": [gpu_epochs for gpu_epochs in further if gpu_epochs is not None],
+            "gpu": first_gpu,
+            "further_gpus": [gpu_epochs for gpu_epochs in further_gpus if gpu_epochs is not None],
             "gpu_unread": self.gpus.unread,
         }
 
@@ -151,13 +151,13 @@ class _Scans:
             self._first = time.perf_counter(), processes(self._tree)
             self._scanned_s = self._first[0]
 
-    def end(self, own_pids: Collection[int], *, last: bool) -> None:
+    def end(self, own_pids: Collection[int], *, is_last: bool) -> None:
         """Scan after the last epoch, and if `SCAN_INTERVAL_S` has passed since the last scan."""
         now_s = time.perf_counter()
-        if self._first is None or not (last or now_s - self._scanned_s >= SCAN_INTERVAL_S):
+        if self._first is None or not (is_last or now_s - self._scanned_s >= SCAN_INTERVAL_S):
             return
-        begun_s, before = self._first
-        other_processes = others(before, processes(self._tree), own_pids, now_s - begun_s)
+        begun_s, processes_before = self._first
+        other_processes = others(processes_before, processes(self._tree), own_pids, now_s - begun_s)
         self.others = () if isinstance(other_processes, Unread) else other_processes
         self._scanned_s = now_s
 

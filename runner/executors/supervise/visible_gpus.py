@@ -102,10 +102,10 @@ def named_gpus(names: str, present: Present) -> list[str]:
         else:
             completed_names.append(name)
     numbers = [_number(name, present) for name in completed_names]
-    if twice := next(
+    if repeated_name := next(
         (name for name, number in zip(completed_names, numbers, strict=True) if numbers.count(number) > 1), None
     ):
-        raise UnknownGpu(f"gpus: must name each GPU once, got {twice} twice: by its index and by its UUID")
+        raise UnknownGpu(f"gpus: must name each GPU once, got {repeated_name} twice: by its index and by its UUID")
     return completed_names
 
 
@@ -168,16 +168,17 @@ def order_warnings(
     With one model of GPU in the machine both orders are the same.
     """
     caller = os.environ if caller is None else caller
-    named = [name for name in gpus if INDEX.fullmatch(name)]
-    if not named or caller.get(VARIABLE, ALL_GPUS).strip() == ALL_GPUS or caller.get(ORDER_VARIABLE) == BUS_ORDER:
+    index_names = [name for name in gpus if INDEX.fullmatch(name)]
+    if not index_names or caller.get(VARIABLE, ALL_GPUS).strip() == ALL_GPUS or caller.get(ORDER_VARIABLE) == BUS_ORDER:
         return ()
     present = present_gpus() if present is None else present
     if not isinstance(present, PresentGpus) or len(set(present.models)) < 2:
         return ()
-    used = ", ".join(f"{name} is {present.models[int(name)]}" for name in named)
+    used_text = ", ".join(f"{name} is {present.models[int(name)]}" for name in index_names)
     return (
-        f"gpu_order: {VARIABLE} is {caller[VARIABLE]!r}, counted in the order of the bus as in nvidia-smi ({used}); by "
-        f"default CUDA counts the fastest GPU first; set {ORDER_VARIABLE}={BUS_ORDER}, or name GPUs by their UUIDs",
+        f"gpu_order: {VARIABLE} is {caller[VARIABLE]!r}, counted in the order of the bus as in nvidia-smi "
+        f"({used_text}); by default CUDA counts the fastest GPU first; set {ORDER_VARIABLE}={BUS_ORDER}, "
+        "or name GPUs by their UUIDs",
     )
 
 
@@ -209,18 +210,20 @@ def _visible_text(caller: Mapping[str, str]) -> str:
 
 def _parsed(value: str, uuids: Sequence[str]) -> tuple[str, ...]:
     entries = (entry.strip() for entry in value.split(","))
-    named = list(itertools.takewhile(lambda entry: END.fullmatch(entry) is None, entries))
-    if not named:
+    listed_names = list(itertools.takewhile(lambda entry: END.fullmatch(entry) is None, entries))
+    if not listed_names:
         raise NoGpu(f"{VARIABLE} is {value!r}: no GPU is visible; unset it or name one")
-    if MIG.fullmatch(named[0]):
-        return (named[0],)
-    completed_names = tuple(_completed(name, value, uuids) for name in named)
+    if MIG.fullmatch(listed_names[0]):
+        return (listed_names[0],)
+    completed_names = tuple(_completed(name, value, uuids) for name in listed_names)
     identities = [uuids[int(name)] if uuids and INDEX.fullmatch(name) else name for name in completed_names]
-    if twice := next(
+    if repeated_name := next(
         (name for name, identity in zip(completed_names, identities, strict=True) if identities.count(identity) > 1),
         None,
     ):
-        raise NoGpu(f"{VARIABLE} is {value!r}: {twice} is listed twice, and CUDA then shows no GPU; name each GPU once")
+        raise NoGpu(
+            f"{VARIABLE} is {value!r}: {repeated_name} is listed twice, and CUDA then shows no GPU; name each GPU once"
+        )
     return completed_names
 
 
@@ -247,8 +250,8 @@ def completed_uuid(name: str, uuids: Sequence[str]) -> str:
     """Return the full UUID of a shortened one; unchanged if no UUIDs are known. Raises `NoGpu`."""
     matching = [uuid for uuid in uuids if uuid.lower().startswith(name.lower())]
     if uuids and len(matching) != 1:
-        fits = f"fits {len(matching)} GPUs" if matching else "is the UUID of no GPU here"
-        raise NoGpu(f"{VARIABLE}: {name!r} {fits}; name one of {', '.join(matching or uuids)}")
+        fits_text = f"fits {len(matching)} GPUs" if matching else "is the UUID of no GPU here"
+        raise NoGpu(f"{VARIABLE}: {name!r} {fits_text}; name one of {', '.join(matching or uuids)}")
     return matching[0] if matching else name
 
 

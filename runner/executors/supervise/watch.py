@@ -167,14 +167,14 @@ class ProcessWatch:
         except ServerGone as error:
             self._gone = str(error)
 
-    def _outcome(self, ended: dict[str, Any]) -> Outcome:
+    def _outcome(self, ending: dict[str, Any]) -> Outcome:
         """Return the outcome of a process that ended like this."""
-        code = os.waitstatus_to_exitcode(ended["exited"])
+        code = os.waitstatus_to_exitcode(ending["exited"])
         return Outcome(
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             deadline_exceeded=self._deadline_exceeded,
-            oom_kills=ended.get("oom_kills", self._meter.oom_kills),
+            oom_kills=ending.get("oom_kills", self._meter.oom_kills),
             wall_time_s=self._meter.wall_s,
             parent_cpu_time_s=self._meter.own_cpu_s,
             peak_tree_memory_bytes=self._use.peak_resident_bytes,

@@ -134,14 +134,14 @@ def _with_its_number(match: re.Match[AnyStr]) -> AnyStr | None:
 
 def in_log(path: Path, pattern: str) -> Iterator[str | None]:
     """Yield the pattern's group of each match in a log of any size."""
-    word, apart = required(pattern), bool(_TEXT_ENDS.search(pattern))
+    word, has_text_ends = required(pattern), bool(_TEXT_ENDS.search(pattern))
     with path.open("rb") as file:
         if not pattern.isascii() or _LETTERS.search(pattern):
-            search = PatternSearch(re.compile(pattern, re.MULTILINE), word, "\n", apart)
+            search = PatternSearch(re.compile(pattern, re.MULTILINE), word, "\n", has_text_ends)
             for chunk in chunks(file):
                 yield from search.groups(chunk.decode("utf-8", errors="replace"))
             return
-        search_bytes = PatternSearch(re.compile(pattern.encode(), re.MULTILINE), word.encode(), b"\n", apart)
+        search_bytes = PatternSearch(re.compile(pattern.encode(), re.MULTILINE), word.encode(), b"\n", has_text_ends)
         for chunk in chunks(file):
             for group in search_bytes.groups(chunk):
                 yield None if group is None else group.decode("utf-8", errors="replace")
@@ -157,30 +157,30 @@ def number(text: str | None) -> float | None:
     text = text.translate(_AS_ASCII)
     with suppress(ValueError):
         return float(text)
-    several = _NUMBER.findall(text)
-    return float(several[0]) if len(several) == 1 and not _UNCLEAR.search(text) else None
+    number_texts = _NUMBER.findall(text)
+    return float(number_texts[0]) if len(number_texts) == 1 and not _UNCLEAR.search(text) else None
 
 
 def reported(path: Path) -> tuple[dict[str, list[float]], dict[str, str], int]:
     """Return the values and units of the metrics that a command reported over its pipe, and the number of bad lines."""
-    values, units, bad = dict[str, list[float]](), dict[str, str](), 0
+    values, units, bad_lines = dict[str, list[float]](), dict[str, str](), 0
     if not path.is_file():
-        return values, units, bad
+        return values, units, bad_lines
     with path.open("rb") as file:
         for line in file:
-            read = _reported_line(line)
-            if read is None:
-                bad += bool(line.strip())
-            elif read[0] in values or len(values) < MOST_UNREQUESTED:
-                values.setdefault(read[0], []).append(read[1])
-                units[read[0]] = read[2]
-    return values, units, bad
+            reported_value = _reported_line(line)
+            if reported_value is None:
+                bad_lines += bool(line.strip())
+            elif reported_value[0] in values or len(values) < MOST_UNREQUESTED:
+                values.setdefault(reported_value[0], []).append(reported_value[1])
+                units[reported_value[0]] = reported_value[2]
+    return values, units, bad_lines
 
 
 def measure(order: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the value of each metric of the order, the number of its values, and its problem."""
     workers, log = int(order["workers"]), Path(order["log"])
-    values, units, bad = reported(Path(order["reported"]))
+    values, units, bad_lines = reported(Path(order["reported"]))
     for metric in order["metrics"]:
         metric_values = Values(metric["compute"], metric["discard"], workers)
         if metric["pattern"] is None:
@@ -191,17 +191,17 @@ def measure(order: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for name, texts in values.items() if order["unrequested"] else ():
         metric_values = Values("last", 0, workers)
         yield _line(name, metric_values, _take(metric_values, texts), units[name]) | {"unrequested": True}
-    if bad and order["unrequested"]:
-        yield {"bad_lines": bad}
+    if bad_lines and order["unrequested"]:
+        yield {"bad_lines": bad_lines}
 
 
 def _take(metric_values: Values, texts: Iterable[str | float | None]) -> str | None:
     """Add every value; return the problem with them."""
-    strange, first = 0, ""
+    strange, first_strange = 0, ""
     for text in texts:
         value = text if isinstance(text, float) else number(text)
         if value is None:
-            first = first or repr((text if isinstance(text, str) else "")[:SHOWN_BYTES])
+            first_strange = first_strange or repr((text if isinstance(text, str) else "")[:SHOWN_BYTES])
             strange += 1
         else:
             metric_values.add(value)
@@ -209,7 +209,8 @@ def _take(metric_values: Values, texts: Iterable[str | float | None]) -> str | N
             return f"too_many: more than {MOST_VALUES:,} values; take their average, or match fewer"
     if strange:
         return (
-            f"no_number: {strange} of {strange + metric_values.count} matches are not a single number, such as {first}"
+            f"no_number: {strange} of {strange + metric_values.count} matches are not a single number, "
+            f"such as {first_strange}"
         )
     return None
 
@@ -335,9 +336,9 @@ class Values:
 def quantile(ordered: list[float], share: float) -> float:
     """Return the quantile of the sorted values, interpolated linearly between neighbours."""
     place = share * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    lower_index = math.floor(place)
+    upper_index = min(lower_index + 1, len(ordered) - 1)
+    return ordered[lower_index] + (ordered[upper_index] - ordered[lower_index]) * (place - lower_index)
 
 
 def _sum(values: list[float]) -> float:

@@ -52,8 +52,8 @@ def text(figures: Mapping[str, float]) -> str:
     return json.dumps(figures, indent=1, allow_nan=False) + "\n"
 
 
-def _key(labels: Labels, cell: str, cell_id: str, metric: str) -> str:
-    return ".".join(part for part in (labels.framework, cell, cell_id, metric, labels.suffix) if part)
+def _key(labels: Labels, cell_name: str, cell_id: str, metric: str) -> str:
+    return ".".join(part for part in (labels.framework, cell_name, cell_id, metric, labels.suffix) if part)
 
 
 def _cell(record: Record, *, several: bool) -> str:
@@ -67,9 +67,9 @@ def _cell(record: Record, *, several: bool) -> str:
 
 def _figures(records: Sequence[Record]) -> dict[str, float]:
     figures = {summary.name: summary.value for summary in metrics_over(records)}
-    used = [record.usage for record in records if record.usage]
-    host = [usage.host_resident for usage in used if usage.host_resident]
-    gpus = [usage.device_memory for usage in used if usage.device_memory]
+    usages = [record.usage for record in records if record.usage]
+    host = [usage.host_resident for usage in usages if usage.host_resident]
+    gpus = [usage.device_memory for usage in usages if usage.device_memory]
     figures["cpu_memory_usage"] = _middle(host, "mean_bytes", KIB)
     for name in ("mean", "std", "max"):
         figures[f"gpu_memory_usage_{name}"] = _middle(gpus, f"{name}_bytes", MIB)

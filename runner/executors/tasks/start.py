@@ -74,8 +74,8 @@ def contained(job: Job, mark: str, caller: Mapping[str, str]) -> tuple[Command, 
         Mount(str(_folder(job)), f"{ROOT}/task"),
     )
     values = {"python": "python3", "outputs": f"{ROOT}/outputs"}
-    inside = [str(number) for number in range(len(gpus))]  # a container numbers its GPUs from 0
-    usual = variables_inside(_environment(job, mark, {}, inside), mounts)
+    gpus_inside = [str(number) for number in range(len(gpus))]  # a container numbers its GPUs from 0
+    usual = variables_inside(_environment(job, mark, {}, gpus_inside), mounts)
     environment = usual | {name: filled(value, values) for name, value in task.environment.items()}
     return Command(_argv(task, values), environment, f"{ROOT}/task", gpus), mounts
 
@@ -100,9 +100,9 @@ def _argv(task: Task, values: Mapping[str, str]) -> list[str]:
 
 def _program(word: str, folder: Path, path: str) -> str:
     program = str(folder / word) if "/" in word else word
-    resolved = shutil.which(program, path=path)
-    if resolved is not None:
-        return str(Path(resolved).absolute())
+    program_path = shutil.which(program, path=path)
+    if program_path is not None:
+        return str(Path(program_path).absolute())
     if "/" in word and Path(program).is_dir():
         raise NotStarted(f"command: {word} is a folder, not a program")
     if "/" in word and Path(program).exists():

@@ -242,8 +242,8 @@ def never(job: Job, why: NotStarted) -> TaskObservation:
     run = TaskRun(task.name, words(task), task.primary, [])
     if isinstance(why, DeviceMissing):
         return TaskObservation(run, no_device=str(why))
-    few = isinstance(why, TooFewDevices)
-    return TaskObservation(run, too_few_devices=str(why)) if few else TaskObservation(run, never=str(why))
+    has_too_few = isinstance(why, TooFewDevices)
+    return TaskObservation(run, too_few_devices=str(why)) if has_too_few else TaskObservation(run, never=str(why))
 
 
 def _created(path: Path) -> FileIO:
@@ -293,15 +293,15 @@ class Written:
         return START_LIMIT_S + size / SLOWEST_BYTES_PER_S
 
 
-def metrics_of(task: Task, written: Written, limit_s: float | None = None) -> tuple[list[Metric], str | None]:
+def metrics_of(task: Task, written_files: Written, limit_s: float | None = None) -> tuple[list[Metric], str | None]:
     """Return a task's metrics in its order, then its other reported metrics; and a caveat about its reports, if any."""
-    if not task.metrics and not (written.reported.exists() and written.reported.stat().st_size):
+    if not task.metrics and not (written_files.reported.exists() and written_files.reported.stat().st_size):
         return [], None
-    limit_s = written.limit_s if limit_s is None else limit_s
+    limit_s = written_files.limit_s if limit_s is None else limit_s
     all_answers: list[dict[str, Any]] = []
     open_metrics = list(task.metrics)
     while True:
-        answers = list(_answers(open_metrics, written, task.workers, limit_s))
+        answers = list(_answers(open_metrics, written_files, task.workers, limit_s))
         all_answers += answers
         answered = sum(not answer.get("unrequested") and "name" in answer for answer in answers)
         if answered == len(open_metrics):
@@ -309,11 +309,11 @@ def metrics_of(task: Task, written: Written, limit_s: float | None = None) -> tu
         problem = FAILED if any("ended" in answer for answer in answers) else TOO_LONG.format(limit_s)
         all_answers.append({"name": open_metrics[answered].name, "value": None, "matches": 0, "problem": problem})
         open_metrics = open_metrics[answered + 1 :]
-    bad = sum(answer["bad_lines"] for answer in all_answers if "bad_lines" in answer)
-    caveat = f"reports: {bad} lines on the pipe are not {{metric, value, unit}} in JSON; fix what writes them"
+    bad_lines = sum(answer["bad_lines"] for answer in all_answers if "bad_lines" in answer)
+    caveat = f"reports: {bad_lines} lines on the pipe are not {{metric, value, unit}} in JSON; fix what writes them"
     specs = {metric.name: metric for metric in task.metrics}
     metrics = [_metric(specs.get(answer["name"]), answer) for answer in all_answers if "name" in answer]
-    return metrics, caveat if bad else None
+    return metrics, caveat if bad_lines else None
 
 
 def _metric(spec: MetricSpec | None, answer: dict[str, Any]) -> Metric:
@@ -323,9 +323,16 @@ def _metric(spec: MetricSpec | None, answer: dict[str, Any]) -> Metric:
     return Metric(spec.name, answer["value"], unit, spec.compute, spec.goal, answer["matches"], problem)
 
 
-def _answers(metrics: Sequence[MetricSpec], written: Written, workers: int, limit_s: float) -> Iterator[dict[str, Any]]:
+def _answers(
+    metrics: Sequence[MetricSpec], written_files: Written, workers: int, limit_s: float
+) -> Iterator[dict[str, Any]]:
     """Yield the lines of the matching process until it ends, or is silent for too long."""
-    order = {"log": str(written.log), "reported": str(written.reported), "workers": workers, "unrequested": True}
+    order = {
+        "log": str(written_files.log),
+        "reported": str(written_files.reported),
+        "workers": workers,
+        "unrequested": True,
+    }
     order |= {"metrics": to_json(list(metrics))}
     command = [sys.executable, "-P", "-m", "keras_matrix.runner.executors.tasks.metric_match"]
     with subprocess.Popen(

@@ -77,8 +77,8 @@ class Nvml:
         The name is its index in bus order, its UUID or a unique prefix of it, or the UUID of a MIG device.
         """
         by_index = name.isascii() and name.isdigit()
-        function = "nvmlDeviceGetHandleByIndex" if by_index else "nvmlDeviceGetHandleByUUID"
-        handle = self.ask(function, int(name) if by_index else name, absent=(INVALID_ARGUMENT, NOT_FOUND))
+        function_name = "nvmlDeviceGetHandleByIndex" if by_index else "nvmlDeviceGetHandleByUUID"
+        handle = self.ask(function_name, int(name) if by_index else name, absent=(INVALID_ARGUMENT, NOT_FOUND))
         if not isinstance(handle, Unread) or not handle.absent:
             return handle
         handles = self.gpus()
@@ -180,14 +180,14 @@ def gpu_identity(visible: str, library: Any = None) -> GpuIdentity:
     handle = nvml if isinstance(nvml, Unread) else nvml.gpu(visible)
     if isinstance(nvml, Unread) or isinstance(handle, Unread):
         return GpuIdentity()
-    used = nvml.used_part(handle)
-    product = nvml.known_text("nvmlDeviceGetName", handle if used is None else used)
-    if used is None:
+    used_part = nvml.used_part(handle)
+    product = nvml.known_text("nvmlDeviceGetName", handle if used_part is None else used_part)
+    if used_part is None:
         return GpuIdentity(product=_of_mig_device(product))
-    memory = nvml.value("nvmlDeviceGetMemoryInfo", used)
+    memory = nvml.value("nvmlDeviceGetMemoryInfo", used_part)
     return GpuIdentity(
-        uuid=nvml.known_text("nvmlDeviceGetUUID", used),
-        product=product if nvml.card(used) is used else _of_mig_device(product),
+        uuid=nvml.known_text("nvmlDeviceGetUUID", used_part),
+        product=product if nvml.card(used_part) is used_part else _of_mig_device(product),
         free_memory_bytes=None if memory is None else int(memory.free),
     )
 

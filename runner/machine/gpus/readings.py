@@ -151,8 +151,8 @@ class ReadableGpu:
         The driver lists the machine's pids, which differ in a container.
         """
         listed = self._ask_own("nvmlDeviceGetComputeRunningProcesses") or []
-        used: int | None = total(process.usedGpuMemory for process in listed if process.pid in pids)
-        return used
+        used_bytes: int | None = total(process.usedGpuMemory for process in listed if process.pid in pids)
+        return used_bytes
 
     def _violation_s(self, policy: int) -> float | None:
         status = self._ask("nvmlDeviceGetViolationStatus", policy)
@@ -391,9 +391,9 @@ def _users(tree: ProcTree, nvml: Nvml, handle: Any) -> tuple[GpuProcess, ...] | 
     if isinstance(listed, Unread):
         return listed
     # In a container the driver reports the host's pids, for which /proc would name other processes.
-    named = container_engine(tree) is None
+    has_names = container_engine(tree) is None
     users = [
-        GpuProcess(process.pid, _name(tree, process.pid) if named else None, process.usedGpuMemory)
+        GpuProcess(process.pid, _name(tree, process.pid) if has_names else None, process.usedGpuMemory)
         for process in listed
     ]
     return tuple(sorted(users, key=lambda process: process.pid))

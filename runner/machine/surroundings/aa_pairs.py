@@ -61,9 +61,11 @@ class ArmProcess:
         readable, _, _ = select.select([self._process.stdout], [], [], ANSWER_LIMIT_S)
         words = self._process.stdout.readline().decode("ascii", errors="replace").split() if readable else []
         if not words:
-            ended = self._process.poll()
+            exit_status = self._process.poll()
             outcome_text = (
-                f"did not answer in {ANSWER_LIMIT_S:.0f} s" if ended is None else f"ended with status {ended}"
+                f"did not answer in {ANSWER_LIMIT_S:.0f} s"
+                if exit_status is None
+                else f"ended with status {exit_status}"
             )
             raise InfrastructureError(f"check: a measuring process {outcome_text}; is numpy installed in {sys.prefix}?")
         return words
@@ -90,7 +92,7 @@ def measure(seconds: float, cpus: Sequence[int], seed: int, report: Callable[[in
     if seconds <= 0:
         return []
     ends_s = time.perf_counter() + seconds
-    drawn = random.Random(seed)
+    generator = random.Random(seed)
     pairs: list[PairResult] = []
     with Sampler(cpus) as sampler:
         steps = calibrate(len(cpus))
@@ -99,7 +101,7 @@ def measure(seconds: float, cpus: Sequence[int], seed: int, report: Callable[[in
         while not pairs or time.perf_counter() + taken_s < ends_s:
             begun_s = time.perf_counter()
             with _started(len(cpus)) as processes:
-                pairs.append(interleaved(processes, steps, drawn.random() < 0.5, sampler))
+                pairs.append(interleaved(processes, steps, generator.random() < 0.5, sampler))
             taken_s = time.perf_counter() - begun_s
             report(len(pairs))
     return pairs
@@ -107,8 +109,8 @@ def measure(seconds: float, cpus: Sequence[int], seed: int, report: Callable[[in
 
 def calibrate(threads: int) -> int:
     """Return the steps of an undisturbed turn of `TURN_S`, from the shortest of a few runs."""
-    with _started(threads) as (first, _):
-        taken_s = min(first.turn(CALIBRATION_STEPS)[0] for _ in range(CALIBRATIONS))
+    with _started(threads) as (first_process, _):
+        taken_s = min(first_process.turn(CALIBRATION_STEPS)[0] for _ in range(CALIBRATIONS))
     return max(1, math.ceil(TURN_S * CALIBRATION_STEPS / taken_s))
 
 
@@ -132,10 +134,10 @@ def interleaved(
 
 def _watched_turn(process: ArmProcess, steps: int, sampler: Sampler) -> tuple[float, MeasuredStretch]:
     """Return a turn's seconds and the machine's activity. The arms use little memory and no storage."""
-    before, own_before_s = sampler.read(), time.process_time()
+    counters_before, own_before_s = sampler.read(), time.process_time()
     taken_s, cpu_s = process.turn(steps)
     own_s = time.process_time() - own_before_s
-    return taken_s, MeasuredStretch(since(before, sampler.read()), OwnUse(cpu_s + own_s, 0.0, 0))
+    return taken_s, MeasuredStretch(since(counters_before, sampler.read()), OwnUse(cpu_s + own_s, 0.0, 0))
 
 
 @contextmanager

@@ -31,8 +31,8 @@ def main(threads: int) -> None:
 def _step(threads: int) -> Callable[[], None]:
     import numpy as np
 
-    drawn = np.random.default_rng(0)
-    sides = [drawn.standard_normal((3, SIDE, SIDE), dtype=np.float32) for _ in range(threads)]
+    generator = np.random.default_rng(0)
+    sides = [generator.standard_normal((3, SIDE, SIDE), dtype=np.float32) for _ in range(threads)]
     pool = ThreadPoolExecutor(threads)
 
     def work(arrays: np.ndarray) -> None:

@@ -106,27 +106,27 @@ class Sampler(contextlib.AbstractContextManager["Sampler"]):
 
 def since(before: Counters, after: Counters) -> CounterChanges:
     """Return the counters' differences. A counter that is missing at one end or ran backwards is None."""
-    counted: dict[str, Any] = {
+    change_by_name: dict[str, Any] = {
         f.name: moved(getattr(before.totals, f.name), getattr(after.totals, f.name)) for f in fields(CounterChanges)
     }
     wall_s = after.totals.wall_s - before.totals.wall_s
-    stretch = CounterChanges(**(counted | {"wall_s": wall_s}))
+    stretch = CounterChanges(**(change_by_name | {"wall_s": wall_s}))
     return _timed(stretch, wall_s * after.cpus, moved(before.cpu_idle_s, after.cpu_idle_s), after.cpus)
 
 
-def _timed(counted: CounterChanges, total_s: float, idle_s: float | None, cpus: int) -> CounterChanges:
+def _timed(counter_changes: CounterChanges, total_s: float, idle_s: float | None, cpus: int) -> CounterChanges:
     """Compute busy time from the clock and the idle time, which the kernel measures, whereas it samples busy ticks.
 
     For a program that uses half of a CPU in short pieces, sampling at 250 Hz blurs a second by 3 %. If the ticks do not
     add up to the clock's time, the counters are not this machine's (sandboxes report zeros) or it was suspended.
     """
-    ticks_s, irq_s, steal_s = counted.cpu_total_s, counted.cpu_irq_s, counted.cpu_steal_s
-    unknown = replace(counted, cpu_total_s=None, cpu_busy_s=None, cpu_irq_s=None, cpu_steal_s=None)
+    ticks_s, irq_s, steal_s = counter_changes.cpu_total_s, counter_changes.cpu_irq_s, counter_changes.cpu_steal_s
+    unknown = replace(counter_changes, cpu_total_s=None, cpu_busy_s=None, cpu_irq_s=None, cpu_steal_s=None)
     if ticks_s is None or idle_s is None or irq_s is None or steal_s is None:
         return unknown
     if abs(ticks_s - total_s) > TICKS_TOLERANCE * total_s + TICKS_TOLERANCE_S * cpus:
         return unknown
-    return replace(counted, cpu_total_s=total_s, cpu_busy_s=max(0.0, total_s - idle_s - irq_s - steal_s))
+    return replace(counter_changes, cpu_total_s=total_s, cpu_busy_s=max(0.0, total_s - idle_s - irq_s - steal_s))
 
 
 def covered_stat(tree: ProcTree) -> bool:

@@ -75,13 +75,13 @@ def core_by_core(tree: ProcTree, cpus: Collection[int]) -> tuple[tuple[int, ...]
 
     If the kernel does not report which share a core, each counts as a separate core.
     """
-    first: list[int] = []
-    second: list[int] = []
+    first_cpus: list[int] = []
+    second_cpus: list[int] = []
     for cpu in sorted(cpus):
         siblings = _listed(tree, f"{CPU}/cpu{cpu}/topology/thread_siblings_list")
-        shared = not isinstance(siblings, Unread) and bool({*siblings} & {*first})
-        (second if shared else first).append(cpu)
-    return (*first, *second), len(first)
+        is_shared = not isinstance(siblings, Unread) and bool({*siblings} & {*first_cpus})
+        (second_cpus if is_shared else first_cpus).append(cpu)
+    return (*first_cpus, *second_cpus), len(first_cpus)
 
 
 def hypervisor(tree: ProcTree) -> str | Unread | None:
@@ -118,13 +118,13 @@ def _governors(tree: ProcTree, cpus: Collection[int]) -> tuple[str, ...] | Unrea
 
 def _turbo(tree: ProcTree) -> bool | Unread:
     """Read Intel's switch, which is inverted, or the general one."""
-    off = tree.number(f"{CPU}/intel_pstate/no_turbo")
-    if off in (0, 1):
-        return off == 0
-    on = tree.number(f"{CPU}/cpufreq/boost")
-    if isinstance(on, Unread):
-        return on
-    return on == 1 if on in (0, 1) else Unread(f"{CPU}/cpufreq/boost holds {on}, neither 0 nor 1")
+    no_turbo = tree.number(f"{CPU}/intel_pstate/no_turbo")
+    if no_turbo in (0, 1):
+        return no_turbo == 0
+    boost = tree.number(f"{CPU}/cpufreq/boost")
+    if isinstance(boost, Unread):
+        return boost
+    return boost == 1 if boost in (0, 1) else Unread(f"{CPU}/cpufreq/boost holds {boost}, neither 0 nor 1")
 
 
 def _smt(tree: ProcTree, cpus: Collection[int]) -> str | Unread:
@@ -136,8 +136,8 @@ def _smt(tree: ProcTree, cpus: Collection[int]) -> str | Unread:
         if len(set(siblings) & set(cpus)) > 1:
             return "active"
     control = tree.text(f"{CPU}/smt/control")
-    kernel = "" if isinstance(control, Unread) else f" (kernel: {control[:20]})"
-    return f"no two of the CPUs share a core{kernel}"
+    kernel_text = "" if isinstance(control, Unread) else f" (kernel: {control[:20]})"
+    return f"no two of the CPUs share a core{kernel_text}"
 
 
 def _throttle_events(tree: ProcTree, cpus: Collection[int]) -> int | Unread:
@@ -209,9 +209,9 @@ def _counted(count: int, tree: ProcTree, allowed: Collection[int]) -> tuple[int,
     nodes = {node: core_by_core(tree, cpus) for node, cpus in _nodes(tree, allowed).items()}
     fitting = [(cores < count, node) for node, (cpus, cores) in nodes.items() if len(cpus) >= count]
     if not fitting:
-        usable = ", ".join(f"node {node} has {len(cpus)} ({_text(cpus)})" for node, (cpus, _) in nodes.items())
+        usable_text = ", ".join(f"node {node} has {len(cpus)} ({_text(cpus)})" for node, (cpus, _) in nodes.items())
         raise UsageError(
-            f"cpus: {count}: no NUMA node has so many that this process may use: {usable}; use fewer, or list them"
+            f"cpus: {count}: no NUMA node has so many that this process may use: {usable_text}; use fewer, or list them"
         )
     return tuple(sorted(nodes[min(fitting)[1]][0][:count]))
 

@@ -85,9 +85,9 @@ def watch(
 ) -> tuple[Meanwhile, Sequence[float]]:
     """Return the machine's activity while `measure` ran, and its result."""
     with Sampler(cpus, tree.root) as sampler:
-        listed, own_s, before = processes(tree), ended_cpu_s(), sampler.read()
+        listed, own_s, counters_before = processes(tree), ended_cpu_s(), sampler.read()
         ratios = measure()
-        stretch, own_use = since(before, sampler.read()), OwnUse(cpu_s=ended_cpu_s() - own_s)
+        stretch, own_use = since(counters_before, sampler.read()), OwnUse(cpu_s=ended_cpu_s() - own_s)
     return Meanwhile(stretch, own_use, others(listed, processes(tree), {os.getpid()}, stretch.wall_s)), ratios
 
 
@@ -154,8 +154,8 @@ def read_line(tree: ProcTree, pid: int) -> ProcessStat | None:
     if parent is None or user is None or system is None or child_user is None or child_system is None:
         return None
     name = " ".join(printable(head.partition("(")[2]).split()) or "?"
-    used, ended = (user + system) / TICKS_PER_S, (child_user + child_system) / TICKS_PER_S
-    return ProcessStat(name[:20], parent, used, ended, started or 0)
+    used_cpu_s, children_cpu_s = (user + system) / TICKS_PER_S, (child_user + child_system) / TICKS_PER_S
+    return ProcessStat(name[:20], parent, used_cpu_s, children_cpu_s, started or 0)
 
 
 def others(
@@ -174,13 +174,13 @@ def others(
     if isinstance(after, Unread):
         return after
     known_cpu_s = _counted_before(before, after)
-    used = [
+    busy_processes = [
         Process(line.name, max(0.0, line.whole_cpu_s - known_cpu_s.get(pid, 0.0)) / wall_s, pid)
         for pid, line in after.items()
         if not _descends(pid, own_pids, after)
     ]
-    used.sort(key=lambda process: (-process.cpu_share, process.name))
-    return tuple(process for process in used[:SHOWN] if process.cpu_share >= SHOWN_SHARE)
+    busy_processes.sort(key=lambda process: (-process.cpu_share, process.name))
+    return tuple(process for process in busy_processes[:SHOWN] if process.cpu_share >= SHOWN_SHARE)
 
 
 def _counted_before(before: Mapping[int, ProcessStat], after: Mapping[int, ProcessStat]) -> dict[int, float]:
@@ -258,8 +258,8 @@ def cpu_now(tree: ProcTree, pids: Collection[int]) -> float | None:
 
 def ended_cpu_s() -> float:
     """Return the CPU time of this process and its ended children: all of a run without live child processes."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _resident_bytes(tree: ProcTree, pid: int) -> int | None:
@@ -271,5 +271,5 @@ def _resident_bytes(tree: ProcTree, pid: int) -> int | None:
 def _storage_bytes(tree: ProcTree, pid: int) -> int | None:
     text = tree.text(f"/proc/{pid}/io")
     values = {} if isinstance(text, Unread) else dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
-    read, written = (integer(values.get(name, "")) for name in ("read_bytes", "write_bytes"))
-    return None if read is None or written is None else read + written
+    read_bytes, written_bytes = (integer(values.get(name, "")) for name in ("read_bytes", "write_bytes"))
+    return None if read_bytes is None or written_bytes is None else read_bytes + written_bytes

@@ -84,14 +84,14 @@ class DevicePieces:
         self._waits: dict[int, tuple[Wait, object]] = {}
         self._calls = _calls(recording)
         self._foreign: Counter[str] = Counter()  # the time of work that no step has launched, by its name
-        several = len({place[0] for place in recording.streams}) > 1
+        several_devices = len({place[0] for place in recording.streams}) > 1
         for place, events in sorted(recording.streams.items(), key=lambda item: str(item[0])):
-            self._take(place, events, several)
+            self._take(place, events, several_devices)
         if self._foreign:
             self.caveats.append(_outside(self._foreign))
 
-    def _take(self, place: Place, events: list[RankEvent], several: bool) -> None:
-        name = f"device {place[0]} stream {place[1]}" if several else f"stream {place[1]}"
+    def _take(self, place: Place, events: list[RankEvent], several_devices: bool) -> None:
+        name = f"device {place[0]} stream {place[1]}" if several_devices else f"stream {place[1]}"
         reached: list[int] = []
         for event in sorted(events, key=lambda event: (event.start_ns, event.end_ns)):
             if event.category in SYNC:
@@ -105,9 +105,9 @@ class DevicePieces:
                     self._foreign[_short(event.name)] += event.end_ns - event.start_ns
                 continue
             # Kernels of a graph overlap on one stream.
-            also = next((index for index, end_ns in enumerate(reached) if end_ns <= event.start_ns), len(reached))
-            reached[also : also + 1] = [event.end_ns]
-            piece = self._piece(f"{name} ({also + 1})" if also else name, event, issue, step)
+            lane_index = next((index for index, end_ns in enumerate(reached) if end_ns <= event.start_ns), len(reached))
+            reached[lane_index : lane_index + 1] = [event.end_ns]
+            piece = self._piece(f"{name} ({lane_index + 1})" if lane_index else name, event, issue, step)
             self.lanes.setdefault(piece.lane, []).append(piece)
             self._by_stream.setdefault(place[1], []).append(piece)
             self._by_correlation[event.correlation] = piece
@@ -178,10 +178,10 @@ class DevicePieces:
             if wait.correlation not in self._waits:
                 continue
             (source, record), stream = self._waits[wait.correlation]
-            before = self._before(source, self._work.records.get(record, wait.at_ns))
+            piece_before = self._before(source, self._work.records.get(record, wait.at_ns))
             following = self._from(stream, wait.at_ns)
-            if before is not None and following is not None and before is not following:
-                following.after.append(before)
+            if piece_before is not None and following is not None and piece_before is not following:
+                following.after.append(piece_before)
 
     def _before_collectives(self) -> None:
         """Let each collective wait for what its thread has issued before to the stream that it computes on."""
@@ -191,8 +191,8 @@ class DevicePieces:
             issuer = self._issuers.get(id(piece), "")
             if piece.call is None:
                 latest[issuer] = anybody = piece
-            elif (before := latest.get(issuer) or anybody) is not None:
-                piece.after.append(before)
+            elif (piece_before := latest.get(issuer) or anybody) is not None:
+                piece.after.append(piece_before)
 
     def _after_collectives(self) -> None:
         waits: dict[int, list[StreamWait]] = defaultdict(list)
@@ -214,10 +214,10 @@ class DevicePieces:
                     following.after += started
                 started = []
         if differ:
-            numbers = ", ".join(str(step + 1) for step in sorted(differ)[:5])
+            numbers_text = ", ".join(str(step + 1) for step in sorted(differ)[:5])
             self.caveats.append(
-                f"waits of streams and collectives differ in number in step {numbers}: each wait is for all collectives"
-                " that were started before it"
+                f"waits of streams and collectives differ in number in step {numbers_text}: each wait is for all "
+                "collectives that were started before it"
             )
 
     def _next_compute(self, wait: StreamWait) -> Piece | None:
@@ -280,10 +280,10 @@ def _calls(recording: RankRecording) -> dict[int, int]:
 
 def _outside(foreign: Counter[str]) -> str:
     """Return a sentence about a device's work that no traced step has launched."""
-    names = ", ".join(name for name, _ in foreign.most_common(3))
+    names_text = ", ".join(name for name, _ in foreign.most_common(3))
     return (
         f"work of the device that was launched outside of the traced steps ({foreign.total() / 1e6:.3f} ms in all) is"
-        f" left out: {names}"
+        f" left out: {names_text}"
     )
 
 
@@ -294,8 +294,8 @@ def _short(name: str) -> str:
 
 def sort_of(name: str) -> str | None:
     """Return which collective a name of c10d, gloo or NCCL means, a key of `OPERATIONS`; None for another name."""
-    plain = re.sub("[^a-z]", "", name.lower())
-    return next((key for key in OPERATIONS if key in plain), None)
+    plain_name = re.sub("[^a-z]", "", name.lower())
+    return next((key for key in OPERATIONS if key in plain_name), None)
 
 
 def is_transfer(event: RankEvent) -> bool:
@@ -324,8 +324,8 @@ def launches_of(recording: RankRecording, lanes: Mapping[Place, str]) -> dict[in
             queue.popleft()  # started before the recording
         if queue:
             piece = joined_piece(recording, queue.popleft(), event)
-            around = _gradient_around(recording.threads[place], event)
-            launches[id(event)] = Launch(event, lanes[place], piece, around)
+            gradient = _gradient_around(recording.threads[place], event)
+            launches[id(event)] = Launch(event, lanes[place], piece, gradient)
     return launches
 
 
@@ -344,9 +344,11 @@ def _gradient_around(events: Sequence[RankEvent], event: RankEvent) -> RankEvent
     index = bisect_left(events, event.start_ns, key=lambda gradient: gradient.start_ns)
     while index > 0:
         index -= 1
-        before = events[index]
-        if before.name.startswith(BACKWARD):
-            return before if before.name.endswith(ACCUMULATE) and before.end_ns >= event.end_ns else None
+        event_before = events[index]
+        if event_before.name.startswith(BACKWARD):
+            return (
+                event_before if event_before.name.endswith(ACCUMULATE) and event_before.end_ns >= event.end_ns else None
+            )
     return None
 
 
@@ -420,8 +422,8 @@ def fill_buckets(calls: Sequence[Piece], gradients: Sequence[Piece], copies: Seq
     order. Both are cut where the bytes are those of a bucket; if they never are, the contents stay unknown. Gradients
     that were completed before, and are not in a bucket, are only parts of one (gradient accumulation).
     """
-    for early in gradients[: max(0, len(gradients) - len(copies))] if copies else ():
-        early.ends_gradient = False
+    for early_gradient in gradients[: max(0, len(gradients) - len(copies))] if copies else ():
+        early_gradient.ends_gradient = False
     gradients = gradients[-len(copies) :] if copies else gradients
     for index, piece in enumerate(gradients):
         piece.gradient_of = piece.layer or f"gradient {index + 1}"

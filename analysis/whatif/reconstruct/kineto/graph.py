@@ -63,12 +63,12 @@ def _graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
     alignment = align(traces, [Clock(recording.clocks, recording.host, recording.base_ns) for recording in ordered])
     _assign_groups(traces, ordered, alignment)
     _same_collectives(traces)
-    built = nodes.make(traces, alignment.offsets_ns, facts.get("threads", 1))
+    made_nodes = nodes.make(traces, alignment.offsets_ns, facts.get("threads", 1))
     missing = tuple(rank for rank in range(world) if rank not in recordings)
     if missing:
         caveats.append(_missing(missing, world))
-    coverages = [_coverage(trace, built) for trace in traces]
-    caveats += [*alignment.caveats, *(text for trace in traces for text in trace.caveats), *built.caveats]
+    coverages = [_coverage(trace, made_nodes) for trace in traces]
+    caveats += [*alignment.caveats, *(text for trace in traces for text in trace.caveats), *made_nodes.caveats]
     caveats += [_explained(trace.rank, coverage) for trace, coverage in zip(traces, coverages, strict=True)]
     header = Header(
         source=source,
@@ -87,7 +87,7 @@ def _graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
         caveats=tuple(dict.fromkeys(caveats)),
         parallel_lanes={lane: count for trace in traces for lane, count in trace.parallel.items()},
     )
-    return checked(Graph(header, tuple(built.nodes)))
+    return checked(Graph(header, tuple(made_nodes.nodes)))
 
 
 def _trace_of(recording: RankRecording, rank: int) -> RankTrace:
@@ -122,37 +122,40 @@ def _same_steps(traces: Sequence[RankTrace]) -> list[str]:
 
     Also sets the periods of all steps. Raises `GraphError`.
     """
-    first = traces[0]
-    marked = max(len(trace.windows) for trace in traces)
+    first_trace = traces[0]
+    marked_count = max(len(trace.windows) for trace in traces)
     why = next((trace.unfinished for trace in traces if trace.unfinished), None)
-    if any(len(trace.windows) < marked for trace in traces):  # a rank may have stopped its profiler one mark earlier
+    # A rank may have stopped its profiler one mark earlier.
+    if any(len(trace.windows) < marked_count for trace in traces):
         for trace in traces:
-            if trace.unfinished and len(trace.windows) == marked:
-                _keep(trace, range(marked - 1))
+            if trace.unfinished and len(trace.windows) == marked_count:
+                _keep(trace, range(marked_count - 1))
                 trace.unfinished = None
     for trace in traces[1:]:
-        if len(trace.windows) != len(first.windows):
+        if len(trace.windows) != len(first_trace.windows):
             raise GraphError(
-                f"{trace.source}: rank {trace.rank} has {len(trace.windows)} steps, rank {first.rank} in {first.source}"
-                f" has {len(first.windows)}; record the same steps on all ranks"
+                f"{trace.source}: rank {trace.rank} has {len(trace.windows)} steps, rank {first_trace.rank} in "
+                f"{first_trace.source} has {len(first_trace.windows)}; record the same steps on all ranks"
             )
-    steps = range(len(first.windows))
+    steps = range(len(first_trace.windows))
     finished = steps[:-1] if any(trace.unfinished for trace in traces) else steps
     unusual_steps = {
         step for trace in traces for step in unusual([trace.lanes[trace.main][index] for index in finished])
     }
     if len(unusual_steps) == len(finished):
         unusual_steps = set()
-    kept = [step for step in finished if step not in unusual_steps]
-    set_periods(traces, kept)
+    kept_steps = [step for step in finished if step not in unusual_steps]
+    set_periods(traces, kept_steps)
     for trace in traces:
-        _keep(trace, kept)
+        _keep(trace, kept_steps)
     remarks = []
     if why:
-        remarks.append(f"step {marked}, the last one, is left out: the profiler stopped before it ended; {why}")
+        remarks.append(f"step {marked_count}, the last one, is left out: the profiler stopped before it ended; {why}")
     if unusual_steps:
-        numbers = ", ".join(str(step + 1) for step in sorted(unusual_steps))
-        remarks.append(f"step {numbers} is left out: less than 80 % of its operations are those of the other steps")
+        numbers_text = ", ".join(str(step + 1) for step in sorted(unusual_steps))
+        remarks.append(
+            f"step {numbers_text} is left out: less than 80 % of its operations are those of the other steps"
+        )
     return remarks
 
 
@@ -168,8 +171,8 @@ def _keep(trace: RankTrace, steps: Sequence[int]) -> None:
 
 
 def _assign_groups(traces: Sequence[RankTrace], recordings: Sequence[RankRecording], alignment: Alignment) -> None:
-    unknown = any(piece.call and not piece.call.group for trace in traces for piece in trace.pieces(0))
-    if not unknown:
+    has_unknown = any(piece.call and not piece.call.group for trace in traces for piece in trace.pieces(0))
+    if not has_unknown:
         return
     # A file names the groups of its own rank; groups of others may have the same name.
     distinct_groups = dict.fromkeys(ranks for recording in recordings for ranks in recording.groups.values())
@@ -204,27 +207,27 @@ def _same_collectives(traces: Sequence[RankTrace]) -> None:
 
 
 def _missing(missing: Sequence[int], world: int) -> str:
-    numbers = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+    numbers_text = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
     return (
-        f"{len(missing)} of {world} ranks have no file (rank {numbers}): collectives keep their measured times, which"
-        " include waiting for those ranks"
+        f"{len(missing)} of {world} ranks have no file (rank {numbers_text}): collectives keep their measured times, "
+        "which include waiting for those ranks"
     )
 
 
-def _coverage(trace: RankTrace, built: nodes.Made) -> Coverage:
+def _coverage(trace: RankTrace, made_nodes: nodes.Made) -> Coverage:
     times_ns = [period.time_ns for period in trace.periods]
-    return coverage_of(built.nodes, trace.rank, built.last[trace.rank], times_ns, trace.parallel)
+    return coverage_of(made_nodes.nodes, trace.rank, made_nodes.last[trace.rank], times_ns, trace.parallel)
 
 
 def _explained(rank: int, coverage: Coverage) -> str:
     """Return a sentence about what explains the steps of a rank."""
     passed = [part for path in coverage.paths for part in path]
     total = sum(part.worked_ns + part.gap_ns for part in passed) or 1
-    between = sum(part.worked_ns for part in passed if part.node.name.endswith(BETWEEN))
+    between_ns = sum(part.worked_ns for part in passed if part.node.name.endswith(BETWEEN))
     return (
         f"rank {rank}: {percentage(coverage.share)} of the step time is explained, of which "
-        f"{percentage(between / total)} is Python between operators of named ranges; {percentage(1 - coverage.share)} "
-        "is gaps"
+        f"{percentage(between_ns / total)} is Python between operators of named ranges; "
+        f"{percentage(1 - coverage.share)} is gaps"
     )
 
 

@@ -224,16 +224,16 @@ class Sweep:
 
     def _begin(self, event: RankEvent, context: Context) -> None:
         name = event.name.removeprefix(BACKWARD).removeprefix(": ")
-        gradient = name.endswith(ACCUMULATE)
-        if event.name.startswith(BACKWARD) and not gradient:
+        accumulates = name.endswith(ACCUMULATE)
+        if event.name.startswith(BACKWARD) and not accumulates:
             self._layer = context.layer
-        elif gradient:
+        elif accumulates:
             context = context._replace(layer=context.layer or self._layer)
         if name.startswith(REDUCER):
             context = context._replace(phase=Phase.BACKWARD)
-        started = name.startswith(COLLECTIVES)
-        kind = _kind(self._work, event, context, started)
-        self._unit = _Unit(name, len(self._stack) + 1, context, kind, gradient)
+        starts_collective = name.startswith(COLLECTIVES)
+        kind = _kind(self._work, event, context, starts_collective)
+        self._unit = _Unit(name, len(self._stack) + 1, context, kind, accumulates)
 
     def _finish(self, unit: _Unit, end_ns: int) -> None:
         self._cut(unit, end_ns)
@@ -351,10 +351,12 @@ def _label(name: str) -> str | None:
     return None
 
 
-def _kind(work: HostWork, event: RankEvent, context: Context, started: bool) -> NodeKind:
+def _kind(work: HostWork, event: RankEvent, context: Context, starts_collective: bool) -> NodeKind:
     if context.phase is Phase.INPUT:
         return NodeKind.INPUT
-    return NodeKind.HOST if work.making.gpu or started or event.category not in OPERATORS else NodeKind.COMPUTE
+    return (
+        NodeKind.HOST if work.making.gpu or starts_collective or event.category not in OPERATORS else NodeKind.COMPUTE
+    )
 
 
 def _blocks(event: RankEvent, on_device: RankEvent) -> bool:

@@ -200,27 +200,27 @@ def _orphans(recording: RankRecording) -> frozenset[int]:
 
 def _add_collectives(recording: RankRecording, work: HostWork, trace: RankTrace) -> None:
     """Add the collectives of gloo as lanes, number all, and add the gradients in them and what waits for them."""
-    steps = len(trace.windows)
+    step_count = len(trace.windows)
     joined = sorted(work.launches.values(), key=lambda launch: launch.event.start_ns)
     pieces = [launch.joined for launch in joined if launch.joined.step >= 0]
     pieces += _without_start(recording, work, trace)
     for lane in dict.fromkeys(piece.lane for piece in pieces):
-        trace.lanes[lane] = by_step([piece for piece in pieces if piece.lane == lane], steps)
+        trace.lanes[lane] = by_step([piece for piece in pieces if piece.lane == lane], step_count)
         at_a_time = TRANSFERS_AT_A_TIME if lane != "gloo" else _threads(recording)
         trace.parallel[lane] = at_a_time
-    gloo = by_step(pieces, steps)
+    gloo = by_step(pieces, step_count)
     unknown: list[list[Piece]] = []
-    for step in range(steps):
+    for step in range(step_count):
         on_device = [piece for lane in trace.lanes.values() for piece in lane[step] if piece.issued_ns and piece.call]
         calls = [*gloo[step], *sorted(on_device, key=lambda piece: piece.issued_ns)]
-        buckets = [call for call in calls if any(ACCUMULATE in before.name for before in call.after)]
+        buckets = [call for call in calls if any(ACCUMULATE in piece_before.name for piece_before in call.after)]
         copies: Sequence[Piece] = _copies(trace, step)
         if buckets and not on_device:
             copies = wait_for_buckets(_lane_of(trace, buckets[0], step), buckets)
         fill_buckets(buckets, _gradients(trace, step), copies)
         number_calls([calls])
-        returns = {id(launch.joined) for launch in joined if launch.resumes_ns is not None or launch.gradient}
-        unknown.append([piece for piece in gloo[step] if id(piece) not in returns and piece.lane == "gloo"])
+        return_ids = {id(launch.joined) for launch in joined if launch.resumes_ns is not None or launch.gradient}
+        unknown.append([piece for piece in gloo[step] if id(piece) not in return_ids and piece.lane == "gloo"])
     wait_for_others(trace, unknown)
 
 
@@ -310,26 +310,28 @@ def wait_for_buckets(lane: Lane, calls: Sequence[Piece]) -> list[Piece]:
 
     DDP first takes views of a bucket's sums, if it has several gradients: these wait, and the copies follow them.
     """
-    last = max((index for index, piece in enumerate(lane) if ACCUMULATE in piece.name), default=-1)
-    after = lane[last + 1 :]
-    copies = [piece for piece in after if piece.name.startswith(REDUCER) and "copy_bucket_to_grad" in piece.name]
+    last_index = max((index for index, piece in enumerate(lane) if ACCUMULATE in piece.name), default=-1)
+    later_pieces = lane[last_index + 1 :]
+    copies = [piece for piece in later_pieces if piece.name.startswith(REDUCER) and "copy_bucket_to_grad" in piece.name]
     sizes = [call.call.bytes for call in calls if call.call is not None]
     groups = cut_by_size([size_of(piece) for piece in copies], sizes) if copies else None
-    first = _first_of_bucket(after, copies[0]) if copies else next(iter(after), None)
+    first_piece = _first_of_bucket(later_pieces, copies[0]) if copies else next(iter(later_pieces), None)
     for index, call in enumerate(calls):
-        waiting = _first_of_bucket(after, copies[groups[index].start]) if groups and groups[index] else first
+        waiting = (
+            _first_of_bucket(later_pieces, copies[groups[index].start]) if groups and groups[index] else first_piece
+        )
         if waiting is not None:
             waiting.after.append(call)
             call.end_ns = max(call.start_ns, min(call.end_ns, waiting.start_ns))
     return copies
 
 
-def _first_of_bucket(after: Sequence[Piece], copy: Piece) -> Piece:
+def _first_of_bucket(pieces: Sequence[Piece], copy: Piece) -> Piece:
     """Return the first of the pieces that prepare a copy: those between it and the copy before it."""
-    index = next(number for number, piece in enumerate(after) if piece is copy)
-    while index > 0 and "copy_bucket_to_grad" not in after[index - 1].name:
+    index = next(number for number, piece in enumerate(pieces) if piece is copy)
+    while index > 0 and "copy_bucket_to_grad" not in pieces[index - 1].name:
         index -= 1
-    return after[index]
+    return pieces[index]
 
 
 def wait_for_others(trace: RankTrace, calls: Sequence[Sequence[Piece]]) -> None:
@@ -358,9 +360,9 @@ def _idle_until(trace: RankTrace, step: int, call: Piece) -> Piece | None:
     index = bisect_left(lane, call.end_ns, key=lambda piece: piece.start_ns)
     if not 0 < index < len(lane):
         return None
-    before, following = lane[index - 1], lane[index]
-    idle = following.start_ns - before.end_ns >= LEAST_WAIT_NS and before.end_ns <= call.end_ns
-    return following if idle else None
+    piece_before, following = lane[index - 1], lane[index]
+    is_idle = following.start_ns - piece_before.end_ns >= LEAST_WAIT_NS and piece_before.end_ns <= call.end_ns
+    return following if is_idle else None
 
 
 def hand_over(trace: RankTrace, threads: Iterable[str]) -> None:
@@ -380,18 +382,23 @@ def _hand_over(main: Lane, pieces: Lane) -> None:
     free_ns = 0
     for index, piece in enumerate(pieces):
         # The last piece of the main thread that has ended, and the one after it.
-        last = bisect_right(ends, piece.start_ns + TOLERANCE_NS) - 1
-        following = main[last + 1] if last + 1 < len(main) else None
-        inside = following is None or following.start_ns >= piece.end_ns - TOLERANCE_NS
-        if last >= 0 and last != group and (main[last].end_ns > free_ns or index == 0):
-            piece.after.append(main[last])
-        ending = index + 1 == len(pieces) or (
+        last_index = bisect_right(ends, piece.start_ns + TOLERANCE_NS) - 1
+        following = main[last_index + 1] if last_index + 1 < len(main) else None
+        is_inside = following is None or following.start_ns >= piece.end_ns - TOLERANCE_NS
+        if last_index >= 0 and last_index != group and (main[last_index].end_ns > free_ns or index == 0):
+            piece.after.append(main[last_index])
+        is_ending = index + 1 == len(pieces) or (
             following is not None and pieces[index + 1].start_ns >= following.start_ns
         )
-        if inside and ending and following is not None and _waits(main[last] if last >= 0 else None, following):
+        if (
+            is_inside
+            and is_ending
+            and following is not None
+            and _waits(main[last_index] if last_index >= 0 else None, following)
+        ):
             following.after.append(piece)
-        group, free_ns = last, piece.end_ns
+        group, free_ns = last_index, piece.end_ns
 
 
-def _waits(before: Piece | None, following: Piece) -> bool:
-    return before is not None and following.start_ns - before.end_ns >= LEAST_WAIT_NS
+def _waits(piece_before: Piece | None, following: Piece) -> bool:
+    return piece_before is not None and following.start_ns - piece_before.end_ns >= LEAST_WAIT_NS

@@ -128,19 +128,19 @@ def read(path: Path) -> RankRecording:
     """Read a file. Raises `TraceError`."""
     recording = RankRecording(path)
     taking = _Taking(recording)
-    last = None
+    last_value = None
     try:
         for member, value in kineto.members(path):
             if member == kineto.EVENTS:
                 recording.events += 1
-                last = value
+                last_value = value
                 taking.take(value)
             else:
                 _take_member(recording, member, value)
     except TraceError as error:
-        raise TraceError(f"{error}{_after(recording.events, last)}") from error
+        raise TraceError(f"{error}{_after(recording.events, last_value)}") from error
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        name = last.get("name") if isinstance(last, dict) else last
+        name = last_value.get("name") if isinstance(last_value, dict) else last_value
         raise TraceError(f"{path}: event {recording.events} ({name!r}): {_problem(error)}; {AGAIN}") from error
     recording.on_device = bool(recording.streams)
     if not (recording.threads or recording.on_device or recording.gloo):
@@ -151,8 +151,8 @@ def read(path: Path) -> RankRecording:
     return recording
 
 
-def _after(events: int, last: Any) -> str:
-    name = last.get("name") if isinstance(last, dict) else last
+def _after(events: int, last_value: Any) -> str:
+    name = last_value.get("name") if isinstance(last_value, dict) else last_value
     return f" (after event {events}, {name!r})" if events else ""
 
 
@@ -278,11 +278,16 @@ def _message(args: Mapping[str, Any]) -> Message | None:
     name = args.get("Collective name")
     if name is None:
         return None
-    ranks = str(args.get("Process Group Ranks", "")).strip("[]")
-    numbers = tuple(int(rank) for rank in ranks.split(",") if rank.strip().isdigit())
-    before, after = (int(args.get(key) or 0) for key in ("In msg nelems", "Out msg nelems"))
+    ranks_text = str(args.get("Process Group Ranks", "")).strip("[]")
+    numbers = tuple(int(rank) for rank in ranks_text.split(",") if rank.strip().isdigit())
+    in_elements, out_elements = (int(args.get(key) or 0) for key in ("In msg nelems", "Out msg nelems"))
     return Message(
-        str(name), before, after, str(args.get("dtype", "")), str(args.get("Process Group Name", "")), numbers
+        str(name),
+        in_elements,
+        out_elements,
+        str(args.get("dtype", "")),
+        str(args.get("Process Group Name", "")),
+        numbers,
     )
 
 

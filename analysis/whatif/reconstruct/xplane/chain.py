@@ -39,13 +39,13 @@ JOINS = re.compile(r"^(Concat|Pack)")
 def lay_out(rank: Rank) -> None:
     """Give the pieces of a rank their times, and its steps those in which its main lane runs them."""
     for lane in rank.chains:
-        first = 0
+        first_step = 0
         windows: list[Window] = []
         collectives = _blocking(rank, lane)
         for profile in rank.profiles:
-            steps = range(first, first + len(profile.windows))
+            steps = range(first_step, first_step + len(profile.windows))
             windows += _Chain(rank, profile, lane, steps, collectives).lay_out()
-            first = steps.stop
+            first_step = steps.stop
         if lane == rank.main:
             rank.windows = windows
 
@@ -106,8 +106,10 @@ class _Chain:
         pending = sorted(self._rank.pieces[id(row)][step].end_ns for row in (*fixed, *waited))
         for row in rows:
             piece = self._rank.pieces[id(row)][step]
-            before = [self._rank.pieces[id(collective)][step] for collective in self._collectives.get(id(row), ())]
-            for collective in [piece] if self._is_fixed(piece) else before:
+            pieces_before = [
+                self._rank.pieces[id(collective)][step] for collective in self._collectives.get(id(row), ())
+            ]
+            for collective in [piece] if self._is_fixed(piece) else pieces_before:
                 pending.remove(collective.end_ns)
                 self._pass(collective.end_ns - 1)
             if self._is_fixed(piece):
@@ -153,8 +155,8 @@ class _Chain:
         """Return the end of a step: what the host does after the last operation of all devices of the file."""
         index = step - self._steps.start
         last_ns = max((run.end_ns for steps in self._profile.runs.values() for run in steps[index]), default=0)
-        after = [(max(begin_ns, last_ns), end_ns) for begin_ns, end_ns in passed if end_ns > last_ns]
-        host_ns = sum(covered_ns(self._host, interval) for interval in after)
+        intervals_after = [(max(begin_ns, last_ns), end_ns) for begin_ns, end_ns in passed if end_ns > last_ns]
+        host_ns = sum(covered_ns(self._host, interval) for interval in intervals_after)
         piece = self._piece(RETURN, NodeKind.HOST, step, (host_ns, 0))
         self._rank.returns.append(piece)
         return piece
@@ -182,9 +184,9 @@ def blocked(rank: Rank, lane: str) -> dict[int, list[OperationRow]]:
             _is_idle(busy_intervals, piece.end_ns)
             for piece, busy_intervals in zip(rank.pieces[id(row)], busy, strict=True)
         )
-        after = next((later for later in rows if later.position > row.position), None)
-        if after is not None and 2 * idle > len(busy):
-            blocked_rows.setdefault(id(after), []).append(row)
+        row_after = next((later for later in rows if later.position > row.position), None)
+        if row_after is not None and 2 * idle > len(busy):
+            blocked_rows.setdefault(id(row_after), []).append(row)
     return blocked_rows
 
 
@@ -224,8 +226,8 @@ def _busy(rank: Rank, lane: str) -> list[list[Interval]]:
 
 def _is_idle(busy: Sequence[Interval], at_ns: int) -> bool:
     """Return whether nothing runs at a time, and for the tolerance before it."""
-    before = bisect_left(busy, (at_ns - TOLERANCE_NS, 0)) - 1
-    return before < 0 or busy[before][1] <= at_ns
+    index_before = bisect_left(busy, (at_ns - TOLERANCE_NS, 0)) - 1
+    return index_before < 0 or busy[index_before][1] <= at_ns
 
 
 def served_ns(intervals: Sequence[Interval]) -> list[int]:
@@ -248,9 +250,9 @@ def served_ns(intervals: Sequence[Interval]) -> list[int]:
             heappush(running, (intervals[order[following]][1], order[following]))
             following += 1
         end, index = running[0]
-        until = min(end, intervals[order[following]][0]) if following < len(order) else end
-        served[index] += max(0, until - now)
-        now = max(now, until)
+        until_ns = min(end, intervals[order[following]][0]) if following < len(order) else end
+        served[index] += max(0, until_ns - now)
+        now = max(now, until_ns)
         while running and running[0][0] <= now:
             heappop(running)
     return served
@@ -270,9 +272,9 @@ def idle(busy: Sequence[Interval], window: Interval) -> list[Interval]:
     return idle_intervals
 
 
-def covered_ns(intervals: Sequence[Interval], within: Interval) -> int:
+def covered_ns(intervals: Sequence[Interval], window: Interval) -> int:
     """Return how much of an interval is covered by others, which are sorted and do not overlap."""
-    return sum(max(0, min(end, within[1]) - max(begin, within[0])) for begin, end in intervals if begin < within[1])
+    return sum(max(0, min(end, window[1]) - max(begin, window[0])) for begin, end in intervals if begin < window[1])
 
 
 class NodePlace(NamedTuple):
@@ -347,14 +349,14 @@ def add_to_collectives(rank: Rank) -> None:
     for row in collectives:
         starts, ends = _starts(rank, [row]), _ends(rank, [row])
         if row.identity.program not in described:
-            last = all_rows.last_before(starts)
-            before = last if last and JOINS.match(last.identity.op) else backward.last_before(starts)
-            if before is not None:
-                wait(rank, row, before)
-            if (after := update.first_after(ends)) is not None:
-                wait(rank, after, row)
-        if len(rank.profiles[0].runs) > 1 and (before := all_rows.last_before(starts)) is not None:
-            wait(rank, row, before)
+            last_row = all_rows.last_before(starts)
+            row_before = last_row if last_row and JOINS.match(last_row.identity.op) else backward.last_before(starts)
+            if row_before is not None:
+                wait(rank, row, row_before)
+            if (row_after := update.first_after(ends)) is not None:
+                wait(rank, row_after, row)
+        if len(rank.profiles[0].runs) > 1 and (row_before := all_rows.last_before(starts)) is not None:
+            wait(rank, row, row_before)
 
 
 def between_ranks(ranks: Sequence[Rank]) -> list[Link]:
@@ -376,9 +378,9 @@ def between_ranks(ranks: Sequence[Rank]) -> list[Link]:
             if sums:
                 backward = _CollectiveChain(other, Phase.BACKWARD)
                 links += [
-                    Link(_place(rank, row), _place(other, before))
+                    Link(_place(rank, row), _place(other, row_before))
                     for row in sums
-                    if (before := backward.last_before(_starts(rank, [row]))) is not None
+                    if (row_before := backward.last_before(_starts(rank, [row]))) is not None
                 ]
                 links += _updates(rank, sums, other)
     return links
@@ -391,9 +393,9 @@ def _updates(rank: Rank, sums: Sequence[OperationRow], other: Rank) -> list[Link
     update = _CollectiveChain(other, Phase.UPDATE)
     ends = _ends(rank, sums)
     for row in update.rows:
-        before = np.flatnonzero(_mostly(ends <= _starts(other, [row])))
-        if before.size and before[-1] > reached:
-            reached = int(before[-1])
+        indices_before = np.flatnonzero(_mostly(ends <= _starts(other, [row])))
+        if indices_before.size and indices_before[-1] > reached:
+            reached = int(indices_before[-1])
             links.append(Link(_place(other, row), _place(rank, sums[reached])))
     return links
 

@@ -72,9 +72,9 @@ def graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
     if level == SEGMENTS:
         links = merge(traces, links)
     alignment = align(traces, [_clock(rank.profiles[0], len(workers)) for rank in ranks])
-    built = nodes.make(traces, alignment.offsets_ns, threads=1)
-    built.nodes = connected(built.nodes, links)
-    caveats += [*alignment.caveats, *(text for trace in traces for text in trace.caveats), *built.caveats]
+    made_nodes = nodes.make(traces, alignment.offsets_ns, threads=1)
+    made_nodes.nodes = connected(made_nodes.nodes, links)
+    caveats += [*alignment.caveats, *(text for trace in traces for text in trace.caveats), *made_nodes.caveats]
     header = replace(
         _header(paths, ranks, facts),
         step_times_s=_step_times_s(traces),
@@ -83,9 +83,9 @@ def graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
         level=level,
         parallel_lanes=parallel,
     )
-    graph = checked(Graph(header, tuple(built.nodes)))
+    graph = checked(Graph(header, tuple(made_nodes.nodes)))
     # Only of a graph without a circle: the path of a step would have no end.
-    return replace(graph, header=replace(header, coverage=min(_share(trace, built) for trace in traces)))
+    return replace(graph, header=replace(header, coverage=min(_share(trace, made_nodes) for trace in traces)))
 
 
 def _header(paths: Sequence[Path], ranks: Sequence[Rank], facts: HeaderFacts) -> Header:
@@ -135,9 +135,9 @@ def _step_times_s(traces: Sequence[RankTrace]) -> tuple[float, ...]:
     return tuple(max(trace.windows[step].time_ns for trace in traces) / 1e9 for step in steps)
 
 
-def _share(trace: RankTrace, built: nodes.Made) -> float:
+def _share(trace: RankTrace, made_nodes: nodes.Made) -> float:
     times_ns = [window.time_ns for window in trace.windows]
-    return coverage_of(built.nodes, trace.rank, built.last[trace.rank], times_ns, trace.parallel).share
+    return coverage_of(made_nodes.nodes, trace.rank, made_nodes.last[trace.rank], times_ns, trace.parallel).share
 
 
 def _backend(ranks: Sequence[Rank]) -> str:
@@ -148,13 +148,13 @@ def _backend(ranks: Sequence[Rank]) -> str:
 
 def _caveats(ranks: Sequence[Rank]) -> list[str]:
     caveats = []
-    world = len(ranks[0].ranks)
-    if len(ranks) < world:
+    world_size = len(ranks[0].ranks)
+    if len(ranks) < world_size:
         caveats.append(
-            f"{world - len(ranks)} of {world} ranks have no file: collectives keep their measured times, which include"
-            " waiting for those ranks"
+            f"{world_size - len(ranks)} of {world_size} ranks have no file: collectives keep their measured times, "
+            "which include waiting for those ranks"
         )
-    if world > 1 and _backend(ranks) == "tensorflow":
+    if world_size > 1 and _backend(ranks) == "tensorflow":
         caveats.append(INFERRED)
     if all(rank.profiles[0].device == "cpu" for rank in ranks):
         caveats.append(SEQUENCE)
@@ -194,14 +194,14 @@ def _collectives(rank: Rank) -> list[tuple[OperationRow, list[Piece]]]:
 def _check(ranks: Sequence[Rank], members: dict[Name, dict[int, OperationRow]]) -> None:
     present = {rank.number: rank for rank in ranks}
     for (group, _, name, _), rows in members.items():
-        first = next(iter(rows))
-        call = present[first].pieces[id(rows[first])][0].call
+        first_rank = next(iter(rows))
+        call = present[first_rank].pieces[id(rows[first_rank])][0].call
         expected_ranks = set(call.ranks if call else ()) & set(present)
         for lacking in sorted(expected_ranks - set(rows)):
             path = present[lacking].profiles[0].path
             raise GraphError(
-                f"{path}: rank {lacking} has no collective {name!r} of group {group!r}, which rank {first} has; record"
-                " all ranks at the same time"
+                f"{path}: rank {lacking} has no collective {name!r} of group {group!r}, which rank {first_rank} has; "
+                "record all ranks at the same time"
             )
 
 
@@ -246,12 +246,12 @@ def concurrent(ranks: Sequence[Rank]) -> dict[str, int]:
 
 def check_steps(workers: Mapping[int, Sequence[Profile]]) -> None:
     """Raise `GraphError` if two workers have other numbers of steps, or two files of a worker of devices."""
-    (first, profiles_of_first), *other_workers = workers.items()
+    (first_worker, profiles_of_first), *other_workers = workers.items()
     expected_steps = _steps(profiles_of_first)
     for worker, profiles in other_workers:
         if (worker_steps := _steps(profiles)) != expected_steps:
             raise GraphError(
-                f"{profiles[0].path}: worker {worker} has {worker_steps} steps, worker {first} in "
+                f"{profiles[0].path}: worker {worker} has {worker_steps} steps, worker {first_worker} in "
                 f"{profiles_of_first[0].path} has {expected_steps}; record the same steps on all ranks"
             )
     for profiles in workers.values():
@@ -274,11 +274,11 @@ def leave_out_unusual(workers: Mapping[int, Sequence[Profile]]) -> list[str]:
     """
     unfinished, unusual = set[int](), set[int]()
     for profiles in workers.values():
-        first = 0
+        first_step = 0
         for profile in profiles:
-            first += len(profile.windows)
+            first_step += len(profile.windows)
             if is_part([Counter(run.identity for run in runs) for runs in _all_runs(profile)]):
-                unfinished.add(first - 1)
+                unfinished.add(first_step - 1)
     for profiles in workers.values():
         counts = [Counter(run.identity for run in runs) for profile in profiles for runs in _all_runs(profile)]
         usual = _usual([step_counts for step, step_counts in enumerate(counts) if step not in unfinished])
@@ -294,20 +294,22 @@ def leave_out_unusual(workers: Mapping[int, Sequence[Profile]]) -> list[str]:
     if len(unusual) + len(unfinished) == total:
         unusual.clear()
     if unusual:
-        numbers = ", ".join(str(step + 1) for step in sorted(unusual))
-        remarks.append(f"step {numbers} is left out: less than 80 % of its operations are those of the other steps")
+        numbers_text = ", ".join(str(step + 1) for step in sorted(unusual))
+        remarks.append(
+            f"step {numbers_text} is left out: less than 80 % of its operations are those of the other steps"
+        )
     _leave_out(workers, unusual | unfinished)
     return remarks
 
 
 def _leave_out(workers: Mapping[int, Sequence[Profile]], steps: Collection[int]) -> None:
     for profiles in workers.values():
-        first = 0
+        first_step = 0
         for profile in profiles:
-            kept = [index for index in range(len(profile.windows)) if first + index not in steps]
-            first += len(profile.windows)
-            profile.windows = [profile.windows[index] for index in kept]
-            profile.runs = {device: [runs[index] for index in kept] for device, runs in profile.runs.items()}
+            kept_indices = [index for index in range(len(profile.windows)) if first_step + index not in steps]
+            first_step += len(profile.windows)
+            profile.windows = [profile.windows[index] for index in kept_indices]
+            profile.runs = {device: [runs[index] for index in kept_indices] for device, runs in profile.runs.items()}
 
 
 def _all_runs(profile: Profile) -> list[list[Any]]:
@@ -350,7 +352,10 @@ def merge(traces: Sequence[RankTrace], links: Sequence[Link]) -> list[Link]:
         for step in range(len(trace.windows)):
             for piece in trace.pieces(step):
                 piece.after = list(
-                    {id(before): before for before in (merged.get(id(old), old) for old in piece.after)}.values()
+                    {
+                        id(piece_before): piece_before
+                        for piece_before in (merged.get(id(old), old) for old in piece.after)
+                    }.values()
                 )
     return [Link(renamed.get(link.waiting, link.waiting), renamed.get(link.before, link.before)) for link in links]
 
@@ -361,10 +366,10 @@ class _Cuts:
     def __init__(self, trace: RankTrace, waiting: set[NodePlace], awaited: set[NodePlace]) -> None:
         self._trace, self._waiting, self._awaited = trace, waiting, awaited
         self._targets = {
-            id(before)
+            id(piece_before)
             for piece in trace.pieces(0)
             if piece.lane != trace.main or piece.call is not None
-            for before in piece.after
+            for piece_before in piece.after
         }
 
     def before(self, piece: Piece) -> bool:
@@ -412,15 +417,15 @@ def _names(lane: Lane, runs: Sequence[Sequence[int]]) -> list[str]:
 
 def _merged(pieces: Sequence[Piece], name: str) -> Piece:
     """Return one piece with the work of these, which ends with the last of them."""
-    first, last = pieces[0], pieces[-1]
+    first_piece, last_piece = pieces[0], pieces[-1]
     if len(pieces) == 1:
-        first.name = name
-        return first
+        first_piece.name = name
+        return first_piece
     return replace(
-        first,
+        first_piece,
         name=name,
-        start_ns=last.end_ns - sum(piece.duration_ns for piece in pieces),
-        end_ns=last.end_ns,
+        start_ns=last_piece.end_ns - sum(piece.duration_ns for piece in pieces),
+        end_ns=last_piece.end_ns,
         phase=_first(piece.phase for piece in pieces),
         layer=_first(piece.layer for piece in pieces),
         bytes=_total([piece.bytes for piece in pieces]),
@@ -428,7 +433,7 @@ def _merged(pieces: Sequence[Piece], name: str) -> Piece:
         dtype=_first(piece.dtype for piece in pieces),
         shape=None,
         gradient_of=_first(piece.gradient_of for piece in reversed(pieces)),
-        after=list(first.after),
+        after=list(first_piece.after),
     )
 
 
@@ -477,18 +482,18 @@ def _place_of(rank: Rank, piece: Piece) -> NodePlace:
 def connected(nodes: Sequence[Node], links: Sequence[Link]) -> list[Node]:
     """Return the nodes with these dependencies, and gaps without the time in which they waited for them."""
     numbers = {NodePlace(node.rank, node.lane, node.name): node.number for node in nodes}
-    changed = list(nodes)
+    changed_nodes = list(nodes)
     for link in links:
-        waiting, before = numbers.get(link.waiting), numbers.get(link.before)
-        if waiting is None or before is None or waiting == before:
+        waiting_number, number_before = numbers.get(link.waiting), numbers.get(link.before)
+        if waiting_number is None or number_before is None or waiting_number == number_before:
             continue
-        node, other = changed[waiting], changed[before]
+        node, other = changed_nodes[waiting_number], changed_nodes[number_before]
         ends = [start + length for start, length in zip(other.starts_ns, other.durations_ns, strict=True)]
         gaps = [
             max(0, min(gap, start - end)) for gap, start, end in zip(node.gaps_ns, node.starts_ns, ends, strict=True)
         ]
-        changed[waiting] = replace(node, depends=(*node.depends, before), gaps_ns=tuple(gaps))
-    return changed
+        changed_nodes[waiting_number] = replace(node, depends=(*node.depends, number_before), gaps_ns=tuple(gaps))
+    return changed_nodes
 
 
 def add_sizes(ranks: Sequence[Rank], sizes_bytes: Mapping[str, int]) -> list[str]:

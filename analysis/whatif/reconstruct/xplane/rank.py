@@ -65,16 +65,16 @@ class Rank:
     def trace(self, parallel: Mapping[str, int]) -> RankTrace:
         """Return all pieces."""
         caveats = list(dict.fromkeys(text for profile in self.profiles for text in profile.caveats))
-        if rare := self.rows.rare_ns:
-            names = ", ".join(repr(name) for name, _ in rare.most_common(3))
-            total_ms = rare.total() / 1e6 / len(self.windows)
+        if rare_ns := self.rows.rare_ns:
+            names_text = ", ".join(repr(name) for name, _ in rare_ns.most_common(3))
+            total_ms = rare_ns.total() / 1e6 / len(self.windows)
             caveats.append(
-                f"rank {self.number}: {len(rare)} operations ({total_ms:.3f} ms a step) are in less than half of the"
-                f" steps and are left out: {names}"
+                f"rank {self.number}: {len(rare_ns)} operations ({total_ms:.3f} ms a step) are in less than half of the"
+                f" steps and are left out: {names_text}"
             )
         lanes = {lane: steps for lane, steps in self.lanes.items() if any(steps)}
-        used = {lane: count for lane, count in parallel.items() if lane in lanes}
-        return RankTrace(str(self.profiles[0].path), self.number, self.windows, lanes, self.main, used, caveats)
+        used_lanes = {lane: count for lane, count in parallel.items() if lane in lanes}
+        return RankTrace(str(self.profiles[0].path), self.number, self.windows, lanes, self.main, used_lanes, caveats)
 
 
 def fill(rank: Rank) -> None:
@@ -157,7 +157,7 @@ def _befores(rows: Rows, programs: Mapping[str, TracedProgram]) -> Iterator[tupl
     row_by_name = _known(rows)
     for (name, _), row in row_by_name.items():
         if program := programs.get(name):
-            yield from ((row, row_by_name[name, before]) for before in program.before(row.identity.name))
+            yield from ((row, row_by_name[name, name_before]) for name_before in program.before(row.identity.name))
 
 
 def _known(rows: Rows) -> dict[tuple[str, str], OperationRow]:
@@ -172,8 +172,8 @@ def _known(rows: Rows) -> dict[tuple[str, str], OperationRow]:
 
 def wait(rank: Rank, row: OperationRow, other: OperationRow) -> None:
     """Let an operation wait for another one of its rank in each step."""
-    for piece, before in zip(rank.pieces[id(row)], rank.pieces[id(other)], strict=True):
-        piece.after.append(before)
+    for piece, piece_before in zip(rank.pieces[id(row)], rank.pieces[id(other)], strict=True):
+        piece.after.append(piece_before)
 
 
 def mark_gradients(rank: Rank) -> None:
@@ -241,9 +241,14 @@ class TracedProgram:
         operation = self._program.operations.get(name)
         if operation is None:
             return UNKNOWN
-        first = operation.shape.arrays[0]
+        first_array = operation.shape.arrays[0]
         flops = self._program.flops(operation)
-        return Costs(self._program.bytes(operation), flops, first.dtype, first.dimensions if first.dtype else None)
+        return Costs(
+            self._program.bytes(operation),
+            flops,
+            first_array.dtype,
+            first_array.dimensions if first_array.dtype else None,
+        )
 
     def before(self, name: str) -> list[str]:
         """Return the traced operations of the outermost computation on which one of them depends directly."""
@@ -263,19 +268,23 @@ class TracedProgram:
                 waiting += operand.operands
         return list(names_before)
 
-    def call(self, name: str, op: str, ranks: Sequence[int]) -> CollectiveCall:
+    def call(self, name: str, op_name: str, ranks: Sequence[int]) -> CollectiveCall:
         """Return a rank's part of the collective with this name; `ranks` are all."""
         operation = self._program.operations.get(name)
         if operation is None:
-            return unknown_call(op, ranks)
+            return unknown_call(op_name, ranks)
         kind = operation.opcode.removesuffix("-start").removesuffix("-done")
-        parts = self.parts(name)
+        inputs = self.parts(name)
         # The complete array: what all ranks have after they gathered, or before they scatter.
-        size = operation.shape.bytes if kind == "all-gather" else sum(part.bytes for part in parts)
+        size = (
+            operation.shape.bytes
+            if kind == "all-gather"
+            else sum(collective_input.bytes for collective_input in inputs)
+        )
         dtype = operation.shape.arrays[0].dtype
         call = CollectiveCall(OPERATIONS.get(kind, kind), ALL, tuple(ranks), size, dtype)
-        call.tensors = tuple(part.bytes for part in parts)
-        call.tensor_layers = tuple(part.layer or "" for part in parts)
+        call.tensors = tuple(collective_input.bytes for collective_input in inputs)
+        call.tensor_layers = tuple(collective_input.layer or "" for collective_input in inputs)
         return call
 
     def parts(self, name: str) -> list[CollectiveInput]:
@@ -312,8 +321,8 @@ class TracedProgram:
         size, row = operation.shape.bytes, self._traced.get(operation.name)
         if row and row.layer:
             return CollectiveInput(size, row.layer, row.name)
-        before = [self._traced[name] for name in self.before(operation.name)]
-        sources = [row_before for row_before in before if row_before.phase is Phase.BACKWARD and row_before.layer]
+        rows_before = [self._traced[name] for name in self.before(operation.name)]
+        sources = [row_before for row_before in rows_before if row_before.phase is Phase.BACKWARD and row_before.layer]
         layers = {source.layer for source in sources}
         source = row or (sources[0] if len(sources) == 1 else None)
         return CollectiveInput(size, layers.pop() if len(layers) == 1 else None, source.name if source else None)

@@ -129,22 +129,24 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 def _names(path: Path) -> Names:
     """Return the names of layers, which the runner stores next to the profiler's files."""
-    stored = path.parent / NAMES_NAME
+    names_path = path.parent / NAMES_NAME
     try:
-        return decode(Names, read_json(stored))
+        return decode(Names, read_json(names_path))
     except FileNotFoundError:
         return Names()
     except (OSError, ValueError) as error:
-        raise TraceError(f"{stored}: is damaged ({error}); record the trace again") from error
+        raise TraceError(f"{names_path}: is damaged ({error}); record the trace again") from error
 
 
 def _programs(
-    path: Path, stored: Mapping[str, bytes], devices: Iterable[list[list[OperationRun]]]
+    path: Path, stored_programs: Mapping[str, bytes], devices: Iterable[list[list[OperationRun]]]
 ) -> dict[str, HloProgram]:
     """Read the programs that the steps have run. Raises `TraceError`."""
-    used = {run.identity.program for steps in devices for runs in steps for run in runs}
+    used_programs = {run.identity.program for steps in devices for runs in steps for run in runs}
     try:
-        return {name: hlo_program.read(memoryview(data)) for name, data in stored.items() if name in used}
+        return {
+            name: hlo_program.read(memoryview(data)) for name, data in stored_programs.items() if name in used_programs
+        }
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise TraceError(f"{path}: contains an invalid program: {error}; record it again") from error
 
@@ -179,10 +181,10 @@ def _runs(
     places = {mark.step: index for index, mark in enumerate(marks)}
     counts: Counter[tuple[int, int, Identity]] = Counter()
     runs: dict[int, list[list[OperationRun]]] = defaultdict(lambda: [[] for _ in places])
-    outside: Counter[str] = Counter()
+    outside_ns: Counter[str] = Counter()
     for span, program in zip(work, programs, strict=True):
         if span.track.kind is TrackKind.OUTSIDE and marks[0].start_ns <= span.start_ns <= marks[-1].end_ns:
-            outside[span.name] += span.duration_ns
+            outside_ns[span.name] += span.duration_ns
         if span.track.kind not in WORKING:
             continue
         index = places.get(span.step)
@@ -190,7 +192,7 @@ def _runs(
             index = _step_at(marks, span.start_ns)
         if index is None or span.start_ns < marks[index].start_ns - TOLERANCE_NS:
             if marks[0].start_ns <= span.start_ns <= marks[-1].end_ns:
-                outside[span.name] += span.duration_ns
+                outside_ns[span.name] += span.duration_ns
             continue
         identity = Identity(*(span.name, span.op, span.track.kind, span.phase, span.layer, program, span.stream))
         occurrence = counts[span.track.worker, index, identity]
@@ -199,7 +201,7 @@ def _runs(
     caveats = []
     for index, mark in enumerate([*marks]):
         step_runs = [run for steps in runs.values() for run in steps[index]]
-        if not step_runs and 0 < index == len(marks) - 1 and not outside:
+        if not step_runs and 0 < index == len(marks) - 1 and not outside_ns:
             caveats.append(
                 f"step {index + 1} is left out: the profiler stopped before it ended, without an operation of it"
             )
@@ -208,7 +210,9 @@ def _runs(
             break
         if not step_runs:
             outside_text = (
-                f" {len(outside)} operations belong to no step, such as {next(iter(outside))!r};" if outside else ""
+                f" {len(outside_ns)} operations belong to no step, such as {next(iter(outside_ns))!r};"
+                if outside_ns
+                else ""
             )
             raise GraphError(f"{path}: {mark.name!r} contains no operation;{outside_text} record the trace again")
         if not any(run.end_ns > run.start_ns for run in step_runs):
@@ -216,7 +220,7 @@ def _runs(
                 f"{path}: the operations of {mark.name!r}, such as {step_runs[0].identity.name!r}, have no duration;"
                 " record the trace again"
             )
-    return runs, [*caveats, *_outside(path, outside, len(marks))]
+    return runs, [*caveats, *_outside(path, outside_ns, len(marks))]
 
 
 def _step_at(marks: Sequence[Span], at_ns: int) -> int | None:
@@ -225,13 +229,13 @@ def _step_at(marks: Sequence[Span], at_ns: int) -> int | None:
     return index if index >= 0 and at_ns <= marks[index].end_ns else None
 
 
-def _outside(path: Path, outside: Counter[str], steps: int) -> list[str]:
-    if not outside:
+def _outside(path: Path, outside_ns: Counter[str], steps: int) -> list[str]:
+    if not outside_ns:
         return []
-    names = ", ".join(repr(name) for name, _ in outside.most_common(3))
+    names_text = ", ".join(repr(name) for name, _ in outside_ns.most_common(3))
     return [
-        f"{path}: {len(outside)} operations ({outside.total() / 1e6 / steps:.3f} ms a step) belong to no step and are"
-        f" left out: {names}"
+        f"{path}: {len(outside_ns)} operations ({outside_ns.total() / 1e6 / steps:.3f} ms a step) belong to no step "
+        f"and are left out: {names_text}"
     ]
 
 
@@ -249,12 +253,12 @@ def _windows(marks: Sequence[Span], devices: Iterable[list[list[OperationRun]]])
 
 def _begin_with_input(profile: Profile) -> None:
     """Let the first step begin with the fetch of its batch, if that ended just before its mark."""
-    first = profile.windows[0]
+    first_window = profile.windows[0]
     longest = max(window.time_ns for window in profile.windows)
     for begin_ns, end_ns in reversed(profile.inputs):
-        if end_ns <= first.begin_ns:
-            if first.begin_ns - begin_ns < longest:
-                first.begin_ns = begin_ns
+        if end_ns <= first_window.begin_ns:
+            if first_window.begin_ns - begin_ns < longest:
+                first_window.begin_ns = begin_ns
             return
 
 
@@ -352,9 +356,9 @@ def put_in_order(rows: Rows, windows: Sequence[Window]) -> None:
 def end_before_use(befores: Iterable[tuple[OperationRow, OperationRow]]) -> None:
     """Let an operation end before what depends on it begins; `befores` are pairs of an operation and an earlier one."""
     for row, other in befores:
-        for step, (run, before) in enumerate(zip(row.runs, other.runs, strict=True)):
-            if run and before and before.start_ns <= run.start_ns < before.end_ns:
-                other.runs[step] = before._replace(end_ns=run.start_ns)
+        for step, (run, run_before) in enumerate(zip(row.runs, other.runs, strict=True)):
+            if run and run_before and run_before.start_ns <= run.start_ns < run_before.end_ns:
+                other.runs[step] = run_before._replace(end_ns=run.start_ns)
 
 
 def end_before_work(rows: Rows, profiles: Iterable[Profile], lanes: Iterable[str]) -> None:
