@@ -175,7 +175,7 @@ def _segmentations(logs: Values) -> Iterator[tuple[list[int], float]]:
     if len(logs) < LEAST_FOR_CHANGES:
         return
     values = bounded(logs)
-    for breaks in itertools.islice(segmentations(values), min(MOST_CHANGES, len(values) // SHORTEST_LEVEL - 1)):
+    for breaks in itertools.islice(segmentations(values), MOST_CHANGES):
         yield breaks, _weakest(values, breaks)
 
 

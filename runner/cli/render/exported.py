@@ -101,7 +101,7 @@ def without_figure(table: ResultTable, form: str) -> list[str]:
                 f"left out: {view.name}: more {view.cell.figure.name} is better, "
                 "customSmallerIsBetter takes the reverse"
             )
-    return [printable(line) for line in lines]
+    return lines
 
 
 def _plain(value: Any) -> Any:
