@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("make", "ci/process", "ci/emulator", "ci/docs", "ci/browser", "ci/lint", "ci/types", "ci/docker")
+COMMANDS = ("make", "ci/process", "ci/lint", "ci/types", "ci/docs", "ci/browser", "ci/emulator", "ci/docker")
 
 
 def run(folder: Path, failing: str) -> subprocess.CompletedProcess[str]:

@@ -15,6 +15,7 @@ SCRIPT = Path(__file__).with_name("train_every_workload.py")
 DEEP_FAMILIES = ("applications", "resnet_subclass")
 DEEP = [name for name, item in workloads().items() if item.family in DEEP_FAMILIES]
 SHALLOW = [name for name in workloads() if name not in DEEP]
+QUICK = [*{workloads()[name].family: name for name in SHALLOW}.values(), "mobilenet_v3_small"]  # of nearly each family
 
 
 def trained(backend, policy, names):
@@ -39,7 +40,15 @@ def check(backend, policy, names):
 
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("policy", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_quick_workloads_train_on_a_backend_that_need_not_compile(backend):
+    check(backend, "float32", QUICK)
+
+
+@pytest.mark.nightly
+@pytest.mark.one_backend
+@pytest.mark.process
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_every_workload_trains_on_a_backend_that_need_not_compile(backend, policy):
     check(backend, policy, [*SHALLOW, *DEEP])

@@ -26,7 +26,7 @@ from tests.mutated_results import CANARY, OUTSIDE, Mutation, mutations, stored_f
 from tests.sessions import run_name
 
 LEAST = 300
-DAILY = 20  # folders of the daily tests; all of them every night
+DAILY = 10  # folders of the daily tests; all of them every night
 PATIENCE_S = 120  # what waits does so for ever; on a quiet machine each command takes less than a second
 MOST_CPU_S = 10
 CELL, RUN = "mnist_mlp", run_name(300)

@@ -56,6 +56,7 @@ def both(
     return forked, fresh
 
 
+@pytest.mark.one_backend
 def test_forked_cell_has_the_results_of_a_fresh_one(both: tuple[CellResult, CellResult]) -> None:
     forked, fresh = both
     assert forked.learning.loss == pytest.approx(fresh.learning.loss, rel=1e-5)
