@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("make", "ci/process", "ci/lint", "ci/types", "ci/docs", "ci/browser", "ci/emulator", "ci/docker")
+COMMANDS = ("make", "ci/process", "ci/lint", "ci/types", "ci/docs", "ci/emulator", "ci/docker", "ci/browser")
 
 
 def run(folder: Path, failing: str) -> subprocess.CompletedProcess[str]:
