@@ -1,14 +1,15 @@
-"""The timed loops: epochs of `fit`, epochs of predict or generate calls.
+"""The timed loops: epochs of `fit`, of a call of `fit` with its own arguments, of predict or generate calls.
 
 Timing starts and ends with the device idle. No hook runs between two batches: in Keras 3 such a hook synchronises every
 step on JAX and PyTorch. An epoch's time includes its steps and the resetting and reading of metrics, as `fit` does
-them, without validation and building.
+them, without validation and building. Of a call with its own arguments it includes validation and callbacks as well.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
@@ -153,6 +154,153 @@ def fit_epochs(
     with adapter.group.training(steps, epochs):
         model.fit(source, steps_per_epoch=steps, epochs=epochs, verbose=0, shuffle=False, callbacks=callbacks)
     return epoch_clock.log
+
+
+@dataclass(frozen=True, slots=True)
+class FitCall:
+    """A call of `fit` as a program makes it. `arguments` are those of `keras.Model.fit` by name, without the model.
+
+    `function` takes them; it is the model's own `fit` unless that has been entered already.
+    """
+
+    model: Any
+    arguments: Mapping[str, Any]
+    function: Callable[..., Any]
+
+    @staticmethod
+    def of(model: Any, *arguments: Any, **named_arguments: Any) -> FitCall:
+        """Return the call `model.fit(...)` with these arguments. Raises TypeError if `keras.Model.fit` has no such."""
+        bound = inspect.signature(keras.Model.fit).bind(model, *arguments, **named_arguments)
+        by_name = dict(bound.arguments)
+        by_name.pop("self")
+        return FitCall(model, by_name, model.fit)
+
+
+@dataclass(slots=True)
+class FitLog:
+    """What the epochs of a call showed; the seconds of an epoch include its validation and callbacks.
+
+    `steps` are the steps of each epoch. `stops_deferred` counts the epochs after which a callback asked to stop. Of an
+    epoch with validation, `training_times_s` has the seconds until that began; else it is empty.
+    """
+
+    epochs: EpochLog = field(default_factory=EpochLog)
+    steps: list[int] = field(default_factory=list)
+    stops_deferred: int = 0
+    training_times_s: list[float] = field(default_factory=list)
+
+
+class _CallStart(keras.callbacks.Callback):  # type: ignore[misc]
+    """The first callback of a call: it waits for the device, then starts the clock of an epoch."""
+
+    def __init__(self, measurement: _CalledEpochs) -> None:
+        super().__init__()
+        self._measurement = measurement
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._measurement.begin(self.model)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._measurement.training_ended(self.model)
+
+
+class _CallEnd(keras.callbacks.Callback):  # type: ignore[misc]
+    """The last callback of a call: it waits for the device, stops the clock, and defers a request to stop."""
+
+    def __init__(self, measurement: _CalledEpochs) -> None:
+        super().__init__()
+        self._measurement = measurement
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._measurement.end(self.model, dict(logs or {}), self.params.get("steps"))
+
+
+class _CalledEpochs:
+    """Times the epochs of a call for its two callbacks.
+
+    Steps are counted by the calls of the model's function of a step: what a source without a length or a callback that
+    stops an epoch makes of them is not known before, and a hook after each batch would synchronise every step.
+    """
+
+    def __init__(self, adapter: BackendAdapter, stretch: Stretch, counting: Counting | None, clock: Clock) -> None:
+        self.log = FitLog()
+        self._adapter, self._stretch, self._counting, self._clock = adapter, stretch, counting, clock
+        self._begun_s = 0.0
+        self._training_s: float | None = None
+        self._function: Any = None
+        self._calls = 0
+
+    def begin(self, model: Any) -> None:
+        self._adapter.barrier(model)
+        if self._counting:
+            self._counting.epoch_begun()
+        self._stretch.before(len(self.log.epochs.times_s))
+        self._count_calls(model)
+        self._training_s = None
+        self._begun_s = self._clock()
+
+    def _count_calls(self, model: Any) -> None:
+        self._function, self._calls = model.train_function, 0
+
+        def counted(*arguments: Any) -> Any:
+            outputs = self._function(*arguments)
+            self._calls += 1  # not of the call that finds a source at its end
+            return outputs
+
+        model.train_function = counted
+
+    def training_ended(self, model: Any) -> None:
+        """Note the end of the training steps: validation begins, which sets Keras's loss metric back."""
+        if self._training_s is None:
+            self._adapter.barrier(model)
+            self._training_s = self._clock() - self._begun_s
+            if self._counting:
+                self._counting.training_ended()
+
+    def end(self, model: Any, logs: dict[str, Any], steps: int | None) -> None:
+        """Stop the clock; `steps` are those of an epoch if Keras knows them, of which the last call may have fewer."""
+        self._adapter.barrier(model)
+        times_s = self.log.epochs.times_s
+        times_s.append(self._clock() - self._begun_s)
+        model.train_function = self._function
+        if self._training_s is not None:
+            self.log.training_times_s.append(self._training_s)
+        most_steps = self._calls * int(model.steps_per_execution)
+        self.log.steps.append(most_steps if steps is None else min(most_steps, steps))
+        self.log.epochs.logs.append({name: finite(value) for name, value in logs.items()})
+        if self._counting:
+            self._counting.steps = self.log.steps[-1]
+            self._counting.epoch_ended()
+        if model.stop_training and len(times_s) < self._stretch.epochs:
+            self.log.stops_deferred += 1
+            model.stop_training = False
+
+
+def fit_as_called(call: FitCall, adapter: BackendAdapter, stretch: Stretch, counting: Counting | None = None) -> FitLog:
+    """Train the epochs of a stretch by a program's own call of `fit`, and return what they showed.
+
+    The call has its own data, callbacks, validation and weights, and begins at its own initial epoch. Only the number
+    of epochs is that of the stretch, whose `steps` are not used; a callback's request to stop before is deferred.
+    """
+    measurement = _CalledEpochs(adapter, stretch, counting, monotonic)
+    arguments = dict(call.arguments)
+    first, last = _CallStart(measurement), _CallEnd(measurement)
+    arguments["epochs"] = int(arguments.get("initial_epoch") or 0) + stretch.epochs
+    arguments["callbacks"] = _surrounded(arguments.get("callbacks"), call.model, (first, last))
+    call.function(**arguments)
+    return measurement.log
+
+
+def _surrounded(callbacks: Any, model: Any, ends: tuple[_CallStart, _CallEnd]) -> Any:
+    """Return a call's callbacks with one before and one after them; a list object of Keras's stays that object."""
+    first, last = ends
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        return [first, *(callbacks if isinstance(callbacks, list | tuple) else [callbacks] if callbacks else []), last]
+    callbacks.callbacks[:] = [first, *callbacks.callbacks, last]
+    for callback in ends:
+        callback.set_model(model)
+        callback.set_params(getattr(callbacks, "params", None) or {})
+    return callbacks
 
 
 @dataclass(slots=True)

@@ -86,6 +86,7 @@ class Counting:
     _at_first: int | None = None
     _before: int | None = None
     _scale_before: float | None = None
+    _trained_samples: int | None = None
 
     def begin(self) -> None:
         """Store references to the counters, and read them."""
@@ -101,8 +102,13 @@ class Counting:
         Keras starts the loss metric at 0, unless the model leaves it out of its own `metrics`.
         """
         self._read()
+        self._trained_samples = None
         if _integer(getattr(self._tracker, "count", None)):
             self._tracker.reset_state()
+
+    def training_ended(self) -> None:
+        """Read the samples of an epoch before its validation, which counts its own in the same metric."""
+        self._trained_samples = _integer(getattr(self._tracker, "count", None))
 
     def epoch_ended(self, further_samples: int = 0) -> None:
         """Read the counters at the end of an epoch, the device idle; add the samples that other processes counted."""
@@ -110,7 +116,9 @@ class Counting:
         self._read()
         updates = None if self._before is None else self._before - (count_before or 0)
         self.updates.append(updates)
-        samples = _integer(getattr(self._tracker, "count", None))
+        samples = self._trained_samples
+        if samples is None:
+            samples = _integer(getattr(self._tracker, "count", None))
         self.samples.append(None if samples is None else samples + further_samples)
         self.skipped.append(_skipped(self._optimizer, (self.steps, updates or 0), (scale_before, self._scale_before)))
 

@@ -1,0 +1,60 @@
+"""A program's own call of `fit` is measured with its arguments, on every backend; in a process that imports Keras."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from keras_matrix.records.backends import BACKENDS
+
+pytestmark = pytest.mark.process
+CALLS = """
+import os, warnings
+import keras, numpy as np
+from keras_matrix.runner.cell import backends
+from keras_matrix.runner.cell.loop import FitCall, Stretch, fit_as_called
+from keras_matrix.runner.cell.work import Counting
+
+warnings.simplefilter("ignore")  # Keras warns of the source that ends early
+adapter = backends.load(os.environ["KERAS_BACKEND"])
+x, y = np.ones((1000, 8), "float32"), np.ones((1000, 1), "float32")
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+epochs = []
+seen = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(epoch))
+
+def measured(**arguments):
+    counting = Counting("epochs", model, 1, 4)
+    counting.begin()
+    call = FitCall.of(model, x, y, batch_size=64, verbose=0, epochs=1, **arguments)
+    log = fit_as_called(call, adapter, Stretch(1, 4, 1), counting)
+    assert min(log.epochs.times_s) > 0 and len(log.epochs.logs) == 4
+    return log, counting.stretch()
+
+# The last batch of arrays has fewer samples; a stop is deferred; validation counts in the same metric of Keras.
+stop = keras.callbacks.EarlyStopping(patience=0, monitor="val_loss", mode="max", min_delta=1e9)
+log, work = measured(validation_split=0.1, callbacks=[stop, seen])
+assert (log.steps, log.stops_deferred) == ([15] * 4, 2), log
+assert (work.updates, work.samples, work.updates_outside) == ([15] * 4, [900] * 4, 0), work
+assert all(part < whole for part, whole in zip(log.training_times_s, log.epochs.times_s, strict=True))
+assert epochs == [0, 1, 2, 3]
+
+# A list object of Keras's, and one callback; epochs count from the initial one; a source may end within an epoch.
+log, work = measured(callbacks=keras.callbacks.CallbackList([seen], model=model), initial_epoch=2)
+assert (log.steps, work.samples, epochs[4:]) == ([16] * 4, [1000] * 4, [2, 3, 4, 5])
+log, work = measured(callbacks=seen, steps_per_epoch=7)
+assert (log.steps, work.samples) == ([7, 7, 2, 7], [448, 448, 104, 448]), log
+assert log.training_times_s == [] and "counted" not in str(model.train_function)
+print("all as called")
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_call_of_fit_keeps_its_arguments_and_defers_a_stop(backend: str) -> None:
+    environment = {**os.environ, "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-P", "-c", CALLS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "all as called"), done.stderr
