@@ -1,9 +1,9 @@
 """A user's own workload: `package.module:function`, called with the parameters as keyword arguments.
 
-It returns `(model, x, y)`: a compiled keras.Model, and numpy arrays (or tuples, lists, dicts of them) of equal length;
-or `(model, source)`: the model, and a source of batches that `fit` reads, such as a PyDataset. Of the options in
-`(model, source, options)`, `files` lists what the source reads, for cells with a cold page cache, and `depth` is how
-many batches it prepares ahead.
+It returns what `fit` takes: `(model, x)`, `(model, x, y)` or `(model, x, y, sample_weight)`: a compiled keras.Model,
+and arrays of equal length, or nested dicts, lists and tuples of them; or `(model, source)`: the model, and a source of
+batches that `fit` reads, such as a PyDataset. Of the options in `(model, source, options)`, `files` lists what the
+source reads, for cells with a cold page cache, and `depth` is how many batches it prepares ahead.
 
 The result is checked before anything is measured. Exceptions of the user's own code are passed on unchanged.
 
@@ -20,8 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_matrix.models.inputs.user_source import UserSource, is_source
-from keras_matrix.models.workload import Built, Request, UnsupportedWorkload, near_name
+from keras_matrix.models.inputs.user_source import UserSource, check_on_backend, is_composite, is_source, on_host
+from keras_matrix.models.workload import Built, Request, UnsupportedWorkload, arrays_in, map_arrays, near_name
+
+FORMS = "(model, x), (model, x, y), (model, x, y, sample_weight) or (model, source)"
 
 
 class WorkloadNotFound(ValueError):
@@ -75,26 +77,36 @@ def _not_found(name: str, missing: str) -> ValueError:
 
 
 def _checked(name: str, returned: object) -> Built:
-    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3, 4):
         received = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else type(returned).__name__
-        raise TypeError(f"{name}: must return (model, x, y) or (model, source). Received: {received}")
-    has_arrays = len(returned) == 3 and isinstance(returned[1], np.ndarray | dict | list | tuple)
-    if len(returned) == 2 or (not has_arrays and is_source(returned[1])):
+        raise TypeError(f"{name}: must return {FORMS}. Received: {received}")
+    model, *data = returned
+    if not _has_arrays(data[0]) and (len(data) == 1 or (len(data) == 2 and is_source(data[0]))):
         return _with_source(name, *returned)
-    model, x, y = returned
-    lengths = {len(rows) for rows in (*_arrays(name, "x", x), *_arrays(name, "y", y))}
-    if len(lengths) > 1:
-        raise ValueError(f"{name}: x and y must be equally long. Received lengths: {sorted(lengths)}")
-    if lengths == {0}:
-        raise ValueError(f"{name}: x and y are empty")
-    _check_model(name, model, x)
-    length = lengths.pop()
+    x, y, weight = (*data, None, None)[:3]
+    if weight is not None and isinstance(y, dict | list | tuple) and not isinstance(weight, dict | list | tuple):
+        weight = map_arrays(lambda _: weight, y)  # as Keras does: the weights of each output
+    parts = tuple(_in_numpy(name, *part) for part in (("x", x), ("y", y), ("sample_weight", weight)))
+    parts = parts[:2] if weight is None else parts
+    length = _length(name, parts)
+    check_on_backend(name, "x or y", parts)
+    _check_model(name, model, parts[0])
 
-    def samples(count: int, seed: int) -> tuple[Any, Any]:
+    def samples(count: int, seed: int) -> tuple[Any, ...]:
         rows = np.arange(count) % length
-        return _taken(x, rows), _taken(y, rows)
+        return tuple(map_arrays(lambda array: _in_floatx(array[rows]), part) for part in parts)
 
     return Built(model, samples, available_samples=length)
+
+
+def _length(name: str, parts: tuple[Any, ...]) -> int:
+    """Return how many samples the arrays have. Raises ValueError if they differ, or if there is none."""
+    lengths = {len(array) for array in arrays_in(parts)}
+    if len(lengths) > 1:
+        raise ValueError(f"{name}: x and y must be equally long. Received lengths: {sorted(lengths)}")
+    if lengths in ({0}, set()):
+        raise ValueError(f"{name}: x and y are empty")
+    return lengths.pop()
 
 
 def _with_source(name: str, model: Any, source: Any, options: Any = None) -> Built:
@@ -102,12 +114,12 @@ def _with_source(name: str, model: Any, source: Any, options: Any = None) -> Bui
     if options is not None and not isinstance(options, dict):
         raise TypeError(f"{name}: after a source there may be a dict of options. Received: {_kind(options)}")
     pipeline = UserSource(name, source, options)
-    x, y = pipeline.first[:2]
-    _check_model(name, model, x)
+    parts = pipeline.first if isinstance(pipeline.first, tuple) else (pipeline.first,)
+    _check_model(name, model, parts[0])
 
-    def samples(count: int, seed: int) -> tuple[Any, Any]:
+    def samples(count: int, seed: int) -> tuple[Any, ...]:
         rows = np.arange(count) % pipeline.batch_size
-        return _taken(x, rows), _taken(y, rows)
+        return tuple(_taken(part, rows) for part in parts)
 
     return Built(model, samples, pipeline=pipeline)
 
@@ -119,29 +131,49 @@ def _check_model(name: str, model: Any, x: Any) -> None:
         raise TypeError(f"{name}: the model must be a keras.Model. Received: {type(model).__module__}.{_kind(model)}")
     if not model.compiled:
         raise ValueError(f"{name}: the model is not compiled; call model.compile(optimizer=..., loss=...)")
-    if not model.built:
+    if model.built or type(model).call is keras.Model.call:
+        return  # one without call(), such as a GAN, has the weights of the models that its train_step calls
+    try:
         model(_taken(x, np.arange(1)))
+    except Exception:
+        if type(model).train_step is keras.Model.train_step:
+            raise
+        # Its own train_step may give call() something else than x; fit builds what is not built.
 
 
-def _arrays(name: str, role: str, value: Any) -> list[Any]:
-    """The numpy arrays inside `value`, checked to have rows of numbers."""
-    if isinstance(value, dict):
-        return [array for item in value.values() for array in _arrays(name, role, item)]
-    if isinstance(value, tuple | list):
-        return [array for item in value for array in _arrays(name, role, item)]
-    if not isinstance(value, np.ndarray):
+def _has_arrays(value: object) -> bool:
+    return isinstance(value, dict | list | tuple) or hasattr(value, "__array__")
+
+
+def _in_numpy(name: str, role: str, part: Any) -> Any:
+    return map_arrays(lambda value: _array(name, role, value), part)
+
+
+def _array(name: str, role: str, value: Any) -> Any:
+    """Return an array of any library in NumPy. Raises TypeError if it has no rows of numbers or strings."""
+    if isinstance(value, np.generic) or not hasattr(value, "__array__"):
         raise TypeError(f"{name}: {role} must be a numpy array. Received: {_kind(value)}")
-    if value.ndim == 0 or value.dtype.kind not in "biuf":
-        raise TypeError(f"{name}: {role} must be rows of numbers. Received: shape {value.shape}, dtype {value.dtype}")
-    return [value]
+    array = on_host(value)
+    is_text = array.dtype.kind in "US" or (
+        array.dtype.kind == "O" and all(isinstance(item, str | bytes) for item in array.flat)
+    )
+    if array.ndim == 0 or not (array.dtype.kind in "biuf" or is_text):
+        raise TypeError(
+            f"{name}: {role} must be rows of numbers or strings. Received: shape {array.shape}, dtype {array.dtype}"
+        )
+    return array
 
 
-def _taken(value: Any, rows: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _taken(item, rows) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return tuple(_taken(item, rows) for item in value)
-    return value[rows]
+def _in_floatx(array: Any) -> Any:
+    """Return an array as `fit` hands it to a model: floats in the type `keras.config.floatx()`."""
+    import keras
+
+    return array.astype(keras.config.floatx()) if array.dtype.kind == "f" else array
+
+
+def _taken(structure: Any, rows: Any) -> Any:
+    """Return these samples of each array; arrays without samples, and ragged ones, as they are."""
+    return map_arrays(lambda array: array if is_composite(array) or not array.ndim else array[rows], structure)
 
 
 def _kind(value: object) -> str:

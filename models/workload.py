@@ -17,7 +17,7 @@ from keras_matrix.records.instruments.input_use import InputFacts
 from keras_matrix.records.settings import PIPELINE
 
 Scalar = bool | int | float | str
-Samples = Callable[[int, int], tuple[Any, Any]]
+Samples = Callable[[int, int], tuple[Any, ...]]
 
 
 class UnsupportedWorkload(Exception):  # like the cell's status
@@ -115,7 +115,7 @@ class InputPipeline(Protocol):
     def files(self) -> list[Path]:
         """Return the files that it reads, which a cold epoch evicts from the page cache; may be empty."""
 
-    def in_memory(self, batches: int) -> list[tuple[Any, Any]]:
+    def in_memory(self, batches: int) -> list[Any]:
         """Return the first batches of the pipeline as numpy arrays, for feeds that read no files while training."""
 
 
@@ -123,10 +123,10 @@ class InputPipeline(Protocol):
 class Built:
     """A compiled Keras model with built weights, and its data.
 
-    `samples(count, seed)` returns numpy arrays `(x, y)` with leading dimension `count`, equal for equal arguments;
-    with several inputs, x or y is a tuple or a dict of such arrays. `available_samples` is None if any number of
-    samples can be generated. With a `pipeline`, feed `pipeline` trains from it. `finish` is called once after all
-    measured epochs, to save the model; its errors are warnings.
+    `samples(count, seed)` returns numpy arrays `(x,)`, `(x, y)` or `(x, y, sample_weight)` with leading dimension
+    `count`, equal for equal arguments; each part may be a nested structure of such arrays, or None. `available_samples`
+    is None if any number of samples can be generated. With a `pipeline`, feed `pipeline` trains from it. `finish` is
+    called once after all measured epochs, to save the model; its errors are warnings.
     """
 
     model: Any
@@ -209,6 +209,27 @@ def fed_by_pipeline(item: Workload) -> Workload:
 def generating(item: Workload) -> Workload:
     """Declare that a workload's model is a KerasHub `CausalLM`, which can be measured with `phase: generate`."""
     return replace(item, generates=True)
+
+
+def map_arrays(function: Callable[[Any], Any], structure: Any) -> Any:
+    """Return a nested structure of dicts, lists and tuples with each array replaced; None stays None."""
+    if structure is None:
+        return None
+    if isinstance(structure, dict):
+        return {key: map_arrays(function, item) for key, item in structure.items()}
+    if isinstance(structure, list):
+        return [map_arrays(function, item) for item in structure]
+    if isinstance(structure, tuple):
+        items = (map_arrays(function, item) for item in structure)
+        return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
+    return function(structure)
+
+
+def arrays_in(structure: Any) -> list[Any]:
+    """Return the arrays of a nested structure, without None."""
+    arrays: list[Any] = []
+    map_arrays(arrays.append, structure)
+    return arrays
 
 
 def near_name(name: str, names: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import GeneratorType
 from typing import Any
 
-from keras_matrix.models.workload import UnsupportedWorkload
+from keras_matrix.models.workload import UnsupportedWorkload, arrays_in, map_arrays
 from keras_matrix.records.instruments.input_use import InputFacts
 
 # The most batches that a source which does not say so is taken to prepare ahead: as many as grain's default buffer of
@@ -45,7 +45,7 @@ class UserSource:
         self._name, self._source = name, source
         self._files, depth = _checked_options(name, options or {})
         self.first = self._first_batch()
-        self.batch_size = len(_arrays(self.first)[0])
+        self.batch_size = samples_of(self.first)
         self.depth = _depth(source) if depth is None else depth
         self.batches_per_pass, self.has_partial_batches = self._batches()
         self.facts = InputFacts(
@@ -72,7 +72,7 @@ class UserSource:
         """Return the first full batches as numpy arrays; fewer if a pass has fewer."""
         if batches == 1:
             return [self.first]
-        full = (batch for batch in map(_on_host, self._one_pass()) if len(_arrays(batch)[0]) == self.batch_size)
+        full = (batch for batch in map(_on_host, self._one_pass()) if samples_of(batch) == self.batch_size)
         return list(itertools.islice(full, batches))
 
     def _one_pass(self) -> Iterator[Any]:
@@ -85,20 +85,19 @@ class UserSource:
         first_batch = next(iter(self._one_pass()), None)
         if first_batch is None:
             raise ValueError(f"{self._name}: the source has no batch. Received: {_kind(self._source)}")
-        if isinstance(first_batch, list):
-            first_batch = tuple(first_batch)
-        if not isinstance(first_batch, tuple) or len(first_batch) not in (2, 3):
-            raise TypeError(
-                f"{self._name}: a batch must be (x, y) or (x, y, sample_weight). Received: {_kind(first_batch)}"
-                + (f" of {len(first_batch)}" if isinstance(first_batch, tuple) else "")
-            )
         batch = _on_host(first_batch)
-        lengths = {len(part) if part.ndim else 0 for part in _arrays(batch)}
+        if isinstance(batch, tuple) and len(batch) not in (1, 2, 3):
+            raise TypeError(
+                f"{self._name}: a batch must be x, (x, y) or (x, y, sample_weight). Received: {_kind(first_batch)} of "
+                f"{len(batch)}"
+            )
+        lengths = {int(array.shape[0]) for array in arrays_in(batch) if len(array.shape)}
         if len(lengths) != 1 or 0 in lengths:
             raise ValueError(
                 f"{self._name}: the arrays of a batch must have one leading dimension, its samples. "
                 f"Received lengths: {sorted(lengths)}"
             )
+        check_on_backend(self._name, "a batch", batch)
         return batch
 
     def _batches(self) -> tuple[int | None, bool]:
@@ -108,7 +107,7 @@ class UserSource:
         if spec is not None and _static(spec):
             return count, False
         if _is_py_dataset(self._source) and count:
-            is_partial = len(_arrays(_on_host(self._source[count - 1]))[0]) != self.batch_size
+            is_partial = samples_of(_on_host(self._source[count - 1])) != self.batch_size
             return (count - is_partial) or None, is_partial
         samples = _length(getattr(self._source, "sampler", None))
         if count and samples is not None and getattr(self._source, "batch_size", None) == self.batch_size:
@@ -183,20 +182,40 @@ def _is_py_dataset(source: Any) -> bool:
 
 
 def _on_host(batch: Any) -> Any:
-    """Return a batch with numpy arrays in the place of any backend's tensors, as a tuple."""
-    import keras
+    """Return a batch with numpy arrays in the place of any backend's dense tensors; a list of parts as a tuple."""
+    return map_arrays(on_host, tuple(batch) if isinstance(batch, list) else batch)
+
+
+def on_host(array: Any) -> Any:
+    """Return an array of any library in NumPy; one that is ragged or sparse as it is."""
     import numpy as np
 
-    def array(part: Any) -> Any:
-        return np.asarray(part.cpu() if hasattr(part, "cpu") else part)
+    if is_composite(array):
+        return array
+    return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
 
-    return keras.tree.map_structure(array, tuple(batch) if isinstance(batch, list) else batch)
+
+def is_composite(array: Any) -> bool:
+    """Return whether an array is one of TensorFlow's that are ragged or sparse."""
+    return hasattr(array, "ragged_rank") or hasattr(array, "dense_shape")
 
 
-def _arrays(batch: Any) -> list[Any]:
+def samples_of(batch: Any) -> int:
+    """Return the samples of a batch: the leading dimension of its first array that has one."""
+    return next(int(array.shape[0]) for array in arrays_in(batch) if len(array.shape))
+
+
+def check_on_backend(name: str, role: str, structure: Any) -> None:
+    """Raise `UnsupportedWorkload` for arrays that only TensorFlow's training reads, on another backend."""
+    if not any(is_composite(array) or array.dtype.kind in "USO" for array in arrays_in(structure)):
+        return
     import keras
 
-    return [part for part in keras.tree.flatten(batch) if part is not None]
+    if (backend := keras.backend.backend()) != "tensorflow":
+        raise UnsupportedWorkload(
+            f"{name}: {role} has strings or ragged tensors, which Keras trains on with TensorFlow only; convert them "
+            f"in build(), as with layers.StringLookup(...)(x), or leave out {backend}"
+        )
 
 
 def _pipeline(source: Any) -> str:

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_matrix.models.workload import InputPipeline
+from keras_matrix.models.workload import InputPipeline, arrays_in, map_arrays
 from keras_matrix.records.settings import Settings
 
-Batch = tuple[Any, ...]
+Batch = Any
+"""What a model's `train_step` receives: `(x, y)`, `(x, y, sample_weight)`, `(x,)`, or x itself without targets."""
 # Keras reads two batches of a generator in advance, one of a data set, and on a GPU stays one batch ahead.
 LOOKAHEAD = 4
 # Of a pipeline's batches: enough that a step does not find its batch in the CPU's caches.
@@ -48,16 +49,36 @@ def steps_of_pass(settings: Settings) -> int:
 def make_batches(workload: Any, settings: Settings, steps: int) -> list[Batch]:
     """Return the distinct batches of an epoch: one pass over the samples, or fewer if an epoch of `steps` uses fewer.
 
-    Arrays keep their dtype; each batch is (x, y) with leading dimension `batch_size`. The last batch wraps to the
-    first samples.
+    Arrays keep their dtype; each has leading dimension `batch_size`. The last batch wraps to the first samples.
     """
     if workload.pipeline is not None:
         return held_batches(workload.pipeline, steps)
     count = min(steps_of_pass(settings), steps)
     available = min(settings.samples, count * settings.batch_size)
-    x, y = workload.samples(available, settings.seed)
+    parts = workload.samples(available, settings.seed)
     indices = np.arange(count * settings.batch_size) % available
-    return [(_take(x, rows), _take(y, rows)) for rows in indices.reshape(count, settings.batch_size)]
+    return [packed(_taken(parts, rows)) for rows in indices.reshape(count, settings.batch_size)]
+
+
+def packed(parts: tuple[Any, ...]) -> Batch:
+    """Return `(x,)`, `(x, y)` or `(x, y, sample_weight)` as `fit` hands them to a model (`pack_x_y_sample_weight`).
+
+    Without targets that is x itself, unless x is a tuple or a list.
+    """
+    x, y, weight = (*parts, None, None)[:3]
+    if y is None:
+        return (x,) if isinstance(x, (tuple, list)) else x
+    return (x, y) if weight is None else (x, y, weight)
+
+
+def parts_of(batch: Batch) -> tuple[Any, ...]:
+    """Return a batch as `(x,)`, `(x, y)` or `(x, y, sample_weight)`, as Keras's `unpack_x_y_sample_weight` reads it."""
+    return tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+
+
+def inputs_of(batch: Batch) -> Any:
+    """Return the inputs of a batch."""
+    return parts_of(batch)[0]
 
 
 def held_batches(pipeline: InputPipeline, steps: int) -> list[Batch]:
@@ -69,20 +90,12 @@ def held_batches(pipeline: InputPipeline, steps: int) -> list[Batch]:
     return [*first_batches] if batch_count == 1 else [*pipeline.in_memory(batch_count)]
 
 
-def _size_bytes(part: Any) -> int:
-    if isinstance(part, dict):
-        return sum(_size_bytes(item) for item in part.values())
-    if isinstance(part, (list, tuple)):
-        return sum(_size_bytes(item) for item in part)
-    return 0 if part is None else int(part.nbytes)
+def _size_bytes(structure: Any) -> int:
+    return sum(int(getattr(array, "nbytes", 0)) for array in arrays_in(structure))
 
 
-def _take(part: Any, rows: Any) -> Any:
-    if isinstance(part, dict):
-        return {key: item[rows] for key, item in part.items()}
-    if isinstance(part, (list, tuple)):
-        return tuple(item[rows] for item in part)
-    return part[rows]
+def _taken(structure: Any, rows: Any) -> Any:
+    return map_arrays(lambda array: array[rows], structure)
 
 
 def round_and_round(batches: Sequence[Batch]) -> Iterator[Batch]:

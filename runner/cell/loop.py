@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import keras
 
 from keras_matrix.runner.cell.backends import BackendAdapter
-from keras_matrix.runner.cell.batches import Batch
+from keras_matrix.runner.cell.batches import Batch, inputs_of
 from keras_matrix.runner.cell.clock import Clock, monotonic
 from keras_matrix.runner.cell.work import Counting, rows_of
 
@@ -151,6 +151,8 @@ def fit_epochs(
     epoch_clock = EpochClock(adapter, stretch, counting=counting)
     callbacks = [*adapter.group.callbacks(), epoch_clock, *stretch.callbacks]
     steps, epochs = stretch.steps_with_lead_in, stretch.epochs
+    if isinstance(source, Iterator):
+        source = adapter.source(source)
     with adapter.group.training(steps, epochs):
         model.fit(source, steps_per_epoch=steps, epochs=epochs, verbose=0, shuffle=False, callbacks=callbacks)
     return epoch_clock.log
@@ -326,7 +328,7 @@ def call_epochs(call: Callable[[Any], Any], batches: Sequence[Batch], stretch: S
             batch = batches[position % len(batches)]
             position += 1
             begun_s = monotonic()
-            outputs = call(batch[0])
+            outputs = call(inputs_of(batch))
             times_s.append(monotonic() - begun_s)
             rows += rows_of(outputs)
         log.epoch_times_s.append(sum(times_s))

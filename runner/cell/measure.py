@@ -29,7 +29,7 @@ from keras_matrix.records.schema import CellResult, Memory, Resolved, Times
 from keras_matrix.records.settings import FIT, GENERATE, KERAS, PIPELINE, PRECISIONS, PREDICT, Settings
 from keras_matrix.runner.cell import backends, memory
 from keras_matrix.runner.cell.backends import BackendAdapter, CompileEvents, Unsupported
-from keras_matrix.runner.cell.batches import Batch, make_batches, steps_of_pass
+from keras_matrix.runner.cell.batches import Batch, inputs_of, make_batches, steps_of_pass
 from keras_matrix.runner.cell.checks.devices import prove, refuse_devices, reserving
 from keras_matrix.runner.cell.checks.remat import check_remat, rematerialised, rematerialised_layers
 from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
@@ -189,7 +189,8 @@ def _work_of(settings: Settings) -> type[Training | Predicting]:
 def counted(work: Training | Predicting, adapter: BackendAdapter, overridden: list[str], batch: Batch) -> WorkDone:
     """Return the work that the process did, with the current weights and the model's platforms."""
     work.finish()
-    return work.ledger.work_done(work.model, overridden, platforms_of(adapter, work.model, adapter.resident(batch)[0]))
+    platforms = platforms_of(adapter, work.model, inputs_of(adapter.resident(batch)))
+    return work.ledger.work_done(work.model, overridden, platforms)
 
 
 def saved(job: Job, workload: Built, result: CellResult) -> CellResult:

@@ -30,7 +30,7 @@ from keras_matrix.records.codec import dumps
 from keras_matrix.records.instruments.parity import Facts, Operation, ParityOutput, Sketch, Weight, content_hash
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter
-from keras_matrix.runner.cell.batches import counted_feed, make_batches, steps_of_pass
+from keras_matrix.runner.cell.batches import counted_feed, inputs_of, make_batches, parts_of, steps_of_pass
 from keras_matrix.runner.cell.checks.devices import prove, reserving
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, ParityWorker
 from keras_matrix.runner.cell.loop import Stretch, finite, fit_epochs
@@ -172,7 +172,7 @@ def _train(job: Job, workload: Built, adapter: BackendAdapter, sha256: str, reco
     arrays: dict[str, Any] = {}
     states: list[list[Array]] = []
     for step, batch in enumerate(make_batches(workload, job.settings, steps_of_pass(job.settings))):
-        losses.append(finite(model.train_on_batch(*batch, return_dict=True).get("loss", math.nan)))
+        losses.append(finite(model.train_on_batch(*parts_of(batch), return_dict=True).get("loss", math.nan)))
         if step == 0:
             trainable = {
                 id(variable): gradient
@@ -215,7 +215,7 @@ def _fit(job: Job, workload: Built, adapter: BackendAdapter, sha256: str) -> Par
 
 def _forward(job: Job, workload: Built, adapter: BackendAdapter, sha256: str) -> ParityOutput:
     """Call the model once on the first batch, uncompiled, and sketch the output of each layer."""
-    inputs = make_batches(workload, job.settings, 1)[0][0]
+    inputs = inputs_of(make_batches(workload, job.settings, 1)[0])
     sketches: list[Sketch] = []
     call = keras.layers.Layer.__call__
 

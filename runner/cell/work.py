@@ -40,7 +40,7 @@ from keras.optimizers import LossScaleOptimizer
 from keras_matrix.models.workload import Built
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.runner.cell.backends import BackendAdapter
-from keras_matrix.runner.cell.batches import Batch, Feed
+from keras_matrix.runner.cell.batches import Batch, Feed, inputs_of
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.options import MADE_BY_KERAS, inner_optimizer, stored_bytes
 
@@ -290,7 +290,7 @@ def work_done(job: Job, workload: Built, batch: Batch) -> dict[str, Any]:
     """
     model = workload.model
     return {
-        "parameters": int(model.count_params()),
+        "parameters": _elements(model.weights),  # count_params() refuses a model without call()
         "trainable_parameters": _elements(model.trainable_variables),
         "forward_flops": _flops(workload, batch) if job.repeat == COUNTING_REPEAT else None,
         **(_optimizer(model.optimizer) if job.settings.phase == "fit" and model.optimizer is not None else {}),
@@ -320,7 +320,7 @@ def _flops(workload: Built, batch: Batch) -> int | None:
     from keras_matrix.models.flops.counting import counter
 
     try:
-        return counter().forward(workload.model, batch[0])
+        return counter().forward(workload.model, inputs_of(batch))
     except Exception as error:  # noqa: BLE001 - any error of a user's model: this count alone is missing
         print(f"FLOPs not counted: {type(error).__name__}: {error}", file=sys.stderr)
         return None
@@ -367,7 +367,7 @@ def received_samples(adapter: BackendAdapter, model: Any, batch: Batch, step: Ca
 
     None if it is not known, as for a model that calls no layer or fails without being compiled.
     """
-    arrays = [part for part in keras.tree.flatten(batch[0]) if getattr(part, "shape", ())]
+    arrays = [part for part in keras.tree.flatten(inputs_of(batch)) if getattr(part, "shape", ())]
     if not arrays:
         return None
     received = Received(adapter.shape_of)

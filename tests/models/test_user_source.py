@@ -90,18 +90,17 @@ def test_what_fit_cannot_read_twice_or_at_all_is_refused_with_advice() -> None:
     assert refused(TypeError, 3).startswith("fit cannot read batches from this; return a keras.utils.PyDataset")
 
 
-@pytest.mark.parametrize(
-    ("batch", "expected"),
-    [
-        (np.zeros(4), "a batch must be (x, y) or (x, y, sample_weight). Received: ndarray"),
-        ((np.zeros(4),), "a batch must be (x, y) or (x, y, sample_weight). Received: tuple of 1"),
-    ],
-)
-def test_batch_without_targets_is_refused(batch: Any, expected: str) -> None:
-    assert refused(TypeError, Batches(batch)) == expected
+@pytest.mark.parametrize("batch", [np.zeros(4), (np.zeros(4),), (np.zeros(4), None), {"a": np.zeros(4), "z": 2.0}])
+def test_batch_may_have_what_fit_takes(batch: Any) -> None:
+    assert UserSource(NAME, Batches(batch)).batch_size == 4
 
 
-@pytest.mark.parametrize("batch", [(np.zeros((4, 5)), np.zeros(3)), (np.zeros((4, 5)), np.float32(1))])
+def test_batch_of_more_than_three_parts_is_refused() -> None:
+    message = refused(TypeError, Batches((np.zeros(4),) * 4))
+    assert message == "a batch must be x, (x, y) or (x, y, sample_weight). Received: tuple of 4"
+
+
+@pytest.mark.parametrize("batch", [(np.zeros((4, 5)), np.zeros(3)), (np.zeros((0, 5)), np.zeros(0))])
 def test_arrays_of_a_batch_must_have_the_same_number_of_samples(batch: Any) -> None:
     assert "the arrays of a batch must have one leading dimension" in refused(ValueError, Batches(batch))
 

@@ -19,7 +19,7 @@ import numpy as np
 number = 3
 def single(): return 1
 def lists(): return None, [1.0], np.zeros(1)
-def words(): return None, np.array(["a"]), np.zeros(1)
+def objects(): return None, np.array([["a"], [3]], dtype=object), np.zeros(2)
 def scalar(): return None, np.float32(1), np.zeros(1)
 def unequal(): return None, np.zeros((3, 1)), {"a": np.zeros(3), "b": np.zeros(2)}
 def empty(): return None, np.zeros((0, 2)), np.zeros(0)
@@ -81,9 +81,17 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("name", "kind", "message"),
         [
-            ("single", TypeError, "must return (model, x, y) or (model, source). Received: int"),
+            (
+                "single",
+                TypeError,
+                "must return (model, x), (model, x, y), (model, x, y, sample_weight) or (model, source). Received: int",
+            ),
             ("lists", TypeError, "x must be a numpy array. Received: float"),
-            ("words", TypeError, "x must be rows of numbers. Received: shape (1,), dtype <U1"),
+            (
+                "objects",
+                TypeError,
+                "x must be rows of numbers or strings. Received: shape (2, 1), dtype object",
+            ),
             ("scalar", TypeError, "x must be a numpy array. Received: float32"),
             ("unequal", ValueError, "x and y must be equally long. Received lengths: [2, 3]"),
             ("empty", ValueError, "x and y are empty"),

@@ -7,7 +7,7 @@ A new backend is one new file here whose class `Adapter` derives from `BackendAd
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -107,6 +107,15 @@ class BackendAdapter(Protocol):
         """Place these batches on the device; return an endless, counted feed of them for `fit`."""
         placed_batches = [self.resident(batch) for batch in batches]
         return lambda needed_batches: counted_feed(placed_batches)
+
+    def source(self, batches: Iterator[Batch]) -> Any:
+        """Return what `fit` reads these batches from, so that a model receives them as from its own arrays.
+
+        Of a generator Keras would pass on other structures: only tuples, and lists in their place on PyTorch.
+        """
+        from keras_matrix.runner.cell.piped.stream import StreamAdapter
+
+        return StreamAdapter(batches, None)
 
     def one_pass(self, data_adapter: Any) -> Iterable[Any]:
         """Return the batches of one pass over Keras's data adapter of a source, as `fit` reads them."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, cast
 
+import numpy as np
 import tensorflow as tf
 
+from keras_matrix.models.workload import arrays_in, map_arrays
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import COMPILED_NOWHERE, BackendAdapter, Unsupported
@@ -66,7 +69,16 @@ class Adapter(BackendAdapter):
         tf.test.experimental.sync_devices()
 
     def resident(self, batch: Batch) -> Batch:
-        return tuple(tf.nest.map_structure(tf.convert_to_tensor, part) for part in batch)
+        return map_arrays(_tensor, _with_tuples(batch))
+
+    def source(self, batches: Iterator[Batch]) -> Any:
+        first_batch = _with_tuples(next(batches))
+        all_batches = chain([first_batch], map(_with_tuples, batches))
+        if isinstance(first_batch, tuple):
+            return (batch for batch in all_batches)  # which Keras reads as it is
+        signature = map_arrays(lambda array: tf.TensorSpec((None, *array.shape[1:]), array.dtype), first_batch)
+        dataset = tf.data.Dataset.from_generator(lambda: all_batches, output_signature=signature)
+        return dataset.prefetch(tf.data.AUTOTUNE)
 
     def endless(self, batches: Sequence[Batch]) -> Any:
         # A Python generator would be wrapped in from_generator, which copies every batch through NumPy; a data set of
@@ -89,11 +101,12 @@ class Adapter(BackendAdapter):
     def _placed(self, batches: Sequence[Batch]) -> tuple[Any, Callable[[Any], Any]]:
         """Return an endless data set of the batches, and a function that makes it yield them from the device."""
         device = accelerator()
-        if device is None:
+        if device is None or not all(map(_is_numeric, arrays_in(list(batches)))):
             return repeated([self.resident(batch) for batch in batches]), lambda dataset: dataset
+        tuples = [_with_tuples(batch) for batch in batches]
         with tf.device(HOST):
-            endless = repeated(batches)
-        return endless, resident_dataset(batches, device)
+            endless = repeated(tuples)
+        return endless, resident_dataset(tuples, device)
 
     def own_stream(self, request: StreamRequest) -> DatasetStream:
         return DatasetStream(request)
@@ -187,6 +200,15 @@ class Adapter(BackendAdapter):
         setattr(module, TRACE, counting)
 
 
+def _is_numeric(array: Any) -> bool:
+    """Return whether an accelerator can store the array: a dense one of numbers."""
+    return isinstance(array, tf.Tensor | np.ndarray) and np.dtype(_dtype(array)).kind not in "OSU"
+
+
+def _dtype(array: Any) -> Any:
+    return array.dtype.as_numpy_dtype if isinstance(array, tf.Tensor) else array.dtype
+
+
 def _uses_xla(settings: Settings) -> bool:
     """Return whether XLA compiles the step, as far as the settings say.
 
@@ -207,6 +229,22 @@ def repeated(batches: Sequence[Batch]) -> Any:
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
+
+
+def _with_tuples(structure: Any) -> Any:
+    """Return the structure with tuples in the place of lists, as Keras does: `tf.data` makes one tensor of a list."""
+    if isinstance(structure, dict):
+        return {key: _with_tuples(item) for key, item in structure.items()}
+    if isinstance(structure, list):
+        return tuple(map(_with_tuples, structure))
+    if type(structure) is tuple:
+        return tuple(map(_with_tuples, structure))
+    return structure
+
+
+def _tensor(array: Any) -> Any:
+    """Return an array as a tensor; ragged and sparse ones are tensors already."""
+    return array if isinstance(array, tf.RaggedTensor | tf.SparseTensor) else tf.convert_to_tensor(array)
 
 
 def accelerator() -> str | None:

@@ -110,12 +110,22 @@ def _endless(adapter: Any, dataset: Any) -> Any:
 
 def _full(dataset: Any, batch_size: int) -> Any:
     """Return the data set without batches of fewer samples; unchanged if all its batches have the same number."""
-    first_spec = next(
-        part for part in tf.nest.flatten(dataset.element_spec) if getattr(part, "shape", None) is not None
-    )
-    if first_spec.shape[0] is not None:
+    specs = tf.nest.flatten(dataset.element_spec)
+    place = next(number for number, spec in enumerate(specs) if _has_rows(spec))
+    if specs[place].shape[0] is not None:
         return dataset
-    return dataset.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] == batch_size)
+
+    def is_full(*parts: Any) -> Any:
+        array = tf.nest.flatten(parts)[place]
+        rows = array.nrows() if isinstance(array, tf.RaggedTensor) else tf.shape(array, out_type=tf.int64)[0]
+        return rows == batch_size
+
+    return dataset.filter(is_full)
+
+
+def _has_rows(spec: Any) -> bool:
+    shape = getattr(spec, "shape", None)
+    return shape is not None and shape.rank != 0
 
 
 def _share_iterator(dataset: Any) -> Callable[[], Any]:

@@ -6,17 +6,19 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
+from keras_matrix.models.workload import map_arrays
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import BackendAdapter, CompileEvents, Unsupported
 from keras_matrix.runner.cell.batches import Batch
+from keras_matrix.runner.cell.piped.stream import StreamAdapter
 
 
 class Adapter(BackendAdapter):
@@ -62,7 +64,12 @@ class Adapter(BackendAdapter):
     def resident(self, batch: Batch) -> Batch:
         import keras
 
-        return tuple(keras.tree.map_structure(keras.ops.convert_to_tensor, part) for part in batch)
+        return map_arrays(keras.ops.convert_to_tensor, batch)
+
+    def source(self, batches: Iterator[Batch]) -> Any:
+        # Keras reads arrays through a DataLoader, too. Its own one for generators turns tuples into lists.
+        loader = torch.utils.data.DataLoader(_Tensors(map(self.resident, batches)), batch_size=None, collate_fn=_as_is)
+        return StreamAdapter(loader, None)
 
     def one_pass(self, data_adapter: Any) -> Iterable[Any]:
         return cast(Iterable[Any], data_adapter.get_torch_dataloader())
@@ -152,6 +159,20 @@ class Adapter(BackendAdapter):
 
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__}
+
+
+class _Tensors(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    """Batches of tensors, as a data set that a DataLoader reads."""
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._batches
+
+
+def _as_is(batch: Batch) -> Batch:
+    return batch
 
 
 def _counters() -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +81,8 @@ def log_ratios(settings: Settings, target: float, limit_s: float) -> list[float]
 
     def bare() -> float:
         clock = Bare(adapter)
-        model.fit(source, steps_per_epoch=steps, epochs=EPOCHS, verbose=0, shuffle=False, callbacks=[clock])
+        batches = adapter.source(source) if isinstance(source, Iterator) else source
+        model.fit(batches, steps_per_epoch=steps, epochs=EPOCHS, verbose=0, shuffle=False, callbacks=[clock])
         return statistics.fmean(clock.times_s[1:])
 
     return _alternating(ours, bare, target, limit_s)

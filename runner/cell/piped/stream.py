@@ -90,7 +90,7 @@ class PythonStream:
 class StreamAdapter(DataAdapter):  # type: ignore[misc]
     """Hands a stream to `fit`, which reads it as if it had no end. `dataset` is what TensorFlow's `fit` reads."""
 
-    def __init__(self, batches: Iterable[Any], batch_size: int, dataset: Any = None) -> None:
+    def __init__(self, batches: Iterable[Any], batch_size: int | None, dataset: Any = None) -> None:
         self._batches, self._batch_size, self._dataset = batches, batch_size, dataset
 
     def with_batches(self, change: Callable[[Iterable[Any]], Iterable[Any]]) -> StreamAdapter:
@@ -120,8 +120,8 @@ class StreamAdapter(DataAdapter):  # type: ignore[misc]
         """None: it does not end."""
 
     @property
-    def batch_size(self) -> int:
-        """The samples of a batch."""
+    def batch_size(self) -> int | None:
+        """The samples of a batch, None if not stated."""
         return self._batch_size
 
     @property

@@ -161,7 +161,7 @@ def leading_dimension(batch: Any) -> int:
 
 
 def _arrays(batch: Any) -> Iterator[Any]:
-    return (part for part in keras.tree.flatten(batch) if part is not None)
+    return (part for part in keras.tree.flatten(batch) if part is not None and len(part.shape))
 
 
 def _on_host(stages: Any) -> Any:

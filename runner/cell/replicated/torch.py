@@ -476,7 +476,7 @@ class FurtherReplica:
 
     def fit(self, number: int, steps: int, epochs: int) -> None:
         """Train, each epoch when the first replica begins it."""
-        source = counted_feed(self._feeds[number]).source
+        source = self._adapter.source(counted_feed(self._feeds[number]).source)
         hooks = _Follow(self._part, self._requests)
         self._model.fit(source, steps_per_epoch=steps, epochs=epochs, verbose=0, shuffle=False, callbacks=[hooks])
 
