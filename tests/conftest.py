@@ -34,7 +34,7 @@ from keras_matrix.records.schema import (
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.executors.preflight import installed
 from keras_matrix.runner.machine import machine
-from tests import gpu_tier, one_backend
+from tests import gpu_tier, one_backend, unit_tier
 from tests.dashboards import chromium
 from tests.golden import Golden
 
@@ -71,7 +71,6 @@ SETTINGS = Settings(
     compile_cache="cold",
     league="as_shipped",
 )
-REAL_FSYNC = os.fsync
 NIGHTLY = os.environ.get("NIGHTLY") == "1"
 HERE = Path(__file__).parent
 STARTED_IN = Path.cwd()
@@ -93,6 +92,7 @@ def pytest_configure() -> None:
     vars(gettext)["find"] = functools.cache(gettext.find)
     hypothesis.settings.register_profile("shared-cpus", deadline=None)  # a pause of 0.2 s is no fault of the code
     hypothesis.settings.load_profile("shared-cpus")
+    unit_tier.prepare()
     machine.DMI = Path(os.devnull)  # on a cloud, too, no test asks the metadata server
     if hosts := os.environ.get("BIGQUERY_EMULATOR_HOSTS"):
         own = emulator_of(os.environ.get("PYTEST_XDIST_WORKER", "gw0"), hosts.split(","))
@@ -169,8 +169,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Have Python's garbage collector pass over all that is there before the first test: a search of it takes 0.4 s."""
     gc.enable()
-    gc.collect()
-    gc.freeze()
+    unit_tier.freeze()
 
 
 def pytest_sessionfinish() -> None:
@@ -179,10 +178,10 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Have `os.fsync` return at once outside the process tier, where no power fails: it took a third of many tests."""
+    """Apply the rules of the unit tier; a test of another tier needs its machine."""
     if item.get_closest_marker("gpu") and (why := why_not_on_gpu(item)):
         pytest.skip(why)
-    os.fsync = REAL_FSYNC if item.get_closest_marker("process") else os.fstat
+    unit_tier.enter(item.nodeid if TIERS.isdisjoint(mark.name for mark in item.iter_markers()) else None)
 
 
 def why_not_on_gpu(item: pytest.Item) -> str | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from tests import unit_tier
 from tests.conftest import HERE, marks_asked_for, pytest_ignore_collect, words_about
 
 
@@ -42,3 +45,15 @@ def test_a_file_without_the_mark_is_left_out_and_one_with_it_is_collected(name: 
 def test_every_file_is_collected_where_no_mark_is_asked_for() -> None:
     config = SimpleNamespace(option=SimpleNamespace(markexpr="not process and not browser"))
     assert pytest_ignore_collect(HERE / "test_one_backend.py", cast("pytest.Config", config)) is None
+
+
+@pytest.mark.parametrize("event", sorted(unit_tier.STARTS - {"subprocess.Popen"}))
+def test_a_unit_test_that_starts_a_process_fails(event: str) -> None:
+    """Mutation: `_refuse` looks at no event. Nothing is started here even then."""
+    with pytest.raises(pytest.fail.Exception, match="starts a process"):
+        sys.audit(event)
+
+
+def test_the_process_that_a_unit_test_would_start_is_named() -> None:
+    with pytest.raises(pytest.fail.Exception, match="is_named starts a process, true: mark it"):
+        subprocess.run(["true"], check=True)

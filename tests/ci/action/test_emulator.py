@@ -41,6 +41,7 @@ def run(folder: Path, text: str, inputs: Mapping[str, str] | None = None) -> emu
     return emulator.run(folder / "action", inputs or {}, folder, folder / "job")
 
 
+@pytest.mark.process
 def test_steps_pass_values_through_the_files_of_github(tmp_path: Path) -> None:
     ended = run(tmp_path, SAY.replace("CODE", "true"), {"name": '$(exit 3); "quoted"'})
     name = '$(exit 3); "quoted"'
@@ -49,11 +50,13 @@ def test_steps_pass_values_through_the_files_of_github(tmp_path: Path) -> None:
     assert [path.name for path in ended.artifacts["files"].iterdir()] == ["file"]
 
 
+@pytest.mark.process
 def test_failed_step_ends_the_job_with_its_code_and_without_the_later_steps(tmp_path: Path) -> None:
     ended = run(tmp_path, SAY.replace("CODE", "(exit 7)"))
     assert (ended.code, ended.artifacts) == (7, {})
 
 
+@pytest.mark.process
 def test_condition_selects_a_step(tmp_path: Path) -> None:
     assert run(tmp_path, SAY.replace("CODE", "true"), {"other": "x"}).code == 9
 

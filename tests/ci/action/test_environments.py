@@ -14,6 +14,8 @@ import yaml
 from ci.github import emulator
 from ci.github.trial import git
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -63,7 +65,6 @@ def test_bad_input_is_an_annotation_before_anything_is_installed(
     assert list((repository.parent / "job" / "temp").glob("*/base-env")) == []
 
 
-@pytest.mark.process
 def test_action_can_be_used_twice_in_a_job(repository: Path, tmp_path: Path) -> None:
     """Both uses share the runner's folder for temporary files, and each makes its own worktrees there."""
     inputs = yaml.safe_load((emulator.ROOT / "action.yml").read_text(encoding="utf-8"))["inputs"]

@@ -85,6 +85,7 @@ def test_a_missing_file_with_an_absolute_path_gets_no_advice(message: Callable[.
     assert message(text) == expected
 
 
+@pytest.mark.process
 def test_a_missing_program_gets_no_advice(message: Callable[..., str], tmp_path: Path) -> None:
     text = "import subprocess\n\ndef build():\n    subprocess.run(['no-such-program'])\n"
     expected = f"[Errno 2] No such file or directory: 'no-such-program' ({tmp_path}/own_net.py:4)"

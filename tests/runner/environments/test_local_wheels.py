@@ -11,6 +11,8 @@ import pytest
 from keras_matrix.runner.environments.rebuilt import local_wheels
 from tests.small_wheels import write_wheel
 
+pytestmark = pytest.mark.process
+
 PIP = [sys.executable, "-m", "pip"]
 
 
@@ -61,7 +63,6 @@ def test_pip_that_does_not_run_names_no_folder(tmp_path: Path) -> None:
     assert local_wheels(["no requirement ==", ""], [str(tmp_path / "absent")]) == []
 
 
-@pytest.mark.process
 def test_pip_states_the_variable_of_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: `_folders` asks for one configuration file."""
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))

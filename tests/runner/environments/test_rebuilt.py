@@ -40,6 +40,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.delenv("PIP_NO_INDEX", raising=False)
     monkeypatch.setattr(rebuilt, "run_tool", run)
+    monkeypatch.setattr(rebuilt, "_folders", lambda pip: [])
     return seen
 
 
@@ -121,12 +122,13 @@ def test_plugin_of_a_gpu_is_installed_with_the_packages_that_it_needs() -> None:
     ]
 
 
-def test_missing_python_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_python_is_named(tmp_path: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuilt.shutil, "which", lambda name: None)
     with pytest.raises(CannotRebuild, match=r"Python 3\.99 is not installed here"):
         environment(Recipe("3.99", {"keras": "3"}), tmp_path, print)
 
 
+@pytest.mark.process
 def test_command_of_a_version_manager_without_its_python_is_no_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +141,7 @@ def test_command_of_a_version_manager_without_its_python_is_no_python(
         environment(Recipe("3.99", {"keras": "3"}), tmp_path / "cache", print)
 
 
+@pytest.mark.process
 def test_reason_of_pip_is_not_its_line_about_other_pythons(tmp_path: Path) -> None:
     """Mutation: `_cause` keeps each of pip's first two errors."""
     tool = tmp_path / "pip"
@@ -151,6 +154,7 @@ def test_reason_of_pip_is_not_its_line_about_other_pythons(tmp_path: Path) -> No
         rebuilt.run_tool([str(tool)], "no")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("output", "kind"),
     [
@@ -166,7 +170,7 @@ def test_full_disk_and_missing_network_are_not_a_property_of_the_versions(output
     assert type(raised.value) is kind
 
 
-def test_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_cache_that_cannot_be_written_is_named(tmp_path: Path, commands: list[list[str]]) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotRebuild, match="Not a directory; set XDG_CACHE_HOME to another"):
         environment(RECIPE, tmp_path / "file" / "cache", print)

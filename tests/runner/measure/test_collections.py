@@ -10,6 +10,7 @@ import pytest
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
+from tests.unit_tier import frozen_count
 
 MATRIX = """\
 version: 1
@@ -29,10 +30,10 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_objects_that_a_process_excluded_from_collections_stay_excluded(matrix: None) -> None:
     """Mutation: `_short_collections` always ends with `gc.unfreeze()`."""
-    before = gc.get_freeze_count()
+    before = frozen_count()
     assert before > 0  # those that existed when the tests were collected
     assert main([], Seams(executor=FakeExecutor())) == 0
-    assert gc.get_freeze_count() > before / 2  # some of them were deleted
+    assert frozen_count() > before / 2  # some of them were deleted
 
 
 def test_garbage_is_collected_after_each_comparison_of_each_block(

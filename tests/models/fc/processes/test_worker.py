@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
 import sys
 from dataclasses import replace
@@ -25,23 +24,24 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.communication import Communication, TimingMethod, Traffic
 from keras_matrix.records.fc.network import Rendezvous, Site
 from keras_matrix.records.fc.spec import FcProblem, WorkerPlacement
+from tests.unit_tier import frozen_count
 
 
 def test_connected_worker_excludes_imported_objects_from_garbage_collection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    frozen_before, made = gc.get_freeze_count(), [[number] for number in range(2000)]
+    frozen_before, made = frozen_count(), [[number] for number in range(2000)]
     met: list[int] = []
 
     def join(meeting: Meeting) -> str:
-        met.append(gc.get_freeze_count())
+        met.append(frozen_count())
         return "worker"
 
     monkeypatch.setitem(sys.modules, "keras_matrix.models.fc.native.torch", SimpleNamespace(join=join))
     start = WorkerStart(WorkerSpec(FcProblem(), seed=1), 0, "meeting", 1.0, copied=True)
     assert worker._arrive(start, Pipe()[0]) == "worker"
     assert met == [frozen_before]
-    assert gc.get_freeze_count() - frozen_before > len(made)
+    assert frozen_count() - frozen_before > len(made)
 
 
 def configured(found: list[str]) -> None:

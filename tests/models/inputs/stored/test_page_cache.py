@@ -20,6 +20,7 @@ def files(tmp_path: Path) -> list[Path]:
     return found
 
 
+@pytest.mark.process  # the files of the unit tier are in memory, if there is room
 def test_dirty_and_clean_files_are_evicted_and_others_stay(files: list[Path]) -> None:
     if page_cache.evict(files[:1]) and page_cache.resident_share(files[:1]):
         pytest.skip("the folder for temporary files is in memory")

@@ -49,6 +49,7 @@ def test_source_can_be_sent_to_other_processes_and_used_by_threads(tmp_path: Pat
         assert list(pool.map(source.read, orders)) == [[SAMPLES[index] for index in order] for order in orders]
 
 
+@pytest.mark.process  # the files of the unit tier are in memory, if there is room
 def test_no_more_of_a_tfrecord_file_is_read_from_storage_than_its_records(tmp_path: Path) -> None:
     """The kernel would read further where what comes before is in memory, and training may never use it."""
     samples = [NamedSample(Sample(contents(number, 20_000), 0), "apple", f"{number}.jpg") for number in range(100)]

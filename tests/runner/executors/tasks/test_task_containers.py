@@ -51,6 +51,7 @@ def runner(engine: FakeEngine) -> int:
     return main(["--executor", "docker"], Seams(engine=engine))
 
 
+@pytest.mark.process
 def test_command_runs_in_its_own_image_and_sees_its_folder(folder: Path) -> None:
     engine = engine_that(b"speed 7\n", End())
     assert runner(engine) == 0
@@ -72,6 +73,7 @@ def test_command_runs_in_its_own_image_and_sees_its_folder(folder: Path) -> None
     assert engine.containers == {}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("end", "status"),
     [(End(3), Status.ERROR), (End(KILLED, oom_killed=True), Status.OOM_HOST), (End(139), Status.CRASH)],
@@ -102,6 +104,7 @@ def test_image_is_part_of_the_identity_of_a_command(folder: Path) -> None:
     assert one.isdisjoint(record.cell_id for record in newest_records(folder))
 
 
+@pytest.mark.process
 @pytest.mark.fault("F35", mutation="`TaskWatch` reads its files by their paths")
 @pytest.mark.parametrize("kind", ["link", "pipe", "device", "missing"])
 def test_files_that_a_command_puts_in_place_of_its_log_and_reports_are_not_read(folder: Path, kind: str) -> None:

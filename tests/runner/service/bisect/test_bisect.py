@@ -20,6 +20,7 @@ from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.history import bisect
 from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.environments.layered import BaseEnvironment
 from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork, NotNow
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.interrupts import Interrupted
@@ -531,7 +532,9 @@ def test_arm_of_a_commit_imports_the_users_modules_from_its_worktree(
     ],
 )
 def test_flags_that_do_not_fit_are_refused_with_2(
-    folder: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: list[str], message: str
 ) -> None:
+    installed = dict.fromkeys(("keras", "numpy", "jax", "jaxlib"), "1")
+    monkeypatch.setattr(search, "base_of", lambda python: BaseEnvironment(python, installed))
     assert main(["bisect", *flags], Seams(executor=FakeExecutor(), engine=FakeEngine())) == 2
     assert message in capsys.readouterr().err

@@ -19,6 +19,8 @@ from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.service import bisect
 from tests.fakes.executor import FakeExecutor
 
+pytestmark = pytest.mark.process
+
 UV = f"""\
 #!/bin/sh
 for last; do :; done
@@ -69,7 +71,6 @@ def bisected(*flags: str, cell: str = "jax:mnist_mlp") -> int:
     return main(command, Seams(executor=UnderItsLock()))
 
 
-@pytest.mark.process
 def test_day_of_the_slow_lock_is_found_with_what_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Mutation: `_after` searches only the days before the middle one."""
     assert bisected() == 0

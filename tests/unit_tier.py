@@ -1,0 +1,58 @@
+"""What every test of the unit tier has in common: it starts no process and waits for no disk."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import os
+import platform
+import sys
+from typing import Any
+
+import pytest
+
+from keras_matrix.runner.executors.process import interpreter
+from keras_matrix.runner.machine import tree_memory
+
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}  # events of sys.audit
+frozen_count = gc.get_freeze_count
+_fsync, _scans, _facts = os.fsync, tree_memory.EMPTY_SCANS, interpreter._facts
+_running: list[str] = []  # the unit test, if one runs
+
+
+def prepare() -> None:
+    """Prepare a pytest process for `enter`."""
+    platform.processor()  # starts `uname` at its first call in a process
+    sys.addaudithook(_refuse)
+
+
+def enter(name: str | None) -> None:
+    """Apply the rules to the unit test that begins, or lift them for a test of another tier, which gives no name.
+
+    `os.fsync` returns at once, since no power fails: it took a third of many tests. One scan of /proc looks for
+    processes that a session left, not three. The versions installed for this Python are not asked of another process.
+    """
+    _running[:] = [name] if name else []
+    os.fsync = os.fstat if name else _fsync
+    tree_memory.EMPTY_SCANS = 1 if name else _scans
+    interpreter._facts = _facts_here if name else _facts
+
+
+def freeze() -> None:
+    """Exclude what exists from garbage collections. A session asks for their number: to count took half its time."""
+    gc.collect()
+    gc.freeze()
+    gc.get_freeze_count = lambda: 1
+
+
+def _refuse(event: str, arguments: tuple[object, ...]) -> None:
+    if event in STARTS and _running:
+        command = arguments[0] if arguments else "a copy of itself"
+        pytest.fail(f"{_running[0]} starts a process, {command}: mark it `process`, or fake what the process answers")
+
+
+def _facts_here(python: str, packages: tuple[str, ...]) -> dict[str, Any]:
+    if python != sys.executable:
+        return _facts(python, packages)
+    absent = [name for name in packages if importlib.util.find_spec(name) is None]
+    return {"python": list(sys.version_info[:3]), "absent": absent, "versions": interpreter.installed_versions()}
