@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Literal
+from typing import Any
 
-PR_SET_PDEATHSIG = 1  # of prctl(2)
-StartMethod = Literal["fork", "spawn"]
+from keras_matrix.records.host.platform import PLATFORM, StartMethod
 
 
 def start_method(device: str) -> StartMethod:
-    """Return how processes that use a device are started: CUDA cannot be used in a forked one."""
-    return "fork" if device == "cpu" else "spawn"
+    """Return how processes that use a device are started."""
+    return PLATFORM.start_method(device)
 
 
 def started(
@@ -37,11 +34,7 @@ def started(
 def end_with_parent() -> None:
     """Let the kernel kill this process with the thread that started it: during steps no pipe is read."""
     parent = multiprocessing.parent_process()
-    refused = ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if refused:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")
-    if parent is None or os.getppid() != parent.pid:  # it ended before the call
-        os._exit(0)
+    PLATFORM.end_with_parent(-1 if parent is None or parent.pid is None else parent.pid)
 
 
 def end_of(exit_code: int) -> str:
@@ -53,10 +46,10 @@ def end_of(exit_code: int) -> str:
 
 def take_share(rank: int, size: int) -> int:
     """Bind this process to its share of the CPUs, if there is at least one for each; return how many it may use."""
-    cpus = sorted(os.sched_getaffinity(0))
+    cpus = sorted(PLATFORM.usable_cpus())
     share = len(cpus) // size
     if share and size > 1:
-        os.sched_setaffinity(0, cpus[rank * share : (rank + 1) * share])
+        PLATFORM.bind(cpus[rank * share : (rank + 1) * share])
     return max(1, share)
 
 
@@ -85,8 +78,5 @@ def settle() -> None:
 
 def end_with(parent: int | None, number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent, with this process id, ends; None: do nothing."""
-    if parent is None:
-        return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it ended before
-        os.kill(os.getpid(), number)
+    if parent is not None:
+        PLATFORM.end_with_parent(parent, number)

@@ -290,7 +290,7 @@ class Evidence:
     exit_code: int | None = about("exit code of the cell's process", default=None)
     signal: int | None = about("signal that ended the cell's process", default=None)
     deadline_exceeded: bool = about("whether the time limit was exceeded", default=False)
-    oom_kills: int = about("processes killed by the kernel's OOM killer during the attempt", default=0)
+    oom_kills: int | None = about("processes killed by the kernel's OOM killer during the attempt", default=0)
     result_problem: str | None = about("why the cell's result was rejected", default=None)
     exception: str | None = about("type of the exception that the cell reported", default=None)
     output_tail: str = about("end of the cell's output", default="")

@@ -113,7 +113,7 @@ class TaskRun:
     primary: str
     metrics: list[Metric]
     log_bytes: int | None = None
-    outlived: int = 0
+    outlived: int | None = 0
     host_memory: MemoryUse | None = None
     gpu_memory: MemoryUse | None = None
     files: list[str] = field(default_factory=list)

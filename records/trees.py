@@ -72,7 +72,8 @@ def _count() -> Iterator[int]:
 @contextlib.contextmanager
 def _opened(name: str | os.PathLike[str], parent: int | None = None) -> Iterator[int]:
     """Yield the descriptor of a folder that is no link, which its owner may then read and change. Raises OSError."""
-    place = os.open(name, os.O_PATH | _FOLDER, dir_fd=parent)  # needs no permission for the folder itself
+    # O_PATH needs no permission for the folder itself; macOS has no such flag.
+    place = os.open(name, getattr(os, "O_PATH", os.O_RDONLY) | _FOLDER, dir_fd=parent)
     try:
         with contextlib.suppress(OSError):  # somebody else's: perhaps it may be read nevertheless
             Path(f"/proc/self/fd/{place}").chmod(0o700)

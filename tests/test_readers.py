@@ -32,7 +32,6 @@ IN_THE_CELL = "orders that the host writes for the process in which this runs"
 
 ALLOWED: dict[str, tuple[int, str]] = {
     "records/files.py": (3, THE_READER),
-    "records/host/orphans.py": (1, KERNEL),
     "records/host/procfs.py": (1, KERNEL),
     "records/host/streams.py": (3, "the standard streams of this process"),
     "records/store.py": (1, OPENED_BY_THE_READER),
@@ -92,7 +91,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "runner/executors/ray/machines.py": (2, "an archive in memory"),
     "runner/executors/supervise/watch.py": (2, SCRATCH),
     "runner/machine/machine.py": (3, KERNEL),
-    "runner/machine/tree_memory.py": (4, KERNEL),
+    "runner/machine/tree_memory.py": (3, KERNEL),
     "runner/machine/surroundings/counters.py": (1, KERNEL),
     "runner/machine/workload_names.py": (1, "the module of a workload, which the user names"),
     "runner/matrix/catalog.py": (1, OWN),

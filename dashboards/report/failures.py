@@ -134,7 +134,7 @@ def _evidence(evidence: Evidence) -> list[str]:
         (evidence.exit_code is not None, f"exit code {evidence.exit_code}"),
         (evidence.signal is not None, f"signal {evidence.signal}"),
         (evidence.deadline_exceeded, "time limit exceeded"),
-        (evidence.oom_kills > 0, f"processes killed for memory: {evidence.oom_kills}"),
+        ((evidence.oom_kills or 0) > 0, f"processes killed for memory: {evidence.oom_kills}"),
         (evidence.exception is not None, f"exception {evidence.exception}"),
         (evidence.result_problem is not None, f"invalid result: {evidence.result_problem}"),
     ]

@@ -8,6 +8,7 @@ which workers meet do not depend on the network.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import socket
@@ -19,9 +20,10 @@ from pathlib import Path
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.network import INTERFACE
 from keras_matrix.records.fc.spec import WorkerPlacement
+from keras_matrix.records.host.platform import PLATFORM, Facility
 
 LOOPBACK = "127.0.0.1"
-LOOPBACK_INTERFACE = "lo"
+LOOPBACK_INTERFACE = PLATFORM.loopback
 FOLDER = Path("/run/netns")
 CLONE_NEWUTS, CLONE_NEWNET = 0x04000000, 0x40000000
 SIOCGIFADDR = 0x8915  # ioctl: the IPv4 address of an interface (linux/sockios.h)
@@ -136,8 +138,8 @@ def name_host(name: str, advice: str = "run as root") -> None:
     A library that resolves the host's own name finds in a network namespace an address of another network, or none; if
     the name is an address, it finds that one, without any file.
     """
-    libc = ctypes.CDLL(None, use_errno=True)  # os.unshare needs Python 3.12
     try:
+        libc = _libc()  # os.unshare needs Python 3.12
         _checked(libc.unshare(CLONE_NEWUTS))
         socket.sethostname(name)
     except OSError as error:
@@ -152,8 +154,15 @@ def free_port(address: str) -> int:
 
 
 def _set(descriptor: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)  # os.setns needs Python 3.12
+    libc = _libc()  # os.setns needs Python 3.12
     _checked(libc.setns(descriptor, CLONE_NEWNET))
+
+
+def _libc() -> ctypes.CDLL:
+    """Return the C library with the calls of namespaces(7). Raises OSError if the system has none."""
+    if why := PLATFORM.lacks(Facility.NAMESPACES):
+        raise OSError(errno.ENOSYS, why)
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _checked(answer: int) -> None:

@@ -37,11 +37,12 @@ from typing import Any, NoReturn
 from keras_matrix.models.fc.meeting import NotMet
 from keras_matrix.models.fc.worker import ANSWER, MEET, MEETING_LIMIT_S, WorkerStart, started_worker
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState
-from keras_matrix.models.process import StartMethod, end_of, start_method
+from keras_matrix.models.process import end_of, start_method
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc.communication import Communication, TimingMethod, Traffic, together
 from keras_matrix.records.fc.network import Site
 from keras_matrix.records.fc.spec import WorkerPlacement
+from keras_matrix.records.host.platform import StartMethod
 from keras_matrix.records.traces.request import TraceOrder
 
 # After the death of a worker, another one may report the broken connection before the death itself is detected.

@@ -7,7 +7,6 @@ layer, so that a worker that needs pieces never has more than one complete layer
 
 from __future__ import annotations
 
-import resource
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 from keras_matrix.records.fc.communication import Communication, Traffic
 from keras_matrix.records.fc.network import Rendezvous
 from keras_matrix.records.fc.spec import FcProblem, Parallelism, WorkerPlacement
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.traces.request import TraceOrder
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -102,7 +102,7 @@ class WorkerGroup(ABC):
 
     def peaks_bytes(self) -> list[int]:
         """Return the peak resident memory of each process with workers."""
-        return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
+        return [PLATFORM.peak_resident_bytes()]
 
     def device_peaks_bytes(self) -> list[int]:
         """Return the peak of the allocator on each worker's device; empty on a CPU."""

@@ -37,6 +37,7 @@ from keras_matrix.models.inputs.stored.source import open_source
 from keras_matrix.models.process import end_with
 from keras_matrix.models.workload import Request
 from keras_matrix.records.codec import dumps
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.host.system import usable_memory_bytes
 from keras_matrix.records.instruments.input_use import DecoderCost, InputProbe, StorageLimits
 
@@ -240,7 +241,10 @@ def _trial(places: Sequence[Place], readers: int, length: int, limit_s: float) -
         totals = list(pool.map(_reading(begun_s, length, limit_s), shares))
     taken_s = time.perf_counter() - begun_s
     reads, read_bytes = (sum(column) for column in zip(*totals, strict=True))
-    if not reads or _delivered() - stored_before < LEAST_DELIVERED * read_bytes:
+    stored = _delivered()
+    if not reads or stored is None or stored_before is None:
+        return None
+    if stored - stored_before < LEAST_DELIVERED * read_bytes:
         return None
     return reads, read_bytes, taken_s
 
@@ -265,7 +269,7 @@ def _read(path: Path, offset: int, length: int) -> int:
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if length <= SMALL_BYTES:
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead
+            PLATFORM.advise(handle, "RANDOM")  # no reading ahead
         return len(os.pread(handle, length, offset))
     finally:
         os.close(handle)
@@ -275,13 +279,13 @@ def _each_s(trial: Trial | None) -> float | None:
     return trial[2] / trial[0] if trial else None
 
 
-def _delivered() -> int:
-    """Return the bytes that storage delivered to this process; 0 if the system does not say."""
+def _delivered() -> int | None:
+    """Return the bytes that storage delivered to this process; None if the system does not say."""
     try:
         lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes")), 0)
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes")), None)
 
 
 def main(text: str) -> int:

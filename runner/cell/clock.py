@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+
+from keras_matrix.records.host.platform import PLATFORM
 
 Clock = Callable[[], float]
 
-monotonic: Clock = time.perf_counter
+monotonic: Clock = PLATFORM.clock

@@ -31,6 +31,7 @@ from keras_matrix.records.codec import CodecError
 from keras_matrix.records.fc import spec
 from keras_matrix.records.host import inherited_environment
 from keras_matrix.records.host.import_path import search_path
+from keras_matrix.records.host.platform import PLATFORM, Facility
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, make_home, read_job, result_of, write_result
 
@@ -82,7 +83,7 @@ def _shorten_socket_paths(folder: str) -> None:
     Without this, workers of a data loader end with "AF_UNIX path too long" if the results folder has a long name. The
     folder itself stays the cell's own, so that its end removes the sockets.
     """
-    if len(os.fsencode(folder)) > LONGEST_SOCKET_FOLDER:
+    if len(os.fsencode(folder)) > LONGEST_SOCKET_FOLDER and not PLATFORM.lacks(Facility.PROC):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         # Not public; `multiprocessing.util.get_temp_dir` of Python 3.11 to 3.13 begins with it.
         vars(multiprocessing.current_process())["_config"]["tempdir"] = f"/proc/{os.getpid()}/fd/{descriptor}"

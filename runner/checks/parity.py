@@ -16,7 +16,6 @@ task of `analysis.parity`.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,6 +44,7 @@ from keras_matrix.analysis.parity import (
 )
 from keras_matrix.records.backends import BY_COMPILE_TIME
 from keras_matrix.records.codec import CodecError, decode, loads
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments import parity
 from keras_matrix.records.instruments.parity import (
@@ -313,7 +313,7 @@ class _Comparison:
     def _own(self, pairs: Sequence[Pair], facts: Mapping[str, Facts]) -> dict[str, float]:
         """Return the deviation of a backend's float32 losses with more threads, if that may explain a figure."""
         deviations: dict[str, float] = {}
-        if len(os.sched_getaffinity(0)) < OWN_THREADS:
+        if len(PLATFORM.usable_cpus()) < OWN_THREADS:
             return deviations
         for backend in BY_COMPILE_TIME:  # either backend of a pair can explain it
             explained = [explained_pairs(pair, DeviationEvidence(deviations, facts=facts)) for pair in pairs]
@@ -430,7 +430,7 @@ class ProcessSlot:
 
 def process_slots(executor: Callable[[], Executor], most: int) -> list[ProcessSlot]:
     """Return a slot for each CPU that this process may use, at most `most`."""
-    return [ProcessSlot(executor(), cpu) for cpu in sorted(os.sched_getaffinity(0))[:most]]
+    return [ProcessSlot(executor(), cpu) for cpu in sorted(PLATFORM.usable_cpus())[:most]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -542,9 +542,9 @@ def _pinned_to(cpu: int | None) -> Iterator[None]:
     if cpu is None:
         yield
         return
-    previous_cpus = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {cpu})
+    previous_cpus = PLATFORM.usable_cpus()
+    PLATFORM.bind({cpu})
     try:
         yield
     finally:
-        os.sched_setaffinity(0, previous_cpus)
+        PLATFORM.bind(previous_cpus)

@@ -6,7 +6,6 @@ of all calls of all rounds; its median is stored too.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from random import Random
 from keras_matrix.analysis.surroundings.disturbance import MeasuredStretch, OwnUse, other_cpu_share
 from keras_matrix.records.backends import BACKENDS, TABLE
 from keras_matrix.records.codec import CodecError, decode
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.instruments import peaks
 from keras_matrix.records.instruments.peaks import Gemm, PeakAnswer, PeakOrder, Peaks, Stream, Timed
 from keras_matrix.records.schema import Machine
@@ -79,7 +79,7 @@ def measure(
     seed = secrets.randbits(32)
     orders = list(_orders(probe, subject, effort))
     gathered = _Found({f"{name} cpu": why for name in BACKENDS if (why := probe.missing(name))})
-    load_before = os.getloadavg()[0]
+    load_before = PLATFORM.load_average()
     others_share = _watched(lambda: _rounds(probe, (orders, seed, effort.rounds), gathered, report))
     if subject.gpu and subject.gpu.product and "gpu" in gathered.devices:
         gathered.devices["gpu"] = subject.gpu.product  # from NVML, since backends may not name a MIG device
@@ -108,7 +108,7 @@ def measure(
 
 def _watched(work: Callable[[], None]) -> float | None:
     """Do the work, whose processes end with it; return the share of the CPUs that other processes used."""
-    with Sampler(os.sched_getaffinity(0)) as sampler:
+    with Sampler(PLATFORM.usable_cpus()) as sampler:
         counters_before, own_s = sampler.read(), ended_cpu_s()
         work()
         return other_cpu_share(

@@ -138,15 +138,15 @@ def _own_children() -> Iterator[None]:
     A cell can end the server that would end what the cell has left: then this process is the parent. Children from
     before its program was started, as after `exec` in a shell, are not its own: then it ends none.
     """
-    from keras_matrix.records.host import orphans
+    from keras_matrix.records.host.platform import PLATFORM
 
-    had_children = bool(orphans.children())
-    orphans.adopt_orphans()
+    had_children = bool(PLATFORM.children())
+    PLATFORM.adopt_orphans()
     try:
         yield
     finally:
         if not had_children:
-            orphans.end_children()
+            PLATFORM.end_children()
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

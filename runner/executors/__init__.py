@@ -42,7 +42,7 @@ class Outcome:
     exit_code: int | None = None
     signal: int | None = None
     deadline_exceeded: bool = False
-    oom_kills: int = 0
+    oom_kills: int | None = 0
     infrastructure: str | None = None
     refused: str | None = None
     missing_device: str | None = None

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from keras_matrix.records.host import device_lists
 from keras_matrix.records.host.device_lists import ANY_GPU, GpuChoice
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
@@ -47,7 +48,7 @@ def other_devices(settings: Settings, choice: GpuChoice = ANY_GPU, present: Pres
         return [
             NeighbourDevice(settings.cpus, GpuChoice(",".join(gpus))) for gpus in _other_gpus(settings, choice, present)
         ]
-    allowed = sorted(os.sched_getaffinity(0))
+    allowed = sorted(PLATFORM.usable_cpus())
     own_cpus = pinned(settings.cpus, ProcTree(), allowed) or allowed
     free, size = [cpu for cpu in allowed if cpu not in own_cpus], len(own_cpus)
     sets = [free[end - size : end] for end in range(size, len(free) + 1, size)]
@@ -56,7 +57,7 @@ def other_devices(settings: Settings, choice: GpuChoice = ANY_GPU, present: Pres
 
 def half_of_cpus() -> str:
     """Return the first half of the CPUs of this process, for a cell that would use all; all of them if it is one."""
-    allowed = sorted(os.sched_getaffinity(0))
+    allowed = sorted(PLATFORM.usable_cpus())
     return device_lists.cpu_text(allowed[: max(1, len(allowed) // 2)])
 
 

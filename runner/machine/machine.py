@@ -30,6 +30,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.host.system import HERE, container_engine, total_memory_bytes
 from keras_matrix.records.schema import Machine
@@ -53,7 +54,7 @@ def detect() -> Machine:
     return Machine(
         host_id=_host_id(),
         cpu_model=_cpu_model(),
-        logical_cpus=len(os.sched_getaffinity(0)),
+        logical_cpus=len(PLATFORM.usable_cpus()),
         physical_cores=_physical_cores(),
         memory_bytes=total_memory_bytes(),
         kernel=platform.release(),

@@ -8,7 +8,7 @@ Anonymous memory is not backed by a file: heap, stacks, copies of private pages;
 shared memory. A page that a forked child still shares with its server counts for the child, as in a fresh process.
 Sources: proc(5) for statm and smaps_rollup; of the kernel, Documentation/admin-guide/cgroup-v2.rst (memory.stat).
 
-Process trees in /proc: their processes, the kernel's OOM kills, and processes that a killed runner left.
+Process trees: their processes, and those that a killed runner left; without /proc they are found by psutil.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_matrix.records.host.inherited_environment import MARK
+from keras_matrix.records.host.platform import PLATFORM, Facility
 from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.host.system import ControlGroup, group
 from keras_matrix.runner.machine.surroundings.counters import PAGE_BYTES, after, close, opened, total
@@ -152,6 +153,9 @@ def _proportional(pid: int) -> int | None:
 
 def tree(root: int) -> Iterator[int]:
     """Yield the process and everything below it."""
+    if PLATFORM.lacks(Facility.PROC):
+        yield from _listed(root)
+        return
     pending = [root]
     while pending:
         pid = pending.pop()
@@ -159,6 +163,16 @@ def tree(root: int) -> Iterator[int]:
         with contextlib.suppress(OSError):
             for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - a backend has tens of threads: each path costs
                 pending.extend(_children(pid, task))
+
+
+def _listed(root: int) -> list[int]:
+    """Return what `tree` does where there is no /proc; without those whose parent has ended."""
+    import psutil
+
+    try:
+        return [root, *(child.pid for child in psutil.Process(root).children(recursive=True))]
+    except psutil.Error:
+        return [root]
 
 
 def kill_tree(root: int) -> None:
@@ -171,13 +185,6 @@ def signal_tree(root: int, number: signal.Signals) -> None:
     for pid in list(tree(root)):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-
-
-def oom_kills() -> int:
-    """Return how many processes the kernel has killed for memory since it started."""
-    with contextlib.suppress(OSError):
-        return after(Path("/proc/vmstat").read_bytes(), b"oom_kill ") or 0
-    return 0
 
 
 def end_leftovers(mark: str) -> int:
@@ -196,14 +203,25 @@ def end_leftovers(mark: str) -> int:
 def _end_marked(mark: str) -> int:
     mark_variable = os.fsencode(f"{MARK}={mark}")
     ended_count = 0
-    for name in os.listdir("/proc"):  # noqa: PTH208 - of hundreds of processes each path costs
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb", buffering=0) as file:  # noqa: PTH123
-            if mark_variable in file.read().split(b"\0"):
-                os.kill(int(name), signal.SIGKILL)
+    for pid, variables in _environments():
+        if pid != os.getpid() and mark_variable in variables:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
                 ended_count += 1
     return ended_count
+
+
+def _environments() -> Iterator[tuple[int, Collection[bytes]]]:
+    """Yield the environment of each process that lets this user read it."""
+    if PLATFORM.lacks(Facility.PROC):
+        import psutil
+
+        for process in psutil.process_iter(["environ"]):
+            yield process.pid, [os.fsencode(f"{name}={text}") for name, text in (process.info["environ"] or {}).items()]
+        return
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - of hundreds of processes each path costs
+        with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb", buffering=0) as file:  # noqa: PTH123
+            yield int(name), file.read().split(b"\0")
 
 
 def _children(pid: int, task: str) -> list[int]:

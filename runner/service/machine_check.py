@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from keras_matrix.analysis.surroundings.examination import examine
 from keras_matrix.analysis.surroundings.readings import Check, MachineFinding, Rating, Readings
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.runner.executors import preflight as cells
 from keras_matrix.runner.machine.preflight import Build, build_of, build_problems
@@ -52,7 +52,7 @@ class Examined:
 
 def examined(seconds: float, progress: Callable[[int], None]) -> Examined:
     """Read the machine, measure identical pairs for these seconds, and judge."""
-    seed, cpus = random.SystemRandom().getrandbits(32), sorted(os.sched_getaffinity(0))
+    seed, cpus = random.SystemRandom().getrandbits(32), sorted(PLATFORM.usable_cpus())
     pairs: list[PairResult] = []
 
     def measured() -> Sequence[float]:

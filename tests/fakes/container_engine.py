@@ -160,19 +160,19 @@ class FakeEngine:
 
     def _serve(self, container: FakeContainer) -> None:
         """Speak as `runner.cell.server` does, until the runner lets go."""
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(_host(container.spec.mounts, container.spec.command[-2]))
-            connection.send(json.dumps({"ready": 0.0, "mapped": 0}).encode())
+            connection.send(json.dumps({"ready": 0.0, "mapped": 0}).encode() + b"\n")
             while True:
                 message, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 1)
                 if not message:
                     break
                 os.close(descriptors[0])
-                connection.send(json.dumps({"started": 1}).encode())
+                connection.send(json.dumps({"started": 1}).encode() + b"\n")
                 container.ended = self._pretend(container, json.loads(message)["job"])
                 status = container.ended.exit_code << 8
                 status = container.ended.exit_code - 128 if container.ended.exit_code > 128 else status
-                connection.send(json.dumps({"exited": status, "cpu_s": 0.0}).encode())
+                connection.send(json.dumps({"exited": status, "cpu_s": 0.0}).encode() + b"\n")
         container.finish(End())
 
 

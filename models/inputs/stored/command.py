@@ -7,7 +7,6 @@ the data is invalid, 3 the disk or a worker failed, 130 interrupted; each failur
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import json
 import multiprocessing
@@ -27,7 +26,8 @@ from typing import Any, cast
 from keras_matrix.models.inputs.stored import shards
 from keras_matrix.models.inputs.stored.sample import InputDataError
 from keras_matrix.models.inputs.stored.shards import Manifest
-from keras_matrix.models.process import PR_SET_PDEATHSIG, end_with
+from keras_matrix.models.process import end_with
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.text import bytes_text
 
 PROGRESS_INTERVAL_S = 0.2
@@ -64,7 +64,7 @@ def main(run: Callable[[dict[str, Any]], str]) -> int:
 
 def usable_cpus() -> int:
     """Return the number of CPUs that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(PLATFORM.usable_cpus())
 
 
 class WriteProgress:
@@ -139,7 +139,7 @@ def in_parallel(function: Callable[[Any], Any], tasks: Sequence[Any], workers: i
     try:
         for task in islice(waiting, workers):
             parent_end, child_end = context.Pipe()
-            process = context.Process(target=_serve, args=(function, child_end, [*links, parent_end]))
+            process = context.Process(target=_serve, args=(function, child_end, [*links, parent_end], os.getpid()))
             with _signals_blocked():  # a new process must not be interrupted before it ignores signals
                 process.start()
                 links[parent_end] = process
@@ -195,12 +195,12 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
-def _serve(function: Callable[[Any], Any], link: Connection, parents: list[Connection]) -> None:
+def _serve(function: Callable[[Any], Any], link: Connection, parents: list[Connection], parent: int) -> None:
     """Carry out tasks until the connection closes. A copy of a parent's end, inherited here, would keep it open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the whole group; the parent says when to stop
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    PLATFORM.end_with_parent(parent)
     for inherited in parents:
         inherited.close()
     _LINK[:] = [link]

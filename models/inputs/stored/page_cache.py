@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
+from keras_matrix.records.host.platform import PLATFORM, Facility
 from keras_matrix.records.text import percentage
 
 COLD_MEANING = "posix_fadvise(DONTNEED) on the data set's files before each epoch"
@@ -83,11 +84,12 @@ def _evicted(path: Path) -> bool:
     except OSError:
         return False
     try:
-        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        if not PLATFORM.advise(handle, "DONTNEED"):
+            return False
         cached_pages = _pages(path)
         if cached_pages is not None and cached_pages[0]:
             os.fdatasync(handle)
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            PLATFORM.advise(handle, "DONTNEED")
         return True
     except OSError:
         return False
@@ -100,6 +102,8 @@ def _pages(path: Path) -> tuple[int, int] | None:
 
     Since Linux 5.2 `mincore` calls every page resident unless the file is the caller's own or writable.
     """
+    if PLATFORM.lacks(Facility.PAGE_CACHE):  # the flags of another kernel's mincore have other meanings
+        return None
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

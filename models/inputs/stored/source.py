@@ -25,6 +25,7 @@ from keras_matrix.models.inputs.stored.folder import open_folder
 from keras_matrix.models.inputs.stored.record_file import Features, WrongExample, decoded, label_and_text
 from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Sample, Source
 from keras_matrix.models.inputs.stored.shards import Manifest
+from keras_matrix.records.host.platform import PLATFORM
 
 __all__ = ["Features", "InputDataError", "Sample", "Source", "open_source"]
 # JPEG data cannot be compressed further; without compression reading takes 15 % less CPU time.
@@ -138,7 +139,7 @@ def _bytes(path: Path, start: int, end: int) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)  # no more than this part is read from storage
+            PLATFORM.advise(handle, "RANDOM")  # no more than this part is read from storage
             data = os.pread(handle, end - start, start)
             while start + len(data) < end and (chunk := os.pread(handle, end - start - len(data), start + len(data))):
                 data += chunk

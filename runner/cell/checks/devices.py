@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from keras_matrix.models.fc.worker_group import NoDevice, NoSuchDevices
 from keras_matrix.records import replicas
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.host.system import says_out_of_memory
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
@@ -38,7 +38,7 @@ class DeviceMismatch(Exception):
 def refuse_devices(settings: Settings) -> None:
     """Raise `Unsupported` if the backend or the cell's CPUs do not allow its number of devices."""
     problems = (*replicas.problems(settings), replicas.backend_problem(settings))
-    cpu_count = len(os.sched_getaffinity(0))
+    cpu_count = len(PLATFORM.usable_cpus())
     if reasons := [reason for reason in (*problems, replicas.too_few_cpus(settings, cpu_count)) if reason]:
         raise Unsupported("; ".join(reasons))
 

@@ -8,7 +8,6 @@ same batches, steps and barriers; the bare side is a plain callback, on an endle
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import keras
 
 from keras_matrix.models.registry import load
 from keras_matrix.models.workload import Request
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter
@@ -111,7 +111,7 @@ def half_width(logs: Sequence[float]) -> float:
 def answer(order: TimingRequest) -> dict[str, Any]:
     """Return the ratio of our timed epochs to bare ones, with its 95 % interval and the number of pairs."""
     # The last CPU: the first takes most interrupts.
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    PLATFORM.bind({max(PLATFORM.usable_cpus())})
     logs = log_ratios(order.settings, order.target, order.limit_s)
     centre, half = statistics.fmean(logs), half_width(logs)
     low, high = math.exp(centre - half), math.exp(centre + half)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import random
 import traceback
 from dataclasses import replace
 
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.instruments.peaks import PeakAnswer, PeakOrder
 from keras_matrix.runner.cell.checks.answering import answer_order
 from keras_matrix.runner.cell.peaks import HOST, Bench, NotTimeable
@@ -17,7 +17,7 @@ from keras_matrix.runner.cell.peaks.timing import array_plan, cache_bytes, gemms
 def answer(order: PeakOrder) -> PeakAnswer:
     """Time the ordered operations, in random order. What cannot be timed is refused with its reason."""
     if order.cpus:
-        os.sched_setaffinity(0, order.cpus)
+        PLATFORM.bind(order.cpus)
     bench, peak_answer = _bench(order)
     if bench is None:
         return peak_answer

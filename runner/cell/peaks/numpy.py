@@ -8,13 +8,13 @@ A module of its own: peaks are timed by one module per backend, and this one has
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
 
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.runner.cell import peaks
 from keras_matrix.runner.cell.peaks import SCALAR, NotTimeable, TimedOperation
 
@@ -28,7 +28,7 @@ class Bench(peaks.Bench):
     """Timed with NumPy, on every CPU the process may use."""
 
     def __init__(self) -> None:
-        self._threads = len(os.sched_getaffinity(0))
+        self._threads = len(PLATFORM.usable_cpus())
         self._pool = ThreadPoolExecutor(self._threads)
 
     def gemm(self, size: int, precision: str) -> TimedOperation:

@@ -11,10 +11,10 @@ On an accelerator the clock is read around stretches of calls, over arrays of it
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.instruments.peaks import Gemm, PeakOrder, Stream, Timed
 from keras_matrix.runner.cell.clock import Clock, monotonic
@@ -47,7 +47,7 @@ def gemms(bench: Bench, order: PeakOrder, precision: str, clock: Clock = monoton
     for size in order.sizes or SIZES:
         flops = 2 * size**3
         timed_rates = rates(bench.gemm(size, precision), flops, order, clock)
-        thread_count = len(os.sched_getaffinity(0))
+        thread_count = len(PLATFORM.usable_cpus())
         yield Gemm(settings.backend, settings.device, precision, thread_count, size, timed_rates)
         if not order.sizes and flops / timed_rates.best >= ENOUGH_S:
             return
@@ -60,7 +60,7 @@ def stream(bench: Bench, order: PeakOrder, kernel: str, clock: Clock = monotonic
     call = {"copy": bench.copy, "triad": bench.triad}[kernel](elements)
     timed_rates = rates(call, BYTES_PER_ELEMENT[kernel] * elements, order, clock)
     settings = order.settings
-    thread_count = len(os.sched_getaffinity(0))
+    thread_count = len(PLATFORM.usable_cpus())
     return Stream(settings.backend, settings.device, kernel, thread_count, array_bytes, timed_rates)
 
 

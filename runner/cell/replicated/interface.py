@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.fc.communication import Communication
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.replicas import Replicas
 from keras_matrix.runner.cell.batches import Batch, Feeder
 
@@ -35,7 +35,7 @@ class DeviceGroup:
 
     def cpus(self) -> set[int]:
         """Return the CPUs that the cell may use; a process of the group may be bound to some of them."""
-        return os.sched_getaffinity(0)
+        return PLATFORM.usable_cpus()
 
     def reserve(self, job: Job) -> None:
         """Ensure that the devices exist, before the backend is used. Raises `NoDevice` or `NoSuchDevices`."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import resource
 import shutil
 import statistics
 import sys
@@ -40,6 +39,7 @@ from keras_matrix.models.fc.native.torch import reserve
 from keras_matrix.models.process import end_of, end_with_parent, keep_float64, start_method, started
 from keras_matrix.models.process_group import Member, connect, prepare, settle
 from keras_matrix.records.fc.communication import Communication, TimingMethod
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.replicas import Replica, Replicas
 from keras_matrix.records.settings import RESIDENT, Settings
 from keras_matrix.runner.cell.backends import Unsupported
@@ -71,7 +71,7 @@ class Group(DeviceGroup):
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._allowed = os.sched_getaffinity(0)
+        self._allowed = PLATFORM.usable_cpus()
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
         self._folder = ""
@@ -354,7 +354,7 @@ class TorchReplica:
             int(update_counter(model.optimizer).value),
             int(model._loss_tracker.count.value),
             os.getpid(),
-            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            PLATFORM.peak_resident_bytes(),
             None if is_cpu else torch.cuda.max_memory_allocated(self._device),
         )
 

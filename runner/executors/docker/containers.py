@@ -199,7 +199,7 @@ class ContainerServer(Server):
 
 def listening(home: Path) -> socket.socket:
     """Return a socket in this folder to which a server in a container can connect."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(home / SOCKET))
     listener.listen(1)
     return listener

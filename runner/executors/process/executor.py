@@ -21,6 +21,7 @@ from typing import Any
 from keras_matrix.records.backends import service_name
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.host.inherited_environment import MARK
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.instruments.stall_arms import base_of
 from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.records.trees import remove_tree
@@ -138,7 +139,7 @@ class ProcessExecutor:
                     "argv": self._command(job),
                     "env": environment | make_home(job) | autotuning(job) | cuda_cache(job),
                 }
-            return Watch(server, job, order, timeout_s, order_warnings(gpus))
+            return Watch(server, job, order, timeout_s, (*order_warnings(gpus), *_unread()))
         except ServerGone as error:
             return Never(Outcome(infrastructure=str(error), wall_time_s=time.perf_counter() - begun_s))
 
@@ -169,7 +170,7 @@ class ProcessExecutor:
         return cell_environment(settings, self._mark, gpus=gpus) | home | self._interpreter.variables()
 
     def _forks(self, settings: Settings) -> bool:
-        return self._start == "fork" and settings.device == "cpu"
+        return self._start == "fork" and PLATFORM.start_method(settings.device) == "fork"
 
     def _light_server(self) -> Server:
         """Return a free light server."""
@@ -186,6 +187,11 @@ class ProcessExecutor:
             if server is None or not server.busy:
                 return server
         raise AssertionError("a count has no end")
+
+
+def _unread() -> tuple[str, ...]:
+    """Return the warning about figures that this system does not report."""
+    return (f"unread: {text}; docs/platforms.md",) if (text := PLATFORM.unread()) else ()
 
 
 def _alive_before(settings: Sequence[Settings]) -> list[int]:
@@ -218,7 +224,7 @@ def _key(environment: dict[str, str]) -> Key:
 
 def _launch_server(python: str, environment: dict[str, str]) -> Server:
     """Start a server's process; without a backend in its environment it is a light one."""
-    parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     backend = environment.get("KERAS_BACKEND", "")
     with child_end:
         process = subprocess.Popen(

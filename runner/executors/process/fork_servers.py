@@ -37,7 +37,9 @@ class Server:
     def begin(self, order: dict[str, Any], output: int) -> int:
         """Start a process through the server. Raises `ServerGone`."""
         with contextlib.suppress(OSError):
-            socket.send_fds(self.connection, [json.dumps(order).encode()], [output])
+            text = json.dumps(order).encode() + b"\n"
+            sent_bytes = socket.send_fds(self.connection, [text], [output])
+            self.connection.sendall(text[sent_bytes:])
         pid = int(self.receive(ANSWER_LIMIT_S)["started"])
         self.busy = True
         return pid
@@ -46,7 +48,7 @@ class Server:
         """Return its next message. Raises `ServerGone`."""
         self.connection.settimeout(timeout_s)
         try:
-            message = self.connection.recv(MESSAGE_BYTES)
+            message = self._line()
         except OSError as error:
             self.gone = True
             raise ServerGone(f"server: the cell's server did not answer: {error}") from error
@@ -55,6 +57,17 @@ class Server:
             raise ServerGone(f"server: the cell's server ended{self.how_it_ended()}")
         answer: dict[str, Any] = json.loads(message)
         return answer
+
+    def _line(self) -> bytes:
+        """Return the next line and receive no more: another one must keep the connection readable. Empty at the end."""
+        line = b""
+        while not line.endswith(b"\n"):
+            waiting = self.connection.recv(MESSAGE_BYTES, socket.MSG_PEEK)
+            end = waiting.find(b"\n") + 1 or len(waiting)
+            if not end:
+                return b""
+            line += self.connection.recv(end)
+        return line
 
     def kill(self, pid: int) -> None:
         """End a process that it started, and all below it."""

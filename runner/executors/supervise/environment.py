@@ -19,6 +19,7 @@ from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc import network, spec
 from keras_matrix.records.host import device_lists, inherited_environment
 from keras_matrix.records.host.inherited_environment import MARK, THREAD_VARIABLES, has_user
+from keras_matrix.records.host.platform import PLATFORM, Facility
 from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
@@ -68,7 +69,7 @@ def cell_environment(
         environment[network.VARIABLE] = caller_environment[network.VARIABLE]
     if settings.freed_memory == "kept":
         environment |= KEEP_FREED
-    cpus = pinned(settings.cpus, ProcTree(), os.sched_getaffinity(0))
+    cpus = pinned(settings.cpus, ProcTree(), PLATFORM.usable_cpus())
     if cpus is not None:
         environment[device_lists.CPUS_VARIABLE] = device_lists.cpu_text(cpus)
     if settings.threads != "all":
@@ -113,10 +114,12 @@ def allowed_cpus(settings: Settings) -> list[int] | None:
 
     The last ones, since the first handle most interrupts.
     """
-    available = sorted(os.sched_getaffinity(0))
+    available = sorted(PLATFORM.usable_cpus())
     cpus = pinned(settings.cpus, ProcTree(), available)
     if cpus is not None or settings.threads == "all":
         return None if cpus is None else list(cpus)
+    if PLATFORM.lacks(Facility.AFFINITY):  # the variables of THREAD_VARIABLES limit the threads all the same
+        return None
     return available[-int(settings.threads) :]
 
 

@@ -26,6 +26,7 @@ from keras_matrix.analysis.surroundings.disturbance import (
     together,
 )
 from keras_matrix.analysis.surroundings.readings import Process
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.host.procfs import ProcTree, Unread
 from keras_matrix.records.host.system import usable_memory_bytes
 from keras_matrix.records.schema import Surroundings
@@ -74,7 +75,7 @@ class Epochs:
 
     def __init__(self, job: Job) -> None:
         self._left = job.settings.epochs - job.settings.discard
-        self._sampler = Sampler(allowed_cpus(job.settings) or os.sched_getaffinity(0))
+        self._sampler = Sampler(allowed_cpus(job.settings) or PLATFORM.usable_cpus())
         self._tree = ProcTree()
         self._usable_bytes = usable_memory_bytes(self._tree)
         self.gpus = CellGpus(gpus_if_visible(job.settings, job.gpus))
@@ -167,7 +168,7 @@ def below(roots: Collection[int]) -> set[int]:
     return {pid for root in roots for pid in tree_memory.tree(root)}
 
 
-def surroundings(epochs: Epochs, load: tuple[float, float]) -> Surroundings:
+def surroundings(epochs: Epochs, load: tuple[float | None, float | None]) -> Surroundings:
     """Return the record's surroundings of these epochs; `load` is the load average before and after."""
     combined = together(epochs.watched)
     if combined is None:

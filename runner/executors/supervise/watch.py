@@ -20,14 +20,15 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from keras_matrix.records.codec import CodecError, decode, loads
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.schema import Container
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cell.job import Job, Resting
 from keras_matrix.runner.executors import Outcome, WaitingCell
 from keras_matrix.runner.executors.supervise.epochs import Alive, Epochs, surroundings
 from keras_matrix.runner.executors.supervise.sampling import Pace, Sampling
-from keras_matrix.runner.machine import tree_memory
 from keras_matrix.runner.machine.gpus.readings import ReadableGpu, Unreadable
+from keras_matrix.runner.machine.surroundings.counters import moved, total
 from keras_matrix.runner.machine.tree_memory import group_of
 
 MESSAGE_BYTES = 1 << 16
@@ -75,12 +76,12 @@ class Meter:
     def __init__(self) -> None:
         self.wall_s = 0.0
         self.own_cpu_s = 0.0
-        self.oom_kills = 0
-        self._begun: tuple[float, float, int] | None = None
+        self.oom_kills: int | None = 0
+        self._begun: tuple[float, float, int | None] | None = None
 
     def on(self) -> None:
         """Begin a stretch."""
-        self._begun = (time.perf_counter(), time.process_time(), tree_memory.oom_kills())
+        self._begun = (time.perf_counter(), time.process_time(), PLATFORM.oom_kills())
 
     def worked_s(self) -> float:
         """Return the wall time so far, including a stretch that has not ended."""
@@ -94,7 +95,7 @@ class Meter:
         self._begun = None
         self.wall_s += time.perf_counter() - wall_s
         self.own_cpu_s += time.process_time() - own_s
-        self.oom_kills += tree_memory.oom_kills() - kills
+        self.oom_kills = total([self.oom_kills, moved(kills, PLATFORM.oom_kills())])
 
 
 class ControlPipe:
@@ -148,7 +149,7 @@ class ProcessWatch:
         self._ended: dict[str, Any] | None = None
         self._gone: str | None = None
         self._meter, self._epochs = Meter(), Epochs(job)
-        self._load_before = os.getloadavg()[0]
+        self._load_before = PLATFORM.load_average()
 
     @property
     def _over(self) -> bool:
@@ -178,7 +179,7 @@ class ProcessWatch:
             wall_time_s=self._meter.wall_s,
             parent_cpu_time_s=self._meter.own_cpu_s,
             peak_tree_memory_bytes=self._use.peak_resident_bytes,
-            surroundings=surroundings(self._epochs, (self._load_before, os.getloadavg()[0])),
+            surroundings=surroundings(self._epochs, (self._load_before, PLATFORM.load_average())),
             watched=tuple(self._epochs.watched),
             container=self._parent.container,
             usage=self._use.usage(),

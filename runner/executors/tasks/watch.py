@@ -27,6 +27,7 @@ from typing import Any
 
 from keras_matrix.records.codec import CodecError, loads, to_json
 from keras_matrix.records.files import naming
+from keras_matrix.records.host.platform import PLATFORM, Facility
 from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, MetricSpec, Task, TaskRun
 from keras_matrix.records.text import bytes_text, printable
 from keras_matrix.records.trees import walk
@@ -210,7 +211,7 @@ class TaskWatch(ProcessWatch):
 
     # Once it has ended.
 
-    def _observation(self, task: Task, outlived: int) -> TaskObservation:
+    def _observation(self, task: Task, outlived: int | None) -> TaskObservation:
         metrics, caveat = metrics_of(task, Written(_opened(self._log), _opened(self._stored)))
         cut = f"reports: the pipe had more than {bytes_text(REPORT_LIMIT_BYTES)}, the rest was ignored; report less"
         size, files = os.fstat(self._log.fileno()).st_size, _left_in(self._job.outputs_dir)
@@ -253,6 +254,8 @@ def _created(path: Path) -> FileIO:
 
 def _opened(file: FileIO) -> Path:
     """Return the path under which another process finds this open file, whatever its own name leads to by now."""
+    if PLATFORM.lacks(Facility.PROC):
+        return Path(file.name)
     return Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
 
 

@@ -1,6 +1,6 @@
 """The machine's cumulative counters, cheap enough to read at both ends of every epoch, and their difference.
 
-    with Sampler(os.sched_getaffinity(0)) as sampler:
+    with Sampler(PLATFORM.usable_cpus()) as sampler:
         before = sampler.read()
         ...
         stretch = since(before, sampler.read())

@@ -13,11 +13,11 @@ and ABI/testing/sysfs-devices-system-cpu.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Mapping
 
 from keras_matrix.analysis.surroundings.readings import Clocks, Heat, Zone
 from keras_matrix.records.host import device_lists
+from keras_matrix.records.host.platform import PLATFORM, Facility
 from keras_matrix.records.host.procfs import ProcTree, Unread, integer
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import UsageError
@@ -183,8 +183,10 @@ def pinned(cpus: int | str, tree: ProcTree, allowed: Collection[int]) -> tuple[i
 
 def check(settings: Iterable[Settings]) -> None:
     """Raise `UsageError` for the first of these cells whose CPUs are not available here."""
-    allowed = os.sched_getaffinity(0)
+    allowed = PLATFORM.usable_cpus()
     for cpus in dict.fromkeys(cell_settings.cpus for cell_settings in settings):
+        if cpus != "all" and (why := PLATFORM.lacks(Facility.AFFINITY)):
+            raise UsageError(f"cpus: {cpus}: {why}, so that no process can be bound to CPUs; use cpus: all")
         pinned(cpus, ProcTree(), allowed)
 
 

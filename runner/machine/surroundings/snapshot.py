@@ -32,6 +32,7 @@ from keras_matrix.analysis.surroundings.readings import (
     ResourceLimits,
     Swap,
 )
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.host.procfs import ProcTree, Unread, integer, stated_bytes
 from keras_matrix.records.host.system import MEMORY, container_engine, memory_limit_bytes, memory_used_bytes, quota_cpus
 from keras_matrix.records.text import printable
@@ -212,8 +213,10 @@ def missing_rights(tree: ProcTree) -> tuple[str, ...]:
     if covered_stat(tree):
         missing.append("/proc/stat is a container's own, so the CPU use of others is not visible")
     try:
-        os.sched_setaffinity(0, os.sched_getaffinity(0))
+        can_bind = PLATFORM.bind(PLATFORM.usable_cpus())
     except OSError:
+        can_bind = False
+    if not can_bind:
         missing.append("processes cannot be bound to CPUs")
     return tuple(missing)
 

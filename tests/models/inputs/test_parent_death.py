@@ -14,6 +14,7 @@ import pytest
 from keras_matrix.models import process
 from keras_matrix.models.inputs import probe as probing
 from keras_matrix.models.inputs.stored import command
+from keras_matrix.records.host import platform
 
 CHILD = "import os, signal, time; from keras_matrix.models.process import end_with; "
 CHILD += "end_with(os.getppid(), signal.SIGTERM); print('ready', flush=True); time.sleep(60)"
@@ -57,7 +58,7 @@ def test_conversion_ends_with_the_process_that_asks_for_it(
 
 def test_child_whose_parent_has_ended_before_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[tuple[int, int]] = []
-    monkeypatch.setattr(process.ctypes, "CDLL", lambda _: type("Libc", (), {"prctl": lambda *_: 0})())
+    monkeypatch.setattr(platform, "_prctl", lambda option, value: None)
     monkeypatch.setattr(os, "kill", lambda pid, number: killed.append((pid, number)))
     process.end_with(os.getppid() + 1, signal.SIGTERM)
     assert killed == [(os.getpid(), signal.SIGTERM)]

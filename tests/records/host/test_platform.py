@@ -1,0 +1,172 @@
+"""Every system in terms of the one seam, with a fake of each; the product asks for the system nowhere else."""
+
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from keras_matrix.records.host import platform
+from keras_matrix.records.host.platform import FACILITIES, READINGS, Facility, Platform
+from keras_matrix.records.host.procfs import ProcTree
+
+ROOT = Path(__file__).parents[3]
+MACOS = Platform("Darwin", "arm64", facilities=frozenset())
+# What only one system has, or has in another unit.
+SPECIFIC = re.compile(
+    r"\bos\.(sched_|pidfd_open|posix_fadvise|fdatasync|getloadavg)|\bprctl\(|ru_maxrss|\bsys\.platform\b"
+    r"|\bplatform\.system\(|\.(unshare|setns)\("
+)
+# Below a check of the facility, in the same module.
+CHECKED = {
+    "models/inputs/stored/page_cache.py": ["os.fdatasync"],
+    "models/fc/meeting.py": [".setns(", ".unshare("],
+}
+ROOMS = ("records", "models", "analysis", "uploader", "dashboards", "runner")
+
+
+def linux(root: Path, files: dict[str, str], machine: str = "aarch64") -> Platform:
+    for name, text in files.items():
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Platform("Linux", machine, ProcTree(root))
+
+
+def test_macos_reports_no_figure_rather_than_a_zero() -> None:
+    """Mutation: a count that cannot be read is 0."""
+    assert (MACOS.oom_kills(), MACOS.children(), MACOS.end_children()) == (None, None, None)
+    assert MACOS.unread() == f"{', '.join(READINGS.values())}: macOS has no /proc"
+    assert (MACOS.bind({0}), MACOS.advise(-1, "DONTNEED")) == (False, False)
+    assert str(MACOS) == "macOS on arm64"
+
+
+def test_macos_starts_every_process_anew_and_counts_all_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert [MACOS.start_method(device) for device in ("cpu", "gpu")] == ["spawn", "spawn"]
+    assert (MACOS.usable_cpus(), MACOS.loopback) == ({0, 1, 2}, "lo0")
+
+
+def test_peak_of_a_process_is_in_bytes_on_either_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Mutation: `ru_maxrss` is multiplied on macOS too."""
+    monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=2048))
+    assert (MACOS.peak_resident_bytes(), linux(tmp_path, {}).peak_resident_bytes()) == (2048, 2048 * 1024)
+
+
+def test_linux_on_arm_names_each_file_that_it_lacks(tmp_path: Path) -> None:
+    files = {"/proc/self/statm": "1 1 1", "/proc/stat": "cpu 1", "/proc/meminfo": "MemTotal: 1 kB"}
+    arm = linux(tmp_path, files)
+    assert (arm.oom_kills(), arm.unread()) == (None, "evidence.oom_kills: /proc/vmstat does not exist")
+    arm = linux(tmp_path, {"/proc/vmstat": "nr_free_pages 4\noom_kill 7\n"})
+    assert (arm.oom_kills(), arm.unread()) == (7, None)
+    assert [arm.start_method(device) for device in ("cpu", "gpu")] == ["fork", "spawn"]
+    arm = linux(tmp_path, {"/proc/vmstat": "nr_free_pages 4\n"})
+    assert arm.oom_kills() is None
+
+
+def test_a_load_average_that_the_system_does_not_know_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> tuple[float, float, float]:
+        raise OSError
+
+    monkeypatch.setattr(os, "getloadavg", refuse)
+    assert MACOS.load_average() is None
+
+
+def test_only_the_seam_asks_which_system_this_is() -> None:
+    """Mutation: a module calls `os.sched_getaffinity`."""
+    modules = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    assert len(modules) > 500
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in modules}
+    calls = {name: sorted({match[0] for match in SPECIFIC.finditer(text)}) for name, text in texts.items()}
+    assert len(calls.pop("records/host/platform.py")) >= 8
+    assert {name: found for name, found in calls.items() if found} == CHECKED
+
+
+def test_the_page_on_platforms_has_the_table_of_the_seam() -> None:
+    page = (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8")
+    rows = [f"| `{facility}` | {used_for} | {elsewhere} |" for facility, (used_for, elsewhere) in FACILITIES.items()]
+    assert set(FACILITIES) == set(Facility)
+    assert len(rows) == 6
+    assert [row for row in rows if row not in page] == []
+    assert [name for name in ", ".join(READINGS.values()).split(", ") if f"`{name}`" not in page] == []
+
+
+SERVER = """
+import os, socket, sys
+from keras_matrix.records.host import platform
+platform.PLATFORM = platform.Platform("Darwin", "arm64", facilities=frozenset())
+from keras_matrix.runner.cell import server
+server.serve(socket.socket(fileno=int(sys.argv[1])), "")
+"""
+
+
+@pytest.mark.process
+def test_server_without_pidfd_or_prctl_reports_the_end_of_its_process_and_ends_with_the_runner() -> None:
+    """Mutation: the end of the connection is not awaited with that of the process."""
+    from keras_matrix.runner.executors.process.fork_servers import Server
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with theirs:
+        process = subprocess.Popen([sys.executable, "-c", SERVER, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    server = Server(ours)
+    assert server.receive(60)["ready"] == 0.0
+    with open(os.devnull, "wb") as output:  # noqa: PTH123
+        argv = ["/bin/sh", "-c", "sleep 61.5 & exit 3"]
+        server.begin({"job": "", "argv": argv, "env": {"PATH": os.environ["PATH"]}, "cpus": None}, output.fileno())
+        ended = server.receive(60)
+        assert (os.waitstatus_to_exitcode(ended["exited"]), ended["outlived"], ended["cpu_s"] >= 0) == (3, None, True)
+        argv = ["/bin/sleep", "62.5"]
+        pid = server.begin({"job": "", "argv": argv, "env": {}, "cpus": None}, output.fileno())
+    assert Path(f"/proc/{pid}").exists()
+    server.close()
+    assert process.wait(30) == 0
+    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if re.search(rb"sleep\0?6[12][.]5", _text(path))]
+    assert left == []
+
+
+def _text(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.process
+def test_process_without_prctl_ends_with_its_parent() -> None:
+    read_end, write_end = os.pipe()
+    child = (
+        "import os, sys, time, signal; from keras_matrix.records.host.platform import Platform\n"
+        "Platform('Darwin', 'arm64', facilities=frozenset()).end_with_parent(int(sys.argv[1]), signal.SIGKILL)\n"
+        "os.write(int(sys.argv[2]), b'r'); time.sleep(60)\n"
+    )
+    parent = (
+        "import os, subprocess, sys; fd = int(sys.argv[1])\n"
+        f"subprocess.Popen([sys.executable, '-c', {child!r}, str(os.getpid()), str(fd)], pass_fds=[fd])\n"
+        "os.read(0, 1)\n"
+    )
+    command = [sys.executable, "-c", parent, str(write_end)]
+    with subprocess.Popen(command, pass_fds=[write_end], stdin=subprocess.PIPE) as process:
+        os.close(write_end)
+        assert os.read(read_end, 1) == b"r"
+        process.send_signal(signal.SIGKILL)
+    assert os.read(read_end, 1) == b""  # the child's end of the pipe has closed
+    os.close(read_end)
+
+
+def test_end_of_a_process_is_awaited_by_a_thread_without_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = SimpleNamespace(ru_utime=1.0, ru_stime=0.5)
+    monkeypatch.setattr(os, "wait4", lambda pid, options: (pid, 256, usage))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert MACOS.await_end(1, ours) == (256, 1.5)
+
+
+def test_this_machine_is_the_platform_of_the_product() -> None:
+    assert platform.PLATFORM.system == os.uname().sysname
+    assert (Facility.PROC in platform.PLATFORM.facilities) == Path("/proc/self").exists()
