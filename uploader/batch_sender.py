@@ -6,6 +6,8 @@ and the push fails with the reason; likewise if `SAMPLES` batches of one row are
 for a damaged file of the warehouse, does not block the batches of other tables.
 
 Rows that a warehouse already has are compared by their hashes: of each run with other values a row is set aside.
+
+A module of its own: what is sent, and how, does not depend on where the rows come from (records, imports, a repair).
 """
 
 from __future__ import annotations

@@ -14,11 +14,10 @@ from keras_matrix.dashboards.live.session import SessionReader
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.service import upload
 from keras_matrix.uploader import opening
-from keras_matrix.uploader.cli import options
 from keras_matrix.uploader.warehouse import LOCAL, is_local
 
 
-def source_of(target: options.Target, since: str | None, refresh_min: float) -> PageSource:
+def source_of(target: opening.Target, since: str | None, refresh_min: float) -> PageSource:
     """Return the source of the pages: the local warehouse itself, or snapshots of a dataset."""
     warehouse = opening.open_warehouse(target.address, target.results, target.options)
     if is_local(target.address):

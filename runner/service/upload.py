@@ -5,26 +5,30 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from keras_matrix.records.store_failure import StoreFailure
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.uploader.errors import BadInput, UploadError
-from keras_matrix.uploader.warehouse import is_local
+from keras_matrix.uploader.opening import PushChoices, Target, require_results
+from keras_matrix.uploader.warehouse import Options, is_local
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """The address that results are pushed to, and the options of `uploader push`."""
+    """A push of results: the warehouse's address and options, and `flags`, which repeat it with `uploader push`."""
 
     address: str
-    options: tuple[str, ...] = ()
+    options: Options = Options()
+    choices: PushChoices = PushChoices()
+    flags: tuple[str, ...] = ()
 
-    def arguments(self, results: Path) -> list[str]:
-        """Return the arguments of `uploader` that push a results folder."""
-        return ["push", "--to", self.address, "--results", str(results), *self.options]
+    def command(self, results: Path) -> str:
+        """Return the command that pushes a results folder in this way."""
+        return shlex.join(["uploader", "push", "--to", self.address, "--results", str(results), *self.flags])
 
 
 def check(address: str, flag: str = "--upload") -> None:
@@ -38,14 +42,13 @@ def check(address: str, flag: str = "--upload") -> None:
 def after_run(upload: Upload, results: Path, warn: Callable[[str], None]) -> None:
     """Push the results. A failure is a warning and leaves the rows pending for `uploader push`."""
     try:
-        with redirect_stdout(sys.stderr):  # stdout has the run's table or its JSON document
-            send(upload, results)
+        send(upload, results, sys.stderr)  # stdout has the run's table or its JSON document
     except Exception as error:  # noqa: BLE001 - no error may cost the finished measurement
         is_expected = isinstance(error, UploadError | StoreFailure | OSError)
         warn(
             f"the upload did not succeed, the measurement did: {'' if is_expected else type(error).__name__ + ': '}"
             f"{error}\n"
-            f"runner: nothing is lost; later: uploader {shlex.join(upload.arguments(results))}"
+            f"runner: nothing is lost; later: {upload.command(results)}"
         )
 
 
@@ -59,9 +62,12 @@ def explained() -> Iterator[None]:
         raise kind(str(error)) from error
 
 
-def send(upload: Upload, results: Path) -> None:
-    """Push a results folder. Raises `UploadError`."""
-    from keras_matrix.uploader.cli.main import parser
+def send(upload: Upload, results: Path, problems: TextIO | None = None) -> None:
+    """Push a results folder, and write its problems as lines to a stream, by default stdout. Raises `UploadError`."""
+    from keras_matrix.uploader.push import push_to, say_nothing
 
-    args = parser().parse_args([*upload.arguments(results), "--quiet"])
-    args.main(args)
+    def report(line: str) -> None:
+        (problems or sys.stdout).write(f"{line}\n")
+
+    require_results(results)
+    push_to(Target(upload.address, results, upload.options), upload.choices, say_nothing, report)

@@ -16,8 +16,7 @@ from keras_matrix.uploader.local import warehouse
 from keras_matrix.uploader.local.manifest import NAME
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.outbox import Outbox
-from keras_matrix.uploader.push import push, reset_if_emptied
-from keras_matrix.uploader.repair import repair
+from keras_matrix.uploader.push import push, repair, reset_if_emptied
 from keras_matrix.uploader.schema import CELLS, TABLES
 from keras_matrix.uploader.verify import verify
 from tests.fakes.warehouse import FakeWarehouse

@@ -88,6 +88,14 @@ class Forwarded:
                 words.append(f"--{flag.name}={value}")
         return tuple(words)
 
+    def values(self, args: argparse.Namespace) -> dict[str, object]:
+        """Return the value of each option by its name in the other command's arguments; defaults where not given."""
+        texts = {flag: getattr(args, self._key(flag)) for flag in self.flags}
+        return {
+            flag.key: flag.default if text is None else text if flag.read is None else flag.read(text)
+            for flag, text in texts.items()
+        }
+
     def _key(self, flag: Flag) -> str:
         return f"{self.prefix}_{flag.key}"
 

@@ -64,10 +64,10 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(row.line for row in imported.rows[:6]))
         return _print_problems(imported)
     target = options.target(args)
-    outbox, summary = options.outbox(target), pushing.PushSummary()
-    with options.warehouse(target) as warehouse:
-        options.prepare(warehouse, args.to)
-        options.resend_if_emptied(Results(args.results), warehouse, outbox)
+    outbox, summary = target.outbox(), pushing.PushSummary()
+    with target.opened() as warehouse:
+        pushing.prepare(warehouse, args.to)
+        pushing.resend_if_emptied(Results(args.results), warehouse, outbox, print)
         with outbox.locked():
             seal_all(pushing.short_enough(imported.rows, outbox), outbox)
             pushing.send(warehouse, outbox, summary, print)

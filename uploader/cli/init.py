@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     from keras_matrix.uploader.bigquery.warehouse import BigQueryWarehouse
     from keras_matrix.uploader.warehouse import BIGQUERY
 
-    with options.warehouse(options.target(args)) as warehouse:
+    with options.target(args).opened() as warehouse:
         created = warehouse.create()
         retained_from = warehouse.retained_from()
         append_only = isinstance(warehouse, BigQueryWarehouse) and warehouse.append_only

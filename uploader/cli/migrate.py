@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     from keras_matrix.uploader.bigquery.ddl import days_read
     from keras_matrix.uploader.bigquery.schema_check import differences, refuse
 
-    with options.warehouse(options.target(args)) as warehouse:
+    with options.target(args).opened() as warehouse:
         table_differences = differences(warehouse)
         if not table_differences:
             print("the tables have the schema of this version")

@@ -1,23 +1,21 @@
-"""Options that several subcommands share, and the warehouse, outbox and results folder that they name."""
+"""Options that several subcommands share, and the warehouse and results folder that they name."""
 
 from __future__ import annotations
 
 import argparse
-from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import fields
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keras_matrix.records.text import plural
 from keras_matrix.uploader.cli import flags
 from keras_matrix.uploader.errors import BadInput
 from keras_matrix.uploader.warehouse import MOST_DAYS
 
 if TYPE_CHECKING:
-    from keras_matrix.records.store import Results
-    from keras_matrix.uploader.outbox import Outbox
-    from keras_matrix.uploader.warehouse import Options, Warehouse
+    from keras_matrix.uploader.opening import Target
+    from keras_matrix.uploader.warehouse import Options
 
 
 def add_warehouse_options(parser: argparse.ArgumentParser) -> None:
@@ -31,10 +29,14 @@ def add_warehouse_options(parser: argparse.ArgumentParser) -> None:
 
 def warehouse_options(args: argparse.Namespace) -> Options:
     """Return the warehouse options from the arguments of a command."""
+    return options_of(vars(args))
+
+
+def options_of(values: Mapping[str, object]) -> Options:
+    """Return the warehouse options among values of arguments by name."""
     from keras_matrix.uploader.warehouse import Options
 
-    names = (field.name for field in fields(Options))
-    return Options(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+    return Options(**{field.name: values[field.name] for field in fields(Options) if field.name in values})  # type: ignore[arg-type]
 
 
 def add_first_day(parser: argparse.ArgumentParser) -> None:
@@ -49,67 +51,11 @@ def add_first_day(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The warehouse of a command's arguments, and the results folder that it is filled from."""
-
-    address: str
-    results: Path
-    options: Options
-
-
 def target(args: argparse.Namespace) -> Target:
     """Return the target of the flags of `add_warehouse_options`."""
+    from keras_matrix.uploader.opening import Target
+
     return Target(args.to, args.results, warehouse_options(args))
-
-
-def warehouse(target: Target) -> AbstractContextManager[Warehouse]:
-    """Open the warehouse of a target. Raises `UploadError`."""
-    from keras_matrix.uploader.opening import open_warehouse
-
-    return closing(open_warehouse(target.address, target.results, target.options))
-
-
-def prepare(warehouse: Warehouse, address: str) -> None:
-    """Create a local warehouse if it is missing. Raises `SchemaMismatch` if a dataset's tables differ."""
-    if address.startswith("local"):
-        warehouse.create()
-    else:
-        from keras_matrix.uploader.bigquery import schema_check
-
-        schema_check.refuse(schema_check.differences(warehouse), address)
-
-
-def resend_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> bool:
-    """Send everything again if the warehouse was emptied, and print that; return whether attempts are lost."""
-    from keras_matrix.uploader.push import reset_if_emptied
-
-    sent_count, without_record = reset_if_emptied(results, warehouse, outbox)
-    if sent_count:
-        print(
-            f"{warehouse.address} has no rows, but {plural(sent_count, 'attempt')} had been sent to it before: "
-            "sending all again"
-        )
-    if without_record:
-        print(f"{without_record:,} of these have no record here: repeat their import")
-    return bool(without_record)
-
-
-def outbox(target: Target) -> Outbox:
-    """Return the outbox of a target. Raises `BadInput` for an invalid address."""
-    from keras_matrix.uploader.outbox import Outbox
-    from keras_matrix.uploader.warehouse import outbox_folder
-
-    return Outbox(outbox_folder(target.address, target.results))
-
-
-def require_results(results: Path) -> None:
-    """Raise `BadInput` if the results folder is missing or is the folder of a run."""
-    if not results.is_dir():
-        raise BadInput(f"--results: must be a folder, got {results}; measure with: runner --matrix matrix.yaml")
-    if (results / "run.json").exists():
-        parent = results.resolve().parent if results.is_symlink() else results.parent
-        raise BadInput(f"--results: {results} is a run; name the folder above it: --results {parent}")
 
 
 def day(text: str) -> str:

@@ -23,6 +23,7 @@ from keras_matrix.uploader.cli import options
 from keras_matrix.uploader.errors import BadInput
 
 if TYPE_CHECKING:
+    from keras_matrix.uploader.opening import Target
     from keras_matrix.uploader.warehouse import QueryResult, Scalar
 
 
@@ -53,6 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the query and print the rows."""
     from keras_matrix.uploader.local.warehouse import LocalWarehouse
+    from keras_matrix.uploader.opening import require_results
     from keras_matrix.uploader.sql import with_views
     from keras_matrix.uploader.warehouse import is_local
 
@@ -61,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
     sql = with_views(written_sql) if "since" in parameters else written_sql
     target = options.target(args)
     if is_local(args.to):
-        options.require_results(target.results)
-    with options.warehouse(target) as warehouse:
+        require_results(target.results)
+    with target.opened() as warehouse:
         if isinstance(warehouse, LocalWarehouse):
             warehouse.restrict_file_access()
         if args.dry_run:
@@ -76,11 +78,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _warn_if_rows_were_sent(target: options.Target) -> None:
+def _warn_if_rows_were_sent(target: Target) -> None:
     """Warn on stderr if rows were sent to a warehouse that is now empty."""
     from keras_matrix.uploader.schema import CELLS
 
-    if sent_count := len(options.outbox(target).sent()[CELLS.name]):
+    if sent_count := len(target.outbox().sent()[CELLS.name]):
         print(
             f"warning: the warehouse has no rows, but {plural(sent_count, 'attempt')} had been sent to it; "
             f"send them again with: uploader push --to {target.address} --results {target.results}",

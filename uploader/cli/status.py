@@ -21,10 +21,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the state of the outbox; return 1 if rows are set aside."""
     from keras_matrix.records.store import Results
+    from keras_matrix.uploader.opening import require_results
     from keras_matrix.uploader.push import unsealed
 
-    options.require_results(args.results)
-    outbox = options.outbox(options.target(args))
+    require_results(args.results)
+    outbox = options.target(args).outbox()
     pending, dead, waiting = outbox.pending(), outbox.dead(), unsealed(Results(args.results), outbox)
     if args.json:
         letters = [{"table": letter.table, "item": letter.item, "reason": letter.reason} for letter in dead]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from typing import TYPE_CHECKING
 
 from keras_matrix.records.text import plural
 from keras_matrix.uploader.cli import options
+
+if TYPE_CHECKING:
+    from keras_matrix.uploader.opening import Target
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -19,10 +23,11 @@ def run(args: argparse.Namespace) -> int:
     """Print the comparison; return 1 if rows differ."""
     from keras_matrix.records.store import Results
     from keras_matrix.uploader import verify as verifying
+    from keras_matrix.uploader.opening import require_results
 
     target = options.target(args)
-    options.require_results(target.results)
-    with options.warehouse(target) as warehouse:
+    require_results(target.results)
+    with target.opened() as warehouse:
         summary = verifying.verify(Results(args.results), warehouse, values=args.values)
     if summary.runs:
         actual_text = f"{summary.found:,} in the warehouse, {summary.foreign:,} from other records"
@@ -40,14 +45,14 @@ def run(args: argparse.Namespace) -> int:
     return 1 if summary.problems else 0
 
 
-def _advice(target: options.Target, missing: int) -> list[str]:
+def _advice(target: Target, missing: int) -> list[str]:
     """Return how to send missing rows again."""
     if not missing:
         return []
     flags = [] if target.address == "local" else ["--to", target.address]
     flags += [] if str(target.results) == "results" else ["--results", str(target.results)]
     command = shlex.join(["uploader", "push", "--repair", *flags])
-    dead_count = len(options.outbox(target).dead())
+    dead_count = len(target.outbox().dead())
     lines = (
         [f"{plural(dead_count, 'row')} refused and set aside: uploader status lists the reasons"] if dead_count else []
     )

@@ -5,8 +5,8 @@ Every value of a file is read. A value that was replaced by another valid one is
 
     warehouse/damaged/<table>/<name>.parquet     a damaged file, unchanged; nothing is deleted
 
-A damaged file is removed from the manifest, and `uploader.repair` then sends the missing rows. A manifest is rebuilt
-from the Parquet files in the tables' folders with one row per key: a killed merge or compaction may have left rows in
+A damaged file is removed from the manifest, and `push --repair` then sends the missing rows. A manifest is rebuilt from
+the Parquet files in the tables' folders with one row per key: a killed merge or compaction may have left rows in
 two files. If a file in `damaged` can be read again, such as a copy from a backup, its rows with missing keys are added.
 
 If a repair is killed at any point, the next one completes it.

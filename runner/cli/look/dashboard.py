@@ -21,6 +21,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.service import upload
 from keras_matrix.runner.service.dashboard import source_of
 from keras_matrix.uploader.cli import flags, options
+from keras_matrix.uploader.opening import Target
 
 REFRESH_MIN = 10.0
 LEAST_REFRESH_MIN = 1.0
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     upload.check(args.source, "--from")
     with upload.explained():
-        target = options.Target(args.source, args.results, options.warehouse_options(args))
+        target = Target(args.source, args.results, options.warehouse_options(args))
         serve.serve(source_of(target, args.since, args.refresh), listen_address)
     return 0
 

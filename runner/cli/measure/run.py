@@ -17,6 +17,8 @@ from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service.run import Finished, measured_matrix
 from keras_matrix.runner.service.upload import Upload, after_run, check
 from keras_matrix.uploader.cli import push
+from keras_matrix.uploader.cli.options import options_of
+from keras_matrix.uploader.opening import PushChoices
 
 UPLOAD = "upload"
 
@@ -75,10 +77,13 @@ def add_upload_options(parser: argparse.ArgumentParser) -> None:
 
 def upload_of(args: argparse.Namespace) -> Upload | None:
     """Return the upload that the flags request, else None. Raises `UsageError` that names the flag."""
-    options = push.forwarded(UPLOAD).given(args)
+    forwarded_flags = push.forwarded(UPLOAD)
+    words = forwarded_flags.given(args)
     if args.upload is not None:
         check(args.upload)
-        return Upload(args.upload, options)
-    if options:
-        raise UsageError(f"--{UPLOAD}-{options[0].removeprefix('--').partition('=')[0]}: needs --{UPLOAD} ADDRESS")
+        values = forwarded_flags.values(args)
+        choices = PushChoices(bool(values["retry_dead"]), bool(values["repair"]))
+        return Upload(args.upload, options_of(values), choices, words)
+    if words:
+        raise UsageError(f"--{UPLOAD}-{words[0].removeprefix('--').partition('=')[0]}: needs --{UPLOAD} ADDRESS")
     return None

@@ -14,6 +14,7 @@ import urllib.request
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_without_credentials_the_measurement_is_stored_and_the_failure_reported(
 def test_unexpected_error_of_the_uploader_does_not_cost_the_measurement(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(upload: upload_module.Upload, results: Path) -> None:
+    def broken(upload: upload_module.Upload, results: Path, problems: TextIO) -> None:
         raise RuntimeError("a fault of ours")
 
     monkeypatch.setattr(upload_module, "send", broken)

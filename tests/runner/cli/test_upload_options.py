@@ -13,6 +13,7 @@ import pytest
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.cli.measure import run
 from keras_matrix.runner.measure.seams import Seams
+from keras_matrix.uploader import push as pushing
 from keras_matrix.uploader.cli import push
 from keras_matrix.uploader.cli.flags import Flag, positive
 from keras_matrix.uploader.cli.main import main as uploader
@@ -66,10 +67,13 @@ def test_option_that_is_added_to_push_is_an_option_of_the_runner(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(push, "OWN", (*push.OWN, Flag("waves", "", "N", positive, 1), Flag("backwards", "")))
-    pushed: list[argparse.Namespace] = []
-    monkeypatch.setattr(push, "run", lambda args: pushed.append(args) or 0)
+    forwarded = push.forwarded("upload")
+    parser = argparse.ArgumentParser()
+    forwarded.add_to(parser)
+    values = forwarded.values(parser.parse_args(["--upload-waves", "4", "--upload-backwards"]))
+    assert (values["waves"], values["backwards"]) == (4, True)
+    assert forwarded.values(parser.parse_args([]))["waves"] == 1
     assert runner("--upload", "local", "--upload-waves", "4", "--upload-backwards") == 0
-    assert [(args.waves, args.backwards) for args in pushed] == [(4, True)]
     with pytest.raises(SystemExit, match="2"):
         runner("--upload", "local", "--upload-waves", "0")
     assert "argument --upload-waves: must be a positive integer, got '0'" in capsys.readouterr().err
@@ -119,7 +123,7 @@ def test_option_of_push_without_an_address_is_refused_before_anything_is_measure
 def test_json_document_is_all_of_stdout_when_the_upload_has_something_to_report(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(push, "run", lambda args: print("3 rows set aside"))
+    monkeypatch.setattr(pushing, "_problems", lambda summary: ["3 rows set aside"])
     assert runner("--json", "--upload", "local") == 0
     shown = capsys.readouterr()
     assert "3 rows set aside" in shown.err
