@@ -19,17 +19,25 @@ PYTHON = """\
 #!/bin/sh
 # Reports a version; makes a virtual environment whose Python notes pip's arguments and environment.
 case "$*" in
+*"import ensurepip, sys"*) echo "$0" ;;
 *print*) echo "{version} $0" ;;
 *ensurepip*) exit {without_venv} ;;
 "-m venv"*)
     mkdir -p .venv/bin
     cp "$0" .venv/bin/python
     echo "executable = $0" >.venv/pyvenv.cfg ;;
+"-I ci/run_uv.py pip compile"*) {torch} ;;
+"-I ci/run_uv.py pip install"*" --require-hashes"*)
+    env | sort >uv-environment
+    {uv} ;;
 "-m pip install --no-compile --require-hashes"*)
     env | sort >pip-environment
     {pip} ;;
 esac
 """
+
+
+LACKING = "the index has no x==1 for Python 3.11: use an index that has it (PIP_INDEX_URL), or another Python (PYTHON=)"
 
 
 class Clone:
@@ -39,7 +47,15 @@ class Clone:
         self.folder = folder / "ein Ordner für uns"
         self.programs = folder / "programs"
         self.programs.mkdir()
-        for name in ("ci/setup", "ci/pythons", "docker/check_packages", "pyproject.toml", "locks"):
+        for name in (
+            "ci/setup",
+            "ci/pythons",
+            "ci/run_uv.py",
+            "ci/report_downloads.py",
+            "docker/check_packages",
+            "pyproject.toml",
+            "locks",
+        ):
             target = self.folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, target)
@@ -52,9 +68,10 @@ class Clone:
         path.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
 
-    def add_python(self, name: str, version: str = "3.11.2", *, venv: bool = True, pip: str = "exit 0") -> None:
-        """Add a Python that reports this version, and installs nothing."""
-        self.add(name, PYTHON.format(version=version, without_venv=int(not venv), pip=pip))
+    def add_python(self, name: str, version: str = "3.11.2", **answers: str) -> None:
+        """Add a Python that reports this version, and installs nothing; commands for uv, pip and their questions."""
+        default = {"without_venv": "0", "torch": "exit 0", "uv": "exit 0", "pip": "exit 0"}
+        self.add(name, PYTHON.format(version=version, **{**default, **answers}))
 
     def set_up(self, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run it among these programs and the system's."""
@@ -96,11 +113,14 @@ def test_unsupported_python_is_named_with_one_that_would_do(clone: Clone, versio
     needed = f"error: PROGRAMS/python3 is Python {version}: Python 3.11, 3.12 or 3.13 is needed; "
     assert clone.complaint() == f"{needed}install one with its venv, and set PYTHON to it if it is not python3"
     clone.add("python3.12", "echo /opt/python3.12")
-    assert clone.complaint() == f"{needed}set PYTHON to one that is here: /opt/python3.12"
+    assert (
+        clone.complaint(PYTHON=str(clone.programs / "python3"))
+        == f"{needed}set PYTHON to one that is here: /opt/python3.12"
+    )
 
 
 def test_missing_venv_names_its_package(clone: Clone) -> None:
-    clone.add_python("python3", "3.12.3", venv=False)
+    clone.add_python("python3", "3.12.3", without_venv="1")
     expected = "cannot make a virtual environment: apt-get install python3.12-venv (Debian, Ubuntu)"
     assert clone.complaint() == f"error: PROGRAMS/python3 {expected}"
 
@@ -129,24 +149,55 @@ def test_full_disk_is_reported_before_anything_is_installed(clone: Clone) -> Non
             "WARNING: Retrying after connection broken by 'NewConnectionError(...)'",
             "no connection to the package index; check the network or pip's proxy and index settings",
         ),
-        ("ERROR: No matching distribution found for x==1", "ERROR: No matching distribution found for x==1"),
+        (
+            "error: Failed to fetch: https://index/x/\n  cause: error sending request for url (https://index/x/)",
+            "no connection to the package index; check the network or pip's proxy and index settings",
+        ),
+        ("ERROR: No matching distribution found for x==1", LACKING),
+        ("  cause: Because there is no version of x==1 and you require x==1, we can conclude", LACKING),
+        ("  cause: Because x==1 has no wheels with a matching Python ABI tag (e.g., `cp311`)", LACKING),
+        (
+            "error: Failed to download `x==1`\n  cause: Hash mismatch for `x==1`",
+            "x==1 of this index is not the file that the lock names: use another index (PIP_INDEX_URL)",
+        ),
+        ("ERROR: Package x is broken", "ERROR: Package x is broken"),
     ],
 )
 def test_failed_installation_is_one_line_with_its_cause(clone: Clone, output: str, expected: str) -> None:
-    clone.add_python("python3", pip=f'echo "{output}" >&2; exit 1')
+    clone.add_python("python3", uv="exit 2", pip=f"cat >&2 <<'END'\n{output}\nEND\nexit 1")
     line = clone.complaint(TMPDIR=str(clone.programs))
     assert re.sub(r"^error: \d+", "error: N", line) == (f"error: N locked packages: {expected} (log: build/set-up.log)")
 
 
+def test_where_uv_fails_pip_installs_the_same(clone: Clone) -> None:
+    clone.add_python("python3", uv="exit 2")
+    done = clone.set_up()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (clone.folder / "pip-environment").exists()
+
+
+def test_newest_python_with_a_build_of_every_backend_is_taken(clone: Clone) -> None:
+    """The newest Python is asked first, and is replaced by the newest one for which the index has PyTorch."""
+    torch = r'case "$*" in *version\ 3.11*) exit 0 ;; *) exit 1 ;; esac'
+    for version in ("3.11.1", "3.13.1"):
+        clone.add_python(f"python{version[:4]}", version, torch=torch)
+    done = clone.set_up()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "locked packages (for Python 3.11.1, " in done.stdout
+    assert clone.set_up().stdout == ""  # it stays with this one
+
+
 def test_settings_for_other_programs_do_not_reach_pip_and_those_of_the_network_do(clone: Clone) -> None:
     network = {"PIP_INDEX_URL": "https://index", "PIP_CERT": "/cert", "PIP_PROXY": "proxy", "PIP_CACHE_DIR": "/c"}
+    network |= {"UV_HTTP_TIMEOUT": "9", "UV_CACHE_DIR": str(clone.programs)}
     others = {"PIP_TARGET": "/t", "PIP_PREFIX": "/p", "PIP_CONSTRAINT": "/c.txt", "PIP_REQUIRE_VIRTUALENV": "1"}
+    others |= {"UV_TARGET": "/t", "UV_NO_VERIFY_HASHES": "1"}
     python = {"PYTHONPATH": "/hostile", "PYTHONHOME": "/nowhere", "PYTHONWARNINGS": "error"}
     neither = {"KERAS_BACKEND": "torch", "VIRTUAL_ENV": "/other", "CONDA_PREFIX": "/conda"}
     done = clone.set_up(**network, **others, **python, **neither)
     assert (done.returncode, done.stderr) == (0, "")
-    lines = (clone.folder / "pip-environment").read_text().splitlines()
-    seen = dict(line.split("=", 1) for line in lines if line.startswith(("PIP_", "PYTHON")))
+    lines = (clone.folder / "uv-environment").read_text().splitlines()
+    seen = dict(line.split("=", 1) for line in lines if line.startswith(("PIP_", "UV_", "PYTHON")))
     own = {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
     assert seen == {**network, **own}
 

@@ -1,0 +1,58 @@
+"""uv gets pip's settings of how an index is reached, is the one that the lock pins, and what it has left is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.scripts import script
+
+LOCK = Path(__file__).parents[2] / "locks" / "cpu.txt"
+
+
+@pytest.fixture(scope="module")
+def run_uv() -> ModuleType:
+    return script("run_uv")
+
+
+def test_settings_of_pip_become_variables_of_uv(run_uv: ModuleType) -> None:
+    listed = """\
+:env:.timeout='30'
+global.cert='/ca.crt'
+global.constraint='/c.txt'
+global.extra-index-url='file:///a\\nfile:///b'
+global.find-links='/wheels /more'
+global.timeout='180'
+install.proxy='http://proxy:3128'
+download.index-url='https://elsewhere'
+"""
+    variables = run_uv.uv_settings(run_uv.pip_settings(listed), {"UV_FIND_LINKS": "/mine"})
+    assert variables == {
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_EXTRA_INDEX_URL": "file:///a file:///b",
+        "UV_HTTP_TIMEOUT": "30",
+        "SSL_CERT_FILE": "/ca.crt",
+        "HTTP_PROXY": "http://proxy:3128",
+        "HTTPS_PROXY": "http://proxy:3128",
+    }
+
+
+def test_uv_is_installed_from_its_hashed_pin(run_uv: ModuleType) -> None:
+    pin = run_uv.pin_of_uv(LOCK.read_text(encoding="utf-8")).splitlines()
+    assert pin[0].startswith("uv==")
+    assert all(line.startswith("    --hash=sha256:") for line in pin[1:])
+    assert len(pin) > 1
+    with pytest.raises(ValueError, match=r"locks/cpu.txt: has no pin of uv with a hash"):
+        run_uv.pin_of_uv("uv==1\nx==2 \\\n    --hash=sha256:0\n")
+
+
+def test_downloads_that_are_left_are_read_from_the_log() -> None:
+    left = script("report_downloads").left
+    log = "Resolved 3 packages\nDownloading torch (1.5GiB)\nDownloading numpy (20.0MiB)\n"
+    reports = ["1556 MiB to download: torch and 1 more", "20 MiB to download: numpy", None]
+    assert [left(log), left(f"{log} Downloaded torch\n"), left("Resolved 3 packages\n")] == reports
+    assert left(f"{log}error: no connection\n--- pip\nCollecting a==1\nCollecting b==2\n") == (
+        "2 packages collected, now b==2"
+    )
