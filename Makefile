@@ -1,6 +1,6 @@
 # Shortcuts for people; the scripts in ci/ do the work, for people and CI alike.
 
-# PYTHON=/path/to/python3.12 selects the interpreter of .venv (default: the one it was made with, otherwise python3).
+# PYTHON=/path/to/python3.12 selects the interpreter of .venv (default: the one it was made with, otherwise the newest here).
 PYTHON ?=
 MATRIX ?= matrix.yaml
 # ARGS is passed on: make bench ARGS='--backend jax', make test ARGS='-k plan'

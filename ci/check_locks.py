@@ -3,6 +3,7 @@
 Guarantee: each lock pins every direct requirement of its extras and groups exactly once, within its bounds, for each
 supported Python (the emulator's for its own); every pin but the CPU build of torch has a hash; no lock names a file,
 an address or an index.
+A pin with a marker counts for the Pythons that the marker names.
 Limit: indirect requirements are not checked; docker/check_packages does so at the end of ci/setup.
 """
 

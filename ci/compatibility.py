@@ -12,8 +12,11 @@ from __future__ import annotations
 import argparse
 import re
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from packaging.markers import Marker
 
 from keras_matrix.runner.machine.preflight import BUILDS, MINIMUM_DRIVERS, Build, text
 
@@ -21,6 +24,8 @@ ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "compatibility.md"
 SERVICES = ("tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu")
 BACKENDS = {"tf": ("tensorflow", "tensorflow-cpu"), "jax": ("jax",), "torch": ("torch",)}
+# The CPU build of PyTorch for other Pythons could not be had where this project is tested.
+RUN = {"torch-cpu": ("3.11",)}
 RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 # Debian's releases and the `python3` of each; the tests of the images check this.
 DEBIANS = {"bookworm": ("Debian 12", "3.11")}
@@ -47,9 +52,17 @@ newer; on 12.0 users report that it fails (tensorflow/tensorflow issue 97387). A
 driver that is too old `device_mismatch`, both before anything is measured ([gpu.md](gpu.md)). The capabilities were
 read from the wheels of the locks with `ci/gpu_code.py`.
 
-Python in the images: {debian}'s {python}. Outside of them the locks hold for Python {pythons}, with one version
-of everything; the exception is PyTorch's CPU build, whose wheel is another file in each index and is locked without a
-hash (`locks/torch-build-cpu.txt`).
+## Pythons
+
+The images have {debian}'s Python {python}. The locks are for Python {pythons}, each with the newest versions that it
+allows:
+
+{table}
+
+"Not run here": the versions were resolved, and no test has run with them. An index may lack their builds: `ci/setup`
+takes the newest Python for which it has them. The GPU and TPU locks have one version for every Python, since the table
+above is read from the wheels of one. PyTorch's CPU build is another file in each index, and is locked without a hash
+(`locks/torch-build-cpu.txt`). Proofs of equal work ([parity.md](parity.md)) ship for the versions of Python 3.11.
 
 No cell was run on a GPU or a TPU with these images: none was at hand. `jax-tpu` is unverified altogether.
 """
@@ -96,9 +109,11 @@ class Row:
         return f"from {text(self.build.ptx)} on, with a driver for CUDA {text(self.build.ptx_cuda)}"
 
 
-def pins(lock: str) -> dict[str, str]:
-    """The versions that a lock pins, by name."""
-    return dict(re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)", lock, re.MULTILINE))
+def pins(lock: str, python: str) -> dict[str, str]:
+    """The versions that a lock pins for a Python, by name."""
+    found = re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)(?: ; ([^\\\n]+))?", lock, re.MULTILINE)
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    return {name: version for name, version, marker in found if not marker or Marker(marker).evaluate(environment)}
 
 
 def gpu_build(service: str, pinned: dict[str, str]) -> Build | None:
@@ -125,6 +140,20 @@ def row(service: str, pinned: dict[str, str]) -> Row:
     return service_row
 
 
+def by_python(locks: Mapping[str, str], pythons: Sequence[str]) -> str:
+    """The table of what each Python gets on a CPU, with what was run; the other locks do not depend on the Python."""
+    lines = [f"| service | {' | '.join(f'Python {python}' for python in pythons)} |", "|---" * (len(pythons) + 1) + "|"]
+    for service in (service for service in locks if service.endswith("-cpu")):
+        cells = []
+        for python in pythons:
+            pinned = pins(locks[service], python)
+            name = next(name for name in BACKENDS[service.partition("-")[0]] if name in pinned)
+            mark = "" if python in RUN.get(service, pythons) else ", not run here"
+            cells.append(f"{name} {pinned[name]}, Keras {pinned['keras']}{mark}")
+        lines.append(f"| {service} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def image_python(dockerfile: str) -> tuple[str, str]:
     """The base system of the images and its Python. Raises `KeyError` for a system with unknown Python."""
     base = BASE.search(dockerfile)
@@ -134,19 +163,21 @@ def image_python(dockerfile: str) -> tuple[str, str]:
 
 def document(root: Path = ROOT) -> str:
     """The document."""
-    rows = []
+    rows, texts = [], {}
+    debian, python = image_python((root / "docker" / "Dockerfile").read_text(encoding="utf-8"))
     for service in SERVICES:
         lock = (root / "locks" / f"{service}.txt").read_text(encoding="utf-8")
         if service == "torch-cpu":
             lock += (root / "locks" / "torch-build-cpu.txt").read_text(encoding="utf-8")
-        service_row = row(service, pins(lock))
-        rows.append(replace(service_row, build=gpu_build(service, pins(lock))).text())
+        texts[service] = lock
+        pinned = pins(lock, python)
+        rows.append(replace(row(service, pinned), build=gpu_build(service, pinned)).text())
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pythons = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)]
     versions = f"{', '.join(pythons[:-1])} and {pythons[-1]}"
-    debian, python = image_python((root / "docker" / "Dockerfile").read_text(encoding="utf-8"))
     assert python in pythons, f"the locks do not support the images' Python {python}"
-    return HEAD + "\n".join(rows) + "\n" + TAIL.format(pythons=versions, debian=debian, python=python)
+    table = by_python(texts, pythons)
+    return HEAD + "\n".join(rows) + "\n" + TAIL.format(pythons=versions, debian=debian, python=python, table=table)
 
 
 if __name__ == "__main__":

@@ -23,13 +23,26 @@ def test_document_is_current(compatibility: ModuleType) -> None:
 
 
 def test_row_names_cuda_and_the_driver_it_needs(compatibility: ModuleType) -> None:
-    pinned = compatibility.pins("jax==0.10.2 \\\n    --hash=x\nkeras==3.15.1\nnvidia-cuda-runtime-cu12==12.9.79\n")
+    pinned = compatibility.pins(
+        "jax==0.10.2 \\\n    --hash=x\nkeras==3.15.1\nnvidia-cuda-runtime-cu12==12.9.79\n", "3.11"
+    )
     row = compatibility.row("jax-gpu", pinned)
     assert (row.backend, row.cuda, row.cudnn, row.driver) == ("jax 0.10.2", "12.9.79", None, ">= 525.60.13")
 
 
+def test_each_python_has_its_versions_and_what_was_not_run_is_marked(compatibility: ModuleType) -> None:
+    lock = "jax==0.10.2 ; python_full_version < '3.12' \\\n    --hash=x\n"
+    lock += "jax==0.12.0 ; python_full_version >= '3.12'\nkeras==3\n"
+    locks = {"jax-cpu": lock, "torch-cpu": "torch==2+cpu\nkeras==3\n", "jax-gpu": lock}
+    assert compatibility.by_python(locks, ("3.11", "3.12")).splitlines()[2:] == [
+        "| jax-cpu | jax 0.10.2, Keras 3 | jax 0.12.0, Keras 3 |",
+        "| torch-cpu | torch 2+cpu, Keras 3 | torch 2+cpu, Keras 3, not run here |",
+    ]
+
+
 def test_row_names_the_compute_capabilities_of_its_build(compatibility: ModuleType) -> None:
-    lines = {line.split(" | ")[0]: line for line in compatibility.document().splitlines() if line.startswith("| ")}
+    services = compatibility.document().partition("## Pythons")[0]
+    lines = {line.split(" | ")[0]: line for line in services.splitlines() if line.startswith("| ")}
     expected = "| >= 525.60.13 | 6.0, 7.0, 8.0, 8.9 | from 9.0 on, with a driver for CUDA 12.5 |"
     assert lines["| tf-gpu"].endswith(expected)
     assert lines["| torch-gpu"].endswith("| >= 580 | 7.5, 8.0, 8.6, 9.0, 10.0, 12.0 | - |")

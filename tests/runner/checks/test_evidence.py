@@ -25,12 +25,9 @@ evidence = script("evidence")
 
 
 def locked(package: str) -> str:
-    """Return the version of a package in the locks of the CPU environment."""
-    lines = [
-        line for name in ("cpu", "torch-build-cpu") for line in (ROOT / f"locks/{name}.txt").read_text().split("\n")
-    ]
-    (found,) = [line.split()[0].partition("==")[2] for line in lines if line.startswith(f"{package}==")]
-    return found
+    """Return the version of a package in the locks of the CPU environment, for the Python of the proofs."""
+    texts = [(ROOT / f"locks/{name}.txt").read_text() for name in ("cpu", "torch-build-cpu")]
+    return str(script("compatibility").pins("\n".join(texts), "3.11")[package])
 
 
 VERSIONS = {
