@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,7 @@ def text(dashboard: Mapping[str, Any]) -> str:
     return json.dumps(dashboard, indent=2) + "\n"
 
 
+@cache
 def sql(question: Question) -> str:
     """Return the query of a question with Grafana's variables."""
     body = qualified(question.sql, DATASET, [table.name for table in TABLES])

@@ -166,8 +166,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.skip(reason=f"this case runs on {backend} for every change: set NIGHTLY=1"))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Have Python's garbage collector pass over all that is there before the first test: a search of it takes 0.4 s."""
+    unit_tier.check_imports(session.config.option.markexpr)
     gc.enable()
     unit_tier.freeze()
 

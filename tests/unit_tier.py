@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.util
 import os
 import platform
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.machine import tree_memory
+from keras_matrix.uploader.local import parquet
 
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}  # events of sys.audit
+BACKENDS = {"keras", "tensorflow", "torch", "jax"}
 frozen_count = gc.get_freeze_count
 _fsync, _scans, _facts = os.fsync, tree_memory.EMPTY_SCANS, interpreter._facts
 _running: list[str] = []  # the unit test, if one runs
@@ -22,8 +26,17 @@ _running: list[str] = []  # the unit test, if one runs
 
 def prepare() -> None:
     """Prepare a pytest process for `enter`."""
+    parquet.engine = functools.partial(_one_thread, parquet.engine)
     platform.processor()  # starts `uname` at its first call in a process
     sys.addaudithook(_refuse)
+
+
+def check_imports(expression: str) -> None:
+    """Refuse to run without the process tier if collecting the tests imported a backend: it takes seconds a worker."""
+    if "not process" in expression and (imported := sorted(BACKENDS & sys.modules.keys())):
+        raise pytest.UsageError(
+            f"collecting the unit tests imported {', '.join(imported)}: import it in a process test"
+        )
 
 
 def enter(name: str | None) -> None:
@@ -49,6 +62,13 @@ def _refuse(event: str, arguments: tuple[object, ...]) -> None:
     if event in STARTS and _running:
         command = arguments[0] if arguments else "a copy of itself"
         pytest.fail(f"{_running[0]} starts a process, {command}: mark it `process`, or fake what the process answers")
+
+
+def _one_thread(engine: Callable[[], Any]) -> Any:
+    """Return an engine of the local warehouse with one thread: several take more CPU time for a test's few rows."""
+    connection = engine()
+    connection.execute("SET threads = 1")
+    return connection
 
 
 def _facts_here(python: str, packages: tuple[str, ...]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def to_duckdb(sql: str) -> str:
     """Return a query in DuckDB's dialect. Raises `BadInput` unless it is a single SELECT."""
     from sqlglot import ErrorLevel
 
-    tree, view_names = parsed(sql).copy(), views()
+    tree, view_names = parsed(sql), views()
     for cte in tree.ctes:
         if cte.alias in view_names:
             cte.set("materialized", False)  # like a view: reads only the columns and rows that the query uses
@@ -43,7 +43,7 @@ def qualified(sql: str, dataset: str, names: Iterable[str]) -> str:
     """Return a query with these tables qualified by their dataset, which BigQuery requires in a view."""
     from sqlglot import exp
 
-    tree, own_tables = parsed(sql).copy(), set(names)
+    tree, own_tables = parsed(sql), set(names)
     for table in tree.find_all(exp.Table):
         if table.name in own_tables and not table.db:
             project, _, name = dataset.partition(".")
