@@ -3,7 +3,8 @@
 It returns what `fit` takes: `(model, x)`, `(model, x, y)` or `(model, x, y, sample_weight)`: a compiled keras.Model,
 and arrays of equal length, or nested dicts, lists and tuples of them; or `(model, source)`: the model, and a source of
 batches that `fit` reads, such as a PyDataset. Of the options in `(model, source, options)`, `files` lists what the
-source reads, for cells with a cold page cache, and `depth` is how many batches it prepares ahead.
+source reads, for cells with a cold page cache, and `depth` is how many batches it prepares ahead. Or it returns
+`keras_matrix.Fit(model, x=..., callbacks=...)`, the arguments of `fit`, which is then called with them.
 
 The result is checked before anything is measured. Exceptions of the user's own code are passed on unchanged.
 
@@ -16,14 +17,17 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from keras_matrix.models.inputs.user_source import UserSource, check_on_backend, is_composite, is_source, on_host
-from keras_matrix.models.workload import Built, Request, UnsupportedWorkload, arrays_in, map_arrays, near_name
+from keras_matrix.models.workload import Built, Fit, Request, UnsupportedWorkload, arrays_in, map_arrays, near_name
 
-FORMS = "(model, x), (model, x, y), (model, x, y, sample_weight) or (model, source)"
+FORMS = (
+    "(model, x), (model, x, y), (model, x, y, sample_weight), (model, source) or keras_matrix.Fit(model, x=..., ...)"
+)
 
 
 class WorkloadNotFound(ValueError):
@@ -77,6 +81,41 @@ def _not_found(name: str, missing: str) -> ValueError:
 
 
 def _checked(name: str, returned: object) -> Built:
+    if isinstance(returned, Fit):
+        return _with_call(name, returned)
+    built = _with_data(name, returned)
+    if type(built.model).fit is _keras_fit():
+        return built
+    # The model's own fit may look at x and y: it is called as plain Keras calls it.
+    assert isinstance(returned, tuple)
+    data = returned[1:2] if built.pipeline else returned[1:]
+    arguments = dict(zip(("x", "y", "sample_weight"), data, strict=False))
+    return replace(
+        built, call=Fit(built.model, **{key: value for key, value in arguments.items() if value is not None})
+    )
+
+
+def _keras_fit() -> Any:
+    import keras
+
+    return keras.Model.fit
+
+
+def _with_call(name: str, call: Fit) -> Built:
+    """Return the workload that is measured by its own call of `fit`."""
+    parameters = inspect.signature(getattr(call.model, "fit", _keras_fit())).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for argument in call.arguments:
+        if argument not in parameters and not takes_any:
+            raise TypeError(f"{name}: keras_matrix.Fit: fit takes no {argument!r}{near_name(argument, parameters)}")
+    x, y, weight = (call.arguments.get(argument) for argument in ("x", "y", "sample_weight"))
+    if x is None:
+        raise TypeError(f"{name}: keras_matrix.Fit: x is missing: give it as you give it to fit")
+    data = (x, y) if weight is None else (x, y, weight)
+    return replace(_with_data(name, (call.model, *(data if _has_arrays(x) else (x,)))), call=call)
+
+
+def _with_data(name: str, returned: object) -> Built:
     if not isinstance(returned, tuple) or len(returned) not in (2, 3, 4):
         received = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else type(returned).__name__
         raise TypeError(f"{name}: must return {FORMS}. Received: {received}")

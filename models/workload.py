@@ -82,6 +82,22 @@ class Request:
         return str(self.params[name])
 
 
+@dataclass(frozen=True, slots=True, init=False)
+class Fit:
+    """What a user's function returns to be measured by its own call of `fit`: the model, and the arguments by name.
+
+    The matrix decides the number of epochs. `keras_matrix.Fit` is this class.
+    """
+
+    model: Any
+    arguments: dict[str, Any]
+
+    def __init__(self, model: Any, x: Any = None, y: Any = None, **arguments: Any) -> None:
+        """Take the model, and what its `fit` takes: x, y, callbacks, class_weight, validation_data, ..."""
+        object.__setattr__(self, "model", model)
+        object.__setattr__(self, "arguments", {"x": x, "y": y, **arguments})
+
+
 class InputPipeline(Protocol):
     """The input pipeline of a workload: how batches come from storage to `fit`."""
 
@@ -126,7 +142,8 @@ class Built:
     `samples(count, seed)` returns numpy arrays `(x,)`, `(x, y)` or `(x, y, sample_weight)` with leading dimension
     `count`, equal for equal arguments; each part may be a nested structure of such arrays, or None. `available_samples`
     is None if any number of samples can be generated. With a `pipeline`, feed `pipeline` trains from it. `finish` is
-    called once after all measured epochs, to save the model; its errors are warnings.
+    called once after all measured epochs, to save the model; its errors are warnings. With a `call`, `fit` is called
+    with these arguments.
     """
 
     model: Any
@@ -135,6 +152,7 @@ class Built:
     available_samples: int | None = None
     pipeline: InputPipeline | None = None
     finish: Callable[[], None] | None = None
+    call: Fit | None = None
 
 
 @dataclass(frozen=True, slots=True)

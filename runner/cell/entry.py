@@ -4,9 +4,10 @@
 both cases the process ends with `os._exit`: a backend's tear-down costs up to a second and could only damage what is
 already written.
 
-Messages for errors of the user's own code name the user's file and line, by its path on the host. They explain three
-causes that a user cannot see: a file with the name of a module that Python imports in its place, a syntax error, and a
-relative path (a cell runs in a folder of its own). Other messages get the place alone.
+Messages for errors of the user's own code end their first line with the user's file, line and code, by its path on the
+host, and state the cause behind a library's error. They explain what a user cannot see: a file with the name of a
+module that Python imports in its place, a syntax error, a relative path (a cell runs in a folder of its own), a missing
+package, code for another backend. Other messages get the place alone.
 
 Libraries that read in workers put the error of unreadable data somewhere into a longer text: it comes first here.
 
@@ -16,6 +17,7 @@ A module of its own: it is started as another process, without the fork server.
 from __future__ import annotations
 
 import contextlib
+import linecache
 import multiprocessing
 import os
 import re
@@ -23,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import keras_matrix
@@ -40,6 +42,7 @@ LONGEST_SOCKET_FOLDER = 64
 MESSAGE_CHARACTERS = 4000
 INSTALLED = ("/site-packages/", "/dist-packages/", f"{Path(os.__file__).parent}/", f"{keras_matrix.__path__[0]}/")
 LINE_LIMIT = 3000
+CODE_CHARACTERS = 120
 # A test compares it with the class, which is not imported here: it would import NumPy before the backend.
 DATA_ERROR = "keras_matrix.models.inputs.stored.sample.InputDataError"
 _DATA_ERROR_LINE = re.compile(r"\bInputDataError: (.+)")
@@ -135,35 +138,162 @@ def report_of(error: Exception, job: Job) -> tuple[str, str]:
 
 
 def message_of(error: Exception, job: Job) -> str:
-    """Return an error's message; its first line ends with the innermost place in the user's files, if there is one."""
-    text = str(error) or type(error).__name__
+    """Return an error's message; its first line ends with the innermost line of the user's files, if there is one.
+
+    It states the cause behind a library's own error, and the advice for a known mistake.
+    """
+    text = _cause_within_keras(str(error)) or type(error).__name__
     place = _place(error, job)
     if shadowed := _shadowed(error, job, place):
-        return f"{shadowed}; rename it" + (f" (imported at {place})" if place else "")
-    if place is None:
-        return text
-    if isinstance(error, SyntaxError):
+        return f"{shadowed}; rename it" + (f" (imported at {place.position})" if place else "")
+    if isinstance(error, SyntaxError) and place is not None:
         text = error.msg or type(error).__name__
-    if isinstance(error, FileNotFoundError) and _is_relative(error):
-        text += f"; a cell runs in a folder of its own: use Path(__file__).parent / {error.filename!r}"
+    root = _cause(error, job)
     line, newline, remainder = text.partition("\n")
-    return f"{line[:LINE_LIMIT]} ({place}){newline}{remainder}"
+    if root is not error:
+        cause = _cause_within_keras(str(root)).partition("\n")[0]
+        line = f"{line.rstrip('.:')}: caused by {type(root).__name__}: {cause}"
+    if advice := _advice(root, place, job):
+        line = f"{line.rstrip('.')}; {advice}"
+    where = f" ({place.text})" if place is not None else ""
+    return f"{line[:LINE_LIMIT]}{where}{newline}{remainder}"
 
 
-def _is_relative(error: FileNotFoundError) -> bool:
-    """Return whether a relative path was opened; a program that is missing is looked for elsewhere."""
-    innermost = traceback.extract_tb(error.__traceback__)[-1].filename
-    return innermost != subprocess.__file__ and not Path(str(error.filename or "/")).is_absolute()
+_WITHIN_KERAS = re.compile(r"Exception encountered when calling (.+?)\.\n\n\x1b\[1m(.+?)\x1b\[0m", re.DOTALL)
 
 
-def _place(error: Exception, job: Job) -> str | None:
-    """Return `FILE:LINE` of the innermost frame in the user's files, of a syntax error the line that has it."""
-    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, SyntaxError) and error.filename is not None:
-        places.append((error.filename, error.lineno))
+def _cause_within_keras(text: str) -> str:
+    """Return the message of a layer's error before the one that Keras makes of it with its traceback filter."""
+    while match := _WITHIN_KERAS.search(text):
+        cause, newline, remainder = match[2].partition("\n")
+        text = f"{cause} (in {match[1]}){newline}{remainder}"
+    return text
+
+
+def _cause(error: BaseException, job: Job) -> BaseException:
+    """Return the first error of those that libraries raised from each other; one that the user raised is stated."""
     workload_files = _workload_files(job)
-    user_places = [f"{_host_path(path, job)}:{line}" for path, line in places if _is_users(path, job, workload_files)]
-    return user_places[-1] if user_places else None
+    while True:
+        frames = traceback.extract_tb(error.__traceback__)
+        is_the_users = bool(frames) and _is_users(frames[-1].filename, job, workload_files)
+        context = None if error.__suppress_context__ or is_the_users else error.__context__
+        cause = error.__cause__ or context
+        # JAX adds an error without a message, for the traceback alone.
+        if cause is None or not str(cause) or "StackTrace" in type(cause).__name__:
+            return error
+        error = cause
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A line of the user's code: `FILE:LINE` on the host, and the code if it could be read."""
+
+    position: str
+    code: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.position}: {self.code[:CODE_CHARACTERS]}" if self.code else self.position
+
+
+def _place(error: BaseException, job: Job) -> _Place | None:
+    """Return the innermost line in the user's files, of a syntax error the line that has it.
+
+    Of a call that Python refused before it began, such as of `train_step`, it is the line of the function.
+    """
+    workload_files = _workload_files(job)
+    lines: list[tuple[str, int | None, str]] = []
+    chain: BaseException | None = error
+    root = _cause(error, job)
+    while chain is not None:
+        lines += [
+            (frame.filename, frame.lineno, frame.line or "") for frame in traceback.extract_tb(chain.__traceback__)
+        ]
+        chain = None if chain is root else chain.__cause__ or chain.__context__
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        lines.append((error.filename, error.lineno, ""))
+    lines += _refused_function(root)
+    places = [
+        _Place(f"{_host_path(path, job)}:{number}", code)
+        for path, number, code in lines
+        if _is_users(path, job, workload_files)
+    ]
+    return places[-1] if places else None
+
+
+_REFUSED = re.compile(r"^([\w.<>]+)\(\) (?:takes|missing|got)\b")
+
+
+def _refused_function(error: BaseException) -> list[tuple[str, int | None, str]]:
+    """Return the line of the model's method that Python could not call with Keras's arguments, if that is the error."""
+    match, keras = _REFUSED.match(str(error)), sys.modules.get("keras")
+    if not isinstance(error, TypeError) or match is None or keras is None:
+        return []
+    kinds = [keras.Model]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        for method in vars(kind).values():
+            if getattr(method, "__qualname__", None) == match[1] and (code := getattr(method, "__code__", None)):
+                line = linecache.getline(code.co_filename, code.co_firstlineno)
+                return [(code.co_filename, code.co_firstlineno, line.strip())]
+    return []
+
+
+_OTHER_LIBRARIES = {
+    "tensorflow": re.compile(r"\b(tf|tensorflow)\."),
+    "torch": re.compile(r"\btorch\."),
+    "jax": re.compile(r"\b(jnp|jax|lax)\."),
+}
+_MISSING_FILE = re.compile(
+    r"(?i)no such file|not found|does(?:n't| not) exist|unable to (?:\w+ )?open|(?:could|can)not find"
+)
+_RELATIVE_PATH = re.compile(r"""(?:filepath=|name = |path: |['"]|^)'?((?![/~])[\w.\-]+(?:/[\w.\-]+)*\.\w+)""")
+_TRACED = re.compile(r"^(Tracer\w*|Concretization\w*|NonConcrete\w*)Error$")
+# The package of a module, where it has another name.
+_PACKAGES = {
+    "cv2": "opencv-python-headless",
+    "PIL": "pillow",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+
+
+def _advice(error: BaseException, place: _Place | None, job: Job) -> str | None:
+    """Return what to do about a mistake that programs for one backend or one folder often have; None for others."""
+    if place is None:
+        return None
+    text, backend = str(error), job.settings.backend
+    if isinstance(error, ModuleNotFoundError) and error.name and _users_file(error.name, job) is None:
+        module = error.name.partition(".")[0]
+        return f"install {_PACKAGES.get(module, module)} for the Python of the cells, or leave out what imports it"
+    if (path := _relative_path(error)) is not None:
+        return f"a cell runs in a folder of its own: use Path(__file__).parent / {path!r}"
+    if (
+        isinstance(error, TypeError)
+        and (match := _REFUSED.match(text))
+        and match[1].endswith((".train_step", ".test_step"))
+    ):
+        form = "(state, data) and takes (logs, state) from it" if backend == "jax" else "(data)"
+        return f"on {backend} Keras calls {match[1].rpartition('.')[2]}{form}: write one for each backend"
+    for library, used in _OTHER_LIBRARIES.items():
+        if library != backend and used.search(place.code):
+            return f"the line uses {library} on {backend}: use keras.ops and keras.Variable, or leave out {backend}"
+    if backend == "jax" and _TRACED.match(type(error).__name__):
+        return "on JAX a step is traced, and has no values in Python: use keras.ops, without numpy() or float()"
+    return None
+
+
+def _relative_path(error: BaseException) -> str | None:
+    """Return the relative path that an error says is missing; a program that is missing is looked for elsewhere."""
+    if isinstance(error, FileNotFoundError) and error.filename:
+        innermost = traceback.extract_tb(error.__traceback__)[-1].filename
+        is_relative = innermost != subprocess.__file__ and not Path(str(error.filename)).is_absolute()
+        return str(error.filename) if is_relative else None
+    if not _MISSING_FILE.search(str(error)):
+        return None
+    match = _RELATIVE_PATH.search(str(error))
+    return match[1].rstrip(".") if match else None
 
 
 def _is_users(path: str, job: Job, workload_files: tuple[str, ...]) -> bool:
@@ -182,7 +312,7 @@ def _workload_files(job: Job) -> tuple[str, ...]:
     return tuple(f"{folder}/" for folder in folders) if folders else (str(module.__file__),)
 
 
-def _shadowed(error: Exception, job: Job, place: str | None) -> str | None:
+def _shadowed(error: Exception, job: Job, place: _Place | None) -> str | None:
     """Return which of the user's files has the name of another module; None unless that module caused the error."""
     name = _module_of(error)
     if name is None and place is None and ":" in job.settings.workload:

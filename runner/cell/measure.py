@@ -50,7 +50,7 @@ from keras_matrix.runner.cell.options import (
     request_of,
     weight_dtypes,
 )
-from keras_matrix.runner.cell.phases import Predicting, Training
+from keras_matrix.runner.cell.phases import CalledTraining, Predicting, Training, call_notes, check_call
 from keras_matrix.runner.cell.piped.training import PipedTraining, input_use
 from keras_matrix.runner.cell.piped.training import check as check_input
 from keras_matrix.runner.cell.replicated.groups import check_resolved, check_workload, group_of
@@ -115,7 +115,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     first_batches = make_batches(workload, job.settings, job.settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
     measured = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
-    work = _work_of(job.settings)(workload, adapter, job, measured)
+    work = _work_of(job.settings, workload)(workload, adapter, job, measured)
     times, learning, steps = work.run(first_batches)
     events = adapter.compile_events()
     times = with_start(times, import_time_s, build_time_s, events)
@@ -139,7 +139,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
         versions=found_versions(adapter),
         work=counted(work, adapter, overridden, first_batches[0]),
         input=input_use(workload.pipeline, job, work),
-        data_notes=list(workload.pipeline.notes) if workload.pipeline else [],
+        data_notes=[*(workload.pipeline.notes if workload.pipeline else ()), *call_notes(workload.call, overridden)],
         replicas=replicas,
         generation=generation(job, workload, adapter, first_batches[0]),
     )
@@ -176,13 +176,16 @@ def _with_compilations(resolved: Resolved, events: CompileEvents, compiling: Com
     )
 
 
-def _work_of(settings: Settings) -> type[Training | Predicting]:
+def _work_of(settings: Settings, workload: Built) -> type[Training | Predicting]:
     if settings.phase == GENERATE:
         return Generating if settings.implementation == KERAS else NativeGenerating
     if settings.phase == PREDICT:
         return Predicting
     if settings.implementation != KERAS:
         return StepTraining
+    if workload.call is not None:
+        check_call(settings)
+        return CalledTraining
     return PipedTraining if settings.feed == PIPELINE else Training
 
 
@@ -322,11 +325,12 @@ def _traced_workload(work: Training | Predicting, settings: Settings) -> TraceSu
 
 
 def configure_keras(settings: Settings) -> None:
-    """Set Keras's own options: layout and precision.
+    """Set Keras's own options: layout, precision, and complete tracebacks.
 
     `floatx` stays float32 with bfloat16, as with `set_dtype_policy` alone: losses and metrics are of that type, to
     which Keras also converts integer labels, and bfloat16 rounds those above 256.
     """
+    keras.config.disable_traceback_filtering()  # an error of the user's own code keeps its lines and its message
     keras.config.set_image_data_format("channels_last")
     keras.config.set_floatx("float64" if settings.precision == "float64" else "float32")
     keras.config.set_dtype_policy(settings.precision)

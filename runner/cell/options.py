@@ -21,7 +21,7 @@ import ml_dtypes  # noqa: F401 - teaches NumPy the name bfloat16
 import numpy as np
 
 from keras_matrix.models.workload import Built, InputPipeline, Request
-from keras_matrix.records.settings import PIPELINE, Settings
+from keras_matrix.records.settings import FIT, HOST_FED, PIPELINE, Settings
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import steps_of_pass
 from keras_matrix.runner.cell.job import Job
@@ -82,7 +82,14 @@ def applied(workload: Built, settings: Settings) -> tuple[Settings, list[str]]:
     resolved = replace(settings, steps_per_execution=int(model.steps_per_execution), eager=bool(model.run_eagerly))
     if settings.leaves("samples") and workload.available_samples is not None:
         resolved = replace(resolved, samples=workload.available_samples)
-    return _with_input(resolved, workload.pipeline), own_options
+    return _with_call(_with_input(resolved, workload.pipeline), workload), own_options
+
+
+def _with_call(settings: Settings, workload: Built) -> Settings:
+    """Return the settings of a workload that calls `fit` itself: its batch size, and batches from host memory."""
+    if workload.call is None or workload.pipeline is not None or settings.phase != FIT:
+        return settings
+    return replace(settings, batch_size=workload.call.arguments.get("batch_size") or settings.batch_size, feed=HOST_FED)
 
 
 def _with_input(settings: Settings, pipeline: InputPipeline | None) -> Settings:

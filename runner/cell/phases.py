@@ -11,15 +11,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from keras_matrix.models.workload import Built
+import numpy as np
+
+from keras_matrix.models.inputs.user_source import on_host
+from keras_matrix.models.workload import Built, Fit, map_arrays
 from keras_matrix.records.epoch_figures import EpochWork, quantile, tokens_a_sample, with_figures
 from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import BackendAdapter
+from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import Batch, Feed, Feeder, counted_feed, make_batches, steps_of_pass
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cell.loop import CallLog, EpochLog, Stretch, call_epochs, fit_epochs, step_time_by_doubling
+from keras_matrix.runner.cell.loop import (
+    CallLog,
+    EpochLog,
+    FitCall,
+    FitLog,
+    Stretch,
+    call_epochs,
+    fit_as_called,
+    fit_epochs,
+    step_time_by_doubling,
+)
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs, Turns
 from keras_matrix.runner.cell.work import Counting, Ledger, WeightChecksums, predicted, received_samples
 
@@ -158,6 +171,128 @@ class Training:
         if self._job.settings.feed == "device_resident":
             return self._adapter.feeder(batches)
         return lambda needed_batches: counted_feed(batches, self._adapter.lookahead)
+
+
+class CalledTraining(Training):
+    """Epochs of a workload's own call of `fit`, with its data, callbacks and validation: whole passes, in one call."""
+
+    def __init__(self, workload: Built, adapter: BackendAdapter, job: Job, measured: MeasuredEpochs) -> None:
+        super().__init__(workload, adapter, job, measured)
+        assert workload.call is not None
+        self._call = workload.call
+        self._arguments = self._cut_to_batches()
+        self._steps = 1
+
+    def run(self, first_batches: Sequence[Batch]) -> tuple[Times, Learning, int]:
+        """Train all epochs; return times, learning and steps. The first epoch has the first step, and is discarded."""
+        settings = self._job.settings
+        self.ledger.before = WeightChecksums.of(self.model)
+        counting = Counting("epochs", self.model, 1, settings.epochs)
+        counting.begin()
+        log = self._called(self._in_turn(), self._arguments, counting)
+        self._measured.end()
+        if len(log.epochs.times_s) != settings.epochs:
+            raise WorkMismatch(f"epochs: fit must run {settings.epochs}, got {len(log.epochs.times_s)}")
+        if len(set(log.steps)) > 1:
+            raise WorkMismatch(f"epochs: each must have the same steps, got {log.steps}; give fit whole passes")
+        self._steps = counting.steps = log.steps[0]
+        self.ledger.stretches.append(counting.stretch())
+        self.ledger.optimizer_replaced |= counting.optimizer_replaced
+        times = summarise(log.epochs.times_s, [], settings, self._steps)
+        return replace(times, training_time_s=sum(log.epochs.times_s)), learning_of(log.epochs), self._steps
+
+    def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
+        """Train further epochs of at most a pass, without validation; nothing is recorded."""
+        arguments = {name: value for name, value in self._arguments.items() if not name.startswith("validation_")}
+        arguments["steps_per_epoch"] = min(stretch.steps, self._steps)
+        self._called(stretch, arguments)
+
+    def _called(self, stretch: Stretch, arguments: dict[str, Any], counting: Counting | None = None) -> FitLog:
+        callbacks = arguments.get("callbacks")
+        if stretch.callbacks:
+            own_callbacks = callbacks if isinstance(callbacks, list | tuple) else [callbacks] if callbacks else []
+            arguments = {**arguments, "callbacks": [*own_callbacks, *stretch.callbacks]}
+        return fit_as_called(FitCall(self.model, arguments, self.model.fit), self._adapter, stretch, counting)
+
+    def _in_turn(self) -> Stretch:
+        """Return the epochs, with a message about the time of a step before the second one, if the runner needs it.
+
+        It chooses the steps of an epoch for cells that can have any number; here they are those of a pass.
+        """
+        stretch, begun_s = self._measured.stretch(self._job.settings, 1), monotonic()
+
+        def before(epoch: int) -> None:
+            if epoch == 1 and self._job.steps is None:
+                self._measured.turns.agree_on_steps((monotonic() - begun_s) / self._pass_steps())
+            stretch.before(epoch)
+
+        return replace(stretch, before=before)
+
+    def _pass_steps(self) -> int:
+        pipeline = self._built.pipeline
+        return max(1, (pipeline and pipeline.batches_per_pass) or steps_of_pass(self._job.settings))
+
+    def _cut_to_batches(self) -> dict[str, Any]:
+        """Return the arguments, with as many rows of arrays as fill the batches of training."""
+        arguments = {"verbose": 0, **self._call.arguments}
+        if self._built.pipeline is not None:
+            arguments.pop("batch_size", None)
+            steps = self._job.settings.steps_per_epoch
+            return arguments if isinstance(steps, str) else {**arguments, "steps_per_epoch": steps}
+        settings, available = self._job.settings, self._built.available_samples
+        arguments = {"shuffle": False, **arguments, "batch_size": settings.batch_size}
+        is_split = arguments.get("validation_data") is None
+        rows = _rows(settings, 1.0 - (arguments.get("validation_split") or 0.0 if is_split else 0.0))
+        if rows == available or available is None:
+            return arguments
+        indices = np.arange(rows) % available
+        for name in ("x", "y", "sample_weight"):
+            if name in arguments:
+                arguments[name] = map_arrays(lambda array: on_host(array)[indices], arguments[name])
+        return arguments
+
+
+def _rows(settings: Settings, share: float) -> int:
+    """Return how many samples to give to `fit`, which trains on a share of them: as many as fill its batches.
+
+    They are those of a pass, or of the matrix's number of steps. Raises ValueError if no batch is filled.
+    """
+    batch_size, steps = settings.batch_size, settings.steps_per_epoch
+    if not 0 < share <= 1:
+        raise ValueError(f"validation_split: must be at least 0 and less than 1, got {1.0 - share:g}")
+    most = settings.samples if isinstance(steps, str) else math.ceil((steps * batch_size + 1) / share)
+    wanted = math.floor(most * share) // batch_size if isinstance(steps, str) else steps
+    rows = next((rows for rows in range(most, 0, -1) if math.floor(rows * share) == wanted * batch_size), 0)
+    if not wanted or not rows:
+        raise ValueError(
+            f"batch_size: the samples that fit trains on, of {settings.samples}, do not fill a batch of {batch_size}; "
+            "set a smaller batch_size"
+        )
+    return rows
+
+
+def check_call(settings: Settings) -> None:
+    """Raise `Unsupported` for settings that a workload's own call of `fit` cannot have."""
+    reasons = {
+        "devices": settings.devices > 1,
+        "discard": settings.discard < 1,
+        "page_cache": settings.page_cache != "warm",
+        "input_timers": settings.input_timers,
+    }
+    if key := next((key for key, is_set in reasons.items() if is_set), None):
+        raise Unsupported(f"{key}: the workload is measured by its own call of fit; leave out {key}")
+
+
+def call_notes(call: Fit | None, overridden: Sequence[str]) -> list[str]:
+    """Return what a row says of a workload that is measured by its own call of `fit`."""
+    if call is None:
+        return []
+    if "fit" in overridden:
+        return ["the model's own fit gets x and y as they are, not batches that stay on the device"]
+    parts = [
+        name for name in ("callbacks", "validation_data", "validation_split") if call.arguments.get(name) is not None
+    ]
+    return [f"an epoch's time includes {' and '.join(parts)} of fit"] if parts else []
 
 
 class Predicting:

@@ -166,8 +166,9 @@ def option_caveats(resolved: Resolved | None, settings: Settings) -> list[str]:
 
 
 def _with_own_batches(result: CellResult, settings: Settings) -> Settings:
-    """Return the settings with the batch size of the workload's own source of batches, if it has one."""
-    size = result.resolved.batch_size if result.resolved and result.input else None
+    """Return the settings with the batch size of the workload's own source or call of `fit`, if it has one."""
+    is_own = result.input is not None or ":" in settings.workload
+    size = result.resolved.batch_size if result.resolved and is_own else None
     return settings if size is None else replace(settings, batch_size=size)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from keras_matrix.models.workload import Fit
     from keras_matrix.runner.api import (
         Cell,
         Comparison,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Cell",
     "Comparison",
+    "Fit",
     "InfrastructureError",
     "InputError",
     "MatrixError",
@@ -49,6 +51,10 @@ def __getattr__(name: str) -> object:
     """Return a name of the API, which is imported when it is first used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "Fit":  # of the cell's side: a user's module needs nothing else for it
+        from keras_matrix.models.workload import Fit
+
+        return Fit
     from keras_matrix.runner import api
 
     return getattr(api, name)

@@ -45,4 +45,6 @@ def test_a_mistake_in_a_users_file_is_reported_with_the_path_on_the_host(tmp_pat
     (sources / "models" / "net.py").write_text("def build():\n    raise LookupError('no such layer')\n")
     run(tmp_path, "--backend", BACKENDS[SERVICES[0]])
     (record,) = counted_records(tmp_path)
-    assert record.reason == f"LookupError: no such layer ({sources}/models/net.py:2)"
+    assert (
+        record.reason == f"LookupError: no such layer ({sources}/models/net.py:2: raise LookupError('no such layer'))"
+    )

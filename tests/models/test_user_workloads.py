@@ -84,7 +84,8 @@ class TestRefusals:
             (
                 "single",
                 TypeError,
-                "must return (model, x), (model, x, y), (model, x, y, sample_weight) or (model, source). Received: int",
+                "must return (model, x), (model, x, y), (model, x, y, sample_weight), (model, source) or "
+                "keras_matrix.Fit(model, x=..., ...). Received: int",
             ),
             ("lists", TypeError, "x must be a numpy array. Received: float"),
             (

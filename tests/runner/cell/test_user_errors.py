@@ -41,18 +41,17 @@ def message(job: Job, tmp_path: Path) -> Iterator[Callable[..., str]]:
 
 def test_the_first_line_ends_with_the_place(message: Callable[..., str], tmp_path: Path) -> None:
     text = "def build():\n    raise ValueError('one\\ntwo')\n"
-    assert message(text) == f"one ({tmp_path}/own_net.py:2)\ntwo"
+    assert message(text) == f"one ({tmp_path}/own_net.py:2: raise ValueError('one\\ntwo'))\ntwo"
 
 
 def test_the_place_is_named_as_the_host_has_it(message: Callable[..., str]) -> None:
-    assert (
-        message("def build():\n    1 / 0\n", host_roots=["/home/user"]) == "division by zero (/home/user/own_net.py:2)"
-    )
+    expected = "division by zero (/home/user/own_net.py:2: 1 / 0)"
+    assert message("def build():\n    1 / 0\n", host_roots=["/home/user"]) == expected
 
 
 def test_the_innermost_place_in_the_users_files_is_named(message: Callable[..., str], tmp_path: Path) -> None:
     text = "import json\n\ndef build():\n    json.loads('{')\n"
-    assert message(text).endswith(f" ({tmp_path}/own_net.py:4)")
+    assert message(text).endswith(f" ({tmp_path}/own_net.py:4: json.loads('{{'))")
 
 
 def test_a_file_with_the_name_of_a_standard_module_is_named(message: Callable[..., str], tmp_path: Path) -> None:
@@ -81,14 +80,15 @@ def test_a_file_with_the_name_of_a_loaded_module_is_named(message: Callable[...,
 
 def test_a_missing_file_with_an_absolute_path_gets_no_advice(message: Callable[..., str], tmp_path: Path) -> None:
     text = "def build():\n    open('/no/such/file')\n"
-    expected = f"[Errno 2] No such file or directory: '/no/such/file' ({tmp_path}/own_net.py:2)"
+    expected = f"[Errno 2] No such file or directory: '/no/such/file' ({tmp_path}/own_net.py:2: open('/no/such/file'))"
     assert message(text) == expected
 
 
 @pytest.mark.process
 def test_a_missing_program_gets_no_advice(message: Callable[..., str], tmp_path: Path) -> None:
     text = "import subprocess\n\ndef build():\n    subprocess.run(['no-such-program'])\n"
-    expected = f"[Errno 2] No such file or directory: 'no-such-program' ({tmp_path}/own_net.py:4)"
+    place = f"{tmp_path}/own_net.py:4: subprocess.run(['no-such-program'])"
+    expected = f"[Errno 2] No such file or directory: 'no-such-program' ({place})"
     assert message(text) == expected
 
 
@@ -99,9 +99,47 @@ def test_an_error_outside_the_users_files_keeps_its_message(job: Job) -> None:
 
 def test_an_unusual_exception_has_a_message_too(message: Callable[..., str], tmp_path: Path) -> None:
     raising = "def build():\n    raise {}\n"
-    assert message(raising.format("SyntaxError")) == f"SyntaxError ({tmp_path}/own_net.py:2)"
+    assert message(raising.format("SyntaxError")) == f"SyntaxError ({tmp_path}/own_net.py:2: raise SyntaxError)"
     sys.modules.pop("own_net")
-    assert message(raising.format("ImportError('no', name=5)  #")) == f"no ({tmp_path}/own_net.py:2)"
+    assert message(raising.format("ImportError('no', name=5)  #")).startswith(f"no ({tmp_path}/own_net.py:2: raise ")
+
+
+FILE = "data/m.keras"
+KERAS = "Exception encountered when calling L.call().\\n\\n\\x1b[1mwants 5 columns\\x1b[0m\\n\\nArguments received:"
+
+
+@pytest.mark.parametrize(
+    ("code", "backend", "expected"),
+    [
+        (f"raise ValueError('{KERAS}')", "jax", "wants 5 columns (in L.call())"),
+        (f"raise ValueError('File not found: filepath={FILE}. Please')", "jax", "a cell runs in a folder of its own"),
+        (f"raise OSError(\"Unable to open file (name = '{FILE}', errno = 2)\")", "torch", f"parent / '{FILE}'"),
+        (
+            "raise OSError('File not found: filepath=/data/m.keras. Please')",
+            "jax",
+            "not found: filepath=/data/m.keras. P",
+        ),
+        ("import no_such_package.part", "jax", "install no_such_package for the Python of the cells"),
+        ("raise ModuleNotFoundError(name='cv2')", "jax", "install opencv-python-headless for"),
+        ("tf = None; tf.ones(3)", "torch", "the line uses tensorflow on torch: use keras.ops"),
+        ("tf = None; tf.ones(3)", "tensorflow", "object has no attribute 'ones' ("),
+        ("jnp = None; jnp.ones(3)", "torch", "the line uses jax on torch: use keras.ops"),
+        ("raise type('TracerArrayConversionError', (TypeError,), {})('x')", "jax", "x; on JAX a step is traced"),
+        ("raise TypeError('G.train_step() takes 2 positional arguments but 3')", "jax", "train_step(state, data) and"),
+        (
+            "raise TypeError('G.train_step() missing 1 required')",
+            "torch",
+            "on torch Keras calls train_step(data): write",
+        ),
+        ("raise RuntimeError('not built.') from KeyError('part')", "jax", "not built: caused by KeyError: 'part'"),
+    ],
+)
+def test_known_mistake_has_its_cause_and_advice(
+    message: Callable[..., str], job: Job, code: str, backend: str, expected: str
+) -> None:
+    text = message(f"def build():\n    {code}\n", settings=replace(job.settings, backend=backend))
+    assert expected in text.partition("\n")[0]
+    assert "own_net.py:2: " in text
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ REASONS = {
     "broken": "SyntaxError: invalid syntax ({0}/broken.py:2)",
     "imports_broken": "SyntaxError: invalid syntax ({0}/broken.py:2)",
     "reads": "FileNotFoundError: [Errno 2] No such file or directory: 'data/x.csv'; a cell runs in a folder "
-    "of its own: use Path(__file__).parent / 'data/x.csv' ({0}/reads.py:2)",
-    "raises": "LookupError: no such layer ({0}/raises.py:2)",
+    "of its own: use Path(__file__).parent / 'data/x.csv' ({0}/reads.py:2: return open('data/x.csv'))",
+    "raises": "LookupError: no such layer ({0}/raises.py:2: raise LookupError('no such layer'))",
 }
 
 
