@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
 
@@ -14,6 +16,8 @@ from keras_matrix.runner.cli.main import COMMANDS
 from keras_matrix.runner.matrix.grammar import DEFAULTS
 from keras_matrix.uploader.cli import main as uploader
 from tests.scripts import script
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +52,13 @@ def example() -> argparse.ArgumentParser:
         group.add_argument("--size", choices=("a", "b"), default="a", help="one of `a|b` or *, default: %(default)s")
         group.add_argument("--hidden", help=argparse.SUPPRESS)
     return top
+
+
+def test_every_command_has_its_line_among_the_commands() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    first_words = re.findall(r"^runner ([a-z][a-z-]*)", page, flags=re.MULTILINE)
+    assert len(first_words) > 30
+    assert set(COMMANDS) - {"run"} - set(first_words) == set()  # `runner --matrix` is `runner run`
 
 
 def test_commands_have_their_options_without_the_layout_of_argparse(reference: ModuleType) -> None:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,9 @@ class ProcessExecutor:
         self._mark = mark
         self._scratch = scratch
         self._interpreter = interpreter or Interpreter(sys.executable)
-        self._servers: Servers[Key] = Servers(lambda key: _launch_server(self._interpreter.python, dict(key)))
+        self._servers: Servers[Key] = Servers(
+            lambda key: _launch_server(self._interpreter.python, dict(key), self._server_command)
+        )
         self._home: str | None = None
         self._missing: dict[tuple[str, str], str | None] = {}
         self._clocks = CellClocks()
@@ -142,6 +144,10 @@ class ProcessExecutor:
             return Watch(server, job, order, timeout_s, (*order_warnings(gpus), *_unread()))
         except ServerGone as error:
             return Never(Outcome(infrastructure=str(error), wall_time_s=time.perf_counter() - begun_s))
+
+    def _server_command(self, command: list[str]) -> list[str]:
+        """Return the command line of a server: what it sets for itself, its cells and external commands inherit."""
+        return command
 
     def _command(self, job: Job) -> list[str]:
         """Return the command line of a fresh interpreter."""
@@ -222,13 +228,15 @@ def _key(environment: dict[str, str]) -> Key:
     return tuple(sorted(environment.items()))
 
 
-def _launch_server(python: str, environment: dict[str, str]) -> Server:
+def _launch_server(
+    python: str, environment: dict[str, str], server_command: Callable[[list[str]], list[str]]
+) -> Server:
     """Start a server's process; without a backend in its environment it is a light one."""
     parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     backend = environment.get("KERAS_BACKEND", "")
     with child_end:
         process = subprocess.Popen(
-            [python, "-P", "-m", "keras_matrix.runner.cell.server", str(child_end.fileno()), backend],
+            server_command([python, "-P", "-m", "keras_matrix.runner.cell.server", str(child_end.fileno()), backend]),
             env=environment,
             pass_fds=[child_end.fileno()],
             stdin=subprocess.DEVNULL,

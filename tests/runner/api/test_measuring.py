@@ -17,6 +17,7 @@ from keras_matrix.runner.api import measuring
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.executors.registry import ENTRIES
 from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor, crash
 from tests.runner.api.conftest import MATRIX, measured
@@ -103,7 +104,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (MATRIX, {"settings": {"epochs": [1]}}, km.UsageError, "--set epochs=a list of 1: must be "),
     (MATRIX, {"settings": {"epoch": 1}}, km.UsageError, "got 'epoch'; did you mean epochs?"),
     (MATRIX, {"budget_s": -1}, km.UsageError, "--budget: must be "),
-    (MATRIX, {"executor": "dokcer"}, km.UsageError, "--executor: must be one of process, docker, ray, got 'dokcer'"),
+    (MATRIX, {"executor": "dokcer"}, km.UsageError, f"--executor: must be one of {', '.join(ENTRIES)}, got 'dokcer'"),
     (MATRIX, {"executor_options": {"memori": 1}}, km.UsageError, "executor_options: must be one of start, images"),
     (MATRIX, {"executor_options": {"memory": 1}}, km.UsageError, "--memory: applies only to containers"),
     (
@@ -137,7 +138,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         "run: settings must be a dict of names and values, got ['epochs']",
     ),
     (MATRIX, {"executor_options": "8g"}, km.UsageError, "run: executor_options must be a dict of names and values"),
-    (MATRIX, {"executor": 5}, km.UsageError, "--executor: must be one of process, docker, ray, got 5"),
+    (MATRIX, {"executor": 5}, km.UsageError, f"--executor: must be one of {', '.join(ENTRIES)}, got 5"),
     (MATRIX, {"budget_s": "x"}, km.UsageError, "--budget: must be "),
     (MATRIX, {"repeats": 1.5}, km.UsageError, "--repeats: must be "),
     (MATRIX, {"repeat": 3}, km.UsageError, "executor_options, new, progress, got 'repeat'; did you mean repeats?"),
