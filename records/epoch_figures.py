@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from keras_matrix.records.schema import Times
+from keras_matrix.records.schema import Resolved, Times
 from keras_matrix.records.settings import FIT, GENERATE, Settings
 
 SHORT_EPOCH_SHARE = 8
@@ -27,7 +27,7 @@ class EpochWork:
     """
 
     steps: int
-    samples_a_step: int | None
+    samples_a_step: float | None
     steps_of_pass: int
     steps_per_execution: int
     phase: str
@@ -51,6 +51,13 @@ def tokens_a_sample(settings: Settings) -> int | None:
     if settings.phase != GENERATE:
         return None
     return int(settings.params["max_length"]) - int(settings.params["prompt_length"])
+
+
+def program_work(resolved: Resolved, settings: Settings) -> EpochWork:
+    """Return the work of an epoch of a program's own call: one pass, whose samples were counted or are unknown."""
+    steps, samples = resolved.steps_per_epoch, resolved.samples
+    samples_a_step = None if samples is None else samples / steps
+    return EpochWork(steps, samples_a_step, steps, resolved.steps_per_execution or 1, settings.phase)
 
 
 def with_figures(times: Times, work: EpochWork) -> Times:

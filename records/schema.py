@@ -89,6 +89,7 @@ class Resolved:
     available_samples: int | None = about("samples that a user's workload has", default=None)
     batch_size: int | None = about("samples of a step; a user's own source of batches sets it", default=None)
     feed: str | None = about("where batches came from; a user's own source of batches may set it", default=None)
+    call: str | None = about("of a program: the measured call, as its kind and place FILE:LINE", default=None)
     own_compile_options: list[str] = about(
         "compile() options that a user's workload set, unchanged", default_factory=list
     )
@@ -347,6 +348,7 @@ class CellResult:
     replicas: Replicas | None = None
     generation: Generation | None = None
     data_notes: list[str] = field(default_factory=list)  # what is unusual about the data set
+    program_notes: list[str] = field(default_factory=list)  # how a program was measured other than it would run
     unsaved: str | None = None  # why the trained model is not saved; the figures were published before
     collectives_not_timed: str | None = None  # why, if a worker died while its collectives were timed
     samples_unseen: str | None = None  # why, if the process ended while its layers were watched

@@ -32,6 +32,8 @@ IMPLEMENTATIONS = (KERAS, "loop", "no_metrics", "layers", NATIVE)
 # returns a source for fit, that batches come from there.
 OWN_OPTIONS = ("eager", "feed", "samples", "steps_per_execution")
 FROZEN_QUANTIZATIONS = ("int8", "int4")  # of a workload's parameter: its weights have no gradients
+SCRIPT = "script:"
+"""What the workload of a program begins with; the program's path in its project follows."""
 DATA_SOURCES = ("synthetic", "digits", "keras:mnist", "keras:cifar10")
 
 
@@ -95,3 +97,13 @@ class Settings:
     def leaves(self, option: str) -> bool:
         """Return whether the workload sets this one of `OWN_OPTIONS`."""
         return ":" in self.workload and option not in self.set_by_matrix.split(",")
+
+    @property
+    def script(self) -> str:
+        """The path of the program in its project; "" for another workload."""
+        return self.workload.removeprefix(SCRIPT) if is_script(self.workload) else ""
+
+
+def is_script(workload: str) -> bool:
+    """Return whether a workload is a program; `script:build` is a function `build` of a module `script`."""
+    return workload.startswith(SCRIPT) and workload.endswith(".py")

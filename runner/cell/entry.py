@@ -71,7 +71,10 @@ def run_job(path: Path, import_time_s: float | None, start: str) -> int:
         if import_time_s is None:
             import_time_s = import_backend()
         # After the backend, as in the child of a fork server: it finds none of the user's modules by mistake.
-        sys.path[:] = search_path(job.import_roots, sys.path)
+        if job.settings.script:
+            job = _placed_script(job)
+        else:
+            sys.path[:] = search_path(job.import_roots, sys.path)
         _work(job, import_time_s, start)
     except Exception as error:  # noqa: BLE001 - the process boundary: any error of a workload becomes evidence
         traceback.print_exc()
@@ -92,6 +95,15 @@ def _shorten_socket_paths(folder: str) -> None:
         vars(multiprocessing.current_process())["_config"]["tempdir"] = f"/proc/{os.getpid()}/fd/{descriptor}"
 
 
+def _placed_script(job: Job) -> Job:
+    """Return the job of a program with a copy of its project, and search its modules as `python SCRIPT` does."""
+    from keras_matrix.runner.cell.script import placed
+
+    job = placed(job)
+    sys.path[:] = search_path([str((Path(job.import_roots[0]) / job.settings.script).parent)], sys.path)
+    return job
+
+
 def _work(job: Job, import_time_s: float, start: str) -> None:
     if job.parity is not None:
         from keras_matrix.runner.cell.parity import run_parity_worker
@@ -102,6 +114,11 @@ def _work(job: Job, import_time_s: float, start: str) -> None:
         from keras_matrix.runner.cell.fc import measure_fc
 
         write_result(job, measure_fc(job, import_time_s, start))
+        return
+    if job.settings.script:
+        from keras_matrix.runner.cell.script import measure_script
+
+        write_result(job, measure_script(job, import_time_s, start))
         return
     from keras_matrix.runner.cell.measure import measure
 
@@ -297,9 +314,10 @@ def _relative_path(error: BaseException) -> str | None:
 
 
 def _is_users(path: str, job: Job, workload_files: tuple[str, ...]) -> bool:
-    if path.startswith((f"{keras_matrix.__path__[0]}/", f"{job.folder}/")):
-        return False
     in_roots = any(path.startswith(f"{root}/") for root in job.import_roots)
+    in_scratch = path.startswith(f"{job.folder}/") and not job.settings.script
+    if path.startswith(f"{keras_matrix.__path__[0]}/") or in_scratch:
+        return False
     return path.startswith(workload_files) or (in_roots and not any(folder in path for folder in INSTALLED))
 
 
@@ -315,7 +333,7 @@ def _workload_files(job: Job) -> tuple[str, ...]:
 def _shadowed(error: Exception, job: Job, place: _Place | None) -> str | None:
     """Return which of the user's files has the name of another module; None unless that module caused the error."""
     name = _module_of(error)
-    if name is None and place is None and ":" in job.settings.workload:
+    if name is None and place is None and ":" in job.settings.workload and not job.settings.script:
         name = job.settings.workload.partition(":")[0]
     if name is None:
         return None

@@ -120,10 +120,9 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     events = adapter.compile_events()
     times = with_start(times, import_time_s, build_time_s, events)
     keep_tuning(job)
-    used_memory = _used_memory(measured.allocated)
     replicas = group.replicas(workload.model, first_batches[0])
     resolved = replace(
-        _with_compilations(_resolved(job, workload, adapter, (start, steps)), events, measured.compiling),
+        with_compilations(resolved_of_model(job, workload, adapter, (start, steps)), events, measured.compiling),
         cuda_cache=cuda_cache,
         available_samples=workload.available_samples,
         own_compile_options=own_options,
@@ -135,7 +134,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
         times=times,
         resolved=replace(resolved, **work_done(job, workload, first_batches[0])),
         learning=learning,
-        memory=used_memory,
+        memory=used_memory(measured.allocated),
         versions=found_versions(adapter),
         work=counted(work, adapter, overridden, first_batches[0]),
         input=input_use(workload.pipeline, job, work),
@@ -162,11 +161,13 @@ def _built(job: Job, adapter: BackendAdapter) -> tuple[Built, list[str]]:
     return planted(workload, job), overridden
 
 
-def _used_memory(allocated: Allocated) -> Memory:
+def used_memory(allocated: Allocated) -> Memory:
+    """Return the memory that the process has used until now."""
     return Memory(memory.peak_resident_bytes(), allocated.peak_bytes, allocated.sizes_bytes, allocated.peak_span)
 
 
-def _with_compilations(resolved: Resolved, events: CompileEvents, compiling: Compiling) -> Resolved:
+def with_compilations(resolved: Resolved, events: CompileEvents, compiling: Compiling) -> Resolved:
+    """Return the record's part with what the backend compiled."""
     return replace(
         resolved,
         compile_cache_hits=events.cache_hits,
@@ -368,7 +369,8 @@ def planted(workload: Built, job: Job) -> Built:
     return plant(workload, job.fault, Circumstances(job.settings, job.repeat, monotonic))
 
 
-def _resolved(job: Job, workload: Built, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
+def resolved_of_model(job: Job, workload: Built, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
+    """Return the fields of any cell with those of its model; `run` is its start method and its steps per epoch."""
     model, jit = workload.model, bool(workload.model.jit_compile) and not workload.model.run_eagerly
     if job.settings.phase == GENERATE:
         jit = adapter.generates_compiled(model)

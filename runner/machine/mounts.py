@@ -46,6 +46,10 @@ def missing(cell: Cell, roots: Sequence[Path]) -> str | None:
     if cell.task is not None:
         return _of_command(cell.task, roots[-1])
     workload = cell.settings.workload
+    if script := cell.settings.script:
+        if any((root / script).is_file() for root in roots):
+            return None
+        return f"script: this container has no {script}; {mount_advice(roots[-1] / script, script)}"
     return _of_module(workload.partition(":")[0], roots) if ":" in workload else None
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from keras_matrix.records.settings import SCRIPT, is_script
 from keras_matrix.records.text import near
 from keras_matrix.runner.errors import MatrixError
 from keras_matrix.runner.matrix.reader import Cell, Matrix
@@ -33,7 +34,12 @@ def check_workloads(matrix: Matrix, cells: Iterable[Cell], roots: Sequence[Path]
 
 
 def missing_function(workload: str, roots: Sequence[Path]) -> str | None:
-    """Return why `package.module:function` cannot be right; None if it may be."""
+    """Return why `package.module:function`, or the path of a program, cannot be right; None if it may be."""
+    if is_script(workload):
+        script = workload.removeprefix(SCRIPT)
+        if any((root / script).is_file() for root in roots):
+            return None
+        return f"must be a program in {' or '.join(map(str, dict.fromkeys(roots)))}, got {script!r}"
     module, _, function = workload.partition(":")
     path = _file_of(module.split("."), roots)
     names = None if path is None else _names_in(path)

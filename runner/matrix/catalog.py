@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.records.codec import CodecError, loads
-from keras_matrix.records.settings import DATA_SOURCES, FEEDS, PIPELINE, Scalar
+from keras_matrix.records.settings import DATA_SOURCES, FEEDS, HOST_FED, PIPELINE, Scalar, is_script
 from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.matrix.grammar import DEFAULTS, ENTRY_KEYS, NAME, ValueRule
 
@@ -97,7 +97,7 @@ class CatalogWorkload:
 
     @property
     def is_users(self) -> bool:
-        """Return whether this is a user's `package.module:function` instead of a workload of the catalog."""
+        """Return whether this is a user's `package.module:function` or program, not a workload of the catalog."""
         return ":" in self.name
 
     @property
@@ -109,7 +109,8 @@ class CatalogWorkload:
     def own_defaults(self) -> dict[str, Scalar]:
         """Return the settings that have the workload's own default."""
         feed: dict[str, Scalar] = {} if self.feed is None else {"feed": self.feed}
-        return {"batch_size": self.batch_size, "samples": self.samples, **feed}
+        steps: dict[str, Scalar] = {"steps_per_epoch": "seed"} if is_script(self.name) else {}
+        return {"batch_size": self.batch_size, "samples": self.samples, **feed, **steps}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,9 @@ class Catalog:
 
 
 def user_workload(name: str) -> CatalogWorkload:
-    """Return a user's `package.module:function` with the defaults that apply before it runs."""
+    """Return a user's `package.module:function` or program with the defaults that apply before it runs."""
+    if is_script(name):
+        return CatalogWorkload(name, "user", "your own program", 1, 1, DATA_SOURCES, feed=HOST_FED)
     return CatalogWorkload(name, "user", "your own workload", USER_BATCH_SIZE, USER_SAMPLES, DATA_SOURCES)
 
 

@@ -6,6 +6,8 @@ Axes are not multiplied out here. A user's own workload is looked up inside its 
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,7 +15,7 @@ from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.identity import PARAMS
-from keras_matrix.records.settings import OWN_OPTIONS, Scalar
+from keras_matrix.records.settings import OWN_OPTIONS, PREDICT, SCRIPT, Scalar
 from keras_matrix.records.text import near
 from keras_matrix.records.traces.request import Trace
 from keras_matrix.runner.matrix import grammar, instrument_keys
@@ -142,6 +144,8 @@ class EntryReader(ValueReader):
         if workload is None:
             return []
         own_keys = self.given(path, value, workload, extra=("workload", "include", "exclude"))
+        if isinstance(value["workload"], dict):
+            own_keys = _of_program(own_keys, self.program(path, value["workload"]))
         entry = self.filled(path, own_keys, workload)
         self.check_trace(path, own_keys, entry)
         entries = [replace(entry, excludes=self.excludes((*path, "exclude"), value.get("exclude", REFUSED), entry))]
@@ -157,6 +161,8 @@ class EntryReader(ValueReader):
             self.refuse(path, "workload is missing")
             return None
         name = value["workload"]
+        if isinstance(name, dict):
+            return self.script((*path, "workload"), name)
         named_workload = (
             workload_named(name, self.catalog) if isinstance(name, str) else f"must be one name, got {say(name)}"
         )
@@ -165,6 +171,35 @@ class EntryReader(ValueReader):
         if name is not REFUSED:
             self.refuse((*path, "workload"), named_workload)
         return None
+
+    def script(self, path: Path, value: dict[str, Any]) -> CatalogWorkload | None:
+        """Read a program: its path, the words of its arguments, and the call to measure."""
+        script = self.mapping(path, value, grammar.SCRIPT_KEYS).get("script", REFUSED)
+        if script is REFUSED:
+            self.refuse(path, "script is missing; write for example {script: train.py}")
+        elif problem := grammar.script_problem(script):
+            self.refuse((*path, "script"), problem)
+        else:
+            return user_workload(f"{SCRIPT}{script}")
+        return None
+
+    def program(self, path: Path, value: dict[str, Any]) -> Axes:
+        """Return the arguments and the call of a program as parameters of its cells."""
+        params: Axes = {}
+        words = value.get("args", [])
+        if not isinstance(words, list) or not all(isinstance(word, str | int | float) for word in words):
+            self.refuse((*path, "workload", "args"), f"must be a list of words, got {say(words)}")
+        elif words:
+            text = shlex.join(word if isinstance(word, str) else json.dumps(word) for word in words)
+            params["args"] = (text,)
+            if problem := grammar.ARGUMENTS.problem(text):
+                self.refuse((*path, "workload", "args"), problem)
+        if "call" in value:
+            call = value["call"]
+            params["call"] = (str(call),)
+            if isinstance(call, bool) or not isinstance(call, str | int):
+                self.refuse((*path, "workload", "call"), f"must be the number or kind of a call, got {say(call)}")
+        return params
 
     # One entry or include.
 
@@ -294,6 +329,13 @@ class EntryReader(ValueReader):
             self.refuse(path, f"{conflict.key} {conflict.text}")
         elif (problem := self.problem(("defaults", shared[0]), f"{conflict.key} {conflict.text}")) not in self.problems:
             note(self.problems, problem)
+
+
+def _of_program(own_keys: _OwnKeys, params: Axes) -> _OwnKeys:
+    """Return the keys of an entry with those of its program; a call that trains nothing is of the phase predict."""
+    kind = str(params.get("call", ("",))[0]).partition(" ")[0]
+    phase: Axes = {"phase": (PREDICT,)} if kind in grammar.PREDICTING else {}
+    return replace(own_keys, params=own_keys.params | params, axes=phase | own_keys.axes)
 
 
 def set_by_matrix(workload: CatalogWorkload, keys: Iterable[str]) -> str:

@@ -30,6 +30,10 @@ TO_BE_FOUND = 0  # the batch size of a planned cell with batch_size: largest; no
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 # A user's workload; the JSON Schema uses the same pattern.
 USER_WORKLOAD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+# The path of a program in its project; the JSON Schema uses the same pattern.
+SCRIPT_PATH = re.compile(r"(?!/)(?!.*(^|/)\.\.(/|$))[A-Za-z0-9_./ -]{1,190}\.py", re.ASCII)
+PREDICTING = ("evaluate", "predict", "predict_on_batch")  # the kinds of calls that train nothing
+SCRIPT_KEYS = ("script", "args", "call")
 _NOUNS = {"int": "a whole number", "float": "a number", "str": "text", "any": "true, false, a number or text"}
 _NOUNS["cpus"] = "a list of CPUs such as 0-3,8 or a count of them"
 _NOUNS["gpus"] = "a list of GPUs such as [0, 1] (0,1 on the command line): indices from 0 or UUIDs (GPU-...), each once"
@@ -277,10 +281,20 @@ DEFAULTS: dict[str, ValueRule] = SETTINGS | LIMITS
 TOP_KEYS = ("version", "defaults", "backends", "cells", "tasks", *FILE_RULES)
 ENTRY_KEYS = ("workload", "params", "backends", "include", "exclude")
 USER_PARAM = ValueRule("any")
+ARGUMENTS = ValueRule("str")  # the words of a program's arguments, as a shell reads them
 
 
 def workload_name_problem(name: str) -> str | None:
     """Return why a name is not valid for a user's workload, or None."""
+    if settings.is_script(name):
+        return script_problem(name.removeprefix(settings.SCRIPT))
     if len(name) > MAX_TEXT or not USER_WORKLOAD.fullmatch(name):
         return f"must be a workload of the catalog or package.module:function, got {say(name)}"
     return None
+
+
+def script_problem(path: object) -> str | None:
+    """Return why a value is not the path of a program, or None."""
+    if isinstance(path, str) and SCRIPT_PATH.fullmatch(path):
+        return None
+    return f"must be the path of a program, such as train.py, in the matrix file's folder, got {say(path)}"

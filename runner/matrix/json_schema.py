@@ -97,11 +97,22 @@ def _entry(catalog: Catalog) -> Schema:
     users = {"type": "string", "pattern": f"^{grammar.USER_WORKLOAD.pattern}$"}
     branches = [_branch({"const": name}, workload) for name, workload in catalog.workloads.items()]
     branches.append(_branch({"type": "string", "pattern": ":"}, None))
-    meaning = "a workload of the catalog, or package.module:function"
+    meaning = "a workload of the catalog, package.module:function, or a program"
+    word: Schema = {"type": ["string", "number"]}
+    program = _mapping(
+        {
+            "script": {"type": "string", "pattern": f"^{grammar.SCRIPT_PATH.pattern}$", "description": "its path"},
+            "args": {"type": "array", "items": word, "description": "the words of its arguments"},
+            "call": {"type": ["string", "integer"], "description": "the number or kind of the measured call"},
+        }
+    )
+    branches.append(_branch({"type": "object"}, None))
     return {
         "type": "object",
         "required": ["workload"],
-        "properties": {"workload": {"anyOf": [names, users], "description": meaning}},
+        "properties": {
+            "workload": {"anyOf": [names, users, {**program, "required": ["script"]}], "description": meaning}
+        },
         "allOf": [_one("again"), *branches],
     }
 

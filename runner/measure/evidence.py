@@ -81,6 +81,8 @@ def mismatch(result: CellResult, settings: Settings) -> str | None:
     work = result.work
     if work is None:
         return None
+    if settings.script:  # the program decides what a step does, and how many samples it has
+        return _unchanged(work)
     settings = _with_own_batches(result, settings)
     if settings.phase != FIT:
         return _first(_called(stretch, settings) for stretch in work.stretches)
@@ -96,6 +98,8 @@ def samples_proven(result: CellResult, settings: Settings) -> bool:
     Predictions are counted by the rows of their outputs; the FC modes count their own work.
     """
     work, settings = result.work, _with_own_batches(result, settings)
+    if settings.script:
+        return result.resolved is not None and result.resolved.samples is not None
     if work is None or settings.phase != FIT or (not work.own_methods and not _uncounted_samples(work, settings)):
         return True
     if work.received_samples is not None:
@@ -108,6 +112,8 @@ def work_caveats(result: CellResult, settings: Settings) -> list[str]:
     if result.work is None:
         return []
     work = result.work
+    if settings.script:
+        return _of_own_program(result, work)
     settings = _with_own_batches(result, settings)
     if settings.phase != FIT:
         methods_text = ", ".join(work.own_methods)
@@ -138,6 +144,14 @@ def work_caveats(result: CellResult, settings: Settings) -> list[str]:
     return caveats
 
 
+def _of_own_program(result: CellResult, work: WorkDone) -> list[str]:
+    """Return the caveats about the work of a program's own call."""
+    if result.resolved is None or result.resolved.samples is not None:
+        return []
+    reason = "a loop of the program's own" if not work.updates_per_step else "its step updates no loss metric of Keras"
+    return [f"samples_not_counted: samples/s is not stated: {result.resolved.call}: {reason}"]
+
+
 def option_caveats(resolved: Resolved | None, settings: Settings) -> list[str]:
     """Return the options that a user's workload set instead of the matrix."""
     if resolved is None:
@@ -152,7 +166,7 @@ def option_caveats(resolved: Resolved | None, settings: Settings) -> list[str]:
             f"used; set {keys_text} in the matrix to override it"
         )
     caveats += [*_changed_in_training(resolved, settings), *_of_the_process(resolved), *_own_types(resolved, settings)]
-    if resolved.batch_size not in (None, settings.batch_size):
+    if resolved.batch_size not in (None, settings.batch_size) and not settings.script:
         caveats.append(
             f"own_options: the workload's source has batches of {resolved.batch_size}, which were used, instead of "
             f"batch_size {settings.batch_size}; set batch_size: {resolved.batch_size} in the matrix"

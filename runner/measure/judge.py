@@ -35,7 +35,7 @@ from keras_matrix.analysis.surroundings.disturbance import (
 )
 from keras_matrix.records import replicas as replica_facts
 from keras_matrix.records.codec import CodecError, decode, loads
-from keras_matrix.records.epoch_figures import EpochWork, timed_epochs_s, tokens_a_sample, with_figures
+from keras_matrix.records.epoch_figures import EpochWork, program_work, timed_epochs_s, tokens_a_sample, with_figures
 from keras_matrix.records.fc import spec
 from keras_matrix.records.host import device_lists
 from keras_matrix.records.host.system import says_out_of_memory
@@ -255,7 +255,7 @@ def _second_epoch(result: CellResult) -> str | None:
 def _caveats(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
     caveats = [*caveats_around(outcome, result.times.epoch_times_s), *compile_warnings(result.resolved)]
     caveats += [*work_caveats(result, job.settings), *option_caveats(result.resolved, job.settings)]
-    caveats += [*input_caveats(result.input), *map("data_set: {}".format, result.data_notes)]
+    caveats += [*input_caveats(result.input), *map("data_set: {}".format, result.data_notes), *result.program_notes]
     if result.collectives_not_timed is not None:
         caveats.append(f"collectives_not_timed: {result.collectives_not_timed}; the other figures are complete")
     if result.unsaved is not None:
@@ -454,6 +454,8 @@ def derived(result: CellResult, settings: Settings) -> tuple[CellResult, str | N
 
 def work_of(resolved: Resolved, settings: Settings) -> EpochWork:
     """Return the work of an epoch of a cell, by its resolved settings."""
+    if settings.script:
+        return program_work(resolved, settings)
     batch_size = resolved.batch_size or settings.batch_size
     samples = batch_size
     if spec.is_native(settings):

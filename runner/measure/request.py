@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 OF_ONE_WORKLOAD = Path("runner --workload")  # the name of a matrix that is made from flags
+OF_ONE_PROGRAM = "runner script"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,24 @@ def one_workload(
     cell = {"workload": name} | ({"params": arguments} if arguments else {})
     matrix = {"version": 1, "defaults": dict(defaults), "backends": list(backends), "cells": [cell]}
     return CellChoice(OF_ONE_WORKLOAD, overrides, text=json.dumps(matrix, indent=1))
+
+
+def one_program(
+    path: Path, program: Mapping[str, object], backends: Sequence[str], overrides: Overrides, repeats: int
+) -> CellChoice:
+    """Return the choice of one program's cells on these backends, without a matrix file.
+
+    `program` has its arguments and its call as a matrix has them. Its project is the working folder if that contains
+    it, else its own folder. Raises `UsageError` if it is not a file.
+    """
+    if not path.is_file():
+        raise UsageError(f"{path}: must be a program of Python, such as train.py; there is no such file")
+    working_folder, file = Path.cwd(), path.resolve()
+    project = working_folder if working_folder in file.parents else file.parent
+    workload = {"script": str(file.relative_to(project)), **program}
+    defaults = {"repeats": repeats}
+    matrix = {"version": 1, "defaults": defaults, "backends": list(backends), "cells": [{"workload": workload}]}
+    return CellChoice(project / OF_ONE_PROGRAM, overrides, text=json.dumps(matrix, indent=1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,10 @@ class BackendAdapter(Protocol):
     def barrier(self, model: Any) -> None:
         """Return when the device has finished all work for this model."""
 
+    def idle(self) -> None:
+        """Return when the device has finished all work of this process."""
+        self.barrier(None)
+
     def wait(self, outputs: Any) -> None:
         """Return when these outputs are computed."""
         self.barrier(None)

@@ -71,6 +71,9 @@ class Adapter(BackendAdapter):
         variables = [*model.variables, *(model.optimizer.variables if model.optimizer else ())]
         jax.block_until_ready([variable.value for variable in variables])
 
+    def idle(self) -> None:
+        jax.block_until_ready(jax.live_arrays())
+
     def wait(self, outputs: Any) -> None:
         jax.block_until_ready(outputs)
 

@@ -1,0 +1,532 @@
+"""Runs a program of a user's unchanged, and measures one of its calls of `fit`, `evaluate` or `predict`, or its loop.
+
+The program runs as `python train.py ARGUMENTS` would: as `__main__`, in its own folder, with that folder first among
+those of the user's modules. The folder is a copy of its project in the cell's scratch folder, so that what it writes
+and plots disturbs neither the project nor other cells: small files are copied, large ones and folders of many files
+are links. A file of weights is always copied, since a program usually writes it, through a link into the project.
+
+Keras's methods are replaced until the measured call is reached: then they are Keras's own again. Calls before it run
+as written; after it the program ends, by an exception that `except Exception` does not catch.
+
+A module of its own: only a cell of a program imports it.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import math
+import os
+import runpy
+import shlex
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import keras
+
+from keras_matrix.models.workload import Built
+from keras_matrix.records import own_loop
+from keras_matrix.records.epoch_figures import program_work, with_figures
+from keras_matrix.records.host import inherited_environment
+from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
+from keras_matrix.records.schema import CellResult, DeviceProof, Learning, Resolved, Times
+from keras_matrix.records.settings import FIT, PREDICT, Settings
+from keras_matrix.records.text import plural
+from keras_matrix.runner.cell import backends, measure
+from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
+from keras_matrix.runner.cell.checks.devices import prove, refuse_devices
+from keras_matrix.runner.cell.clock import monotonic
+from keras_matrix.runner.cell.job import Job, result_of
+from keras_matrix.runner.cell.loop import FitCall, Stretch, fit_as_called
+from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs, Turns, leave_copies
+from keras_matrix.runner.cell.options import applied, changed_options, check_backend, process_options
+from keras_matrix.runner.cell.phases import WorkMismatch, learning_of
+from keras_matrix.runner.cell.work import (
+    COUNTING_REPEAT,
+    Counting,
+    Ledger,
+    WeightChecksums,
+    own_methods,
+    rows_of,
+    work_done,
+)
+
+METHODS = ("fit", "evaluate", "predict", "predict_on_batch")
+STEPS, STEP = "steps", "step"  # of a loop of one's own
+TRAINING = (FIT, STEPS, STEP)
+LINKED_BYTES = 1 << 20
+WEIGHTS = (".h5", ".keras", ".hdf5", ".weights", ".ckpt", ".pt", ".pth", ".npz")
+MANY_FILES = 200
+KERAS_BATCH = 32  # of arrays, where a call does not say
+# The calls of an epoch: the same on every backend, since epochs of other lengths are not compared.
+CALLS = {"predict": 1, "evaluate": 1, "predict_on_batch": 100}
+LOOP_STEPS = 50  # of an epoch of steps that are no pass, unless the matrix has another number
+SHOWN = 8
+STOPPED = (
+    "stop_deferred: a callback asked to stop after {} before the last one; training went on, so that all epochs were "
+    "measured"
+)
+LOOP_LINES = (
+    "for a loop of your own add one of these lines to it: `for batch in keras_matrix.steps(dataset):`, or around each "
+    "step `with keras_matrix.step():`"
+)
+
+
+class ProgramEnds(BaseException):
+    """Ends the program after its measured call."""
+
+
+class NothingMeasured(Exception):
+    """The program ended without the call that was to be measured. The message lists the calls that it made."""
+
+
+def project_copy(folder: Path, project: Path) -> Path:
+    """Return a new folder with the files of a project: copies of small ones, links to large ones.
+
+    Hidden files are left out, and so is the folder that contains `folder` itself.
+    """
+    copy = folder / "program"
+    waiting = [(project, copy)]
+    while waiting:
+        source, target = waiting.pop()
+        target.mkdir()
+        for entry in os.scandir(source):
+            path = Path(entry.path)
+            if entry.name.startswith(".") or entry.name == "__pycache__" or path in folder.parents:
+                continue
+            if entry.is_dir() and not entry.is_symlink() and not _is_data(path):
+                waiting.append((path, target / entry.name))
+            elif entry.is_file() and (entry.stat().st_size <= LINKED_BYTES or path.suffix in WEIGHTS):
+                shutil.copy2(path, target / entry.name)
+            else:
+                (target / entry.name).symlink_to(path)
+    return copy
+
+
+def _is_data(folder: Path) -> bool:
+    """Return whether a folder is linked as a whole: one with many files, or an environment of Python."""
+    return (folder / "pyvenv.cfg").exists() or sum(1 for _ in os.scandir(folder)) > MANY_FILES
+
+
+def placed(job: Job) -> Job:
+    """Return the job with a copy of the program's project, at best the matrix file's folder, as that of its modules.
+
+    Raises FileNotFoundError if no folder of the job has the program.
+    """
+    script = job.settings.script
+    for root in dict.fromkeys(reversed(job.import_roots)):  # the last one is that of the matrix file
+        if (Path(root) / script).is_file():
+            host_roots = dict(zip(job.import_roots, job.host_roots, strict=False))
+            copy = project_copy(Path(job.folder), Path(root))
+            return replace(job, import_roots=[str(copy)], host_roots=[host_roots.get(root, root)])
+    folders_text = " or ".join(dict.fromkeys(job.import_roots))
+    raise FileNotFoundError(f"{script}: no such program in {folders_text}")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call site of the program: its kind, `FILE:LINE`, and its number in the order of first calls, from 1."""
+
+    kind: str
+    place: str
+    number: int
+
+    def is_chosen(self, choice: str) -> bool:
+        """Return whether a choice names it: its number, kind, or kind and place; by default the first that trains."""
+        return choice in (str(self.number), self.kind, str(self)) if choice else self.kind in TRAINING
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a measured call showed besides times: the steps and samples of an epoch, None where not counted."""
+
+    call: Call
+    steps: int
+    samples: int | None = None
+    batch_size: int | None = None
+    model: Any = None
+    own_options: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Program:
+    """One run of a program, whose calls are observed until the chosen one is measured."""
+
+    def __init__(self, job: Job, measurement: Measurement) -> None:
+        self.calls: dict[tuple[str, str], Call] = {}
+        self._choice = str(job.settings.params.get("call", ""))
+        self._root = Path(job.import_roots[0])
+        self._script = self._root / job.settings.script
+        self._words = shlex.split(str(job.settings.params.get("args", "")))
+        self._settings, self._measurement, self._pid = job.settings, measurement, os.getpid()
+        self._entered = threading.local()
+        self._replaced: list[tuple[type, str, Any]] = []
+        self._loop: OwnLoop | None = None
+
+    def run(self) -> CellResult:
+        """Run the program and return the result of its measured call. Raises `NothingMeasured` and its exceptions."""
+        os.environ["MPLBACKEND"] = "Agg"
+        sys.argv[:] = [self._script.name, *self._words]
+        os.chdir(self._script.parent)
+        self._observe()
+        ended_by = ""
+        try:
+            runpy.run_path(str(self._script), run_name="__main__")
+        except ProgramEnds:
+            pass
+        except SystemExit as stop:
+            ended_by = f" by sys.exit({stop.code!r})"
+        finally:
+            leave_copies(self._pid)
+            self._restore()
+        if self._measurement.result is None:
+            raise NothingMeasured(self._nothing_text(ended_by))
+        return self._measurement.result
+
+    def _nothing_text(self, ended_by: str) -> str:
+        call_text = f"the call {self._choice!r}" if self._choice else "a call of fit in its own process"
+        text = f"{self._script.name}: the program ended{ended_by} without {call_text}"
+        if self._loop is not None:
+            return f"{text}: its loop ended {self._loop.epochs_text}; let it run longer, or set fewer epochs"
+        if self.calls:
+            text += f"; its calls: {', '.join(f'{call.number} {call}' for call in self.calls.values())}"
+        return text if self._choice or self.calls else f"{text}; {LOOP_LINES}"
+
+    def _observe(self) -> None:
+        own_loop.observer = self
+        for name in METHODS:
+            owner = next(kind for kind in keras.Model.__mro__ if name in vars(kind))
+            original = vars(owner)[name]
+            setattr(owner, name, self._observed(name, original))
+            self._replaced.append((owner, name, original))
+
+    def _restore(self) -> None:
+        own_loop.observer = None
+        while self._replaced:
+            owner, name, original = self._replaced.pop()
+            setattr(owner, name, original)
+
+    def _observed(self, kind: str, original: Any) -> Any:
+        """Return Keras's method, observed; calls that it makes itself, such as those of validation, are not."""
+
+        @functools.wraps(original)
+        def observed(model: Any, *arguments: Any, **named_arguments: Any) -> Any:
+            if getattr(self._entered, "inside", False) or not self._replaced:
+                return original(model, *arguments, **named_arguments)
+            call = self._reached(kind)
+            self._entered.inside = True
+            try:
+                if call.is_chosen(self._choice):
+                    function = functools.partial(original, model)
+                    self._measure(call, model, function, (arguments, named_arguments))
+                return original(model, *arguments, **named_arguments)
+            finally:
+                self._entered.inside = False
+
+        return observed
+
+    def _measure(
+        self, call: Call, model: Any, function: Any, arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    ) -> None:
+        """Measure a call of one of Keras's methods and end the program; a `fit` of zero epochs is left alone."""
+        positional, named_arguments = arguments
+        if call.kind == FIT:
+            fit = replace(FitCall.of(model, *positional, **named_arguments), function=function)
+            if int(fit.arguments.get("epochs", 1)) <= int(fit.arguments.get("initial_epoch") or 0):
+                return
+        leave_copies(self._pid)
+        self._restore()
+        if call.kind == FIT:
+            self._measurement.fit(call, fit)
+        else:
+            self._measurement.predictions(call, model, lambda: function(*positional, **named_arguments))
+        raise ProgramEnds
+
+    def steps(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Return the batches of a loop: of one that is chosen those of the measured passes, else of one pass."""
+        call = self._reached(STEPS)
+        return self._passes(call, batches) if call.is_chosen(self._choice) else iter(batches)
+
+    def _passes(self, call: Call, batches: Iterable[Any]) -> Iterator[Any]:
+        self._loop = OwnLoop(self._measurement, self._settings, call)
+        yield from self._loop.passes(batches)
+        self._restore()
+        raise ProgramEnds
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Return the context of one step of a loop."""
+        call = self._reached(STEP)
+        if not call.is_chosen(self._choice):
+            yield
+            return
+        if self._loop is None:
+            self._loop = OwnLoop(self._measurement, self._settings, call)
+        self._loop.step_begins()
+        yield
+        if self._loop.step_ended():
+            self._restore()
+            raise ProgramEnds
+
+    def _reached(self, kind: str) -> Call:
+        """Return the call site of the call that is being made, by the innermost frame in the project."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and not frame.f_code.co_filename.startswith(f"{self._root}/"):
+            frame = frame.f_back
+        path = Path(frame.f_code.co_filename).relative_to(self._root) if frame else "elsewhere"
+        place = f"{path}:{frame.f_lineno if frame else 0}"
+        return self.calls.setdefault((kind, place), Call(kind, place, len(self.calls) + 1))
+
+
+class Measurement:
+    """Measures the chosen call of a program in its process; `result` is None until it is measured."""
+
+    def __init__(self, job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | None]) -> None:
+        self.result: CellResult | None = None
+        self._job, self._settings, self._adapter = job, job.settings, adapter
+        self._begin, self._begun_s = begin, monotonic()
+        self._options = process_options(adapter)
+        self._device: DeviceProof | None = None
+        self._build_time_s = 0.0
+        self._epochs = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
+
+    def start(self, call: Call) -> Stretch:
+        """Prove the device and return the epochs, each measured one in its turn. What came before is preparation."""
+        phase = FIT if call.kind in TRAINING else PREDICT
+        if phase != self._settings.phase:
+            raise ValueError(f"phase: must be {phase} for the call {call}, got {self._settings.phase}")
+        check_backend(self._settings.backend)
+        self._build_time_s = monotonic() - self._begun_s
+        self._device = prove(self._adapter, self._settings)
+        return self._epochs.stretch(self._settings, 1)
+
+    def idle(self) -> None:
+        """Return when the device has finished all work."""
+        self._adapter.idle()
+
+    def fit(self, call: Call, fit: FitCall) -> None:
+        """Measure epochs of a call of `fit`, with the matrix's options where it sets them."""
+        stretch, model, settings = self.start(call), fit.model, self._settings
+        overridden = own_methods(model, FIT)
+        applied_settings, own_options = applied(Built(model, _no_samples), settings)
+        self._adapter.check(applied_settings)
+        ledger, counting = Ledger(), Counting("epochs", model, 1, settings.epochs)
+
+        def before(epoch: int) -> None:
+            if epoch == settings.discard and model.built:
+                ledger.before = WeightChecksums.of(model)
+            stretch.before(epoch)
+
+        counting.begin()
+        log = fit_as_called(fit, self._adapter, replace(stretch, before=before), counting)
+        self._epochs.end()
+        steps = _steps_of_epochs(call, log.steps, settings)
+        ledger.after = WeightChecksums.of(model)
+        ledger.stretches.append(counting.stretch())
+        work = ledger.work_done(model, overridden, (self._adapter.platforms(model.variables), set()))
+        samples = _equal(counting.samples)
+        notes = [STOPPED.format(plural(log.stops_deferred, "epoch"))] if log.stops_deferred else []
+        seen = Seen(call, steps, samples, _batch_size(fit, samples, steps), model, own_options, notes)
+        self._finish(seen, log.epochs.times_s, work, learning_of(log.epochs))
+
+    def predictions(self, call: Call, model: Any, function: Callable[[], Any]) -> None:
+        """Measure epochs of calls of `predict`, `evaluate` or `predict_on_batch`, each with its result on the host."""
+        stretch, overridden, count = self.start(call), own_methods(model, PREDICT), CALLS[call.kind]
+        rows: int | None = rows_of(function())
+        times_s = []
+        for epoch in range(self._settings.epochs):
+            stretch.before(epoch)
+            begun_s = monotonic()
+            for _ in range(count):
+                function()
+            times_s.append(monotonic() - begun_s)
+        self._epochs.end()
+        if call.kind == "evaluate":
+            rows = None
+        samples = rows * count if rows else None
+        work = _uncounted(count, samples, len(times_s), self._adapter.platforms(model.variables))
+        seen = Seen(call, count, samples, rows, model)
+        self._finish(seen, times_s, replace(work, own_methods=overridden), Learning())
+
+    def loop(self, call: Call, steps: Sequence[int], times_s: Sequence[float]) -> None:
+        """Take the epochs of a program's own loop. What a step of it does is not counted."""
+        self._epochs.end()
+        count = _steps_of_epochs(call, steps, self._settings)
+        models = [thing for thing in gc.get_objects() if isinstance(thing, keras.Model)]
+        platforms = self._adapter.platforms([variable for model in models for variable in model.variables])
+        self._finish(Seen(call, count), times_s, _uncounted(count, None, len(times_s), platforms), Learning())
+
+    def _finish(self, seen: Seen, times_s: Sequence[float], work: WorkDone, learning: Learning) -> None:
+        (import_time_s, start, cuda_cache), events = self._begin, self._adapter.compile_events()
+        settings, allocated = self._settings, self._epochs.allocated
+        resolved = replace(self._resolved(seen, start), cuda_cache=cuda_cache, call=str(seen.call))
+        resolved = measure.with_compilations(resolved, events, self._epochs.compiling)
+        discarded_s, epochs_s = list(times_s[: settings.discard]), list(times_s[settings.discard :])
+        times = Times(discarded_epoch_times_s=discarded_s, epoch_times_s=epochs_s, training_time_s=math.fsum(times_s))
+        times = with_figures(times, program_work(resolved, settings))
+        self.result = replace(
+            result_of(self._job),
+            device=self._device,
+            times=measure.with_start(times, import_time_s, self._build_time_s, events),
+            resolved=resolved,
+            learning=learning,
+            memory=measure.used_memory(allocated),
+            versions=measure.found_versions(self._adapter),
+            work=work,
+            program_notes=seen.notes,
+        )
+
+    def _resolved(self, seen: Seen, start: str) -> Resolved:
+        """Return the record's part about what ran, with that of the model if the call has one."""
+        batch_size = seen.batch_size or 1
+        settings = replace(self._settings, samples=seen.samples or seen.steps * batch_size, batch_size=batch_size)
+        job, run = replace(self._job, settings=settings), (start, seen.steps)
+        options = changed_options(self._options, process_options(self._adapter), settings.seed)
+        if seen.model is None:
+            resolved = measure.resolved_of(settings, self._adapter, run)
+        else:
+            workload = Built(seen.model, _no_samples)
+            resolved = measure.resolved_of_model(job, workload, self._adapter, run)
+            resolved = replace(resolved, **work_done(replace(job, repeat=COUNTING_REPEAT + 1), workload, ()))
+        return replace(
+            resolved,
+            samples=seen.samples,
+            batch_size=seen.batch_size,
+            own_compile_options=seen.own_options,
+            own_process_options=options,
+            seed_steps_per_epoch=seen.steps,
+        )
+
+
+class OwnLoop:
+    """Times the epochs of a program's own loop: passes over a data set, or groups of equally many steps."""
+
+    def __init__(self, measurement: Measurement, settings: Settings, call: Call) -> None:
+        self.times_s: list[float] = []
+        self._measurement, self._call, self._epochs = measurement, call, settings.epochs
+        self._stretch = measurement.start(call)
+        self._group = settings.steps_per_epoch if isinstance(settings.steps_per_epoch, int) else LOOP_STEPS
+        self._steps: list[int] = []
+        self._begun_s: float | None = None
+        self._count = 0
+
+    def passes(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches of all epochs. Raises `WorkMismatch` if a source ends that cannot be read again."""
+        while len(self.times_s) < self._epochs:
+            iterator = iter(batches)
+            is_cut = iterator is batches or _is_endless(batches)
+            self._begin()
+            for batch in iterator:
+                yield batch
+                self._count += 1
+                if is_cut and self._count == self._group:
+                    break
+            if not self._count:
+                raise WorkMismatch(f"{self._call}: its batches ended {self.epochs_text}")
+            self._end()
+            if is_cut:
+                batches = iterator
+        self._measurement.loop(self._call, self._steps, self.times_s)
+
+    def step_begins(self) -> None:
+        """Start an epoch with the first of its steps."""
+        if self._begun_s is None:
+            self._begin()
+
+    def step_ended(self) -> bool:
+        """Count a step and end an epoch with the last of its steps; return whether all epochs are measured."""
+        self._count += 1
+        if self._count < self._group:
+            return False
+        self._end()
+        if len(self.times_s) < self._epochs:
+            return False
+        self._measurement.loop(self._call, self._steps, self.times_s)
+        return True
+
+    @property
+    def epochs_text(self) -> str:
+        """How many of its epochs have ended."""
+        return f"after {len(self.times_s)} of {plural(self._epochs, 'epoch')}"
+
+    def _begin(self) -> None:
+        self._measurement.idle()
+        self._stretch.before(len(self.times_s))
+        self._count, self._begun_s = 0, monotonic()
+
+    def _end(self) -> None:
+        assert self._begun_s is not None
+        self._measurement.idle()
+        self.times_s.append(monotonic() - self._begun_s)
+        self._steps.append(self._count)
+        self._begun_s = None
+
+
+def _is_endless(batches: Any) -> bool:
+    """Return whether a data set says that it never ends, as one of tf.data does with a cardinality of -1."""
+    cardinality = getattr(batches, "cardinality", None)
+    return callable(cardinality) and int(cardinality()) == -1
+
+
+def _no_samples(count: int, seed: int) -> tuple[Any, Any]:
+    raise NotImplementedError("a program has its own data")
+
+
+def _equal(counts: Sequence[int | None]) -> int | None:
+    """Return the count of every epoch if they are equal, else None."""
+    return counts[0] if len(set(counts)) == 1 else None
+
+
+def _steps_of_epochs(call: Call, steps: Sequence[int], settings: Settings) -> int:
+    """Return the steps of each measured epoch. Raises `WorkMismatch` if they differ, or not all epochs ran."""
+    measured_steps = set(steps[settings.discard :])
+    if len(steps) != settings.epochs or measured_steps == {0}:
+        raise WorkMismatch(f"epochs: {call} must run {settings.epochs}, got {len(steps)}")
+    if len(measured_steps) > 1:
+        some_text = ", ".join(map(str, steps[:SHOWN]))
+        raise WorkMismatch(f"steps: the epochs of {call} must have equally many, got {some_text}")
+    return measured_steps.pop()
+
+
+def _batch_size(fit: FitCall, samples: int | None, steps: int) -> int | None:
+    """Return the samples of a step: as the call says, else Keras's default for arrays, else by the samples counted."""
+    if (stated := fit.arguments.get("batch_size")) is not None:
+        return int(stated)
+    if fit.arguments.get("y") is not None:
+        return KERAS_BATCH
+    return None if samples is None else math.ceil(samples / steps)
+
+
+def _uncounted(steps: int, samples: int | None, epochs: int, platforms: set[str]) -> WorkDone:
+    """Return the work of epochs whose updates are not counted."""
+    stretch = WorkStretch("epochs", steps, epochs, [None] * epochs, [samples] * epochs, [0] * epochs)
+    samples_per_step = None if samples is None else samples / steps
+    return WorkDone([stretch], samples_per_step=samples_per_step, skipped_updates=0, weight_platforms=sorted(platforms))
+
+
+def measure_script(job: Job, import_time_s: float, start: str) -> CellResult:
+    """Run the job's program and return the result of its measured call. Raises the program's own errors.
+
+    The device is initialised by the program, or for the proof right before the measured call.
+    """
+    settings = job.settings
+    measure.refuse_several_machines(settings)
+    if settings.devices > 1:
+        raise Unsupported("devices: a program decides itself on which devices it trains; set devices: 1")
+    refuse_devices(settings)
+    cuda_cache = inherited_environment.cuda_cache_state(os.environ)
+    adapter = backends.load(settings.backend)
+    adapter.configure(settings, job.compile_cache_dir)
+    measure.configure_keras(settings)
+    measure.seed_all(adapter, settings.seed)
+    return Program(job, Measurement(job, adapter, (import_time_s, start, cuda_cache))).run()

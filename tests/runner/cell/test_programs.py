@@ -1,0 +1,77 @@
+"""People's own programs are measured unchanged: calls of Keras's methods, loops of one's own, and what has neither."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.schema import MEASURED
+from keras_matrix.runner.cli.main import main
+from tests.sessions import counted_records
+
+pytestmark = pytest.mark.process
+SCRIPTS = Path(__file__).parent / "scripts"
+MATRIX = """\
+version: 1
+defaults: {{repeats: 1, epochs: 3, steps_per_epoch: 4}}
+backends: [{backend}]
+cells:
+  - workload: {{script: functional.py, args: [--width, 4]}}
+    steps_per_epoch: seed
+  - workload: {{script: twice.py}}
+  - workload: {{script: twice.py, call: 2}}
+  - workload: {{script: twice.py, call: predict}}
+  - workload: {{script: twice.py, call: evaluate}}
+  - workload: {{script: loop.py}}
+  - workload: {{script: contexts.py}}
+  - workload: {{script: nothing.py}}
+"""
+# The measured call and the steps of its epochs.
+EXPECTED = {
+    ("functional.py", ""): ("fit functional.py:22", 5),
+    ("twice.py", ""): ("fit parts/training.py:13", 2),
+    ("twice.py", "2"): ("fit twice.py:11", 8),
+    ("twice.py", "predict"): ("predict twice.py:13", 1),
+    ("twice.py", "evaluate"): ("evaluate twice.py:12", 1),
+    ("loop.py", ""): ("steps loop.py:11", 5),
+    ("contexts.py", ""): ("step contexts.py:12", 4),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_programs_are_measured_by_the_call_that_is_chosen(tmp_path: Path, backend: str) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(SCRIPTS, project)
+    before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+    matrix = project / "matrix.yaml"
+    matrix.write_text(MATRIX.format(backend=backend))
+    assert main(["--matrix", str(matrix), "--results", str(tmp_path / "results")]) == 1  # of `nothing.py`
+    records = counted_records(tmp_path)
+    failed = [record for record in records if record.status not in MEASURED]
+    (nothing,) = [record for record in failed if record.settings.script == "nothing.py"]
+    assert [record.reason for record in failed if record is not nothing] == []
+    assert "ended by sys.exit(0) without a call of fit" in (nothing.reason or "")
+    assert "for batch in keras_matrix.steps(dataset):" in (nothing.reason or "")
+    measured = {
+        (record.settings.script, str(record.settings.params.get("call", ""))): record
+        for record in records
+        if record.status in MEASURED
+    }
+    calls = {
+        key: record.resolved and (record.resolved.call, record.resolved.steps_per_epoch)
+        for key, record in measured.items()
+    }
+    assert calls == EXPECTED
+    functional, predict = measured["functional.py", ""], measured["twice.py", "predict"]
+    assert functional.resolved
+    assert functional.work
+    assert functional.resolved.samples == 300
+    assert functional.work.changed_variables == functional.work.trainable_variables == 4
+    assert any(warning.startswith("stop_deferred: a callback asked to stop after") for warning in functional.warnings)
+    assert predict.settings.phase == "predict"
+    assert predict.times.samples_per_s
+    after = {path: path.read_bytes() for path in project.rglob("*") if path.is_file() and path != matrix}
+    assert after == before, "a program writes into its copy alone"
