@@ -158,6 +158,12 @@ def _check_packages(flag: str, environment: Interpreter | None, cells: Sequence[
             f"{flag}: {environment.python} has no {', '.join(absent)}; install them there, "
             "or choose other backends with --backend"
         )
+    keras = environment.versions().get("keras", "3") if environment and backends else "3"
+    if int(keras.partition(".")[0]) < 3:
+        raise UsageError(
+            f"{flag}: {environment and environment.python} has Keras {keras}, whose models and backends differ; "
+            "install Keras 3 there"
+        )
 
 
 def check_plant(fault: str | None) -> None:

@@ -107,6 +107,9 @@ class TestRefusals:
 
 PROGRAM = """
 import json, sys, warnings
+import keras_matrix
+assert keras_matrix.Fit(None, x=1).arguments == {"x": 1, "y": None}
+assert not {"numpy", "keras", "keras_matrix.runner"} & set(sys.modules), "keras_matrix.Fit must be light"
 warnings.simplefilter("ignore")
 import keras
 import numpy as np
