@@ -178,9 +178,8 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
     )
     pairs = [pair for pair in known_pairs if backend is None or backend in pair.backends]
     if stored_comparison is None or not pairs:
-        return SameWork(
-            WorkStatus.NOT_CHECKED, remarks=(f"compare the backends with: runner parity {settings.workload}",)
-        )
+        remark = f"compare the backends with: runner parity {settings.workload}"
+        return SameWork(WorkStatus.NOT_CHECKED, remarks=() if settings.script else (remark,))
     precision, figure = SHOWN[settings.phase]
     values = [getattr(pair.deviations[precision], figure) for pair in pairs if precision in pair.deviations]
     measured = [value for value in values if value is not None]

@@ -285,6 +285,8 @@ def _advice(error: BaseException, place: _Place | None, job: Job) -> str | None:
         module = error.name.partition(".")[0]
         return f"install {_PACKAGES.get(module, module)} for the Python of the cells, or leave out what imports it"
     if (path := _relative_path(error)) is not None:
+        if job.settings.script:
+            return f"put {path!r} into the program's project, of which a copy is used, without hidden files"
         return f"a cell runs in a folder of its own: use Path(__file__).parent / {path!r}"
     if (
         isinstance(error, TypeError)

@@ -256,7 +256,8 @@ def _comparison_name(cell: Cell, details: str) -> str:
     if cell.task is not None:
         return f"{work(cell.settings)}{details}"
     phase_text = "" if cell.settings.phase == "fit" else f" {cell.settings.phase}"
-    return f"{work(cell.settings)}{phase_text} b{cell.settings.batch_size}{details}"
+    batch_text = "" if cell.settings.script else f" b{cell.settings.batch_size}"  # a program has its own
+    return f"{work(cell.settings)}{phase_text}{batch_text}{details}"
 
 
 def distinguishing(repeats: Sequence[PlannedRepeat], name: Callable[[Cell], str]) -> dict[str, str]:

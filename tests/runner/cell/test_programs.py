@@ -28,6 +28,7 @@ cells:
   - workload: {{script: loop.py}}
   - workload: {{script: contexts.py}}
   - workload: {{script: nothing.py}}
+  - workload: {{script: misplaced.py}}
 """
 # The measured call and the steps of its epochs.
 EXPECTED = {
@@ -48,13 +49,15 @@ def test_programs_are_measured_by_the_call_that_is_chosen(tmp_path: Path, backen
     before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
     matrix = project / "matrix.yaml"
     matrix.write_text(MATRIX.format(backend=backend))
-    assert main(["--matrix", str(matrix), "--results", str(tmp_path / "results")]) == 1  # of `nothing.py`
+    assert main(["--matrix", str(matrix), "--results", str(tmp_path / "results")]) == 1
     records = counted_records(tmp_path)
     failed = [record for record in records if record.status not in MEASURED]
-    (nothing,) = [record for record in failed if record.settings.script == "nothing.py"]
-    assert [record.reason for record in failed if record is not nothing] == []
-    assert "ended by sys.exit(0) without a call of fit" in (nothing.reason or "")
-    assert "for batch in keras_matrix.steps(dataset):" in (nothing.reason or "")
+    reasons = {record.settings.script: record.reason or "" for record in failed}
+    assert set(reasons) == {"nothing.py", "misplaced.py"}, reasons
+    assert "ended by sys.exit(0) without a call of fit" in reasons["nothing.py"]
+    assert "for batch in keras_matrix.steps(dataset):" in reasons["nothing.py"]
+    assert "put 'data/missing.txt' into the program's project" in reasons["misplaced.py"]
+    assert f"{project}/misplaced.py:5" in reasons["misplaced.py"], "the place has its path in the project"
     measured = {
         (record.settings.script, str(record.settings.params.get("call", ""))): record
         for record in records
