@@ -335,13 +335,14 @@ def test_gate_adds_blocks_until_it_has_decided(
 def test_each_injected_fault_is_reported_by_its_regression_kind(
     folder: Path, capsys: pytest.CaptureFixture[str], fault: str, kinds: list[str], message: str
 ) -> None:
-    given = ("compare", "--plant", fault, "--repeats", "8", "--set", "discard=1")
-    assert runner(*given, executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
+    given = ("--plant", fault, "--repeats", "8", "--set", "discard=1")
+    assert runner("compare", *given, executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
     assert capsys.readouterr().out.count(message) == 2
-    assert runner(*given, "--new", "--json", executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
+    arms = {run.about()["arm"]: run.run_id for run in Results(folder / "results").runs()}
+    assert runner("compare", arms["base"], arms["new"], "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert [one["kinds"] for one in found["comparisons"]] == [kinds, kinds]
-    assert runner("selftest", *given[1:], "--json", executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
+    assert runner("selftest", *given, "--json", executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
     named = json.loads(capsys.readouterr().out)["named"]
     assert {kind for kind, rate in named["jax"].items() if rate["count"]} == set(kinds)
 

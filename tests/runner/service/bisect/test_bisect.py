@@ -261,10 +261,10 @@ def test_new_search_continues_no_interrupted_one(folder: Path, monkeypatch: pyte
 
 
 def test_damaged_state_is_set_aside_and_nothing_is_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bisected(monkeypatch, FakeAxis(), executor=Interrupts(after=20)) == 130
+    assert bisected(monkeypatch, SHORT(), executor=Interrupts(after=20)) == 130
     [state] = (folder / "bisect").glob("*/bisection.json")
     state.write_text("{")
-    assert bisected(monkeypatch, FakeAxis()) == 0
+    assert bisected(monkeypatch, SHORT()) == 0
     assert state.with_stem("bisection-1").read_text() == "{"
 
 
