@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -174,6 +174,54 @@ def _as_text(matrix: Mapping[str, Any]) -> str:
         return json.dumps(matrix, indent=1, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError) as error:
         raise MatrixError([f"matrix: must consist of dicts, lists, texts, numbers and booleans: {error}"]) from error
+
+
+class CheckOptions(TypedDict, total=False):
+    """The options of `Checker.check`, all optional."""
+
+    tolerance: float
+    backend: str
+    budget_s: float
+    repeats: int | str
+    settings: Mapping[str, Scalar]
+    results: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Checker:
+    """What the fixture `keras_matrix` returns: `check`, with the name of the test and a folder for its files."""
+
+    name: str
+    folder: Path
+
+    def check(
+        self, model: object, data: object = None, *, faster_than: object, **options: Unpack[CheckOptions]
+    ) -> None:
+        """Measure a model against a baseline: return if it is faster, fail the test if not, skip it if undecided.
+
+        `model` is a function at the top of a module that returns what `runner` measures, its name "module:function", or
+        a Keras model with its `data` as `fit` takes it. `faster_than` is another one, the seconds a step may take, or
+        the path of the results of an earlier check of this test (`results`). Options:
+
+        - `tolerance`: how much slower still passes, as a share; 0 by default
+        - `backend`: by default KERAS_BACKEND, else the first one that is installed
+        - `budget_s`, `repeats`: repeats are added until it is decided, for at most 300 s
+        - `settings`: defaults of a matrix, such as {"epochs": 3}; `results`: a folder that keeps the results
+
+        A side that cannot be measured raises `InfrastructureError`, a mistake in the call `UsageError`.
+        """
+        import pytest
+
+        from keras_matrix.runner.service.check import CheckOutcome, CheckRequest, checked
+
+        _check_names("check", options, CheckOptions.__annotations__)
+        request = CheckRequest(self.name, model, faster_than, self.folder, data, **options)
+        with as_runner_errors():
+            decided = checked(request, TerminalDisplay(quiet=True))
+        if decided.outcome is CheckOutcome.SLOWER:
+            pytest.fail(decided.sentence, pytrace=False)
+        if decided.outcome is CheckOutcome.UNDECIDED:
+            pytest.skip(decided.sentence)
 
 
 def load(path: str | Path = "results", *more: str | Path) -> Run:

@@ -1,0 +1,252 @@
+"""Whether a model is faster than another one, a stored result or a limit, for a project's own tests.
+
+Both are measured interleaved, in processes of their own, by the same session and gate as `runner gate`, with the
+tolerance as its threshold: it adds repeats until the interval of model / baseline is on one side of it, or the budget
+is spent. Then nothing is decided, which is never a pass. Unlike a gate it also judges models that do different work, of
+which one replaces the other; the sentence says so.
+
+Each side is a folder with a module `checked_NAME` that has the function `build`, the only workload of the matrix.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from keras_matrix.analysis.comparison.table import log_ratios
+from keras_matrix.analysis.comparison.versus import Versus
+from keras_matrix.analysis.regression.gate import GateOutcome, Rule, judge
+from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
+from keras_matrix.records.settings import Scalar
+from keras_matrix.records.text import escaped, ratio_text, seconds
+from keras_matrix.runner.errors import InfrastructureError, UsageError
+from keras_matrix.runner.executors import registry
+from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends
+from keras_matrix.runner.matrix.overrides import Overrides
+from keras_matrix.runner.measure.experiment import Display, Experiment, measured, own_arm
+from keras_matrix.runner.measure.request import CellChoice, RunRequest
+from keras_matrix.runner.measure.seams import Seams
+from keras_matrix.runner.plan.session import Session
+from keras_matrix.runner.plan.stopping import looks_of
+from keras_matrix.runner.service.compare import BASE, NEW, Sides, findings
+from keras_matrix.runner.service.stored import read_table, write_report
+
+BUDGET_S = 300.0
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+ADVICE = "give a function at the top of a module, its name as 'module:function', or a Keras model with its data"
+
+
+class CheckOutcome(StrEnum):
+    """What was decided."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was decided, and the sentence that says it with the figures."""
+
+    outcome: CheckOutcome
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRequest:
+    """What is measured and how: on one backend, with these settings of a matrix, for at most `budget_s`.
+
+    `model` is `build` or its name, or a Keras model with its `data`, as `fit` takes it; `faster_than` another one, a
+    limit in seconds per step, or the folder of stored results of the check with this `name`.
+    """
+
+    name: str
+    model: object
+    faster_than: object
+    folder: Path
+    data: object = None
+    tolerance: float = 0.0
+    backend: str | None = None
+    budget_s: float = BUDGET_S
+    repeats: int | str = "auto"
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
+    results: Path | None = None
+
+
+def checked(request: CheckRequest, display: Display) -> Checked:
+    """Measure and decide. Raises `UsageError`, and `InfrastructureError` if a side was not measured."""
+    limit = request.faster_than
+    if isinstance(limit, bool) or (isinstance(limit, int | float) and not limit > 0):
+        raise UsageError(f"faster_than: must be a number of seconds above 0, got {limit!r}")
+    sides = {NEW: (request.model, request.data)}
+    if not isinstance(limit, int | float | Path):
+        sides[BASE] = (limit, request.data)
+    for side, (model, data) in sides.items():
+        _write(request, side, _source(model, data, request.folder / side))
+    session = _measured(request, tuple(sides), display)
+    if isinstance(limit, int | float):
+        return _against_limit(session, float(limit))
+    if isinstance(limit, Path):
+        return _decided(_against_stored(request, limit, session, display), _rule(request))
+    new, base = session.runs[NEW], session.runs[BASE]
+    sides_of_session = _sides(request, str(base.folder), str(new.folder), display)
+    rule = replace(_rule(request), looks=looks_of(base.about()))
+    return _decided(findings(sides_of_session, rule, to_decide=False), rule)
+
+
+def _rule(request: CheckRequest) -> Rule:
+    return Rule(threshold=request.tolerance)
+
+
+def _sides(request: CheckRequest, base: str, new: str, display: Display) -> Sides:
+    return Sides("check", _run_request(request), base, new, None, None, None, display)
+
+
+def _module(request: CheckRequest) -> str:
+    return "checked_" + (re.sub(r"\W+", "_", request.name).strip("_").lower()[-80:] or "model")
+
+
+def _write(request: CheckRequest, side: str, source: str) -> None:
+    folder = request.folder / side
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{_module(request)}.py").write_text(source, encoding="utf-8")
+
+
+def _run_request(request: CheckRequest) -> RunRequest:
+    backend = (
+        request.backend
+        or os.environ.get("KERAS_BACKEND")
+        or next(iter(installed_backends(Interpreter(sys.executable))), None)
+    )
+    if backend is None:
+        raise UsageError("check: no backend is installed with Keras; install keras-matrix[tf-cpu], for example")
+    matrix = {
+        "version": 1,
+        "defaults": {"repeats": request.repeats, **request.settings},
+        "backends": [backend],
+        "cells": [{"workload": f"{_module(request)}:build"}],
+    }
+    return RunRequest(
+        command=("keras_matrix.check",),
+        choice=CellChoice(request.folder / NEW / "matrix", Overrides(), text=json.dumps(matrix, indent=1)),
+        results=request.results or request.folder / "results",
+        executors=registry.chosen(registry.DEFAULT, None, {}, None),
+        budget_s=request.budget_s,
+        new=True,
+        seams=Seams(),
+    )
+
+
+def _measured(request: CheckRequest, sides: Sequence[str], display: Display) -> Session:
+    """Measure the sides interleaved; the module of the baseline is imported from its own folder."""
+    run_request = _run_request(request)
+    _, cells = run_request.choice.load()
+    own = own_arm(run_request, cells)
+    moved = replace(own, worktree=(str(request.folder / NEW), str(request.folder / BASE)))
+    arms = {side: own if side == NEW else moved for side in sorted(sides)}
+    rule = _rule(request) if len(sides) > 1 else None
+    about = run_request.choice.about()
+    session = measured(run_request, Experiment(cells, about, arms, request.budget_s, rule), display)
+    for run in session.runs.values():
+        write_report(run)
+    return session
+
+
+def _against_stored(request: CheckRequest, base: Path, session: Session, display: Display) -> Versus:
+    return findings(_sides(request, str(base), str(session.runs[NEW].folder), display), _rule(request), to_decide=False)
+
+
+def _against_limit(session: Session, limit_s: float) -> Checked:
+    from keras_matrix.runner.service.cell_rows import cells_of
+
+    (cell,) = cells_of(read_table(session.runs[NEW]).table)
+    step_s, low_s, high_s = cell.step_time_s, cell.step_time_low_s, cell.step_time_high_s
+    if step_s is None:
+        raise InfrastructureError(f"check: the model was not measured: {'; '.join(cell.reasons) or cell.status}")
+    figures = f"{seconds(step_s, low_s, high_s)} per step, limit {seconds(limit_s)}"
+    if low_s is None or high_s is None or low_s <= limit_s <= high_s:
+        return Checked(CheckOutcome.UNDECIDED, f"undecided: {figures}; add repeats, or measure on a quieter machine")
+    outcome = CheckOutcome.FASTER if high_s < limit_s else CheckOutcome.SLOWER
+    return Checked(outcome, f"the model is {outcome} than the limit: {figures}")
+
+
+def _decided(compared: Versus, rule: Rule) -> Checked:
+    """Return what the gate's verdict means. Raises `InfrastructureError` if a side was not measured."""
+    (comparison,) = compared.comparisons
+    base, new = comparison.base, comparison.new
+    outcome, ratio, said = comparison.outcome, comparison.ratio, comparison.said
+    if comparison.reason and compared.paired and base and new and base.measured and new.measured:
+        logs = tuple(log_ratios(new, base).values())
+        verdict = judge({comparison.cell_id: logs}, rule)[comparison.cell_id] if len(logs) >= MIN_BLOCKS else None
+        outcome, ratio = (verdict.outcome, verdict.estimate) if verdict else (GateOutcome.UNDECIDED, None)
+    if outcome is GateOutcome.UNDECIDED and ratio is None:
+        return Checked(CheckOutcome.UNDECIDED, f"undecided: {said.replace('; use --repeats 5', '; set repeats=5')}")
+    if outcome is GateOutcome.NOT_MEASURED or ratio is None:
+        raise InfrastructureError(f"check: {said}{''.join(f'; {text}' for text in comparison.failures)}")
+    figures = f"{ratio_text(ratio.centre, ratio.low, ratio.high)} of the baseline's time per step"
+    figures += f", tolerance {rule.threshold:g}" if rule.threshold else ""
+    figures += f" ({comparison.reason})" if comparison.reason else ""
+    if outcome is GateOutcome.UNDECIDED:
+        hint = said.replace("; set another --threshold", "") if comparison.reason is None else "undecided"
+        return Checked(CheckOutcome.UNDECIDED, f"{hint}: {figures}")
+    decided = CheckOutcome.FASTER if outcome is GateOutcome.NO_WORSE else CheckOutcome.SLOWER
+    return Checked(decided, f"the model is {decided} than the baseline: {figures}")
+
+
+# The module of a side.
+
+
+def _source(model: object, data: object, folder: Path) -> str:
+    """Return the text of a module whose `build` is this function, or loads this model. Raises `UsageError`."""
+    if isinstance(model, str):
+        if not FUNCTION.fullmatch(model):
+            raise UsageError(f"check: {escaped(model)!r} names no function; {ADVICE}")
+        module, _, name = model.partition(":")
+        return _imported(module, name, [str(Path.cwd())])
+    if inspect.isfunction(model):
+        return _of_function(model)
+    keras = sys.modules.get("keras")
+    if keras is None or not isinstance(model, keras.Model):
+        raise UsageError(f"check: {escaped(repr(model))} cannot be measured; {ADVICE}")
+    if data is None:
+        raise UsageError("check: a Keras model needs data, as fit takes it: data=(x, y)")
+    return _of_model(model, data, folder)
+
+
+def _of_function(function: Callable[..., Any]) -> str:
+    module, name, file = function.__module__, function.__qualname__, inspect.getsourcefile(function)
+    if module == "__main__" or not name.isidentifier() or file is None:
+        raise UsageError(f"check: {module}.{name} cannot be imported by another process; {ADVICE}")
+    path = Path(file).resolve()
+    depth = module.count(".") + (path.stem == "__init__")
+    return _imported(module, name, [str(path.parents[depth])])
+
+
+def _imported(module: str, name: str, folders: Sequence[str]) -> str:
+    return (
+        f"import sys\n\nsys.path += [folder for folder in {list(folders)!r} if folder not in sys.path]\n"
+        f"from {module} import {name} as build  # noqa: E402, F401\n"
+    )
+
+
+def _of_model(model: Any, data: object, folder: Path) -> str:
+    import numpy as np
+
+    arrays = list(data) if isinstance(data, tuple | list) else [data]
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "data.npz", *[np.asarray(part) for part in arrays])
+    model.save(folder / "model.keras")
+    return (
+        "import keras\nimport numpy as np\n\n\ndef build():\n"
+        f"    model = keras.saving.load_model({str(folder / 'model.keras')!r})\n"
+        f"    with np.load({str(folder / 'data.npz')!r}) as arrays:\n"
+        f"        return model, *[arrays[f'arr_{{number}}'] for number in range({len(arrays)})]\n"
+    )

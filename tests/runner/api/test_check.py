@@ -1,0 +1,186 @@
+"""The fixture `keras_matrix`: its outcomes in another project, what it refuses, and what it costs other projects."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_matrix.analysis.comparison.versus import CellComparison, Versus
+from keras_matrix.analysis.regression.gate import GateOutcome
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.runner.api.measuring import Checker
+from keras_matrix.runner.errors import InfrastructureError, UsageError
+from keras_matrix.runner.service import check
+from keras_matrix.runner.service.check import Checked, CheckOutcome
+
+ROOT = Path(__file__).parents[3]
+NETS = """
+import keras
+import numpy as np
+
+def net(width):
+    layers = [keras.Input((64,)), keras.layers.Dense(width, activation="relu"), keras.layers.Dense(width)]
+    model = keras.Sequential([*layers, keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    x = np.random.default_rng(0).standard_normal((128, 64), dtype="float32")
+    return model, x, x[:, :1]
+
+def small():
+    return net(8)
+
+def large():
+    return net(2000)
+"""
+TESTS = """
+import nets
+OPTIONS = {"backend": "jax", "settings": {"epochs": 2, "discard": 1, "steps_per_epoch": 8}}
+
+def test_faster(keras_matrix):
+    keras_matrix.check(nets.small, faster_than="nets:large", repeats=5, **OPTIONS)
+
+def test_slower(keras_matrix):
+    keras_matrix.check(nets.large, faster_than=1e-9, repeats=5, **OPTIONS)
+
+def test_undecided(keras_matrix):
+    keras_matrix.check(nets.small, faster_than=nets.small, repeats=2, **OPTIONS)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.nightly
+def test_a_projects_own_test_passes_fails_or_skips(tmp_path: Path) -> None:
+    """Mutation: what is undecided passes."""
+    (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "test_speed.py").write_text(TESTS)
+    arguments = ["-p", "keras_matrix.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:randomly", "-rA", "-q"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *arguments,
+        "--rootdir",
+        str(tmp_path),
+        "--basetemp",
+        str(tmp_path / "t"),
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 failed, 1 passed, 1 skipped" in done.stdout, done.stdout
+    assert "PASSED test_speed.py::test_faster" in done.stdout
+    assert "the model is slower than the limit: " in done.stdout
+    assert ": undecided: no interval from 2 blocks in common: needs 5; set repeats=5" in done.stdout
+    assert done.stdout.count("not comparable: ") == 0
+
+
+@pytest.mark.process
+def test_collecting_another_projects_tests_imports_neither_numpy_nor_this_project(tmp_path: Path) -> None:
+    """Mutation: the plugin imports `keras_matrix.runner` at its top."""
+    (tmp_path / "test_other.py").write_text("def test_nothing():\n    pass\n")
+    script = (
+        "import sys, pytest\n"
+        "code = pytest.main(['-p', 'keras_matrix.pytest_plugin', '--collect-only', '-q', '-p', 'no:cacheprovider'])\n"
+        "heavy = {'keras_matrix', 'numpy', 'keras', 'yaml'}\n"
+        "ours = sorted(name for name in sys.modules if name.split('.')[0] in heavy)\n"
+        "print(int(code), ours)\n"
+    )
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # other plugins import NumPy
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=alone)
+    assert done.stdout.splitlines()[-1] == "0 ['keras_matrix', 'keras_matrix.pytest_plugin']"
+
+
+def test_the_distribution_names_the_plugin() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"keras_matrix": "keras_matrix.pytest_plugin"}
+    assert (ROOT / "src" / "keras_matrix" / "pytest_plugin.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "exception"),
+    [
+        (CheckOutcome.FASTER, None),
+        (CheckOutcome.SLOWER, pytest.fail.Exception),
+        (CheckOutcome.UNDECIDED, pytest.skip.Exception),
+    ],
+)
+def test_outcome_of_a_check_is_that_of_the_test(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: CheckOutcome, exception: type[BaseException] | None
+) -> None:
+    monkeypatch.setattr(check, "checked", lambda request, display: Checked(outcome, "a sentence"))
+    checker = Checker("t", tmp_path)
+    if exception is None:
+        checker.check("nets:small", faster_than=1.0)
+        return
+    with pytest.raises(exception, match="a sentence"):
+        checker.check("nets:small", faster_than=1.0)
+
+
+def compared(outcome: GateOutcome, ratio: Estimate | None, **more: Any) -> Versus:
+    values = {"adjusted_p": None, "more_blocks": None, "reason": None} | more
+    comparison = CellComparison("c", None, None, (), ratio, outcome, **values)
+    return Versus((comparison,), {}, None, outcome, True, ())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "low", "high", "expected", "sentence"),
+    [
+        (
+            GateOutcome.NO_WORSE,
+            0.5,
+            0.9,
+            CheckOutcome.FASTER,
+            "the model is faster than the baseline: 0.70x [0.50 0.90] of",
+        ),
+        (
+            GateOutcome.REGRESSED,
+            1.2,
+            1.4,
+            CheckOutcome.SLOWER,
+            "the model is slower than the baseline: 1.30x [1.20 1.40] of",
+        ),
+        (
+            GateOutcome.UNDECIDED,
+            0.9,
+            1.1,
+            CheckOutcome.UNDECIDED,
+            "undecided: about 4 more repeats would decide it: 1.00x",
+        ),
+    ],
+)
+def test_verdict_of_the_gate_decides(
+    outcome: GateOutcome, low: float, high: float, expected: CheckOutcome, sentence: str
+) -> None:
+    versus = compared(outcome, Estimate((low + high) / 2, low, high, 5), more_blocks=4)
+    decided = check._decided(versus, check.Rule(threshold=0.0))
+    assert (decided.outcome, decided.sentence[: len(sentence)]) == (expected, sentence)
+
+
+def test_a_side_that_was_not_measured_is_no_outcome() -> None:
+    versus = compared(GateOutcome.NOT_MEASURED, None, reason="not measured in new: error: it broke")
+    with pytest.raises(InfrastructureError, match="check: not measured in new: error: it broke"):
+        check._decided(versus, check.Rule(threshold=0.0))
+
+
+@pytest.mark.parametrize(
+    ("model", "limit", "problem"),
+    [
+        ("no function", 1.0, "check: 'no function' names no function; give a function"),
+        (lambda: None, 1.0, r"check: .*<lambda> cannot be imported by another process"),
+        (3, 1.0, "check: 3 cannot be measured"),
+        ("m:f", 0.0, "faster_than: must be a number of seconds above 0, got 0.0"),
+        ("m:f", True, "faster_than: must be a number of seconds above 0, got True"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(tmp_path: Path, model: object, limit: object, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        Checker("t", tmp_path).check(model, faster_than=limit)
+
+
+def test_an_unknown_option_is_refused_with_a_near_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="got 'tolerence'; did you mean tolerance"):
+        Checker("t", tmp_path).check("m:f", faster_than=1.0, tolerence=0.1)  # type: ignore[call-arg]
