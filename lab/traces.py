@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,13 @@ def chrome_spans(path: Path) -> Spans:
 
 def xplane_spans(path: Path) -> Spans:
     """Return XLA's instructions and TensorFlow's operations, each until its recorded end."""
+    with warnings.catch_warnings():
+        # jaxlib 0.12 makes a type without a module, of which Python 3.12 warns; as an error it aborts the process.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return _xplane_spans(path)
+
+
+def _xplane_spans(path: Path) -> Spans:
     from jax.profiler import ProfileData
 
     ends: dict[int, float] = {}
