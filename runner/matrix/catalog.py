@@ -10,7 +10,7 @@ or three values it amplifies rounding beyond any tolerance.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,10 +18,13 @@ from typing import Any
 
 from keras_matrix.records.codec import CodecError, loads
 from keras_matrix.records.settings import DATA_SOURCES, FEEDS, HOST_FED, PIPELINE, Scalar, is_script
+from keras_matrix.records.text import escaped
 from keras_matrix.runner.errors import InfrastructureError
-from keras_matrix.runner.matrix.grammar import DEFAULTS, ENTRY_KEYS, NAME, ValueRule
+from keras_matrix.runner.matrix.grammar import DEFAULTS, ENTRY_KEYS, NAME, ValueRule, workload_name_problem
 
 CATALOG_VERSION = 1
+# Entry points by which packages bring workloads: `NAME = "package.module:function"`.
+GROUP = "keras_matrix.workloads"
 CATALOG_PATH = Path(__file__).parents[2] / "models" / "catalog.json"
 USER_BATCH_SIZE = 32
 USER_SAMPLES = 1000
@@ -125,6 +128,45 @@ def user_workload(name: str) -> CatalogWorkload:
     if is_script(name):
         return CatalogWorkload(name, "user", "your own program", 1, 1, DATA_SOURCES, feed=HOST_FED)
     return CatalogWorkload(name, "user", "your own workload", USER_BATCH_SIZE, USER_SAMPLES, DATA_SOURCES)
+
+
+@dataclass(frozen=True, slots=True)
+class PackageWorkload:
+    """A workload that an installed package brings: the entry point `name = function` of the group `GROUP`.
+
+    `package` is the name and version of its distribution; `problem` says why it cannot be used.
+    """
+
+    name: str
+    function: str
+    package: str
+    problem: str | None = None
+
+
+def of_packages(built_in: Collection[str]) -> list[PackageWorkload]:
+    """Return the workloads of installed packages, by name; read from their metadata, which imports none of them."""
+    from importlib import metadata
+
+    points = sorted(metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+    named = [(point, f"{point.dist.name} {point.dist.version}" if point.dist else "?") for point in points]
+    origins = {point.name: [text for other, text in named if other.name == point.name] for point in points}
+    return [
+        PackageWorkload(
+            point.name, point.value, package, _package_problem((point.name, point.value), origins[point.name], built_in)
+        )
+        for point, package in named
+    ]
+
+
+def _package_problem(brought: tuple[str, str], packages: Sequence[str], built_in: Collection[str]) -> str | None:
+    name, function = brought
+    if name in built_in:
+        return f"{name} of {packages[0]} is also a built-in workload of keras-matrix; use {function}"
+    if len(packages) > 1:
+        return f"{name} is brought by {' and by '.join(packages)}; use {function} or the other's module:function"
+    if workload_name_problem(function) is not None or not NAME.fullmatch(name):
+        return f"{name} of {packages[0]} must be a lower-case name with module:function, got {escaped(function)!r}"
+    return None
 
 
 def needs_keras_hub(name: str) -> bool:

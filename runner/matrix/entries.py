@@ -19,7 +19,7 @@ from keras_matrix.records.settings import OWN_OPTIONS, PREDICT, SCRIPT, Scalar
 from keras_matrix.records.text import near
 from keras_matrix.records.traces.request import Trace
 from keras_matrix.runner.matrix import grammar, instrument_keys
-from keras_matrix.runner.matrix.catalog import Catalog, CatalogWorkload, user_workload
+from keras_matrix.runner.matrix.catalog import Catalog, CatalogWorkload, of_packages, user_workload
 from keras_matrix.runner.matrix.conflicts import Conflict, conflicts
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Axes, ValueRule
@@ -78,7 +78,13 @@ def workload_named(name: str, catalog: Catalog) -> CatalogWorkload | str:
     if name in catalog.workloads:
         return catalog.workloads[name]
     problem = grammar.workload_name_problem(name)
-    return user_workload(name) if problem is None else problem + near(name, catalog.workloads)
+    if problem is None:
+        return user_workload(name)
+    brought = of_packages(catalog.workloads)
+    for package_workload in brought:
+        if package_workload.name == name:
+            return package_workload.problem or user_workload(package_workload.function)
+    return problem + near(name, [*catalog.workloads, *(package_workload.name for package_workload in brought)])
 
 
 class EntryReader(ValueReader):

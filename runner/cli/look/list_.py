@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from keras_matrix.records.text import count, near
+from keras_matrix.records.text import count, near, printable
 from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix import catalog
@@ -33,15 +33,26 @@ def _all(workload_catalog: Catalog) -> list[str]:
     for w in workload_catalog.workloads.values():
         numbers = [count(w.parameters), count(w.forward_flops_per_sample)]
         rows.append([w.name, str(w.batch_size), _shape(w.input_shape), _shape(w.output_shape), *numbers, w.summary])
-    return columns(rows, right=frozenset({1, 4, 5}))
+    brought = catalog.of_packages(workload_catalog.workloads)
+    lines = [_brought(package_workload) for package_workload in brought]
+    return [*columns(rows, right=frozenset({1, 4, 5})), *(["", "of installed packages:"] if lines else []), *lines]
+
+
+def _brought(workload: catalog.PackageWorkload) -> str:
+    if workload.problem:
+        return printable(f"  refused: {workload.problem}")
+    return printable(f"  {workload.name}: {workload.function}, of {workload.package}")
 
 
 def _one(workload_catalog: Catalog, name: str) -> list[str]:
     workload = workload_catalog.workloads.get(name)
+    brought = {} if workload else {item.name: item for item in catalog.of_packages(workload_catalog.workloads)}
+    if name in brought:
+        return [_brought(brought[name])]
     if workload is None:
         raise UsageError(
             f"workload: must be one of {', '.join(workload_catalog.workloads)}, got "
-            f"{name!r}{near(name, workload_catalog.workloads)}"
+            f"{name!r}{near(name, [*workload_catalog.workloads, *brought])}"
         )
     lines = [
         f"{workload.name}: {workload.summary}",
