@@ -84,7 +84,8 @@ def _checked(name: str, returned: object) -> Built:
     if isinstance(returned, Fit):
         return _with_call(name, returned)
     built = _with_data(name, returned)
-    if type(built.model).fit is _keras_fit():
+    own_fit = type(built.model).fit
+    if own_fit is _keras_fit() or "y" not in inspect.signature(own_fit).parameters:
         return built
     # The model's own fit may look at x and y: it is called as plain Keras calls it.
     assert isinstance(returned, tuple)

@@ -62,6 +62,8 @@ def _with_fit(change: Callable[..., Any]) -> Any:
 
 def _changed_source(source: Any, per_batch: Callable[..., Any] | None, count: int | None) -> Any:
     """Return a source of which each batch is changed, and which ends after so many."""
+    if hasattr(source, "with_batches"):
+        return source.with_batches(lambda batches: _changed_source(iter(batches), per_batch, count))
     if isinstance(source, Iterator):
         changed = (per_batch(*batch) if per_batch else batch for batch in source)
         return (batch for batch in itertools.islice(changed, count))
@@ -330,7 +332,7 @@ def layout_and_tracebacks(**_: Any) -> Any:
     import keras
 
     keras.config.set_image_data_format("channels_first")
-    keras.config.disable_traceback_filtering()
+    keras.config.enable_traceback_filtering()
     return _model(), *_data()
 
 

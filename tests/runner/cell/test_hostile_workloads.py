@@ -299,7 +299,7 @@ def test_a_weight_on_another_device_is_a_device_mismatch(executor: ProcessExecut
         ("other_seed", ["keras.utils.set_random_seed=42 (was none)"], "float32"),
         (
             "layout_and_tracebacks",
-            ["image_data_format=channels_first (was channels_last)", "traceback_filtering=False (was True)"],
+            ["image_data_format=channels_first (was channels_last)", "traceback_filtering=True (was False)"],
             "float32",
         ),
     ],
