@@ -1,6 +1,7 @@
 """The table of figures of report and dashboard: a block per piece of work, a row per figure, a value per backend.
 
 Pure functions; a figure that was not measured is a dash. `analysis.stats.cell_statistics` defines the statistics.
+A `Grid` is a table of texts, a row per name, of other parts of a page.
 """
 
 from __future__ import annotations
@@ -140,3 +141,21 @@ def _step(row: Row | None) -> Value:
     size = MILLISECOND.size
     interval_text = interval(row["low"], row["high"], row["estimate"], size) or "no interval"
     return Value(number(row["estimate"], size), interval_text)
+
+
+@dataclass(frozen=True, slots=True)
+class GridRow:
+    """A name and its values, one per column."""
+
+    name: str
+    values: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table with its title; `lead` explains it."""
+
+    title: str
+    columns: list[str]
+    rows: list[GridRow]
+    lead: str = ""

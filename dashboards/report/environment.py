@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from keras_matrix.analysis.comparison.table import in_order
-from keras_matrix.dashboards.charts.grid import Grid, GridRow
+from keras_matrix.dashboards.charts.figure_table import Grid, GridRow
 from keras_matrix.records.schema import Machine, Record
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.records.text import (

@@ -13,7 +13,7 @@ from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.stalls.report import Advice, BottleneckKind, StallPart, StallReport, VerifiedAdvice
 from keras_matrix.dashboards.charts import input_workers, stalls
 from keras_matrix.dashboards.charts.dot_plots import StripPicture
-from keras_matrix.dashboards.charts.grid import Grid, GridRow
+from keras_matrix.dashboards.charts.figure_table import Grid, GridRow
 from keras_matrix.dashboards.charts.picture import slot_of
 from keras_matrix.dashboards.charts.stalls import span
 from keras_matrix.records.text import NOTHING, number, percentage, plural, seconds

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.whatif.verify import Round, SettingCheck, Verification
-from keras_matrix.dashboards.charts import grid
-from keras_matrix.dashboards.charts.grid import Grid
+from keras_matrix.dashboards.charts import figure_table
+from keras_matrix.dashboards.charts.figure_table import Grid
 from keras_matrix.records.text import NOTHING, TIME_UNITS, interval, number, percentage, unit_for
 
 
@@ -47,7 +47,7 @@ def _table(checked_round: Round, title: str) -> Grid:
         "error",
         "verdict",
     ]
-    return Grid(title, columns, [grid.GridRow(row.name, _values(row, unit.size)) for row in checked_round.rows])
+    return Grid(title, columns, [figure_table.GridRow(row.name, _values(row, unit.size)) for row in checked_round.rows])
 
 
 def _values(row: SettingCheck, unit: float) -> list[str]:

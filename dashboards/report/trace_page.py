@@ -5,7 +5,7 @@ Pure functions of a stored trace and its table. The page loads nothing and runs 
 
 from __future__ import annotations
 
-from keras_matrix.dashboards.charts.grid import Grid, GridRow
+from keras_matrix.dashboards.charts.figure_table import Grid, GridRow
 from keras_matrix.dashboards.charts.trace_timeline import StepSpans, timeline
 from keras_matrix.dashboards.report import traces
 from keras_matrix.dashboards.report.page import rendered, stylesheet

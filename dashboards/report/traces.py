@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from keras_matrix.analysis.comparison.context import ShownTrace
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.views.trace_view import PartTable, part_tables
-from keras_matrix.dashboards.charts.grid import Grid, GridRow
+from keras_matrix.dashboards.charts.figure_table import Grid, GridRow
 from keras_matrix.dashboards.charts.picture import slot_of
 from keras_matrix.records.text import NOTHING, number, percentage, plural, seconds
 from keras_matrix.records.traces.table import IdleGap, TraceSummary

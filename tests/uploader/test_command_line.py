@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.schema import SCHEMA_VERSION
-from keras_matrix.uploader.bigquery.iam_roles import minimum_roles
+from keras_matrix.uploader.bigquery.ddl import minimum_roles
 from keras_matrix.uploader.cli.main import main
 from keras_matrix.uploader.errors import (
     BadInput,

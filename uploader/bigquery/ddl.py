@@ -1,6 +1,7 @@
 """The tables as BigQuery DDL and as a page of documentation, generated from `uploader.schema`.
 
-The statements that insert the rows of a batch into a table, one row per key. Pure functions.
+Also the statements that insert the rows of a batch into a table, one row per key, and the commands that grant the
+minimum IAM roles for uploading and for reading. Pure functions.
 
 Two INSERT or MERGE statements do not conflict on BigQuery unless one of them updates or deletes rows: two uploaders
 could both find a key missing and both insert it. Each transaction therefore first updates the single row of the table
@@ -21,6 +22,20 @@ from keras_matrix.uploader.warehouse import MOST_DAYS
 APPENDED = schema.APPENDED
 LEASE = "lease"
 NO_NUMBER = -1  # steps and counts begin at 0
+ROLES = """minimum roles, as commands of the Google Cloud CLI (UPLOADER and READER are service accounts or users):
+
+  # the uploader: run jobs in the project, {uploader}
+  gcloud projects add-iam-policy-binding {project} --member=UPLOADER --role=roles/bigquery.jobUser
+{grants}
+
+  # dashboards: run jobs, read this one dataset; cap each query with maximum_bytes_billed
+  gcloud projects add-iam-policy-binding {project} --member=READER --role=roles/bigquery.jobUser
+  bq query --use_legacy_sql=false \\
+    'GRANT `roles/bigquery.dataViewer` ON SCHEMA `{project}`.{dataset} TO "READER"'
+
+  # only `uploader init` creates datasets and needs, once: roles/bigquery.user on the project"""
+GRANT_EDITOR = """  bq query --use_legacy_sql=false \\
+    'GRANT `roles/bigquery.dataEditor` ON SCHEMA `{project}`.{dataset} TO "UPLOADER"'"""
 
 
 def statements(dataset: str) -> list[str]:
@@ -206,3 +221,21 @@ def _pair(column: TableColumn) -> str:
     if column.mode is ColumnMode.REQUIRED:
         return f"T.{name} = S.{name}"
     return f"IFNULL(T.{name}, {NO_NUMBER}) = IFNULL(S.{name}, {NO_NUMBER})"
+
+
+def minimum_roles(project: str, dataset: str, *, append_only: bool) -> str:
+    """Return the commands that grant the minimum roles to a dataset's uploader and readers.
+
+    An append-only dataset has no staging dataset and needs no role for one.
+    """
+    if append_only:
+        changed_datasets, uploader_title = [dataset], "append rows to this one dataset"
+    else:
+        changed_datasets, uploader_title = (
+            [dataset, f"{dataset}_staging"],
+            "change rows in the dataset and its staging tables",
+        )
+    grants_text = "\n".join(
+        GRANT_EDITOR.format(project=project, dataset=changed_dataset) for changed_dataset in changed_datasets
+    )
+    return ROLES.format(project=project, dataset=dataset, uploader=uploader_title, grants=grants_text)

@@ -15,8 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Create what is missing and print what was created."""
-    from keras_matrix.uploader.bigquery.ddl import days_read
-    from keras_matrix.uploader.bigquery.iam_roles import minimum_roles
+    from keras_matrix.uploader.bigquery.ddl import days_read, minimum_roles
     from keras_matrix.uploader.bigquery.warehouse import BigQueryWarehouse
     from keras_matrix.uploader.warehouse import BIGQUERY
 

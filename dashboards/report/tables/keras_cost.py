@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from keras_matrix.analysis.comparison.ratios import share_text
 from keras_matrix.analysis.keras_cost import KerasCost
-from keras_matrix.dashboards.charts import grid
-from keras_matrix.dashboards.charts.grid import Grid
+from keras_matrix.dashboards.charts import figure_table
+from keras_matrix.dashboards.charts.figure_table import Grid
 from keras_matrix.records.text import NOTHING
 
 
@@ -28,6 +28,6 @@ def _table(costs: Sequence[KerasCost]) -> Grid:
     return Grid(costs[0].work, ["Keras over native", *names], [_row(cost, names) for cost in costs], caveats_text)
 
 
-def _row(cost: KerasCost, names: Sequence[str]) -> grid.GridRow:
+def _row(cost: KerasCost, names: Sequence[str]) -> figure_table.GridRow:
     shares = {part.name: share_text(part.share) for part in cost.parts}
-    return grid.GridRow(cost.backend, [cost.ratio_text, *(shares.get(name, NOTHING) for name in names)])
+    return figure_table.GridRow(cost.backend, [cost.ratio_text, *(shares.get(name, NOTHING) for name in names)])

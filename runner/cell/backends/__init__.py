@@ -18,7 +18,7 @@ from keras_matrix.runner.cell.batches import LOOKAHEAD, Batch, Feed, Feeder, cou
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 
 if TYPE_CHECKING:
-    from keras_matrix.runner.cell.piped.request import StreamRequest
+    from keras_matrix.runner.cell.piped.timers import StreamRequest
 
 
 class Unsupported(Exception):

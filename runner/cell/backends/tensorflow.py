@@ -18,7 +18,7 @@ from keras_matrix.runner.cell.backends import COMPILED_NOWHERE, BackendAdapter, 
 from keras_matrix.runner.cell.backends.tensorflow_resident import HOST, resident_dataset
 from keras_matrix.runner.cell.backends.tensorflow_stream import DatasetStream
 from keras_matrix.runner.cell.batches import LOOKAHEAD, Batch, Feed, Feeder
-from keras_matrix.runner.cell.piped.request import StreamRequest
+from keras_matrix.runner.cell.piped.timers import StreamRequest
 
 # Where tf.function makes a graph. Not in the public interface: if it is missing, traces are not counted. The public
 # count of one function's traces (`experimental_get_tracing_count`) would miss that the function was recreated.

@@ -19,9 +19,8 @@ from keras.src.trainers.data_adapters import get_data_adapter
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from keras_matrix.runner.cell.batches import Feed
-from keras_matrix.runner.cell.piped.request import StreamRequest
 from keras_matrix.runner.cell.piped.stream import StreamAdapter
-from keras_matrix.runner.cell.piped.timers import Timers
+from keras_matrix.runner.cell.piped.timers import StreamRequest, Timers
 
 # The batches that are prefetched where tf.data would tune their number: in place of a last `prefetch(AUTOTUNE)`, with
 # which Keras ends its data sets of generators, and after what ends without prefetching, if its options let tf.data add

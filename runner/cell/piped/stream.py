@@ -16,8 +16,7 @@ from keras.src.trainers.data_adapters import get_data_adapter
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from keras_matrix.runner.cell.batches import LOOKAHEAD, Batch, Feed
-from keras_matrix.runner.cell.piped.request import StreamRequest
-from keras_matrix.runner.cell.piped.timers import leading_dimension
+from keras_matrix.runner.cell.piped.timers import StreamRequest, leading_dimension
 
 
 class PythonStream:

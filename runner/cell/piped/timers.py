@@ -1,4 +1,5 @@
-"""Timers inside a process that trains from an input pipeline, for cells with `input_timers` only.
+"""Timers inside a process that trains from an input pipeline, for cells with `input_timers` only; and the request for a
+stream of batches, which may have them.
 
 For each batch: the time that training waits for it, the number of batches that are ready, and the times of its stages,
 which it carries as its last part. The step before must have ended when a batch is drawn, otherwise an asynchronous
@@ -245,3 +246,18 @@ def _prefetch_of(iterator: Any) -> Queue | None:
     if hasattr(buffer, "qsize"):
         return lambda: int(buffer.qsize())
     return lambda: sum(future.done() if hasattr(future, "done") else 1 for future in list(iterator._buffer or ()))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRequest:
+    """A request for a stream of a source's batches.
+
+    `source` is anything that `fit` reads more than once. With `drops_partial`, batches with fewer than `batch_size`
+    samples are left out. With `timers`, the time of each draw is recorded.
+    """
+
+    model: Any
+    source: Any
+    batch_size: int
+    drops_partial: bool = False
+    timers: Timers | None = None

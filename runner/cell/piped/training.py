@@ -32,9 +32,8 @@ from keras_matrix.runner.cell.loop import EpochLog, Stretch
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
 from keras_matrix.runner.cell.phases import Timeline, Training, agreed, learning_of, unchanged
 from keras_matrix.runner.cell.piped.process_tree import PageCache, ProcessTree, TreeCounters, Used, total, used_between
-from keras_matrix.runner.cell.piped.request import StreamRequest
 from keras_matrix.runner.cell.piped.stream import PythonStream
-from keras_matrix.runner.cell.piped.timers import EachStep, Timers
+from keras_matrix.runner.cell.piped.timers import EachStep, StreamRequest, Timers
 from keras_matrix.runner.cell.work import WeightChecksums
 
 LEAD_IN_STEPS = 3

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from keras_matrix.records.instruments.work_done import WorkStretch
-from keras_matrix.runner.cell.piped.request import StreamRequest
 from keras_matrix.runner.cell.piped.stream import PythonStream
-from keras_matrix.runner.cell.piped.timers import Timers, hundredths
+from keras_matrix.runner.cell.piped.timers import StreamRequest, Timers, hundredths
 from keras_matrix.runner.cell.piped.training import bad_samples, merged, until_pass
 
 pytestmark = pytest.mark.process  # imports Keras

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_matrix.runner.cell.piped.request import StreamRequest
+from keras_matrix.runner.cell.piped.timers import StreamRequest
 
 pytestmark = pytest.mark.process  # imports TensorFlow
 
