@@ -18,7 +18,6 @@ from keras_matrix.runner.machine import tree_memory
 from keras_matrix.uploader.local import parquet
 
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}  # events of sys.audit
-BACKENDS = {"keras", "tensorflow", "torch", "jax"}
 frozen_count = gc.get_freeze_count
 _fsync, _scans, _facts = os.fsync, tree_memory.EMPTY_SCANS, interpreter._facts
 _running: list[str] = []  # the unit test, if one runs
@@ -29,14 +28,6 @@ def prepare() -> None:
     parquet.engine = functools.partial(_one_thread, parquet.engine)
     platform.processor()  # starts `uname` at its first call in a process
     sys.addaudithook(_refuse)
-
-
-def check_imports(expression: str) -> None:
-    """Refuse to run without the process tier if collecting the tests imported a backend: it takes seconds a worker."""
-    if "not process" in expression and (imported := sorted(BACKENDS & sys.modules.keys())):
-        raise pytest.UsageError(
-            f"collecting the unit tests imported {', '.join(imported)}: import it in a process test"
-        )
 
 
 def enter(name: str | None) -> None:
