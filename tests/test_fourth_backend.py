@@ -60,6 +60,8 @@ NAMING_BACKENDS = {
     "analysis.whatif.reconstruct.xplane.graph": "the level of a graph of a backend's programs",
     "analysis.whatif.search": "which settings of a backend group gradients",
     "analysis.whatif.what_ifs.gradients": "which settings of a backend group gradients",
+    "models.inputs.user_source": "the one backend that trains on texts and ragged tensors",
+    "runner.cell.entry": "the functions by which a line of a user's code is for one backend",
 }
 
 

@@ -167,8 +167,8 @@ def message_of(error: Exception, job: Job) -> str:
         text = error.msg or type(error).__name__
     root = _cause(error, job)
     line, newline, remainder = text.partition("\n")
-    if root is not error:
-        cause = _cause_within_keras(str(root)).partition("\n")[0]
+    cause = _cause_within_keras(str(root)).partition("\n")[0]
+    if root is not error and cause not in line:
         line = f"{line.rstrip('.:')}: caused by {type(root).__name__}: {cause}"
     if advice := _advice(root, place, job):
         line = f"{line.rstrip('.')}; {advice}"

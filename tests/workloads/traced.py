@@ -44,19 +44,21 @@ def nested(**_: Any) -> Any:
 
 def telling(**_: Any) -> Any:
     """Report the modules imported until the last request of a cell to its model."""
-    model = _model()
-    count = model.count_params
+    import keras
 
-    def counted() -> int:
-        names = [
-            name
-            for name in sys.modules
-            if name.startswith(("keras_matrix.runner.cell.", "keras_matrix.models.", "keras_matrix.records.traces"))
-        ]
-        Path("modules.json").write_text(json.dumps(sorted(names)))
-        return int(count())
+    class Telling(keras.Sequential):  # type: ignore[misc]
+        @property
+        def weights(self) -> Any:
+            names = [
+                name
+                for name in sys.modules
+                if name.startswith(("keras_matrix.runner.cell.", "keras_matrix.models.", "keras_matrix.records.traces"))
+            ]
+            Path("modules.json").write_text(json.dumps(sorted(names)))
+            return super().weights
 
-    model.count_params = counted
+    model = Telling(_model().layers)
+    model.compile("sgd", "mse")
     return model, *_data()
 
 
