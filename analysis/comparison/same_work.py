@@ -218,11 +218,12 @@ def _steps_before(records: Sequence[Record]) -> set[int]:
 def _unproven(record: Record) -> bool:
     """Return whether a step may have used fewer samples than its batch has: then samples/s is not stated either.
 
-    Records before `work` have their figures as they were stated. A program's own step is the same on every backend.
+    Records before `work` have their figures as they were stated. Of a program's own step it is enough that it changed
+    weights: what a step of it is does not depend on a batch of ours.
     """
-    if record.settings.script:
+    if record.work is None or record.status not in MEASURED or record.times.samples_per_s is not None:
         return False
-    return record.work is not None and record.status in MEASURED and record.times.samples_per_s is None
+    return not (record.settings.script and record.work.changed_variables)
 
 
 def _values(fact: Callable[[Record], object], records: Sequence[Record], known_only: bool) -> list[Any]:

@@ -14,7 +14,6 @@ A module of its own: only a cell of a program imports it.
 from __future__ import annotations
 
 import functools
-import gc
 import math
 import os
 import runpy
@@ -52,6 +51,7 @@ from keras_matrix.runner.cell.work import (
     COUNTING_REPEAT,
     Counting,
     Ledger,
+    LoopWork,
     WeightChecksums,
     own_methods,
     rows_of,
@@ -297,6 +297,7 @@ class Measurement:
         self._begin, self._begun_s = begin, monotonic()
         self._options = process_options(adapter)
         self._device: DeviceProof | None = None
+        self._loop_work: LoopWork | None = None
         self._build_time_s = 0.0
         self._epochs = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
 
@@ -309,6 +310,17 @@ class Measurement:
         self._build_time_s = monotonic() - self._begun_s
         self._device = prove(self._adapter, self._settings)
         return self._epochs.stretch(self._settings, 1)
+
+    def start_loop(self, call: Call) -> Stretch:
+        """Start as `start` does, and find the models and their weights before the first measured epoch."""
+        stretch = self.start(call)
+
+        def before(epoch: int) -> None:
+            if epoch == self._settings.discard:
+                self._loop_work = LoopWork.begun(self._adapter)
+            stretch.before(epoch)
+
+        return replace(stretch, before=before)
 
     def idle(self) -> None:
         """Return when the device has finished all work."""
@@ -359,12 +371,12 @@ class Measurement:
         self._finish(seen, times_s, replace(work, own_methods=overridden), Learning())
 
     def loop(self, call: Call, steps: Sequence[int], times_s: Sequence[float]) -> None:
-        """Take the epochs of a program's own loop. What a step of it does is not counted."""
+        """Take the epochs of a program's own loop. What a step of it does is not counted, but it must train."""
         self._epochs.end()
         count = _steps_of_epochs(call, steps, self._settings)
-        models = [thing for thing in gc.get_objects() if isinstance(thing, keras.Model)]
-        platforms = self._adapter.platforms([variable for model in models for variable in model.variables])
-        self._finish(Seen(call, count), times_s, _uncounted(count, None, len(times_s), platforms), Learning())
+        assert self._loop_work is not None
+        work = self._loop_work.done(self._adapter, count, len(times_s))
+        self._finish(Seen(call, count), times_s, work, Learning())
 
     def _finish(self, seen: Seen, times_s: Sequence[float], work: WorkDone, learning: Learning) -> None:
         (import_time_s, start, cuda_cache), events = self._begin, self._adapter.compile_events()
@@ -414,7 +426,7 @@ class OwnLoop:
     def __init__(self, measurement: Measurement, settings: Settings, call: Call) -> None:
         self.times_s: list[float] = []
         self._measurement, self._call, self._epochs = measurement, call, settings.epochs
-        self._stretch = measurement.start(call)
+        self._stretch = measurement.start_loop(call)
         self._group = settings.steps_per_epoch if isinstance(settings.steps_per_epoch, int) else LOOP_STEPS
         self._steps: list[int] = []
         self._begun_s: float | None = None

@@ -25,6 +25,7 @@ rows are not known, as under `jax.vmap` or `tf.vectorized_map`, nothing is known
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 import zlib
@@ -276,6 +277,79 @@ def _with_skipped(stretch: WorkStretch) -> list[int | None]:
 
 def _integer(variable: Any) -> int | None:
     return None if variable is None else int(_to_numpy(variable))
+
+
+def living_models() -> list[Any]:
+    """Return the models of this process that have trainable weights, those excluded from garbage collection as well.
+
+    It reads the type of each object only: `isinstance` would call a proxy's own code.
+    """
+    gc.unfreeze()
+    gc.collect()
+    models = [thing for thing in gc.get_objects() if issubclass(type(thing), keras.Model)]
+    return [model for model in models if _trainable(model)]
+
+
+def _trainable(model: Any) -> list[Any]:
+    try:
+        return list(model.trainable_variables)
+    except Exception:  # noqa: BLE001 - a model whose construction failed, or a property of the user's own
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class LoopWork:
+    """Whether a loop of the program's own trains: the models of the process, and their weights at one moment.
+
+    On JAX a loop may keep the weights as arrays of its own, by `stateless_call`, and leave the model's as they are. So
+    new values in arrays of the weights' shapes and types count as well, if there are some for each weight.
+    """
+
+    models: list[Any]
+    variables: list[Any]
+    checksums: list[int]
+    states: set[tuple[Any, ...]]
+
+    @staticmethod
+    def begun(adapter: BackendAdapter) -> LoopWork:
+        """Return the state before the measured epochs, the device idle and the clock stopped."""
+        models = living_models()
+        variables = list({id(variable): variable for model in models for variable in _trainable(model)}.values())
+        return LoopWork(models, variables, _checksums(variables), _states(adapter, variables))
+
+    def done(self, adapter: BackendAdapter, steps: int, epochs: int) -> WorkDone:
+        """Return the work after the epochs; without a model nothing is known."""
+        stretch = WorkStretch("epochs", steps, epochs, [None] * epochs, [None] * epochs, [0] * epochs)
+        if not self.variables:
+            return WorkDone([stretch], skipped_updates=0)
+        platforms = adapter.platforms([variable for model in self.models for variable in model.variables])
+        return WorkDone(
+            [stretch],
+            skipped_updates=0,
+            trainable_variables=len(self.variables),
+            changed_variables=self._changed(adapter),
+            weight_platforms=sorted(platforms),
+        )
+
+    def _changed(self, adapter: BackendAdapter) -> int | None:
+        """Return how many weights changed; None if new arrays may be those of some of the weights."""
+        if count := sum(a != b for a, b in zip(self.checksums, _checksums(self.variables), strict=True)):
+            return count
+        new_forms = {state[:2] for state in _states(adapter, self.variables) - self.states}
+        if not new_forms:
+            return 0
+        return len(self.variables) if new_forms == set(map(_form, self.variables)) else None
+
+
+def _form(array: Any) -> tuple[tuple[int, ...], str]:
+    return tuple(array.shape), keras.backend.standardize_dtype(array.dtype)
+
+
+def _states(adapter: BackendAdapter, variables: Sequence[Any]) -> set[tuple[Any, ...]]:
+    """Return shape, type and checksum of each array of the process that has those of a weight."""
+    forms = set(map(_form, variables))
+    arrays = [array for array in adapter.live_arrays() if _form(array) in forms]
+    return {(*_form(array), checksum) for array, checksum in zip(arrays, _checksums(arrays), strict=True)}
 
 
 def _checksums(variables: Iterable[Any]) -> list[int]:

@@ -113,7 +113,7 @@ def work_caveats(result: CellResult, settings: Settings) -> list[str]:
         return []
     work = result.work
     if settings.script:
-        return _of_own_program(result, work)
+        return _of_own_program(result, work, settings)
     settings = _with_own_batches(result, settings)
     if settings.phase != FIT:
         methods_text = ", ".join(work.own_methods)
@@ -144,10 +144,16 @@ def work_caveats(result: CellResult, settings: Settings) -> list[str]:
     return caveats
 
 
-def _of_own_program(result: CellResult, work: WorkDone) -> list[str]:
+def _of_own_program(result: CellResult, work: WorkDone, settings: Settings) -> list[str]:
     """Return the caveats about the work of a program's own call."""
     if result.resolved is None or result.resolved.samples is not None:
         return []
+    if settings.phase == FIT and not work.changed_variables:
+        return [
+            f"work_not_counted: {result.resolved.call}: it is not known whether it trains, since no weight of a Keras "
+            "model is seen to change: samples/s is not stated, and nothing is compared; on JAX, assign the trained "
+            "values to the model's variables at the end of each pass"
+        ]
     reason = "a loop of the program's own" if not work.updates_per_step else "its step updates no loss metric of Keras"
     return [f"samples_not_counted: samples/s is not stated: {result.resolved.call}: {reason}"]
 

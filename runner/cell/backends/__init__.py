@@ -136,6 +136,10 @@ class BackendAdapter(Protocol):
     def platforms(self, tensors: Any) -> set[str]:
         """Return the platforms (cpu, gpu, tpu, ...) that a nested structure of variables or tensors is on."""
 
+    def live_arrays(self) -> list[Any]:
+        """Return the arrays on the device, where a program can train without changing a variable; else nothing."""
+        return []
+
     def output(self, model: Any, inputs: Any) -> Any:
         """Return the model's output for these inputs if its device can be read; None if weights show it as well."""
 

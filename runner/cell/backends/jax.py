@@ -96,6 +96,10 @@ class Adapter(BackendAdapter):
         values = [getattr(tensor, "value", tensor) for tensor in tensors]
         return {_platform(device) for value in values if isinstance(value, jax.Array) for device in value.devices()}
 
+    def live_arrays(self) -> list[Any]:
+        # Keys of random numbers have a type that no weight has, and that NumPy cannot represent.
+        return [array for array in jax.live_arrays() if not jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended)]
+
     def output(self, model: Any, inputs: Any) -> Any:
         return None  # the weights are outputs of the compiled step; another call would compile the model once more
 

@@ -207,3 +207,16 @@ def test_losses_are_compared_after_equal_numbers_of_steps(steps: int, has_caveat
 def test_loss_without_scale_or_value_is_not_compared() -> None:
     assert losses_apart(cells(on("jax", [0.0, 1.0]), on("torch", [0.0, 5.0]))) is None
     assert losses_apart(cells(on("jax", [None, 1.0]), on("torch"))) is None
+
+
+@pytest.mark.parametrize(("changed", "is_compared"), [(2, True), (None, False)])
+def test_a_loop_of_a_program_is_compared_only_if_it_changed_weights(changed: int | None, is_compared: bool) -> None:
+    def looped(backend: str) -> Record:
+        record = on(backend)
+        settings = replace(record.settings, workload="script:loop.py")
+        work = replace(work_as_asked(record.settings, 10), changed_variables=changed)
+        return replace(record, settings=settings, work=work, times=replace(record.times, samples_per_s=None))
+
+    reason = differing({"jax": [looped("jax")], "torch": [looped("torch")]})
+    assert (reason is None) == is_compared
+    assert is_compared or "it is not proven" in (reason or "")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.schema import MEASURED
+from keras_matrix.records.schema import MEASURED, Status
 from keras_matrix.runner.cli.main import main
 from tests.sessions import counted_records
 
@@ -27,6 +27,9 @@ cells:
   - workload: {{script: twice.py, call: evaluate}}
   - workload: {{script: loop.py}}
   - workload: {{script: contexts.py}}
+  - workload: {{script: stateless.py}}
+  - workload: {{script: modelless.py}}
+  - workload: {{script: idle.py}}
   - workload: {{script: nothing.py}}
   - workload: {{script: misplaced.py}}
 """
@@ -39,6 +42,7 @@ EXPECTED = {
     ("twice.py", "evaluate"): ("evaluate twice.py:12", 1),
     ("loop.py", ""): ("steps loop.py:11", 5),
     ("contexts.py", ""): ("step contexts.py:12", 4),
+    ("modelless.py", ""): ("steps modelless.py:5", 5),
 }
 
 
@@ -53,7 +57,9 @@ def test_programs_are_measured_by_the_call_that_is_chosen(tmp_path: Path, backen
     records = counted_records(tmp_path)
     failed = [record for record in records if record.status not in MEASURED]
     reasons = {record.settings.script: record.reason or "" for record in failed}
-    assert set(reasons) == {"nothing.py", "misplaced.py"}, reasons
+    assert set(reasons) == {"nothing.py", "misplaced.py", "idle.py"}, reasons
+    assert reasons["idle.py"] == "0 of 2 trainable weights changed in the epochs: the model was not trained"
+    assert {record.status for record in failed if record.settings.script == "idle.py"} == {Status.WORK_MISMATCH}
     assert "ended by sys.exit(0) without a call of fit" in reasons["nothing.py"]
     assert "for batch in keras_matrix.steps(dataset):" in reasons["nothing.py"]
     assert "put 'data/missing.txt' into the program's project" in reasons["misplaced.py"]
@@ -67,7 +73,13 @@ def test_programs_are_measured_by_the_call_that_is_chosen(tmp_path: Path, backen
         key: record.resolved and (record.resolved.call, record.resolved.steps_per_epoch)
         for key, record in measured.items()
     }
-    assert calls == EXPECTED
+    stateless = ("steps stateless.py:21" if backend == "jax" else "steps stateless.py:27", 5)
+    assert calls == {**EXPECTED, ("stateless.py", ""): stateless}
+    for script in ("loop.py", "contexts.py", "stateless.py"):
+        work = measured[script, ""].work
+        assert work and (work.changed_variables, work.weight_platforms) == (2, ["cpu"]), script
+    modelless = measured["modelless.py", ""]
+    assert any(warning.startswith("work_not_counted: steps modelless.py:5") for warning in modelless.warnings)
     functional, predict = measured["functional.py", ""], measured["twice.py", "predict"]
     assert functional.resolved
     assert functional.work
