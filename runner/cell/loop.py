@@ -16,6 +16,7 @@ from typing import Any
 
 import keras
 
+from keras_matrix.records.text import plural
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch, inputs_of
 from keras_matrix.runner.cell.clock import Clock, monotonic
@@ -182,14 +183,33 @@ class FitCall:
 class FitLog:
     """What the epochs of a call showed; the seconds of an epoch include its validation and callbacks.
 
-    `steps` are the steps of each epoch. `stops_deferred` counts the epochs after which a callback asked to stop. Of an
-    epoch with validation, `training_times_s` has the seconds until that began; else it is empty.
+    `steps` are the steps of each epoch. `stops_deferred` counts the epochs after which a callback asked to stop, and
+    `functions_replaced` those in which one made another function of the step. Of an epoch with validation,
+    `training_times_s` has the seconds until that began; else it is empty.
     """
 
     epochs: EpochLog = field(default_factory=EpochLog)
     steps: list[int] = field(default_factory=list)
     stops_deferred: int = 0
+    functions_replaced: int = 0
     training_times_s: list[float] = field(default_factory=list)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is said of the measurement."""
+        notes = []
+        if self.stops_deferred:
+            notes.append(
+                f"stop_deferred: a callback asked to stop after {plural(self.stops_deferred, 'epoch')} before the last "
+                "one; training went on, so that all epochs were measured"
+            )
+        if self.functions_replaced:
+            notes.append(
+                "step_replaced: a callback compiled the model or made its train function anew in "
+                f"{plural(self.functions_replaced, 'epoch')}; the new one was used, so that epochs may differ in their "
+                "work"
+            )
+        return notes
 
 
 class _CallStart(keras.callbacks.Callback):  # type: ignore[misc]
@@ -203,6 +223,9 @@ class _CallStart(keras.callbacks.Callback):  # type: ignore[misc]
         self._measurement.begin(self.model)
 
     def on_test_begin(self, logs: Any = None) -> None:
+        self._measurement.validation_begins(self.model)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._measurement.training_ended(self.model)
 
 
@@ -213,6 +236,9 @@ class _CallEnd(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self._measurement = measurement
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._measurement.callbacks_have_begun()
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._measurement.end(self.model, dict(logs or {}), self.params.get("steps"))
 
@@ -222,6 +248,9 @@ class _CalledEpochs:
 
     Steps are counted by the calls of the model's function of a step: what a source without a length or a callback that
     stops an epoch makes of them is not known before, and a hook after each batch would synchronise every step.
+
+    A callback may evaluate, which sets Keras's loss metric back, so the samples are read before the callbacks of the
+    program at the end of an epoch. It may also make another function of the step, which is then left in place.
     """
 
     def __init__(self, adapter: BackendAdapter, stretch: Stretch, counting: Counting | None, clock: Clock) -> None:
@@ -230,7 +259,9 @@ class _CalledEpochs:
         self._begun_s = 0.0
         self._training_s: float | None = None
         self._function: Any = None
+        self._counted: Any = None
         self._calls = 0
+        self._are_calls_known: bool | None = None
 
     def begin(self, model: Any) -> None:
         self._adapter.barrier(model)
@@ -238,24 +269,38 @@ class _CalledEpochs:
             self._counting.epoch_begun()
         self._stretch.before(len(self.log.epochs.times_s))
         self._count_calls(model)
-        self._training_s = None
+        self._training_s = self._are_calls_known = None
         self._begun_s = self._clock()
 
+    def callbacks_have_begun(self) -> None:
+        """Note the samples of what callbacks evaluated before the first step."""
+        if self._counting:
+            self._counting.training_begins()
+
     def _count_calls(self, model: Any) -> None:
-        self._function, self._calls = model.train_function, 0
+        self._function = function = model.train_function
+        self._calls, self._counted = 0, None
+        if function is None:  # compiled anew by a callback: Keras itself cannot go on
+            return
 
         def counted(*arguments: Any) -> Any:
-            outputs = self._function(*arguments)
+            outputs = function(*arguments)
             self._calls += 1  # not of the call that finds a source at its end
             return outputs
 
-        model.train_function = counted
+        model.train_function = self._counted = counted
 
-    def training_ended(self, model: Any) -> None:
-        """Note the end of the training steps: validation begins, which sets Keras's loss metric back."""
+    def validation_begins(self, model: Any) -> None:
+        """Note the time of the training steps, and their samples."""
         if self._training_s is None:
             self._adapter.barrier(model)
             self._training_s = self._clock() - self._begun_s
+            self.training_ended(model)
+
+    def training_ended(self, model: Any) -> None:
+        """Note the samples of the training steps, once an epoch, and whether all of these were counted."""
+        if self._are_calls_known is None:
+            self._are_calls_known = model.train_function is self._counted
             if self._counting:
                 self._counting.training_ended()
 
@@ -264,11 +309,13 @@ class _CalledEpochs:
         self._adapter.barrier(model)
         times_s = self.log.epochs.times_s
         times_s.append(self._clock() - self._begun_s)
-        model.train_function = self._function
+        if model.train_function is self._counted:
+            model.train_function = self._function
+        else:
+            self.log.functions_replaced += 1
         if self._training_s is not None:
             self.log.training_times_s.append(self._training_s)
-        most_steps = self._calls * int(model.steps_per_execution)
-        self.log.steps.append(most_steps if steps is None else min(most_steps, steps))
+        self.log.steps.append(self._steps(int(model.steps_per_execution), steps))
         self.log.epochs.logs.append({name: finite(value) for name, value in logs.items()})
         if self._counting:
             self._counting.steps = self.log.steps[-1]
@@ -276,6 +323,16 @@ class _CalledEpochs:
         if model.stop_training and len(times_s) < self._stretch.epochs:
             self.log.stops_deferred += 1
             model.stop_training = False
+
+    def _steps(self, chunk: int, steps: int | None) -> int:
+        """Return the steps of this epoch; the last call of a source without a length may have fewer than `chunk`."""
+        most_steps = self._calls * chunk
+        updates = self._counting.updates_of_epoch() if self._counting else None
+        if not self._are_calls_known:
+            return steps or updates or most_steps
+        if steps is None and updates is not None and most_steps - chunk < updates < most_steps:
+            return updates
+        return most_steps if steps is None else min(most_steps, steps)
 
 
 def fit_as_called(call: FitCall, adapter: BackendAdapter, stretch: Stretch, counting: Counting | None = None) -> FitLog:

@@ -186,7 +186,6 @@ class CalledTraining(Training):
     def run(self, first_batches: Sequence[Batch]) -> tuple[Times, Learning, int]:
         """Train all epochs; return times, learning and steps. The first epoch has the first step, and is discarded."""
         settings = self._job.settings
-        self.ledger.before = WeightChecksums.of(self.model)
         counting = Counting("epochs", self.model, 1, settings.epochs)
         counting.begin()
         log = self._called(self._in_turn(), self._arguments, counting)
@@ -198,6 +197,7 @@ class CalledTraining(Training):
         self._steps = counting.steps = log.steps[0]
         self.ledger.stretches.append(counting.stretch())
         self.ledger.optimizer_replaced |= counting.optimizer_replaced
+        self.ledger.notes += log.notes
         times = summarise(log.epochs.times_s, [], settings, self._steps)
         return replace(times, training_time_s=sum(log.epochs.times_s)), learning_of(log.epochs), self._steps
 
@@ -224,6 +224,8 @@ class CalledTraining(Training):
         def before(epoch: int) -> None:
             if epoch == 1 and self._job.steps is None:
                 self._measured.turns.agree_on_steps((monotonic() - begun_s) / self._pass_steps())
+            if epoch == self._job.settings.discard:
+                self.ledger.before = WeightChecksums.of(self.model)
             stretch.before(epoch)
 
         return replace(stretch, before=before)

@@ -69,10 +69,6 @@ KERAS_BATCH = 32  # of arrays, where a call does not say
 CALLS = {"predict": 1, "evaluate": 1, "predict_on_batch": 100}
 LOOP_STEPS = 50  # of an epoch of steps that are no pass, unless the matrix has another number
 SHOWN = 8
-STOPPED = (
-    "stop_deferred: a callback asked to stop after {} before the last one; training went on, so that all epochs were "
-    "measured"
-)
 LOOP_LINES = (
     "for a loop of your own add one of these lines to it: `for batch in keras_matrix.steps(dataset):`, or around each "
     "step `with keras_matrix.step():`"
@@ -343,12 +339,12 @@ class Measurement:
         log = fit_as_called(fit, self._adapter, replace(stretch, before=before), counting)
         self._epochs.end()
         steps = _steps_of_epochs(call, log.steps, settings)
-        ledger.after = WeightChecksums.of(model)
+        ledger.after, ledger.optimizer_replaced = WeightChecksums.of(model), counting.optimizer_replaced
+        counting.steps = steps
         ledger.stretches.append(counting.stretch())
         work = ledger.work_done(model, overridden, (self._adapter.platforms(model.variables), set()))
         samples = _equal(counting.samples)
-        notes = [STOPPED.format(plural(log.stops_deferred, "epoch"))] if log.stops_deferred else []
-        seen = Seen(call, steps, samples, _batch_size(fit, samples, steps), model, own_options, notes)
+        seen = Seen(call, steps, samples, _batch_size(fit, samples, steps), model, own_options, log.notes)
         self._finish(seen, log.epochs.times_s, work, learning_of(log.epochs))
 
     def predictions(self, call: Call, model: Any, function: Callable[[], Any]) -> None:

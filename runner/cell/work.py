@@ -88,6 +88,8 @@ class Counting:
     _before: int | None = None
     _scale_before: float | None = None
     _trained_samples: int | None = None
+    _samples_before: int = 0
+    _has_training_ended: bool = False
 
     def begin(self) -> None:
         """Store references to the counters, and read them."""
@@ -103,13 +105,27 @@ class Counting:
         Keras starts the loss metric at 0, unless the model leaves it out of its own `metrics`.
         """
         self._read()
-        self._trained_samples = None
+        self._trained_samples, self._samples_before, self._has_training_ended = None, 0, False
         if _integer(getattr(self._tracker, "count", None)):
             self._tracker.reset_state()
 
+    def training_begins(self) -> None:
+        """Read the samples that callbacks evaluated since the epoch began: they do not belong to its training."""
+        self._samples_before = _integer(getattr(self._tracker, "count", None)) or 0
+
     def training_ended(self) -> None:
-        """Read the samples of an epoch before its validation, which counts its own in the same metric."""
-        self._trained_samples = _integer(getattr(self._tracker, "count", None))
+        """Read the samples of an epoch before its validation and callbacks, which may count in the same metric.
+
+        Fewer than there were before it show that a callback evaluated between two steps: then they are not known.
+        """
+        count = _integer(getattr(self._tracker, "count", None))
+        self._has_training_ended = True
+        self._trained_samples = None if count is None or count < self._samples_before else count - self._samples_before
+
+    def updates_of_epoch(self) -> int | None:
+        """Return the updates since the epoch began; None if they are not counted, as those of a new optimizer."""
+        count = None if self.optimizer_replaced else _integer(update_counter(self._optimizer))
+        return None if count is None else count - (self._before or 0)
 
     def epoch_ended(self, further_samples: int = 0) -> None:
         """Read the counters at the end of an epoch, the device idle; add the samples that other processes counted."""
@@ -117,9 +133,9 @@ class Counting:
         self._read()
         updates = None if self._before is None else self._before - (count_before or 0)
         self.updates.append(updates)
+        if not self._has_training_ended:
+            self.training_ended()
         samples = self._trained_samples
-        if samples is None:
-            samples = _integer(getattr(self._tracker, "count", None))
         self.samples.append(None if samples is None else samples + further_samples)
         self.skipped.append(_skipped(self._optimizer, (self.steps, updates or 0), (scale_before, self._scale_before)))
 
@@ -185,6 +201,7 @@ class Ledger:
     before: WeightChecksums | None = None
     after: WeightChecksums | None = None
     changed_at_high_rate: bool | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def nothing_changed(self) -> bool:

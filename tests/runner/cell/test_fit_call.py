@@ -48,6 +48,41 @@ assert (log.steps, work.samples, epochs[4:]) == ([16] * 4, [1000] * 4, [2, 3, 4,
 log, work = measured(callbacks=seen, steps_per_epoch=7)
 assert (log.steps, work.samples) == ([7, 7, 2, 7], [448, 448, 104, 448]), log
 assert log.training_times_s == [] and "counted" not in str(model.train_function)
+
+# What callbacks evaluate is not training: before the first step, and at an epoch's end.
+class Tests(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.evaluate(x[:50], y[:50], verbose=0)
+    on_epoch_end = on_epoch_begin
+
+log, work = measured(callbacks=[Tests()])
+assert (log.steps, work.samples, work.updates) == ([16] * 4, [1000] * 4, [16] * 4), (log, work)
+
+# A callback's own function of the step stays, whenever it is made; steps are counted all the same.
+class Replaces(keras.callbacks.Callback):
+    def __init__(self, *names):
+        super().__init__()
+        for name in names:
+            setattr(self, name, self.replaces)
+
+    def replaces(self, epoch, logs=None):
+        self.made = self.model.make_train_function(force=True) or self.model.train_function
+
+replaces = Replaces("on_epoch_begin", "on_epoch_end")
+log, work = measured(callbacks=replaces)
+assert (log.steps, log.functions_replaced, model.train_function) == ([16] * 4, 4, replaces.made), log
+assert "step_replaced: a callback compiled the model" in log.notes[0]
+
+# The last call of a source without a length has fewer batches than an execution.
+if os.environ["KERAS_BACKEND"] != "torch":
+    model.compile("sgd", "mse", steps_per_execution=4)
+    def batches():
+        for _ in range(58):
+            yield x[:64], y[:64]
+    counting = Counting("epochs", model, 1, 1)
+    counting.begin()
+    log = fit_as_called(FitCall.of(model, batches(), verbose=0), adapter, Stretch(1, 1, 0), counting)
+    assert log.steps == [58], log
 print("all as called")
 """
 

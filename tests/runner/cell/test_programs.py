@@ -77,7 +77,8 @@ def test_programs_are_measured_by_the_call_that_is_chosen(tmp_path: Path, backen
     assert calls == {**EXPECTED, ("stateless.py", ""): stateless}
     for script in ("loop.py", "contexts.py", "stateless.py"):
         work = measured[script, ""].work
-        assert work and (work.changed_variables, work.weight_platforms) == (2, ["cpu"]), script
+        assert work
+        assert (work.changed_variables, work.weight_platforms) == (2, ["cpu"]), script
     modelless = measured["modelless.py", ""]
     assert any(warning.startswith("work_not_counted: steps modelless.py:5") for warning in modelless.warnings)
     functional, predict = measured["functional.py", ""], measured["twice.py", "predict"]
