@@ -3,7 +3,7 @@
     for batch in keras_matrix.steps(dataset):     # an epoch is one pass over the data set
         train_step(batch)
 
-    while training:                               # or: a step is what happens within
+    while training:                               # or: a step is what happens within, and until the next
         with keras_matrix.step():
             train_step(next_batch())
 

@@ -212,6 +212,25 @@ class FitLog:
         return notes
 
 
+def prefetches(arguments: Mapping[str, Any]) -> bool:
+    """Return whether the source of a call of `fit` may prepare batches between two epochs, while the process rests.
+
+    Keras keeps the iterator of a source over the epochs if `steps_per_epoch` is given; else each epoch begins with a
+    new one. Arrays are read as they are needed.
+    """
+    source = arguments.get("x")
+    is_array = hasattr(source, "shape") or isinstance(source, list | tuple | dict)
+    return bool(arguments.get("steps_per_epoch")) and source is not None and not is_array
+
+
+def prefetched_note(call_text: str) -> str:
+    """Return what is said of a call or loop whose source may prepare batches between two epochs."""
+    return (
+        f"prefetched_in_rest: {call_text}: its source stays open between two epochs, so that batches which it prepares "
+        "ahead then are in no epoch's time; give it epochs of many more steps than it prepares batches"
+    )
+
+
 class _CallStart(keras.callbacks.Callback):  # type: ignore[misc]
     """The first callback of a call: it waits for the device, then starts the clock of an epoch."""
 

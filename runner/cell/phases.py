@@ -31,6 +31,8 @@ from keras_matrix.runner.cell.loop import (
     call_epochs,
     fit_as_called,
     fit_epochs,
+    prefetched_note,
+    prefetches,
     step_time_by_doubling,
 )
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs, Turns
@@ -198,6 +200,8 @@ class CalledTraining(Training):
         self.ledger.stretches.append(counting.stretch())
         self.ledger.optimizer_replaced |= counting.optimizer_replaced
         self.ledger.notes += log.notes
+        if prefetches(self._arguments):
+            self.ledger.notes.append(prefetched_note("fit"))
         times = summarise(log.epochs.times_s, [], settings, self._steps)
         return replace(times, training_time_s=sum(log.epochs.times_s)), learning_of(log.epochs), self._steps
 

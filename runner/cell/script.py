@@ -43,7 +43,7 @@ from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.checks.devices import prove, refuse_devices
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, result_of
-from keras_matrix.runner.cell.loop import FitCall, Stretch, fit_as_called
+from keras_matrix.runner.cell.loop import FitCall, Stretch, fit_as_called, prefetched_note, prefetches
 from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs, Turns, leave_copies
 from keras_matrix.runner.cell.options import applied, changed_options, check_backend, process_options
 from keras_matrix.runner.cell.phases import WorkMismatch, learning_of
@@ -344,7 +344,8 @@ class Measurement:
         ledger.stretches.append(counting.stretch())
         work = ledger.work_done(model, overridden, (self._adapter.platforms(model.variables), set()))
         samples = _equal(counting.samples)
-        seen = Seen(call, steps, samples, _batch_size(fit, samples, steps), model, own_options, log.notes)
+        notes = [*log.notes, *([prefetched_note(str(call))] if prefetches(fit.arguments) else [])]
+        seen = Seen(call, steps, samples, _batch_size(fit, samples, steps), model, own_options, notes)
         self._finish(seen, log.epochs.times_s, work, learning_of(log.epochs))
 
     def predictions(self, call: Call, model: Any, function: Callable[[], Any]) -> None:
@@ -366,13 +367,13 @@ class Measurement:
         seen = Seen(call, count, samples, rows, model)
         self._finish(seen, times_s, replace(work, own_methods=overridden), Learning())
 
-    def loop(self, call: Call, steps: Sequence[int], times_s: Sequence[float]) -> None:
+    def loop(self, call: Call, steps: Sequence[int], times_s: Sequence[float], notes: Sequence[str] = ()) -> None:
         """Take the epochs of a program's own loop. What a step of it does is not counted, but it must train."""
         self._epochs.end()
         count = _steps_of_epochs(call, steps, self._settings)
         assert self._loop_work is not None
         work = self._loop_work.done(self._adapter, count, len(times_s))
-        self._finish(Seen(call, count), times_s, work, Learning())
+        self._finish(Seen(call, count, notes=list(notes)), times_s, work, Learning())
 
     def _finish(self, seen: Seen, times_s: Sequence[float], work: WorkDone, learning: Learning) -> None:
         (import_time_s, start, cuda_cache), events = self._begin, self._adapter.compile_events()
@@ -421,6 +422,7 @@ class OwnLoop:
 
     def __init__(self, measurement: Measurement, settings: Settings, call: Call) -> None:
         self.times_s: list[float] = []
+        self.notes: list[str] = []
         self._measurement, self._call, self._epochs = measurement, call, settings.epochs
         self._stretch = measurement.start_loop(call)
         self._group = settings.steps_per_epoch if isinstance(settings.steps_per_epoch, int) else LOOP_STEPS
@@ -431,9 +433,9 @@ class OwnLoop:
     def passes(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of all epochs. Raises `WorkMismatch` if a source ends that cannot be read again."""
         while len(self.times_s) < self._epochs:
-            iterator = iter(batches)
-            is_cut = iterator is batches or _is_endless(batches)
+            is_cut = isinstance(batches, Iterator) or _is_endless(batches)
             self._begin()
+            iterator = iter(batches)  # within the epoch: it may start workers, and prepare the first batches
             for batch in iterator:
                 yield batch
                 self._count += 1
@@ -444,20 +446,25 @@ class OwnLoop:
             self._end()
             if is_cut:
                 batches = iterator
-        self._measurement.loop(self._call, self._steps, self.times_s)
+                self.notes = [prefetched_note(str(self._call))]
+        self._measurement.loop(self._call, self._steps, self.times_s, self.notes)
 
     def step_begins(self) -> None:
-        """Start an epoch with the first of its steps."""
+        """Start the first epoch with the first step."""
         if self._begun_s is None:
             self._begin()
 
     def step_ended(self) -> bool:
-        """Count a step and end an epoch with the last of its steps; return whether all epochs are measured."""
+        """Count a step and end an epoch with the last of its steps; return whether all epochs are measured.
+
+        The next epoch begins at once, so that what the program does between two steps is in an epoch everywhere.
+        """
         self._count += 1
         if self._count < self._group:
             return False
         self._end()
         if len(self.times_s) < self._epochs:
+            self._begin()
             return False
         self._measurement.loop(self._call, self._steps, self.times_s)
         return True

@@ -40,9 +40,9 @@ EXPECTED = {
     ("twice.py", "2"): ("fit twice.py:11", 8),
     ("twice.py", "predict"): ("predict twice.py:13", 1),
     ("twice.py", "evaluate"): ("evaluate twice.py:12", 1),
-    ("loop.py", ""): ("steps loop.py:11", 5),
-    ("contexts.py", ""): ("step contexts.py:12", 4),
-    ("modelless.py", ""): ("steps modelless.py:5", 5),
+    ("loop.py", ""): ("steps loop.py:23", 5),
+    ("contexts.py", ""): ("step contexts.py:14", 4),
+    ("modelless.py", ""): ("steps modelless.py:5", 4),
 }
 
 
@@ -79,8 +79,12 @@ def test_programs_are_measured_by_the_call_that_is_chosen(tmp_path: Path, backen
         work = measured[script, ""].work
         assert work
         assert (work.changed_variables, work.weight_platforms) == (2, ["cpu"]), script
+    for script in ("loop.py", "contexts.py"):
+        epochs_s = measured[script, ""].times.epoch_times_s
+        assert min(epochs_s) >= 0.1, f"{script}: opening the data set, or what lies between steps, is in each epoch"
     modelless = measured["modelless.py", ""]
     assert any(warning.startswith("work_not_counted: steps modelless.py:5") for warning in modelless.warnings)
+    assert any(warning.startswith("prefetched_in_rest: steps modelless.py:5") for warning in modelless.warnings)
     functional, predict = measured["functional.py", ""], measured["twice.py", "predict"]
     assert functional.resolved
     assert functional.work

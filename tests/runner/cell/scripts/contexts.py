@@ -1,4 +1,6 @@
-"""A loop of one's own without a data set: each step is a context."""
+"""A loop of one's own without a data set: each step is a context, and something is done between two of them."""
+
+import time
 
 import keras
 import numpy as np
@@ -7,7 +9,10 @@ import keras_matrix
 
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
-x, y = np.random.rand(16, 4), np.random.rand(16, 1)
+x, y, step = np.random.rand(16, 4), np.random.rand(16, 1), 0
 while True:
     with keras_matrix.step():
         model.train_on_batch(x, y)
+    step += 1
+    if step % 4 == 0:
+        time.sleep(0.1)

@@ -2,5 +2,5 @@
 
 import keras_matrix
 
-for _ in keras_matrix.steps(list(range(5))):
+for _ in keras_matrix.steps(iter(range(100))):
     sum(range(10_000))
