@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from keras_matrix.models.inputs.user_source import on_host
-from keras_matrix.models.workload import Built, Fit, map_arrays
+from keras_matrix.models.workload import Built, Fit, arrays_in, map_arrays
 from keras_matrix.records.epoch_figures import EpochWork, quantile, tokens_a_sample, with_figures
 from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import Settings
+from keras_matrix.records.text import plural
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import Batch, Feed, Feeder, counted_feed, make_batches, steps_of_pass
 from keras_matrix.runner.cell.clock import monotonic
@@ -197,6 +198,7 @@ class CalledTraining(Training):
         if len(set(log.steps)) > 1:
             raise WorkMismatch(f"epochs: each must have the same steps, got {log.steps}; give fit whole passes")
         self._steps = counting.steps = log.steps[0]
+        self._check_steps()
         self.ledger.stretches.append(counting.stretch())
         self.ledger.optimizer_replaced |= counting.optimizer_replaced
         self.ledger.notes += log.notes
@@ -204,6 +206,17 @@ class CalledTraining(Training):
             self.ledger.notes.append(prefetched_note("fit"))
         times = summarise(log.epochs.times_s, [], settings, self._steps)
         return replace(times, training_time_s=sum(log.epochs.times_s)), learning_of(log.epochs), self._steps
+
+    def _check_steps(self) -> None:
+        """Raise `WorkMismatch` if an epoch had not the batches of all samples that `fit` was given, where known.
+
+        A `fit` of the model's own may train on a part of them. It may also train on each of them several times.
+        """
+        expected = _expected_steps(self._arguments)
+        if expected is not None and (self._steps < expected or self._steps % expected):
+            raise WorkMismatch(
+                f"epochs: each must have the {plural(expected, 'step')} of what fit was given, got {self._steps}"
+            )
 
     def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
         """Train further epochs of at most a pass, without validation; nothing is recorded."""
@@ -256,6 +269,18 @@ class CalledTraining(Training):
             if name in arguments:
                 arguments[name] = map_arrays(lambda array: on_host(array)[indices], arguments[name])
         return arguments
+
+
+def _expected_steps(arguments: Mapping[str, Any]) -> int | None:
+    """Return the steps of an epoch of a call of `fit`; None for a source whose batches are not known."""
+    if (steps := arguments.get("steps_per_epoch")) is not None:
+        return int(steps)
+    array = next((part for part in arrays_in(arguments.get("x")) if getattr(part, "shape", ())), None)
+    batch_size = arguments.get("batch_size")
+    if array is None or batch_size is None:
+        return None
+    share = 0.0 if arguments.get("validation_data") is not None else arguments.get("validation_split") or 0.0
+    return math.ceil(math.floor(array.shape[0] * (1.0 - share)) / int(batch_size))
 
 
 def _rows(settings: Settings, share: float) -> int:

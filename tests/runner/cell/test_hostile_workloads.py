@@ -41,6 +41,7 @@ def rules(record: Record) -> set[str]:
     [
         ("one_step", "the optimizer counted 1 of 4 updates in epoch 1"),
         ("half_the_steps", "the optimizer counted 2 of 4 updates in epoch 1"),
+        ("half_of_x", "epochs: each must have the 4 steps of what fit was given, got 2"),
         ("no_steps", ""),
         ("no_steps_but_counted", ""),
         ("no_callbacks", "epochs: fit must run 1, got 0"),
