@@ -16,6 +16,7 @@ from typing import Any
 
 import keras
 
+from keras_matrix.models.workload import arrays_in
 from keras_matrix.records.text import plural
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch, inputs_of
@@ -210,6 +211,15 @@ class FitLog:
                 "work"
             )
         return notes
+
+
+def training_rows(arguments: Mapping[str, Any]) -> int | None:
+    """Return the samples that an epoch of a call of `fit` trains on; None for a source, whose samples are not known."""
+    array = next((part for part in arrays_in(arguments.get("x")) if getattr(part, "shape", ())), None)
+    if array is None:
+        return None
+    share = 0.0 if arguments.get("validation_data") is not None else arguments.get("validation_split") or 0.0
+    return math.floor(int(array.shape[0]) * (1.0 - share))  # as Keras does
 
 
 def prefetches(arguments: Mapping[str, Any]) -> bool:

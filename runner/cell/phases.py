@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from keras_matrix.models.inputs.user_source import on_host
-from keras_matrix.models.workload import Built, Fit, arrays_in, map_arrays
+from keras_matrix.models.workload import Built, Fit, map_arrays
 from keras_matrix.records.epoch_figures import EpochWork, quantile, tokens_a_sample, with_figures
 from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import Settings
@@ -35,6 +35,7 @@ from keras_matrix.runner.cell.loop import (
     prefetched_note,
     prefetches,
     step_time_by_doubling,
+    training_rows,
 )
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs, Turns
 from keras_matrix.runner.cell.work import Counting, Ledger, WeightChecksums, predicted, received_samples
@@ -275,12 +276,8 @@ def _expected_steps(arguments: Mapping[str, Any]) -> int | None:
     """Return the steps of an epoch of a call of `fit`; None for a source whose batches are not known."""
     if (steps := arguments.get("steps_per_epoch")) is not None:
         return int(steps)
-    array = next((part for part in arrays_in(arguments.get("x")) if getattr(part, "shape", ())), None)
-    batch_size = arguments.get("batch_size")
-    if array is None or batch_size is None:
-        return None
-    share = 0.0 if arguments.get("validation_data") is not None else arguments.get("validation_split") or 0.0
-    return math.ceil(math.floor(array.shape[0] * (1.0 - share)) / int(batch_size))
+    rows, batch_size = training_rows(arguments), arguments.get("batch_size")
+    return None if rows is None or batch_size is None else math.ceil(rows / int(batch_size))
 
 
 def _rows(settings: Settings, share: float) -> int:

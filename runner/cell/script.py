@@ -43,7 +43,7 @@ from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.checks.devices import prove, refuse_devices
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, result_of
-from keras_matrix.runner.cell.loop import FitCall, Stretch, fit_as_called, prefetched_note, prefetches
+from keras_matrix.runner.cell.loop import FitCall, Stretch, fit_as_called, prefetched_note, prefetches, training_rows
 from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs, Turns, leave_copies
 from keras_matrix.runner.cell.options import applied, changed_options, check_backend, process_options
 from keras_matrix.runner.cell.phases import WorkMismatch, learning_of
@@ -53,6 +53,7 @@ from keras_matrix.runner.cell.work import (
     Ledger,
     LoopWork,
     WeightChecksums,
+    evaluated_samples,
     own_methods,
     rows_of,
     work_done,
@@ -343,7 +344,9 @@ class Measurement:
         counting.steps = steps
         ledger.stretches.append(counting.stretch())
         work = ledger.work_done(model, overridden, (self._adapter.platforms(model.variables), set()))
-        samples = _equal(counting.samples)
+        samples = _equal(counting.samples) or None
+        if overridden and samples == steps:  # one for each step: a metric without the number of samples
+            samples = None
         notes = [*log.notes, *([prefetched_note(str(call))] if prefetches(fit.arguments) else [])]
         seen = Seen(call, steps, samples, _batch_size(fit, samples, steps), model, own_options, notes)
         self._finish(seen, log.epochs.times_s, work, learning_of(log.epochs))
@@ -361,10 +364,10 @@ class Measurement:
             times_s.append(monotonic() - begun_s)
         self._epochs.end()
         if call.kind == "evaluate":
-            rows = None
+            rows = evaluated_samples(model)
         samples = rows * count if rows else None
         work = _uncounted(count, samples, len(times_s), self._adapter.platforms(model.variables))
-        seen = Seen(call, count, samples, rows, model)
+        seen = Seen(call, count, samples, rows if call.kind == "predict_on_batch" else None, model)
         self._finish(seen, times_s, replace(work, own_methods=overridden), Learning())
 
     def loop(self, call: Call, steps: Sequence[int], times_s: Sequence[float], notes: Sequence[str] = ()) -> None:
@@ -514,11 +517,13 @@ def _steps_of_epochs(call: Call, steps: Sequence[int], settings: Settings) -> in
 
 
 def _batch_size(fit: FitCall, samples: int | None, steps: int) -> int | None:
-    """Return the samples of a step: as the call says, else Keras's default for arrays, else by the samples counted."""
-    if (stated := fit.arguments.get("batch_size")) is not None:
+    """Return the samples of a step: as the call says, else as Keras divides arrays, else by the samples counted."""
+    arguments = fit.arguments
+    if stated := arguments.get("batch_size"):
         return int(stated)
-    if fit.arguments.get("y") is not None:
-        return KERAS_BATCH
+    if (rows := training_rows(arguments)) is not None:
+        per_epoch = arguments.get("steps_per_epoch")
+        return math.ceil(rows / per_epoch) if per_epoch else KERAS_BATCH
     return None if samples is None else math.ceil(samples / steps)
 
 

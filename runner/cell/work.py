@@ -54,6 +54,7 @@ _PHASE_METHODS = {
 _KERAS_METHODS = {name: getattr(keras.Model, name, None) for names in _PHASE_METHODS.values() for name in names}
 # Every process of a cell does the same work: one of them counts it, which takes seconds for the largest models.
 COUNTING_REPEAT = 0
+_keras_test_step = keras.Model.test_step
 _plain_call = keras.layers.Layer.__call__
 
 
@@ -250,6 +251,13 @@ def rows_of(outputs: Any) -> int:
     """
     shapes = [shape for shape in (np.shape(part) for part in keras.tree.flatten(outputs)) if shape]
     return min((shape[0] for shape in shapes if shape != (1,)), default=len(shapes) and 1)
+
+
+def evaluated_samples(model: Any) -> int | None:
+    """Return the samples that the last `evaluate` counted in Keras's loss metric; None for a step of its own."""
+    if type(model).test_step is not _keras_test_step or "test_step" in vars(model):
+        return None
+    return _integer(getattr(getattr(model, "_loss_tracker", None), "count", None)) or None
 
 
 def update_counter(optimizer: Any) -> Any:

@@ -122,8 +122,13 @@ def work_caveats(result: CellResult, settings: Settings) -> list[str]:
             if methods_text
             else []
         )
-    caveats = _uncounted(work, settings)
-    if (work.updates_per_step or 0) > 1:
+    return [*_uncounted(work, settings), *_of_updates(work)]
+
+
+def _of_updates(work: WorkDone) -> list[str]:
+    """Return the caveats about updates and weights of training."""
+    caveats = []
+    if (work.updates_per_step or 1) != 1 and not work.optimizer_replaced:
         caveats.append(f"updates_per_step: the optimizer made {work.updates_per_step:g} updates per step")
     if work.skipped_updates:
         steps = sum(stretch.steps * stretch.epochs for stretch in work.stretches if stretch.name == "epochs")
@@ -146,16 +151,30 @@ def work_caveats(result: CellResult, settings: Settings) -> list[str]:
 
 def _of_own_program(result: CellResult, work: WorkDone, settings: Settings) -> list[str]:
     """Return the caveats about the work of a program's own call."""
-    if result.resolved is None or result.resolved.samples is not None:
+    if result.resolved is None:
         return []
+    call_text = result.resolved.call or ""
+    kind = call_text.partition(" ")[0]
+    caveats = _of_updates(work) if settings.phase == FIT else []
+    if work.optimizer_replaced:
+        caveats.append(
+            "work_not_counted: the model has a different optimizer after fit than before, which is not counted"
+        )
+    if work.own_methods and settings.phase != FIT and kind != "evaluate":
+        methods_text = ", ".join(work.own_methods)
+        caveats.append(f"work_not_counted: the model overrides {methods_text}: the computation of a call is not known")
+    if result.resolved.samples is not None:
+        return caveats
     if settings.phase == FIT and not work.changed_variables:
         return [
-            f"work_not_counted: {result.resolved.call}: it is not known whether it trains, since no weight of a Keras "
+            *caveats,
+            f"work_not_counted: {call_text}: it is not known whether it trains, since no weight of a Keras "
             "model is seen to change: samples/s is not stated, and nothing is compared; on JAX, assign the trained "
-            "values to the model's variables at the end of each pass"
+            "values to the model's variables at the end of each pass",
         ]
-    reason = "a loop of the program's own" if not work.updates_per_step else "its step updates no loss metric of Keras"
-    return [f"samples_not_counted: samples/s is not stated: {result.resolved.call}: {reason}"]
+    is_loop = kind in ("steps", "step")
+    reason = "a loop of the program's own" if is_loop else "its step does not count them in Keras's loss metric"
+    return [*caveats, f"samples_not_counted: samples/s is not stated: {call_text}: {reason}"]
 
 
 def option_caveats(resolved: Resolved | None, settings: Settings) -> list[str]:

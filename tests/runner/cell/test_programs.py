@@ -93,5 +93,9 @@ def test_programs_are_measured_by_the_call_that_is_chosen(tmp_path: Path, backen
     assert any(warning.startswith("stop_deferred: a callback asked to stop after") for warning in functional.warnings)
     assert predict.settings.phase == "predict"
     assert predict.times.samples_per_s
+    evaluate = measured["twice.py", "evaluate"]
+    assert evaluate.resolved
+    assert (evaluate.resolved.samples, evaluate.resolved.batch_size) == (256, None)
+    assert not [warning for warning in evaluate.warnings if "not_counted" in warning], "every sample is counted"
     after = {path: path.read_bytes() for path in project.rglob("*") if path.is_file() and path != matrix}
     assert after == before, "a program writes into its copy alone"

@@ -55,6 +55,34 @@ def test_samples_are_those_of_the_batches_of_the_workload_s_own_source() -> None
     assert "over 80 samples in epoch 1, not over 320" in (mismatch(replace(own, input=None), SETTINGS) or "")
 
 
+@pytest.mark.parametrize(
+    ("changes", "samples", "call", "expected"),
+    [
+        ({}, 320, "fit a.py:1", []),
+        ({"updates": [0] * 4, "skipped_updates": [STEPS] * 4}, 320, "fit a.py:1", ["loss_scaling"]),
+        ({"updates": [2 * STEPS] * 4}, 320, "fit a.py:1", ["updates_per_step"]),
+        ({"updates": [STEPS // 2] * 4}, 320, "fit a.py:1", ["updates_per_step"]),
+        ({"optimizer_replaced": True}, 320, "fit a.py:1", ["work_not_counted"]),
+        ({"changed_variables": 1, "trainable_variables": 2}, 320, "fit a.py:1", ["weights_unchanged"]),
+        ({"changed_variables": None}, None, "steps a.py:1", ["work_not_counted"]),
+        ({}, None, "steps a.py:1", ["samples_not_counted"]),
+        ({}, None, "fit a.py:1", ["samples_not_counted"]),
+        ({"changed_variables": None, "phase": "predict"}, None, "evaluate a.py:1", ["samples_not_counted"]),
+    ],
+)
+def test_work_of_a_program_has_the_caveats_of_other_work(
+    changes: dict[str, Any], samples: int | None, call: str, expected: list[str]
+) -> None:
+    phase = changes.get("phase", "fit")
+    settings = replace(SETTINGS, workload="script:a.py", phase=phase)
+    resolved = Resolved(STEPS, STEPS, "fresh", "float32", samples=samples, call=call)
+    caveats = work_caveats(replace(result_of(counted(**changes)), resolved=resolved), settings)
+    assert [caveat.partition(":")[0] for caveat in caveats] == expected
+    assert ("a loop of the program's own" in "".join(caveats)) == (
+        expected == ["samples_not_counted"] and "steps" in call
+    )
+
+
 def test_requested_work_has_no_caveat() -> None:
     assert (found(counted()), warned(counted())) == (None, [])
 
