@@ -375,7 +375,10 @@ def fit_as_called(call: FitCall, adapter: BackendAdapter, stretch: Stretch, coun
     first, last = _CallStart(measurement), _CallEnd(measurement)
     arguments["epochs"] = int(arguments.get("initial_epoch") or 0) + stretch.epochs
     arguments["callbacks"] = _surrounded(arguments.get("callbacks"), call.model, (first, last))
-    call.function(**arguments)
+    try:
+        call.function(**arguments)
+    finally:
+        _without(arguments["callbacks"], (first, last))
     return measurement.log
 
 
@@ -389,6 +392,12 @@ def _surrounded(callbacks: Any, model: Any, ends: tuple[_CallStart, _CallEnd]) -
         callback.set_model(model)
         callback.set_params(getattr(callbacks, "params", None) or {})
     return callbacks
+
+
+def _without(callbacks: Any, ends: tuple[_CallStart, _CallEnd]) -> None:
+    """Remove the two callbacks from a list object of Keras's, which the program may use in further calls."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks.callbacks[:] = [callback for callback in callbacks.callbacks if callback not in ends]
 
 
 @dataclass(slots=True)

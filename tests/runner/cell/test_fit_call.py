@@ -15,7 +15,7 @@ CALLS = """
 import os, warnings
 import keras, numpy as np
 from keras_matrix.runner.cell import backends
-from keras_matrix.runner.cell.loop import FitCall, Stretch, fit_as_called
+from keras_matrix.runner.cell.loop import FitCall, Stretch, fit_as_called, prefetches, training_rows
 from keras_matrix.runner.cell.work import Counting
 
 warnings.simplefilter("ignore")  # Keras warns of the source that ends early
@@ -43,7 +43,9 @@ assert all(part < whole for part, whole in zip(log.training_times_s, log.epochs.
 assert epochs == [0, 1, 2, 3]
 
 # A list object of Keras's, and one callback; epochs count from the initial one; a source may end within an epoch.
-log, work = measured(callbacks=keras.callbacks.CallbackList([seen], model=model), initial_epoch=2)
+several = keras.callbacks.CallbackList([seen], model=model)
+log, work = measured(callbacks=several, initial_epoch=2)
+assert several.callbacks == [seen]
 assert (log.steps, work.samples, epochs[4:]) == ([16] * 4, [1000] * 4, [2, 3, 4, 5])
 log, work = measured(callbacks=seen, steps_per_epoch=7)
 assert (log.steps, work.samples) == ([7, 7, 2, 7], [448, 448, 104, 448]), log
@@ -74,15 +76,21 @@ assert (log.steps, log.functions_replaced, model.train_function) == ([16] * 4, 4
 assert "step_replaced: a callback compiled the model" in log.notes[0]
 
 # The last call of a source without a length has fewer batches than an execution.
+def batches():
+    for _ in range(58):
+        yield x[:64], y[:64]
+
 if os.environ["KERAS_BACKEND"] != "torch":
     model.compile("sgd", "mse", steps_per_execution=4)
-    def batches():
-        for _ in range(58):
-            yield x[:64], y[:64]
     counting = Counting("epochs", model, 1, 1)
     counting.begin()
     log = fit_as_called(FitCall.of(model, batches(), verbose=0), adapter, Stretch(1, 1, 0), counting)
     assert log.steps == [58], log
+
+# What is known of the source before a call; a source that Keras keeps open prepares batches between two epochs.
+assert training_rows({"x": {"a": x}, "validation_split": 0.1}) == 900 and training_rows({"x": batches}) is None
+assert prefetches({"x": batches, "steps_per_epoch": 3}) and not prefetches({"x": batches})
+assert not prefetches({"x": [x, x], "steps_per_epoch": 3})
 print("all as called")
 """
 
