@@ -111,7 +111,7 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, ratio_acro
         if ratio_across
         else {cell_id: tuple(log_ratios(ends[1], ends[0]).values()) for cell_id, ends in able_cells.items()}
     )
-    verdicts = _across(ratio_across, able_cells, rule) if ratio_across else judge(logs, rule)
+    verdicts = verdicts_across(ratio_across, able_cells, rule) if ratio_across else judge(logs, rule)
     unmeasured = Verdict(GateOutcome.NOT_MEASURED, None, None)
     comparisons = [
         _comparison(cell_id, ends, logs.get(cell_id, ()), verdicts.get(cell_id, unmeasured), reasons[cell_id])
@@ -212,7 +212,7 @@ def _reason(base: CellSummary | None, new: CellSummary | None, sessions_apart: b
     return None
 
 
-def _across(
+def verdicts_across(
     ratio_across: Across, cells: Mapping[str, tuple[CellSummary, CellSummary]], rule: Rule
 ) -> dict[str, Verdict]:
     """Return the verdicts on cells of two sessions by Student's p-values, as there are no blocks with signs to count.

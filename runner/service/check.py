@@ -21,11 +21,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.analysis.comparison.table import log_ratios
-from keras_matrix.analysis.comparison.versus import Versus
+from keras_matrix.analysis.comparison.table import CellSummary, log_ratios
+from keras_matrix.analysis.comparison.versus import ACROSS_UNKNOWN, CellComparison, Versus, verdicts_across
+from keras_matrix.analysis.history.sessions import LEAST_PROCESSES, LEAST_SESSIONS
 from keras_matrix.analysis.regression.gate import GateOutcome, Rule, judge
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
+from keras_matrix.records.schema import MEASURED
 from keras_matrix.records.settings import Scalar
+from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import escaped, ratio_text, seconds
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.executors import registry
@@ -36,11 +39,14 @@ from keras_matrix.runner.measure.request import CellChoice, RunRequest
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.session import Session
 from keras_matrix.runner.plan.stopping import looks_of
-from keras_matrix.runner.service.compare import BASE, NEW, Sides, findings
+from keras_matrix.runner.service.compare import BASE, NEW, Sides, across, findings
 from keras_matrix.runner.service.stored import read_table, write_report
 
 BUDGET_S = 300.0
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+ALONE = (
+    f"{ACROSS_UNKNOWN}, which needs {LEAST_SESSIONS} more stored runs of this check, of {LEAST_PROCESSES} repeats each"
+)
 ADVICE = "give a function at the top of a module, its name as 'module:function', or a Keras model with its data"
 
 
@@ -91,11 +97,12 @@ def checked(request: CheckRequest, display: Display) -> Checked:
         sides[BASE] = (limit, request.data)
     for side, (model, data) in sides.items():
         _write(request, side, _source(model, data, request.folder / side))
+    baseline = stored_baseline(request, limit) if isinstance(limit, Path) else None
     session = _measured(request, tuple(sides), display)
     if isinstance(limit, int | float):
         return _against_limit(session, float(limit))
-    if isinstance(limit, Path):
-        return _decided(_against_stored(request, limit, session, display), _rule(request))
+    if baseline is not None:
+        return _decided(_against_stored(request, baseline, session, display), _rule(request))
     new, base = session.runs[NEW], session.runs[BASE]
     sides_of_session = _sides(request, str(base.folder), str(new.folder), display)
     rule = replace(_rule(request), looks=looks_of(base.about()))
@@ -149,9 +156,9 @@ def _measured(request: CheckRequest, sides: Sequence[str], display: Display) -> 
     """Measure the sides interleaved; the module of the baseline is imported from its own folder."""
     run_request = _run_request(request)
     _, cells = run_request.choice.load()
-    own = own_arm(run_request, cells)
-    moved = replace(own, worktree=(str(request.folder / NEW), str(request.folder / BASE)))
-    arms = {side: own if side == NEW else moved for side in sorted(sides)}
+    new_arm = own_arm(run_request, cells)
+    base_arm = replace(new_arm, worktree=(str(request.folder / NEW), str(request.folder / BASE)))
+    arms = {side: new_arm if side == NEW else base_arm for side in sorted(sides)}
     rule = _rule(request) if len(sides) > 1 else None
     about = run_request.choice.about()
     session = measured(run_request, Experiment(cells, about, arms, request.budget_s, rule), display)
@@ -160,8 +167,41 @@ def _measured(request: CheckRequest, sides: Sequence[str], display: Display) -> 
     return session
 
 
-def _against_stored(request: CheckRequest, base: Path, session: Session, display: Display) -> Versus:
-    return findings(_sides(request, str(base), str(session.runs[NEW].folder), display), _rule(request), to_decide=False)
+def stored_baseline(request: CheckRequest, path: Path) -> Run:
+    """Return the newest stored run that measured the model of this check, not its baseline. Raises `UsageError`.
+
+    `path` is a run's folder, or a results folder, which may also contain runs of other checks.
+    """
+    _, (cell,) = _run_request(request).choice.load()
+    runs = [Run(path.resolve())] if (path / "run.json").is_file() else Results(path).runs()
+    for run in reversed(runs):
+        of_cell = any(record.cell_id == cell.cell_id and record.status in MEASURED for record in run.load()[0])
+        if of_cell and run.about().get("arm") != BASE:
+            return run
+    raise UsageError(
+        f"faster_than: {path} has no earlier results of this check, {cell.settings.workload} on "
+        f"{cell.settings.backend} with these settings; measure them first: check(..., results=Path({str(path)!r}))"
+    )
+
+
+def _against_stored(request: CheckRequest, base: Run, session: Session, display: Display) -> Versus:
+    """Compare two sessions. Other work is no hindrance here: it is compared in the same way, and its reason stays."""
+    rule, new = _rule(request), session.runs[NEW]
+    compared = findings(_sides(request, str(base.folder), str(new.folder), display), rule, to_decide=False)
+    (comparison,) = compared.comparisons
+    if (sides := _both(comparison)) is None:
+        return compared
+    ratio_across = across(new.folder.parent, base, new, {comparison.cell_id})
+    verdict = verdicts_across(ratio_across, {comparison.cell_id: sides}, rule)[comparison.cell_id]
+    return replace(compared, comparisons=(replace(comparison, outcome=verdict.outcome, ratio=verdict.estimate),))
+
+
+def _both(comparison: CellComparison) -> tuple[CellSummary, CellSummary] | None:
+    """Return base and new if both can be judged although the gate gives no ratio, as of other work; else None."""
+    base, new, reason = comparison.base, comparison.new, comparison.reason
+    if not reason or reason.startswith("not measured in ") or base is None or new is None:
+        return None
+    return (base, new) if base.measured and new.measured else None
 
 
 def _against_limit(session: Session, limit_s: float) -> Checked:
@@ -181,22 +221,21 @@ def _against_limit(session: Session, limit_s: float) -> Checked:
 def _decided(compared: Versus, rule: Rule) -> Checked:
     """Return what the gate's verdict means. Raises `InfrastructureError` if a side was not measured."""
     (comparison,) = compared.comparisons
-    base, new = comparison.base, comparison.new
-    outcome, ratio, said = comparison.outcome, comparison.ratio, comparison.said
-    if comparison.reason and compared.paired and base and new and base.measured and new.measured:
-        logs = tuple(log_ratios(new, base).values())
+    outcome, ratio, wording = comparison.outcome, comparison.ratio, comparison.said
+    if compared.paired and (sides := _both(comparison)):
+        logs = tuple(log_ratios(sides[1], sides[0]).values())
         verdict = judge({comparison.cell_id: logs}, rule)[comparison.cell_id] if len(logs) >= MIN_BLOCKS else None
         outcome, ratio = (verdict.outcome, verdict.estimate) if verdict else (GateOutcome.UNDECIDED, None)
     if outcome is GateOutcome.UNDECIDED and ratio is None:
-        return Checked(CheckOutcome.UNDECIDED, f"undecided: {said.replace('; use --repeats 5', '; set repeats=5')}")
+        return Checked(CheckOutcome.UNDECIDED, f"undecided: {wording.replace('; use --repeats 5', '; set repeats=5')}")
     if outcome is GateOutcome.NOT_MEASURED or ratio is None:
-        raise InfrastructureError(f"check: {said}{''.join(f'; {text}' for text in comparison.failures)}")
+        raise InfrastructureError(f"check: {wording}{''.join(f'; {text}' for text in comparison.failures)}")
     figures = f"{ratio_text(ratio.centre, ratio.low, ratio.high)} of the baseline's time per step"
     figures += f", tolerance {rule.threshold:g}" if rule.threshold else ""
-    figures += f" ({comparison.reason})" if comparison.reason else ""
+    figures += f" ({comparison.reason})" if comparison.reason and comparison.reason != ACROSS_UNKNOWN else ""
     if outcome is GateOutcome.UNDECIDED:
-        hint = said.replace("; set another --threshold", "") if comparison.reason is None else "undecided"
-        return Checked(CheckOutcome.UNDECIDED, f"{hint}: {figures}")
+        hint = wording.replace("; set another --threshold", "") if comparison.reason is None else "undecided"
+        return Checked(CheckOutcome.UNDECIDED, f"{ALONE if ratio.low is None else hint}: {figures}")
     decided = CheckOutcome.FASTER if outcome is GateOutcome.NO_WORSE else CheckOutcome.SLOWER
     return Checked(decided, f"the model is {decided} than the baseline: {figures}")
 

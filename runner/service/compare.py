@@ -66,7 +66,7 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
     (base_records, base_problems), (new_records, new_problems) = base.load(), new.load()
     ratio_across = None
     if session is None or session != new.about().get("session"):
-        ratio_across = _across(sides.request.results, base, new, {record.cell_id for record in new_records})
+        ratio_across = across(sides.request.results, base, new, {record.cell_id for record in new_records})
     compared = versus(base_records, new_records, replace(rule, looks=looks_of(base.about())), ratio_across)
     notes = stored.notes(BASE, base, base_records, base_problems) + stored.notes(NEW, new, new_records, new_problems)
     is_incomplete = bool(base_problems or new_problems)
@@ -83,7 +83,7 @@ def rule_of(threshold: float, also_text: str = "") -> Rule:
     return sharing(Rule(threshold=threshold), kinds, sum(kind in TESTED for kind in kinds))
 
 
-def _across(results: Path, base: Run, new: Run, cells: set[str]) -> Across:
+def across(results: Path, base: Run, new: Run, cells: set[str]) -> Across:
     """Return how two sessions are compared: with the spread between the sessions stored in their results folders."""
     roots = {folder.resolve() for folder in (results, base.folder.parent, new.folder.parent)}
     return across_stored(sorted(roots), {*_runs(base), *_runs(new)}, cells)

@@ -76,7 +76,7 @@ def test_every_repeat_of_two_sessions_counts_for_failures() -> None:
 
 
 def test_unstable_process_of_two_sessions_is_stated_to_be_in_the_time_and_not_in_the_ratio() -> None:
-    """Mutation: `_across` takes all measured records."""
+    """Mutation: `verdicts_across` takes all measured records."""
     slow = make_record(0.1, 3, Status.UNSTABLE, settings=make_settings(batch_size=1), reason="still_warming_up")
     (one,) = versus(session([1.0]), [*session([1.0]), slow], Rule(), across).comparisons
     assert one.ratio is not None

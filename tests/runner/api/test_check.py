@@ -6,18 +6,26 @@ import os
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.comparison.versus import CellComparison, Versus
+from keras_matrix.analysis.comparison.versus import CellComparison, Versus, versus
 from keras_matrix.analysis.regression.gate import GateOutcome
 from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.records.identity import run_id
+from keras_matrix.records.schema import Resolved, Status
+from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.api.measuring import Checker
 from keras_matrix.runner.errors import InfrastructureError, UsageError
+from keras_matrix.runner.plan.session import Session
+from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service import check
-from keras_matrix.runner.service.check import Checked, CheckOutcome
+from keras_matrix.runner.service.check import Checked, CheckOutcome, CheckRequest
+from tests.conftest import make_record
 
 ROOT = Path(__file__).parents[3]
 NETS = """
@@ -38,6 +46,7 @@ def large():
     return net(2000)
 """
 TESTS = """
+from pathlib import Path
 import nets
 OPTIONS = {"backend": "jax", "settings": {"epochs": 2, "discard": 1, "steps_per_epoch": 8}}
 
@@ -49,6 +58,11 @@ def test_slower(keras_matrix):
 
 def test_undecided(keras_matrix):
     keras_matrix.check(nets.small, faster_than=nets.small, repeats=2, **OPTIONS)
+
+def test_stored(keras_matrix):
+    speed = Path("speed")
+    keras_matrix.check(nets.small, faster_than=10.0, repeats=5, results=speed, **OPTIONS)
+    keras_matrix.check(nets.large, faster_than=speed, repeats=5, results=speed, **OPTIONS)
 """
 
 
@@ -70,11 +84,12 @@ def test_a_projects_own_test_passes_fails_or_skips(tmp_path: Path) -> None:
         str(tmp_path / "t"),
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "1 failed, 1 passed, 1 skipped" in done.stdout, done.stdout
+    assert "1 failed, 1 passed, 2 skipped" in done.stdout, done.stdout
     assert "PASSED test_speed.py::test_faster" in done.stdout
     assert "the model is slower than the limit: " in done.stdout
     assert ": undecided: no interval from 2 blocks in common: needs 5; set repeats=5" in done.stdout
-    assert done.stdout.count("not comparable: ") == 0
+    assert ": undecided: no interval across these sessions, which needs 5 more stored runs" in done.stdout
+    assert done.stdout.count("(not comparable: parameters differ") == 1
 
 
 @pytest.mark.process
@@ -184,3 +199,72 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path, model: object, limit
 def test_an_unknown_option_is_refused_with_a_near_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="got 'tolerence'; did you mean tolerance"):
         Checker("t", tmp_path).check("m:f", faster_than=1.0, tolerence=0.1)  # type: ignore[call-arg]
+
+
+OTHER = {"resolved": Resolved(50, 32, "fork", "float32", parameters=7)}  # another model
+
+
+def stored_run(results: Results, day: int, cell_id: str, step_s: float, arm: str = "new", **more: Any) -> Run:
+    """Store a run of five processes of one cell."""
+    name = run_id(datetime(2026, 1, day, tzinfo=UTC), f"{day:016x}")
+    run = results.create(name, {"run_id": name, "version": 1, "session": name, "arm": arm, "runs": {arm: name}})
+    for repeat in range(5):
+        noisy_s = step_s * (1 + 0.001 * (repeat + day))
+        run.publish(make_record(noisy_s, repeat, cell_id=cell_id, run_id=name, **more))
+    return run
+
+
+def check_request(tmp_path: Path, **changes: Any) -> CheckRequest:
+    options: dict[str, Any] = {"backend": "jax", "results": tmp_path / "speed"} | changes
+    return CheckRequest("test_a", "nets:small", options["results"], tmp_path / "t", **options)
+
+
+def cell_of(request: CheckRequest) -> str:
+    return check._run_request(request).choice.load()[1][0].cell_id
+
+
+def test_the_baseline_is_the_newest_run_of_this_check_among_those_of_others(tmp_path: Path) -> None:
+    """Mutation: the newest run of the folder is taken; a run of a baseline is taken."""
+    request, results = check_request(tmp_path), Results(tmp_path / "speed")
+    expected = [stored_run(results, day, cell_of(request), 0.01) for day in (1, 2)][-1]
+    stored_run(results, 3, "another", 0.01)
+    stored_run(results, 4, cell_of(request), 0.01, arm="base")
+    stored_run(results, 5, cell_of(request), 0.01, status=Status.ERROR)
+    assert check.stored_baseline(request, results.root).folder == expected.folder
+    assert check.stored_baseline(request, expected.folder).folder == expected.folder.resolve()
+
+
+def test_without_earlier_results_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "measured", None)
+    request = check_request(tmp_path)
+    stored_run(Results(tmp_path / "speed"), 1, "another", 0.01)
+    expected = r"faster_than: .*speed has no earlier results of this check, checked_test_a:build on jax with these "
+    for settings in ({}, {"epochs": 9}):
+        with pytest.raises(UsageError, match=expected):
+            check.checked(replace(request, settings=settings), TerminalDisplay(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("step_s", "earlier", "outcome"),
+    [(0.02, 6, CheckOutcome.SLOWER), (0.005, 6, CheckOutcome.FASTER), (0.02, 1, CheckOutcome.UNDECIDED)],
+)
+def test_other_work_than_that_of_a_stored_run_is_decided_too(
+    tmp_path: Path, step_s: float, earlier: int, outcome: CheckOutcome
+) -> None:
+    """Mutation: `findings` alone decides, which compares no different work across sessions."""
+    request, results = check_request(tmp_path), Results(tmp_path / "speed")
+    runs = [stored_run(results, day, cell_of(request), 0.01) for day in range(1, 1 + earlier)]
+    new = stored_run(results, 20, cell_of(request), step_s, **OTHER)
+    session = Session({"new": new}, 0, [], [])
+    compared = check._against_stored(request, runs[-1], session, TerminalDisplay(quiet=True))
+    decided = check._decided(compared, check.Rule(threshold=0.0))
+    assert (decided.outcome, "(not comparable: parameters differ" in decided.sentence) == (outcome, True)
+
+
+def test_a_model_that_fails_more_often_than_its_baseline_does_not_pass(tmp_path: Path) -> None:
+    """Mutation: what has a reason is judged by the processes that ended well."""
+    base, new = ([make_record(step_s + repeat * 1e-5, repeat) for repeat in range(6)] for step_s in (0.02, 0.01))
+    new[0] = make_record(None, 0, Status.CRASH)
+    compared_sides = versus(base, new, check.Rule(threshold=0.0))
+    with pytest.raises(InfrastructureError, match="check: not measured in new: crash in 1 of 6 repeats"):
+        check._decided(compared_sides, check.Rule(threshold=0.0))
