@@ -65,6 +65,7 @@ def test_the_wheel_has_the_commands(wheel: dict[str, bytes]) -> None:
     parser.read_string(metadata(wheel, "entry_points.txt"))
     expected = {"runner": RUNNER, "keras-matrix": RUNNER, "uploader": UPLOADER}
     assert dict(parser["console_scripts"]) == expected
+    assert parser.sections() == ["console_scripts"]  # none of pytest: docs/python.md says why
 
 
 @pytest.mark.process

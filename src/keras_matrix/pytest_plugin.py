@@ -1,4 +1,4 @@
-"""The fixture `keras_matrix` for a project's own tests. pytest loads this module at every start: it imports nothing."""
+"""The fixture `keras_matrix` for a project's own tests, whose conftest.py names this module: it imports nothing."""
 
 from __future__ import annotations
 

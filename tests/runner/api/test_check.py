@@ -28,6 +28,9 @@ from keras_matrix.runner.service.check import Checked, CheckOutcome, CheckReques
 from tests.conftest import make_record
 
 ROOT = Path(__file__).parents[3]
+CONFTEST = 'pytest_plugins = ["keras_matrix.pytest_plugin"]\n'
+# Other plugins import NumPy, and an environment that was set up by an older version names this one twice.
+ALONE = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 NETS = """
 import keras
 import numpy as np
@@ -72,18 +75,10 @@ def test_a_projects_own_test_passes_fails_or_skips(tmp_path: Path) -> None:
     """Mutation: what is undecided passes."""
     (tmp_path / "nets.py").write_text(NETS)
     (tmp_path / "test_speed.py").write_text(TESTS)
-    arguments = ["-p", "keras_matrix.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:randomly", "-rA", "-q"]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        *arguments,
-        "--rootdir",
-        str(tmp_path),
-        "--basetemp",
-        str(tmp_path / "t"),
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    folders = ["--rootdir", str(tmp_path), "--basetemp", str(tmp_path / "t")]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "-q", *folders]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=ALONE)
     assert "1 failed, 1 passed, 2 skipped" in done.stdout, done.stdout
     assert "PASSED test_speed.py::test_faster" in done.stdout
     assert "the model is slower than the limit: " in done.stdout
@@ -95,24 +90,27 @@ def test_a_projects_own_test_passes_fails_or_skips(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_collecting_another_projects_tests_imports_neither_numpy_nor_this_project(tmp_path: Path) -> None:
     """Mutation: the plugin imports `keras_matrix.runner` at its top."""
-    (tmp_path / "test_other.py").write_text("def test_nothing():\n    pass\n")
+    (tmp_path / "test_other.py").write_text("import keras_matrix.records.text\n\ndef test_nothing():\n    pass\n")
+    (tmp_path / "conftest.py").write_text(CONFTEST)
     script = (
         "import sys, pytest\n"
-        "code = pytest.main(['-p', 'keras_matrix.pytest_plugin', '--collect-only', '-q', '-p', 'no:cacheprovider'])\n"
+        "code = pytest.main(['--collect-only', '-q', '-p', 'no:cacheprovider'])\n"
         "heavy = {'keras_matrix', 'numpy', 'keras', 'yaml'}\n"
-        "ours = sorted(name for name in sys.modules if name.split('.')[0] in heavy)\n"
-        "print(int(code), ours)\n"
+        "modules = {name: module for name, module in sys.modules.items() if name.split('.')[0] in heavy}\n"
+        "print(int(code), sorted(modules))\n"
+        "print(sorted(name for name, m in modules.items() if 'Rewrit' in type(m.__spec__.loader).__name__))\n"
     )
-    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # other plugins import NumPy
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=alone)
-    assert done.stdout.splitlines()[-1] == "0 ['keras_matrix', 'keras_matrix.pytest_plugin']"
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=ALONE)
+    imported = [f"keras_matrix{name}" for name in ("", ".pytest_plugin", ".records", ".records.text")]
+    assert done.stdout.splitlines()[-2:] == [f"0 {imported}", "['keras_matrix.pytest_plugin']"]
 
 
-def test_the_distribution_names_the_plugin() -> None:
+def test_the_distribution_has_no_entry_point_for_pytest() -> None:
+    """With one, pytest would rewrite every module of it in every project's tests, as `assert` is rewritten."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {"keras_matrix": "keras_matrix.pytest_plugin"}
-    assert (ROOT / "src" / "keras_matrix" / "pytest_plugin.py").is_file()
+    assert "pytest11" not in project.get("entry-points", {})
+    assert CONFTEST in (ROOT / "docs" / "python.md").read_text()
 
 
 @pytest.mark.parametrize(
