@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.store import Results, Run
-from keras_matrix.records.text import escaped, ratio_text, seconds
+from keras_matrix.records.text import escaped, percentage, ratio_text, seconds
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends
@@ -89,24 +91,31 @@ class CheckRequest:
 
 def checked(request: CheckRequest, display: Display) -> Checked:
     """Measure and decide. Raises `UsageError`, and `InfrastructureError` if a side was not measured."""
-    limit = request.faster_than
-    if isinstance(limit, bool) or (isinstance(limit, int | float) and not limit > 0):
-        raise UsageError(f"faster_than: must be a number of seconds above 0, got {limit!r}")
+    limit, limit_s = request.faster_than, _limit_s(request.faster_than)
+    if not (isinstance(request.tolerance, Real) and 0 <= request.tolerance < math.inf):
+        raise UsageError(f"tolerance: must be a share from 0 on, as 0.05 for 5 %, got {request.tolerance!r}")
     sides = {NEW: (request.model, request.data)}
-    if not isinstance(limit, int | float | Path):
+    if limit_s is None and not isinstance(limit, Path):
         sides[BASE] = (limit, request.data)
     for side, (model, data) in sides.items():
         _write(request, side, _source(model, data, request.folder / side))
     baseline = stored_baseline(request, limit) if isinstance(limit, Path) else None
     session = _measured(request, tuple(sides), display)
-    if isinstance(limit, int | float):
-        return _against_limit(session, float(limit))
+    if limit_s is not None:
+        return _against_limit(session, limit_s, request.tolerance)
     if baseline is not None:
         return _decided(_against_stored(request, baseline, session, display), _rule(request))
     new, base = session.runs[NEW], session.runs[BASE]
     sides_of_session = _sides(request, str(base.folder), str(new.folder), display)
     rule = replace(_rule(request), looks=looks_of(base.about()))
     return _decided(findings(sides_of_session, rule, to_decide=False), rule)
+
+
+def _limit_s(limit: object) -> float | None:
+    """Return a limit in seconds, of any type of number; None if it is another baseline. Raises `UsageError`."""
+    if isinstance(limit, bool) or (isinstance(limit, Real) and not 0 < float(limit) < math.inf):
+        raise UsageError(f"faster_than: must be a number of seconds above 0, got {limit!r}")
+    return float(limit) if isinstance(limit, Real) else None
 
 
 def _rule(request: CheckRequest) -> Rule:
@@ -204,18 +213,29 @@ def _both(comparison: CellComparison) -> tuple[CellSummary, CellSummary] | None:
     return (base, new) if base.measured and new.measured else None
 
 
-def _against_limit(session: Session, limit_s: float) -> Checked:
+def _against_limit(session: Session, limit_s: float, tolerance: float) -> Checked:
     from keras_matrix.runner.service.cell_rows import cells_of
 
     (cell,) = cells_of(read_table(session.runs[NEW]).table)
     step_s, low_s, high_s = cell.step_time_s, cell.step_time_low_s, cell.step_time_high_s
     if step_s is None:
         raise InfrastructureError(f"check: the model was not measured: {'; '.join(cell.reasons) or cell.status}")
-    figures = f"{seconds(step_s, low_s, high_s)} per step, limit {seconds(limit_s)}"
-    if low_s is None or high_s is None or low_s <= limit_s <= high_s:
+    figures = f"{seconds(step_s, low_s, high_s)} per step, limit {seconds(limit_s)}{_within(tolerance)}"
+    if low_s is None or high_s is None or low_s / limit_s <= 1 + tolerance < high_s / limit_s:
         return Checked(CheckOutcome.UNDECIDED, f"undecided: {figures}; add repeats, or measure on a quieter machine")
-    outcome = CheckOutcome.FASTER if high_s < limit_s else CheckOutcome.SLOWER
-    return Checked(outcome, f"the model is {outcome} than the limit: {figures}")
+    return _outcome("limit", high_s / limit_s, tolerance, figures)
+
+
+def _within(tolerance: float) -> str:
+    return f", tolerance {tolerance:g}" if tolerance else ""
+
+
+def _outcome(baseline: str, highest: float, tolerance: float, figures: str) -> Checked:
+    """Return what an interval decides, by its upper end as a ratio to the baseline: within the tolerance it passes."""
+    if highest > 1 + tolerance:
+        return Checked(CheckOutcome.SLOWER, f"the model is slower than the {baseline}: {figures}")
+    words = "faster than" if highest <= 1 else f"at most {percentage(tolerance)} slower than"
+    return Checked(CheckOutcome.FASTER, f"the model is {words} the {baseline}: {figures}")
 
 
 def _decided(compared: Versus, rule: Rule) -> Checked:
@@ -231,13 +251,14 @@ def _decided(compared: Versus, rule: Rule) -> Checked:
     if outcome is GateOutcome.NOT_MEASURED or ratio is None:
         raise InfrastructureError(f"check: {wording}{''.join(f'; {text}' for text in comparison.failures)}")
     figures = f"{ratio_text(ratio.centre, ratio.low, ratio.high)} of the baseline's time per step"
-    figures += f", tolerance {rule.threshold:g}" if rule.threshold else ""
+    figures += _within(rule.threshold)
     figures += f" ({comparison.reason})" if comparison.reason and comparison.reason != ACROSS_UNKNOWN else ""
     if outcome is GateOutcome.UNDECIDED:
         hint = wording.replace("; set another --threshold", "") if comparison.reason is None else "undecided"
         return Checked(CheckOutcome.UNDECIDED, f"{ALONE if ratio.low is None else hint}: {figures}")
-    decided = CheckOutcome.FASTER if outcome is GateOutcome.NO_WORSE else CheckOutcome.SLOWER
-    return Checked(decided, f"the model is {decided} than the baseline: {figures}")
+    if outcome is GateOutcome.REGRESSED:
+        return Checked(CheckOutcome.SLOWER, f"the model is slower than the baseline: {figures}")
+    return _outcome("baseline", ratio.centre if ratio.high is None else ratio.high, rule.threshold, figures)
 
 
 # The module of a side.

@@ -9,12 +9,14 @@ import tomllib
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from keras_matrix.analysis.comparison.versus import CellComparison, Versus, versus
-from keras_matrix.analysis.regression.gate import GateOutcome
+from keras_matrix.analysis.regression.gate import GateOutcome, outcome_of
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.identity import run_id
 from keras_matrix.records.schema import Resolved, Status
@@ -23,7 +25,7 @@ from keras_matrix.runner.api.measuring import Checker
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.plan.session import Session
 from keras_matrix.runner.progress.lines import TerminalDisplay
-from keras_matrix.runner.service import check
+from keras_matrix.runner.service import cell_rows, check
 from keras_matrix.runner.service.check import Checked, CheckOutcome, CheckRequest
 from tests.conftest import make_record
 
@@ -173,6 +175,39 @@ def test_verdict_of_the_gate_decides(
     assert (decided.outcome, decided.sentence[: len(sentence)]) == (expected, sentence)
 
 
+@pytest.mark.parametrize("baseline", ["limit", "baseline"])
+@pytest.mark.parametrize(
+    ("low", "high", "outcome", "words"),
+    [
+        (0.80, 0.90, CheckOutcome.FASTER, "the model is faster than the"),
+        (1.02, 1.04, CheckOutcome.FASTER, "the model is at most 5.0 % slower than the"),
+        (1.02, 1.08, CheckOutcome.UNDECIDED, "undecided: "),
+        (1.06, 1.08, CheckOutcome.SLOWER, "the model is slower than the"),
+    ],
+)
+def test_what_is_within_the_tolerance_passes(
+    monkeypatch: pytest.MonkeyPatch, baseline: str, low: float, high: float, outcome: CheckOutcome, words: str
+) -> None:
+    """Mutation: a limit has no tolerance; a model that is slower within the tolerance is called faster."""
+    centre = (low + high) / 2
+    if baseline == "limit":
+        cell = SimpleNamespace(step_time_s=centre / 100, step_time_low_s=low / 100, step_time_high_s=high / 100)
+        monkeypatch.setattr(cell_rows, "cells_of", lambda table: [cell])
+        monkeypatch.setattr(check, "read_table", lambda run: SimpleNamespace(table=None))
+        decided = check._against_limit(Session({"new": Run(Path("r"))}, 0, [], []), 0.01, 0.05)
+    else:
+        verdict = outcome_of(Estimate(centre, low, high, 5), 0.001, 0.05, 0.05)
+        assert verdict is not None
+        decided = check._decided(compared(verdict, Estimate(centre, low, high, 5)), check.Rule(threshold=0.05))
+    assert (decided.outcome, words in decided.sentence) == (outcome, True), decided.sentence
+    assert "tolerance 0.05" in decided.sentence
+
+
+def test_a_tolerance_is_a_share(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"tolerance: must be a share from 0 on, as 0\.05 for 5 %, got -0\.1"):
+        Checker("t", tmp_path).check("m:f", faster_than=1.0, tolerance=-0.1)
+
+
 def test_a_side_that_was_not_measured_is_no_outcome() -> None:
     versus = compared(GateOutcome.NOT_MEASURED, None, reason="not measured in new: error: it broke")
     with pytest.raises(InfrastructureError, match="check: not measured in new: error: it broke"):
@@ -187,6 +222,8 @@ def test_a_side_that_was_not_measured_is_no_outcome() -> None:
         (3, 1.0, "check: 3 cannot be measured"),
         ("m:f", 0.0, "faster_than: must be a number of seconds above 0, got 0.0"),
         ("m:f", True, "faster_than: must be a number of seconds above 0, got True"),
+        ("m:f", float("inf"), "faster_than: must be a number of seconds above 0, got inf"),
+        ("m:f", np.float32(-1), "faster_than: must be a number of seconds above 0, got np.float32"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(tmp_path: Path, model: object, limit: object, problem: str) -> None:
