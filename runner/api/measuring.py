@@ -200,11 +200,11 @@ class Checker:
         """Measure a model against a baseline: return if it is faster, fail the test if not, skip it if undecided.
 
         `model` is a function at the top of a module that returns what `runner` measures, its name "module:function", or
-        a Keras model with its `data` as `fit` takes it. `faster_than` is another one, the seconds a step may take, or
-        the path of the results of an earlier check of this test (`results`). Options:
+        a Keras model with its `data=(x, y)`. `faster_than` is another one, the seconds a step may take, or the
+        path of the results of an earlier check of this test (`results`). Options:
 
         - `tolerance`: how much slower still passes, as a share; 0 by default
-        - `backend`: by default KERAS_BACKEND, else the first one that is installed
+        - `backend`: by default that of a Keras model, else KERAS_BACKEND, else the first one that is installed
         - `budget_s`, `repeats`: repeats are added until it is decided, for at most 300 s
         - `settings`: defaults of a matrix, such as {"epochs": 3}; `results`: a folder that keeps the results
 

@@ -10,6 +10,7 @@ Each side is a folder with a module `checked_NAME` that has the function `build`
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import math
@@ -72,7 +73,7 @@ class Checked:
 class CheckRequest:
     """What is measured and how: on one backend, with these settings of a matrix, for at most `budget_s`.
 
-    `model` is `build` or its name, or a Keras model with its `data`, as `fit` takes it; `faster_than` another one, a
+    `model` is `build` or its name, or a Keras model with its `data`, an array or several; `faster_than` another one, a
     limit in seconds per step, or the folder of stored results of the check with this `name`.
     """
 
@@ -139,6 +140,7 @@ def _write(request: CheckRequest, side: str, source: str) -> None:
 def _run_request(request: CheckRequest) -> RunRequest:
     backend = (
         request.backend
+        or _backend_of(request.model, request.faster_than)
         or os.environ.get("KERAS_BACKEND")
         or next(iter(installed_backends(Interpreter(sys.executable))), None)
     )
@@ -159,6 +161,13 @@ def _run_request(request: CheckRequest) -> RunRequest:
         new=True,
         seams=Seams(),
     )
+
+
+def _backend_of(*models: object) -> str | None:
+    """Return the backend of this process if one of these is a Keras model, which was made with it; else None."""
+    keras = sys.modules.get("keras")
+    is_here = keras is not None and any(isinstance(model, keras.Model) for model in models)
+    return keras.backend.backend() if keras is not None and is_here else None
 
 
 def _measured(request: CheckRequest, sides: Sequence[str], display: Display) -> Session:
@@ -277,7 +286,7 @@ def _source(model: object, data: object, folder: Path) -> str:
     if keras is None or not isinstance(model, keras.Model):
         raise UsageError(f"check: {escaped(repr(model))} cannot be measured; {ADVICE}")
     if data is None:
-        raise UsageError("check: a Keras model needs data, as fit takes it: data=(x, y)")
+        raise UsageError("check: a Keras model needs data: data=(x, y)")
     return _of_model(model, data, folder)
 
 
@@ -297,12 +306,28 @@ def _imported(module: str, name: str, folders: Sequence[str]) -> str:
     )
 
 
+def _array(part: object) -> Any:
+    """Return a part of the data of a model, which the module of the side loads again. Raises `UsageError`."""
+    import numpy as np
+
+    with contextlib.suppress(ValueError, TypeError, RuntimeError):  # ragged, or no values here, as a tensor of a GPU
+        array = np.asarray(part)
+        is_several = isinstance(part, tuple | list) and any(hasattr(value, "shape") for value in part)
+        if array.ndim and not array.dtype.hasobject and not is_several:  # several inputs are no array of arrays
+            return array
+    kind = f"{type(part).__module__}.{type(part).__qualname__}"
+    raise UsageError(
+        f"check: data must be an array of numbers or a tuple of arrays, got {kind}; for other data give a function "
+        "at the top of a module that returns the model and its data"
+    )
+
+
 def _of_model(model: Any, data: object, folder: Path) -> str:
     import numpy as np
 
-    arrays = list(data) if isinstance(data, tuple | list) else [data]
+    arrays = [_array(part) for part in (data if isinstance(data, tuple | list) else [data])]
     folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / "data.npz", *[np.asarray(part) for part in arrays])
+    np.savez(folder / "data.npz", *arrays)
     model.save(folder / "model.keras")
     return (
         "import keras\nimport numpy as np\n\n\ndef build():\n"

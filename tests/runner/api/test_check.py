@@ -303,3 +303,42 @@ def test_a_model_that_fails_more_often_than_its_baseline_does_not_pass(tmp_path:
     compared_sides = versus(base, new, check.Rule(threshold=0.0))
     with pytest.raises(InfrastructureError, match="check: not measured in new: crash in 1 of 6 repeats"):
         check._decided(compared_sides, check.Rule(threshold=0.0))
+
+
+class Model:
+    """Stands for `keras.Model`."""
+
+    def save(self, path: Path) -> None:
+        path.write_text("a model")
+
+
+def with_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = SimpleNamespace(Model=Model, backend=SimpleNamespace(backend=lambda: "torch"))
+    monkeypatch.setitem(sys.modules, "keras", fake)
+
+
+@pytest.mark.parametrize(
+    "data", [{"a": np.ones(3)}, ([[1], [2, 3]],), ([np.ones(3)] * 2, np.ones(3)), (np.ones(3), {"a": 1}), iter("a"), 3]
+)
+def test_data_that_no_file_of_arrays_can_keep_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data: object
+) -> None:
+    """Mutation: it is pickled, which the process of the model then refuses to load."""
+    with_keras(monkeypatch)
+    with pytest.raises(UsageError, match="data must be an array of numbers or a tuple of arrays, got builtins"):
+        check._source(Model(), data, tmp_path)
+
+
+def test_a_keras_model_is_measured_on_its_own_backend_with_its_data(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Mutation: the first backend that is installed is taken."""
+    with_keras(monkeypatch)
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    request = check_request(tmp_path, backend=None)
+    for models, backend in ((("m:f", 1.0), "jax"), ((Model(), 1.0), "torch"), (("m:f", Model()), "torch")):
+        changed = replace(request, model=models[0], faster_than=models[1])
+        assert check._run_request(changed).choice.load()[1][0].settings.backend == backend
+    check._source(Model(), (np.ones((3, 2)), [1, 2, 3]), tmp_path)
+    with np.load(tmp_path / "data.npz") as arrays:
+        assert [arrays[name].shape for name in arrays] == [(3, 2), (3,)]
