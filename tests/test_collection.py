@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -52,6 +53,13 @@ def test_a_unit_test_that_starts_a_process_fails(event: str) -> None:
     """Mutation: `_refuse` looks at no event. Nothing is started here even then."""
     with pytest.raises(pytest.fail.Exception, match="starts a process"):
         sys.audit(event)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_process_of_multiprocessing_is_one_too(method: str) -> None:
+    """Mutation: only the events of Python itself are looked at."""
+    with pytest.raises(pytest.fail.Exception, match=r"is_one_too\[\w+\] starts a process, .*python"):
+        multiprocessing.get_context(method).Process(target=print).start()
 
 
 def test_the_process_that_a_unit_test_would_start_is_named() -> None:

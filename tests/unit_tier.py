@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
+import multiprocessing.util
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.machine import tree_memory
 from keras_matrix.uploader.local import parquet
 
-STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}  # events of sys.audit
+# Events of sys.audit; the last is our own, since Python has none for what `multiprocessing` starts without a fork.
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "multiprocessing.spawn"}
 frozen_count = gc.get_freeze_count
 _fsync, _scans, _facts = os.fsync, tree_memory.EMPTY_SCANS, interpreter._facts
 _running: list[str] = []  # the unit test, if one runs
@@ -27,6 +29,7 @@ def prepare() -> None:
     """Prepare a pytest process for `enter`."""
     parquet.engine = functools.partial(_one_thread, parquet.engine)
     platform.processor()  # starts `uname` at its first call in a process
+    multiprocessing.util.spawnv_passfds = functools.partial(_spawn, multiprocessing.util.spawnv_passfds)  # type: ignore[attr-defined]
     sys.addaudithook(_refuse)
 
 
@@ -53,6 +56,12 @@ def _refuse(event: str, arguments: tuple[object, ...]) -> None:
     if event in STARTS and _running:
         command = arguments[0] if arguments else "a copy of itself"
         pytest.fail(f"{_running[0]} starts a process, {command}: mark it `process`, or fake what the process answers")
+
+
+def _spawn(spawn: Callable[..., int], path: bytes, arguments: Sequence[object], descriptors: Iterable[int]) -> int:
+    """Start a process as `multiprocessing` does: a spawned one, the fork server or the tracker of its resources."""
+    sys.audit("multiprocessing.spawn", os.fsdecode(path))
+    return spawn(path, arguments, descriptors)
 
 
 def _one_thread(engine: Callable[[], Any]) -> Any:
