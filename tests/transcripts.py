@@ -1,4 +1,7 @@
-"""What commands print, as one text: each command, its output, its errors and its exit code. For the golden files."""
+"""What commands print, as one text: each command, its output, its errors and its exit code. For the golden files.
+
+A line of the errors begins with `! `, so that a refusal which goes to the output is another text.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from keras_matrix.runner.cli.main import main
 
 
 def transcript(capsys: pytest.CaptureFixture[str], commands: Iterable[str]) -> str:
-    """Call `runner` with each command line, and return what a terminal would show."""
+    """Call `runner` with each command line, and return what it prints."""
     capsys.readouterr()
     return "\n".join(_shown(capsys, command) for command in commands)
 
@@ -19,4 +22,5 @@ def transcript(capsys: pytest.CaptureFixture[str], commands: Iterable[str]) -> s
 def _shown(capsys: pytest.CaptureFixture[str], command: str) -> str:
     code = main(shlex.split(command))
     printed = capsys.readouterr()
-    return f"$ runner {command}\n{printed.out}{printed.err}exit code {code}\n"
+    errors = "".join(f"! {line}" for line in printed.err.splitlines(keepends=True))
+    return f"$ runner {command}\n{printed.out}{errors}exit code {code}\n"

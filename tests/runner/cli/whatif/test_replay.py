@@ -296,7 +296,7 @@ def test_messages_of_what_is_refused(folder: Path, capsys: pytest.CaptureFixture
     for made in (_empty_folder, _foreign_json, _not_json, _truncated, _truncated_profile, _neutral, _other_ending):
         text += "\n" + transcript(capsys, [f"replay {made(folder)}"])
     damaged = transcript(capsys, [f"replay {_damaged_graph(folder)}"])  # the end of this message is DuckDB's
-    assert "\nrunner: TRACE: graph/rank1.parquet: cannot be read as Parquet: " in damaged
+    assert "\n! runner: TRACE: graph/rank1.parquet: cannot be read as Parquet: " in damaged
     text += "\n" + transcript(capsys, [f"replay {_missing_rank(folder)}"])
-    assert text.count("$ runner") == text.count("exit code 2\n") == text.count("\nrunner: ") == len(REFUSED) + 9
+    assert text.count("$ runner") == text.count("exit code 2\n") == text.count("\n! runner: ") == len(REFUSED) + 9
     golden.check("replay_refused.txt", text)
