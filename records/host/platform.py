@@ -40,7 +40,8 @@ class Facility(StrEnum):
     PROC = "/proc"
     AFFINITY = "sched_setaffinity"
     FORK = "fork after the import of a backend"
-    SUPERVISION = "prctl and pidfd_open"
+    PRCTL = "prctl"
+    PIDFD = "pidfd_open"
     PAGE_CACHE = "posix_fadvise"
     NAMESPACES = "setns and unshare"
 
@@ -59,9 +60,13 @@ FACILITIES = {
         "cells are forked from a server that has imported the backend",
         "each cell is a fresh interpreter, as with `--start fresh`",
     ),
-    Facility.SUPERVISION: (
+    Facility.PRCTL: (
         "no process outlives its cell, also one in a session of its own",
         "processes of the cell's session are ended; `task.outlived` is null",
+    ),
+    Facility.PIDFD: (
+        "the end of a process and that of the runner are awaited together",
+        "a thread waits for the process",
     ),
     Facility.PAGE_CACHE: (
         "`page_cache: cold`, and the speed of storage",
@@ -157,17 +162,17 @@ class Platform:
 
     def adopt_orphans(self) -> None:
         """Become the parent of every descendant whose own parent ends, if the system can."""
-        if Facility.SUPERVISION in self.facilities:
+        if Facility.PRCTL in self.facilities:
             _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
     def follow_parent(self, *, enabled: bool = True) -> None:
         """Have the kernel kill this process when its parent ends, or no longer do so; nothing where it cannot."""
-        if Facility.SUPERVISION in self.facilities:
+        if Facility.PRCTL in self.facilities:
             _prctl(PR_SET_PDEATHSIG, signal.SIGKILL if enabled else 0)
 
     def end_with_parent(self, parent: int, number: int = signal.SIGKILL) -> None:
         """Have this process receive a signal when its parent, with this pid, ends; at once if it has ended."""
-        if Facility.SUPERVISION in self.facilities:
+        if Facility.PRCTL in self.facilities:
             _prctl(PR_SET_PDEATHSIG, number)
         else:
             threading.Thread(target=_end_after, args=(parent, number), daemon=True).start()
@@ -175,21 +180,20 @@ class Platform:
             os.kill(os.getpid(), number)
 
     def children(self) -> list[int] | None:
-        """Return the children of this process; None if the system does not say."""
+        """Return the children of this process; None if the system does not say, as a kernel without this file."""
         if Facility.PROC not in self.facilities:
             return None
-        pids: list[int] = []
-        for task in self.tree.names("/proc/self/task", "[0-9]*"):
-            text = self.tree.text(f"/proc/self/task/{task}/children")
-            pids += [] if isinstance(text, Unread) else map(int, text.split())
-        return pids
+        tasks = self.tree.names("/proc/self/task", "[0-9]*")
+        texts = [self.tree.text(f"/proc/self/task/{task}/children") for task in tasks]
+        children = [text.split() for text in texts if not isinstance(text, Unread)]  # a task may have ended since
+        return [int(pid) for pids in children for pid in pids] if children else None
 
     def end_children(self, session: int | None = None) -> int | None:
         """Kill and reap all children, and the orphans that each of them leaves. Return how many were still running.
 
         Where the system does not say which there are, end the processes of a cell's session, and return None.
         """
-        if self.children() is None or Facility.SUPERVISION not in self.facilities:
+        if self.children() is None or Facility.PRCTL not in self.facilities:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if session is not None:
                     os.killpg(session, signal.SIGKILL)
@@ -211,7 +215,7 @@ class Platform:
         Without pidfd_open a thread waits, and tells through a pipe.
         """
         ended: list[tuple[int, float]] = []
-        if Facility.SUPERVISION in self.facilities:
+        if Facility.PIDFD in self.facilities:
             watch, waiter = os.pidfd_open(pid), None
         else:
             watch, writer = os.pipe()
@@ -237,12 +241,21 @@ def detected() -> Platform:
         Facility.PROC: linux and Path("/proc/self").exists(),
         Facility.AFFINITY: hasattr(os, "sched_setaffinity"),
         Facility.FORK: linux,
-        Facility.SUPERVISION: linux and hasattr(os, "pidfd_open"),
+        Facility.PRCTL: linux,
+        Facility.PIDFD: linux and _has_pidfd(),
         Facility.PAGE_CACHE: hasattr(os, "posix_fadvise"),
         Facility.NAMESPACES: linux,
     }
     facilities = frozenset(facility for facility, is_present in present.items() if is_present)
     return Platform(platform.system(), platform.machine(), facilities=facilities)
+
+
+def _has_pidfd() -> bool:
+    """Return whether both this Python and this kernel have the call: either can be older."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.close(os.pidfd_open(os.getpid()))
+        return True
+    return False
 
 
 PLATFORM = detected()

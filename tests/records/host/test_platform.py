@@ -70,6 +70,28 @@ def test_linux_on_arm_names_each_file_that_it_lacks(tmp_path: Path) -> None:
     assert arm.oom_kills() is None
 
 
+def test_children_that_no_file_names_are_not_waited_for(tmp_path: Path) -> None:
+    """Mutation: without the files of CONFIG_PROC_CHILDREN there are no children, and each is waited for."""
+    system = linux(tmp_path, {"/proc/self/task/4/stat": "4", "/proc/self/task/5/stat": "5"})
+    assert (system.children(), system.end_children()) == (None, None)
+    assert linux(tmp_path, {"/proc/self/task/5/children": "17 18 "}).children() == [17, 18]
+
+
+@pytest.mark.parametrize("error", [AttributeError, OSError(38, "Function not implemented")])
+def test_a_system_without_pidfd_has_prctl_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception] | Exception
+) -> None:
+    """Mutation: `hasattr` decides on both, also where the kernel is older than Python."""
+
+    def refuse(pid: int) -> int:
+        raise error
+
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert {Facility.PRCTL, Facility.PIDFD} <= platform.detected().facilities
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert {Facility.PRCTL, Facility.PIDFD} & platform.detected().facilities == {Facility.PRCTL}
+
+
 def test_a_load_average_that_the_system_does_not_know_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> tuple[float, float, float]:
         raise OSError
@@ -92,7 +114,7 @@ def test_the_page_on_platforms_has_the_table_of_the_seam() -> None:
     page = (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8")
     rows = [f"| `{facility}` | {used_for} | {elsewhere} |" for facility, (used_for, elsewhere) in FACILITIES.items()]
     assert set(FACILITIES) == set(Facility)
-    assert len(rows) == 6
+    assert len(rows) == 7
     assert [row for row in rows if row not in page] == []
     assert [name for name in ", ".join(READINGS.values()).split(", ") if f"`{name}`" not in page] == []
 
