@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import os
 import platform
+import re
 import resource
 import select
 import signal
@@ -25,7 +26,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from keras_matrix.records.host.procfs import ProcTree, Unread
+from keras_matrix.records.host.procfs import ProcTree, Unread, covered_stat
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 PR_SET_CHILD_SUBREAPER = 36
@@ -74,13 +75,21 @@ FACILITIES = {
     ),
     Facility.NAMESPACES: ("networks of `ci/netns`", "refused"),
 }
-# What is null in a record if the kernel has no such file. Files that depend on the kernel's options are left out.
+# What is null in a record if the kernel has no such file, or the file no such line.
 READINGS = {
     "/proc/vmstat": "evidence.oom_kills",
     "/proc/self/statm": "usage.host_anonymous, usage.host_resident",
     "/proc/stat": "surroundings.steal_share, surroundings.other_cpu_share",
     "/proc/meminfo": "machine.memory_bytes",
+    "/proc/self/task/*/children": "task.outlived",
 }
+LINES = {
+    "/proc/vmstat": ("oom_kill", r"^oom_kill +\d+$"),
+    "/proc/stat": ("times of each CPU, stolen time included", r"^cpu\d+( +\d+){8}"),
+    "/proc/meminfo": ("MemTotal", r"^MemTotal: +\d+ kB"),
+}
+# What the engine of a container reports.
+OF_CONTAINERS = {"evidence.oom_kills", "task.outlived"}
 SYSTEM_NAMES = {"Darwin": "macOS"}
 
 
@@ -103,13 +112,27 @@ class Platform:
             return None
         return f"{SYSTEM_NAMES.get(self.system, self.system)} has no {facility}"
 
-    def unread(self) -> str | None:
-        """Return which figures of a record are null on this system, and why; None if there are none."""
+    def unread(self, *, contained: bool = False) -> str | None:
+        """Return which figures of a record are null on this system, and why; None if there are none.
+
+        Of a process in a container, its engine or its server there reports `OF_CONTAINERS`.
+        """
+        figures = {path: text for path, text in READINGS.items() if not (contained and text in OF_CONTAINERS)}
         if why := self.lacks(Facility.PROC):
-            return f"{', '.join(READINGS.values())}: {why}"
-        texts = {figures: self.tree.text(path) for path, figures in READINGS.items()}
-        whys = [f"{figures}: {text.why}" for figures, text in texts.items() if isinstance(text, Unread)]
-        return "; ".join(whys) or None
+            return f"{', '.join(figures.values())}: {why}"
+        return "; ".join(f"{text}: {why}" for path, text in figures.items() if (why := self._why(path))) or None
+
+    def _why(self, path: str) -> str | None:
+        """Return why the figures of a file are null, None if it has them."""
+        if READINGS[path] == "task.outlived":
+            return self.lacks(Facility.PRCTL) or (f"{path} does not exist" if self.children() is None else None)
+        text = self.tree.text(path)
+        if isinstance(text, Unread):
+            return text.why
+        if path == "/proc/stat" and covered_stat(self.tree):
+            return f"{path} is covered by a mount that shows one container alone"
+        word, line = LINES.get(path, ("", ""))
+        return None if re.search(line, text, re.MULTILINE) else f"{path} has no {word}"
 
     def start_method(self, device: str) -> StartMethod:
         """Return how processes that use a device are started: CUDA cannot be used in a forked one."""

@@ -81,6 +81,14 @@ def stated_bytes(tree: ProcTree, path: str, key: str) -> int | Unread:
     return Unread(f"{path} has no {key}", absent=True)
 
 
+def covered_stat(tree: ProcTree) -> bool:
+    """Return whether /proc/stat is a mount, as with LXCFS: it then covers a container alone, not other processes."""
+    mounts = tree.text("/proc/self/mountinfo")
+    if isinstance(mounts, Unread):
+        return False
+    return any(line.split()[4:5] == ["/proc/stat"] for line in mounts.splitlines())
+
+
 def integer(text: str) -> int | None:
     """Parse an integer; None unless the text is at most 20 ASCII digits with an optional minus sign."""
     digits = text[1:] if text[:1] == "-" else text

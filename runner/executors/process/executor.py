@@ -141,7 +141,7 @@ class ProcessExecutor:
                     "argv": self._command(job),
                     "env": environment | make_home(job) | autotuning(job) | cuda_cache(job),
                 }
-            return Watch(server, job, order, timeout_s, (*order_warnings(gpus), *_unread()))
+            return Watch(server, job, order, timeout_s, order_warnings(gpus))
         except ServerGone as error:
             return Never(Outcome(infrastructure=str(error), wall_time_s=time.perf_counter() - begun_s))
 
@@ -193,11 +193,6 @@ class ProcessExecutor:
             if server is None or not server.busy:
                 return server
         raise AssertionError("a count has no end")
-
-
-def _unread() -> tuple[str, ...]:
-    """Return the warning about figures that this system does not report."""
-    return (f"unread: {text}; docs/platforms.md",) if (text := PLATFORM.unread()) else ()
 
 
 def _alive_before(settings: Sequence[Settings]) -> list[int]:

@@ -150,6 +150,8 @@ class ProcessWatch:
         self._gone: str | None = None
         self._meter, self._epochs = Meter(), Epochs(job)
         self._load_before = PLATFORM.load_average()
+        text = PLATFORM.unread(contained=parent.container is not None)
+        self._warnings: tuple[str, ...] = (f"unread: {text}; docs/platforms.md",) if text else ()
 
     @property
     def _over(self) -> bool:
@@ -186,6 +188,7 @@ class ProcessWatch:
             usage_series=self._use.series(),
             memory_readings=self._use.memory_readings(),
             gpu_lost=self._epochs.gpus.lost,
+            warnings=self._warnings,
         )
 
 
@@ -197,7 +200,7 @@ class Watch(ProcessWatch):
     ) -> None:
         """Start the process through its parent; `warnings` are known before the start. Raises `ServerGone`."""
         super().__init__(parent, job, timeout_s)
-        self._warnings = warnings
+        self._warnings = (*warnings, *self._warnings)
         self._output = CappedOutput()
         self._resting: Resting | None = None
         self._steps: int | None = None
@@ -274,7 +277,6 @@ class Watch(ProcessWatch):
             return Outcome(infrastructure=self._gone, wall_time_s=self._meter.wall_s)
         return replace(
             self._outcome(self._ended),
-            warnings=self._warnings,
             output_tail=self._output.text(),
             start_time_s=self._start_time_s,
         )

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from keras_matrix.analysis.surroundings.disturbance import CounterChanges
-from keras_matrix.records.host.procfs import ProcTree, Unread
+from keras_matrix.records.host.procfs import ProcTree, Unread, covered_stat
 from keras_matrix.records.host.system import HERE, quota_folder
 
 N = TypeVar("N", int, float)
@@ -127,14 +127,6 @@ def _timed(counter_changes: CounterChanges, total_s: float, idle_s: float | None
     if abs(ticks_s - total_s) > TICKS_TOLERANCE * total_s + TICKS_TOLERANCE_S * cpus:
         return unknown
     return replace(counter_changes, cpu_total_s=total_s, cpu_busy_s=max(0.0, total_s - idle_s - irq_s - steal_s))
-
-
-def covered_stat(tree: ProcTree) -> bool:
-    """Return whether /proc/stat is a mount, as with LXCFS: it then covers a container alone, not other processes."""
-    mounts = tree.text("/proc/self/mountinfo")
-    if isinstance(mounts, Unread):
-        return False
-    return any(line.split()[4:5] == ["/proc/stat"] for line in mounts.splitlines())
 
 
 def moved(before: N | None, after: N | None) -> N | None:

@@ -33,7 +33,7 @@ from keras_matrix.analysis.surroundings.readings import (
     Swap,
 )
 from keras_matrix.records.host.platform import PLATFORM
-from keras_matrix.records.host.procfs import ProcTree, Unread, integer, stated_bytes
+from keras_matrix.records.host.procfs import ProcTree, Unread, covered_stat, integer, stated_bytes
 from keras_matrix.records.host.system import MEMORY, container_engine, memory_limit_bytes, memory_used_bytes, quota_cpus
 from keras_matrix.records.text import printable
 from keras_matrix.runner.machine.gpus.readings import gpus_and_driver
@@ -41,7 +41,6 @@ from keras_matrix.runner.machine.surroundings.counters import (
     PAGE_BYTES,
     TICKS_PER_S,
     Sampler,
-    covered_stat,
     moved,
     since,
     total,

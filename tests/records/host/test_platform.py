@@ -59,15 +59,37 @@ def test_peak_of_a_process_is_in_bytes_on_either_system(monkeypatch: pytest.Monk
     assert (MACOS.peak_resident_bytes(), linux(tmp_path, {}).peak_resident_bytes()) == (2048, 2048 * 1024)
 
 
-def test_linux_on_arm_names_each_file_that_it_lacks(tmp_path: Path) -> None:
-    files = {"/proc/self/statm": "1 1 1", "/proc/stat": "cpu 1", "/proc/meminfo": "MemTotal: 1 kB"}
-    arm = linux(tmp_path, files)
-    assert (arm.oom_kills(), arm.unread()) == (None, "evidence.oom_kills: /proc/vmstat does not exist")
-    arm = linux(tmp_path, {"/proc/vmstat": "nr_free_pages 4\noom_kill 7\n"})
-    assert (arm.oom_kills(), arm.unread()) == (7, None)
-    assert [arm.start_method(device) for device in ("cpu", "gpu")] == ["fork", "spawn"]
-    arm = linux(tmp_path, {"/proc/vmstat": "nr_free_pages 4\n"})
-    assert arm.oom_kills() is None
+WHOLE = {
+    "/proc/vmstat": "nr_free_pages 4\noom_kill 7\n",
+    "/proc/self/statm": "1 1 1",
+    "/proc/stat": "cpu 1\ncpu0 1 2 3 4 5 6 7 8 9 10\n",
+    "/proc/meminfo": "MemTotal:    1 kB",
+    "/proc/self/task/4/children": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "why"),
+    [
+        ("/proc/vmstat", None, "evidence.oom_kills: /proc/vmstat does not exist"),
+        ("/proc/vmstat", "nr_free_pages 4\n", "evidence.oom_kills: /proc/vmstat has no oom_kill"),
+        ("/proc/stat", "cpu 1 2 3 4\ncpu0 1 2 3 4\n", f"{READINGS['/proc/stat']}: /proc/stat has no times of each CPU"),
+        ("/proc/self/mountinfo", "1 2 0:3 / /proc/stat rw", f"{READINGS['/proc/stat']}: /proc/stat is covered by"),
+        ("/proc/meminfo", "MemFree: 1 kB", "machine.memory_bytes: /proc/meminfo has no MemTotal"),
+        ("/proc/self/task/4/children", None, "task.outlived: /proc/self/task/*/children does not exist"),
+    ],
+)
+def test_every_null_has_its_reason(tmp_path: Path, path: str, text: str | None, why: str) -> None:
+    """Mutation: only a file that does not exist is a reason."""
+    system = linux(tmp_path, WHOLE)
+    assert (system.oom_kills(), system.unread()) == (7, None)
+    assert [system.start_method(device) for device in ("cpu", "gpu")] == ["fork", "spawn"]
+    (tmp_path / path.lstrip("/")).unlink(missing_ok=True)
+    system = linux(tmp_path, {path: text} if text else {})
+    assert (system.unread() or "").startswith(why)
+    assert (system.oom_kills() is None) == (path == "/proc/vmstat")
+    in_container = why.startswith(("evidence.oom_kills", "task.outlived"))
+    assert (system.unread(contained=True) is None) == in_container
 
 
 def test_children_that_no_file_names_are_not_waited_for(tmp_path: Path) -> None:
