@@ -95,7 +95,9 @@ class Meter:
         self._begun = None
         self.wall_s += time.perf_counter() - wall_s
         self.own_cpu_s += time.process_time() - own_s
-        self.oom_kills = total([self.oom_kills, moved(kills, PLATFORM.oom_kills())])
+        kills = moved(kills, PLATFORM.oom_kills())
+        # A kill that was counted remains one if another stretch cannot be read; without one the number is not known.
+        self.oom_kills = (self.oom_kills or 0) + (kills or 0) or total([self.oom_kills, kills])
 
 
 class ControlPipe:

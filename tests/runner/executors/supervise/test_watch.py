@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,3 +34,20 @@ def test_every_watch_warns_of_what_its_system_lacks(
     assert warning.startswith("unread: ")
     assert ("evidence.oom_kills: " in warning) == (container is None)
     assert "machine.memory_bytes: /proc/meminfo does not exist" in warning
+
+
+@pytest.mark.parametrize(
+    ("readings", "kills"),
+    [([3, 4, 4, 4], 1), ([3, 4, 4, None], 1), ([3, None, 4, 5], 1), ([3, 3, 3, None], None), ([3, 3, 3, 3], 0)],
+)
+def test_a_kill_that_was_counted_remains_one(
+    monkeypatch: pytest.MonkeyPatch, readings: list[int | None], kills: int | None
+) -> None:
+    """Mutation: one reading that fails makes the whole number unknown, or an unknown one 0."""
+    left = iter(readings)
+    monkeypatch.setattr(watch, "PLATFORM", SimpleNamespace(oom_kills=lambda: next(left)))
+    meter = watch.Meter()
+    for _ in range(2):
+        meter.on()
+        meter.off()
+    assert meter.oom_kills == kills
