@@ -150,11 +150,12 @@ def _usage(job: Job, outcome: Outcome, times: Times, growths: Growths) -> Usage 
 
 
 def _evidence(outcome: Outcome, result: CellResult | None, problem: str | None, verdict: StatusVerdict) -> Evidence:
+    not_observed = outcome.infrastructure or outcome.refused or outcome.missing_device
     return Evidence(
         exit_code=outcome.exit_code,
         signal=outcome.signal,
         deadline_exceeded=outcome.deadline_exceeded,
-        oom_kills=outcome.oom_kills,
+        oom_kills=None if not_observed else outcome.oom_kills,
         result_problem=problem,
         exception=result.exception if result else None,
         output_tail="" if verdict.status is Status.OK else outcome.output_tail[-OUTPUT_TAIL_CHARACTERS:],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ from keras_matrix.records.traces.request import Trace
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.judge import ResultRefused, accept, judge
-from keras_matrix.runner.measure.record_builder import read_bounded
-from tests.conftest import make_settings
+from keras_matrix.runner.measure.record_builder import build_record, read_bounded
+from tests.conftest import MACHINE, make_settings
 from tests.fakes.executor import FakeExecutor
 
 SETTINGS = make_settings()
@@ -61,6 +62,16 @@ def raised(kind: str, message: str = "what happened") -> CellResult:
 
 def test_valid_result_and_a_clean_end_are_ok() -> None:
     assert judge(JOB, ENDED_WELL, accept(dumps(GOOD).encode(), JOB), None).status is Status.OK
+
+
+@pytest.mark.parametrize("why", ["infrastructure", "refused", "missing_device", None])
+def test_kills_during_an_attempt_that_was_not_observed_are_not_known(why: str | None) -> None:
+    """Mutation: a cell that never started records that no process was killed."""
+    reasons: dict[str, Any] = {why: "a reason"} if why else {}
+    outcome = replace(ENDED_WELL, **reasons)
+    context = "20260101T000000Z-abcdef", MACHINE, datetime(2026, 1, 1, tzinfo=UTC)
+    record = build_record(JOB, outcome, (None, None, judge(JOB, outcome, None, None)), context)
+    assert record.evidence.oom_kills == (None if why else 0)
 
 
 @pytest.mark.fault("F1", mutation="judge() ignores the signal that ended a process")
