@@ -29,7 +29,7 @@ def prepare() -> None:
     """Prepare a pytest process for `enter`."""
     parquet.engine = functools.partial(_one_thread, parquet.engine)
     platform.processor()  # starts `uname` at its first call in a process
-    multiprocessing.util.spawnv_passfds = functools.partial(_spawn, multiprocessing.util.spawnv_passfds)  # type: ignore[attr-defined]
+    multiprocessing.util.spawnv_passfds = functools.partial(_spawn, multiprocessing.util.spawnv_passfds)
     sys.addaudithook(_refuse)
 
 

@@ -84,7 +84,7 @@ def _cpu_model() -> str:
     lines = [] if isinstance(info, Unread) else [line.partition(":") for line in info.splitlines()]
     values = {name.strip(): value.strip() for name, _, value in reversed(lines)}
     models = (values.get(key) for key in ("model name", "Hardware", "Processor"))
-    return next(filter(None, models), platform.processor() or platform.machine())
+    return next(filter(None, models), platform.processor() or PLATFORM.machine)
 
 
 def _physical_cores() -> int | None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import re
 import tempfile
 import time
@@ -27,6 +26,7 @@ from pathlib import Path
 from keras_matrix.records.backends import service_name
 from keras_matrix.records.fc import spec as fc
 from keras_matrix.records.host import device_lists
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.schema import Container
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import Task
@@ -373,7 +373,7 @@ def looked_up(engine: Engine, name: str) -> Image | str:
         if repository != IMAGES:
             advice = f"get it with: docker pull {name}"
         return f"image_missing: {name} is missing and is never pulled; {advice}"
-    architecture = ARCHITECTURES.get(platform.machine(), platform.machine())
+    architecture = ARCHITECTURES.get(PLATFORM.machine, PLATFORM.machine)
     if image.architecture != architecture:
         return f"image_architecture: {name} is for {image.architecture}, this machine is {architecture}; build it here"
     return image

@@ -1,4 +1,7 @@
-"""Every system in terms of the one seam, with a fake of each; the product asks for the system nowhere else."""
+"""Every system in terms of the one seam, with a fake of each; the product asks for the system nowhere else.
+
+Files of /proc and /sys are read in other places too: what is missing there is None.
+"""
 
 import os
 import re
@@ -21,10 +24,11 @@ MACOS = Platform("Darwin", "arm64", facilities=frozenset())
 # What only one system has, or has in another unit.
 SPECIFIC = re.compile(
     r"\bos\.(sched_|pidfd_open|posix_fadvise|fdatasync|getloadavg)|\bprctl\(|ru_maxrss|\bsys\.platform\b"
-    r"|\bplatform\.system\(|\.(unshare|setns)\("
+    r"|\b(?<!\.)platform\.(system|machine)\(|\bos\.(uname|name)\b|\.(unshare|setns)\("
 )
-# Below a check of the facility, in the same module.
+# Below a check of the facility, in the same module, or for the name of the machine.
 CHECKED = {
+    "runner/executors/ray/agent.py": ["os.uname"],
     "models/inputs/stored/page_cache.py": ["os.fdatasync"],
     "models/fc/meeting.py": [".setns(", ".unshare("],
 }
