@@ -2,7 +2,8 @@
 
 Guarantee: uv is the version that locks/cpu.txt pins. It is in the environment of the Python that runs this; where it is
 missing, pip installs it there first, with its hash. Settings of uv itself win over pip's.
-Limit: pip's settings for one command are those of `install`; its keyring and its cache are not handed on.
+Limit: pip's settings for one command are those of `install`; its keyring and its cache are not handed on. The CPU build
+of torch has no hash: it may come from any index that the user has set, as with pip.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +24,6 @@ VARIABLES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "index-url": (("UV_INDEX_URL",), ""),
     "extra-index-url": (("UV_EXTRA_INDEX_URL",), " "),
     "find-links": (("UV_FIND_LINKS",), ","),
-    "no-index": (("UV_NO_INDEX",), ""),
     "trusted-host": (("UV_INSECURE_HOST",), " "),
     "cert": (("SSL_CERT_FILE",), ""),
     "client-cert": (("SSL_CLIENT_CERT",), ""),
@@ -33,7 +33,7 @@ VARIABLES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "retries": (("UV_HTTP_RETRIES",), ""),
     "no-cache-dir": (("UV_NO_CACHE",), ""),
 }
-# pip takes the best of all indexes; uv would take the first that has any version. The hashes make it safe.
+# pip takes the best of all indexes, uv would take the first that has any version. Hashes make it safe, but for torch.
 ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
 
 
@@ -52,6 +52,12 @@ def uv_settings(pip: Mapping[str, str], environment: Mapping[str, str]) -> dict[
         targets, separator = VARIABLES.get(name, ((), ""))
         variables |= dict.fromkeys(targets, separator.join(value.split()) if separator else value)
     return {name: value for name, value in variables.items() if name not in environment}
+
+
+def uv_arguments(pip: Mapping[str, str], arguments: Sequence[str]) -> list[str]:
+    """The arguments of `uv pip COMMAND`, with what uv reads from no variable: pip's `no-index`."""
+    forbidden = pip.get("no-index", "").lower() in ("1", "true", "yes", "on", "y", "t")
+    return [*arguments[:2], *(["--no-index"] if forbidden and arguments[:1] == ["pip"] else []), *arguments[2:]]
 
 
 def pin_of_uv(lock: str) -> str:
@@ -80,8 +86,9 @@ def main() -> None:
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     )
-    settings = uv_settings(pip_settings(listed.stdout), os.environ)
-    os.execve(program, ["uv", *sys.argv[1:]], {**os.environ, **settings})
+    settings = pip_settings(listed.stdout)
+    arguments = uv_arguments(settings, sys.argv[1:])
+    os.execve(program, ["uv", *arguments], {**os.environ, **uv_settings(settings, os.environ)})
 
 
 if __name__ == "__main__":

@@ -28,8 +28,11 @@ global.timeout='180'
 install.proxy='http://proxy:3128'
 download.index-url='https://elsewhere'
 """
-    variables = run_uv.uv_settings(run_uv.pip_settings(listed), {"UV_FIND_LINKS": "/mine"})
+    settings = run_uv.pip_settings(listed)
+    variables = run_uv.uv_settings(settings, {})
+    assert "UV_FIND_LINKS" not in run_uv.uv_settings(settings, {"UV_FIND_LINKS": "/mine"})
     assert variables == {
+        "UV_FIND_LINKS": "/wheels,/more",
         "UV_INDEX_STRATEGY": "unsafe-best-match",
         "UV_EXTRA_INDEX_URL": "file:///a file:///b",
         "UV_HTTP_TIMEOUT": "30",
@@ -37,6 +40,14 @@ download.index-url='https://elsewhere'
         "HTTP_PROXY": "http://proxy:3128",
         "HTTPS_PROXY": "http://proxy:3128",
     }
+
+
+def test_forbidden_index_is_an_argument_for_uv_which_has_no_variable_for_it(run_uv: ModuleType) -> None:
+    command = ["pip", "install", "--quiet", "x"]
+    assert run_uv.uv_arguments({"no-index": "1"}, command) == ["pip", "install", "--no-index", "--quiet", "x"]
+    assert run_uv.uv_arguments({"no-index": "false"}, command) == command
+    assert run_uv.uv_arguments({"no-index": "1"}, ["--version"]) == ["--version"]
+    assert "NO_INDEX" not in " ".join(run_uv.uv_settings({"no-index": "1"}, {}))
 
 
 def test_uv_is_installed_from_its_hashed_pin(run_uv: ModuleType) -> None:
