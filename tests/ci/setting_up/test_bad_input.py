@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ case "$*" in
 *print*) echo "{version} $0" ;;
 *ensurepip*) exit {without_venv} ;;
 "-m venv"*)
+    {venv}
     mkdir -p .venv/bin
     cp "$0" .venv/bin/python
     echo "executable = $0" >.venv/pyvenv.cfg ;;
@@ -70,18 +72,25 @@ class Clone:
 
     def add_python(self, name: str, version: str = "3.11.2", **answers: str) -> None:
         """Add a Python that reports this version, and installs nothing; commands for uv, pip and their questions."""
-        default = {"without_venv": "0", "torch": "exit 0", "uv": "exit 0", "pip": "exit 0"}
+        default = {"without_venv": "0", "venv": ":", "torch": "exit 0", "uv": "exit 0", "pip": "exit 0"}
         self.add(name, PYTHON.format(version=version, **{**default, **answers}))
 
-    def set_up(self, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run it among these programs and the system's."""
+    def start(self, **environment: str) -> subprocess.Popen[str]:
+        """Start it among these programs and the system's; an empty variable is left out."""
         known: Mapping[str, str] = {
             "PATH": f"{self.programs}:/usr/bin:/bin",
             "HOME": str(self.programs),
             "PYENV_ROOT": str(self.programs / "none"),
         }
-        command = [str(self.folder / "ci" / "setup")]
-        return subprocess.run(command, env={**known, **environment}, capture_output=True, text=True, check=False)
+        given = {name: value for name, value in {**known, **environment}.items() if value}
+        pipe = subprocess.PIPE
+        return subprocess.Popen(self.folder / "ci" / "setup", env=given, stdout=pipe, stderr=pipe, text=True)
+
+    def set_up(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run it."""
+        with self.start(**environment) as process:
+            output, errors = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
     def complaint(self, **environment: str) -> str:
         """Return the one line with which it ends."""
@@ -167,6 +176,30 @@ def test_failed_installation_is_one_line_with_its_cause(clone: Clone, output: st
     clone.add_python("python3", uv="exit 2", pip=f"cat >&2 <<'END'\n{output}\nEND\nexit 1")
     line = clone.complaint(TMPDIR=str(clone.programs))
     assert re.sub(r"^error: \d+", "error: N", line) == (f"error: N locked packages: {expected} (log: build/set-up.log)")
+
+
+def test_environment_that_cannot_be_made_is_one_line_with_its_cause(clone: Clone) -> None:
+    clone.add_python("python3", venv="echo 'Error: Unable to create directory .venv'; exit 1")
+    expected = "Error: Unable to create directory .venv (log: build/set-up.log)"
+    assert clone.complaint(TMPDIR=str(clone.programs)) == f"error: .venv: {expected}"
+
+
+@pytest.mark.parametrize(("sent", "installer_goes_on"), [(signal.SIGTERM, False), (signal.SIGKILL, True)])
+def test_interrupted_set_up_keeps_its_lock_while_its_installer_runs(
+    clone: Clone, sent: signal.Signals, installer_goes_on: bool
+) -> None:
+    """It ends its installer; if it is killed, which it cannot notice, the next set-up waits for the installer."""
+    clone.add_python("python3", uv="echo $$ >uv.new; mv uv.new uv; exec sleep 60")
+    installer = clone.folder / "uv"
+    with clone.start() as set_up:
+        while not installer.exists():
+            assert set_up.poll() is None
+        set_up.send_signal(sent)
+        assert set_up.wait() == -sent
+    locked = subprocess.run(["flock", "-n", clone.folder / "locks" / "cpu.txt", "true"], check=False).returncode != 0
+    assert locked == installer_goes_on
+    if installer_goes_on:
+        os.kill(int(installer.read_text()), signal.SIGKILL)
 
 
 def test_where_uv_fails_pip_installs_the_same(clone: Clone) -> None:
