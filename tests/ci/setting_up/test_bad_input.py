@@ -235,6 +235,18 @@ def test_settings_for_other_programs_do_not_reach_pip_and_those_of_the_network_d
     assert seen == {**network, **own}
 
 
+@pytest.mark.parametrize("unusable", ["not writable", "no home"])
+def test_cache_that_uv_cannot_use_is_replaced_by_one_of_the_clone(clone: Clone, unusable: str) -> None:
+    cache = clone.programs / ".cache" / "uv"
+    (cache / "archive-v0").mkdir(parents=True)
+    clone.add("find", f'case "$*" in *" {cache} "*"! -writable"*) echo {cache}/archive-v0 ;; esac')  # root may write
+    done = clone.set_up(**{"HOME": "", "PYENV_ROOT": ""} if unusable == "no home" else {})
+    assert (done.returncode, done.stderr) == (0, "")
+    [line] = [line for line in (clone.folder / "uv-environment").read_text().splitlines() if "UV_CACHE_DIR" in line]
+    expected = "build/.cache/uv" if unusable == "no home" else "build/uv"
+    assert line == f"UV_CACHE_DIR={clone.folder}/{expected}"
+
+
 def test_hostile_pythonpath_does_not_reach_the_real_python(clone: Clone, tmp_path: Path) -> None:
     """Python imports `site` and `os` before anything else: with such modules it does not even start."""
     hostile = tmp_path / "hostile"
