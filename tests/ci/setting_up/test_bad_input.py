@@ -29,12 +29,14 @@ case "$*" in
     cp "$0" .venv/bin/python
     echo "executable = $0" >.venv/pyvenv.cfg ;;
 "-I ci/run_uv.py pip compile"*) {torch} ;;
+"-m pip index versions torch"*) {torch_by_pip} ;;
 "-I ci/run_uv.py pip install"*" --require-hashes"*)
     env | sort >uv-environment
     {uv} ;;
 "-m pip install --no-compile --require-hashes"*)
     env | sort >pip-environment
     {pip} ;;
+"-I ci/run_uv.py"*) touch asked-uv ;;
 esac
 """
 
@@ -72,7 +74,14 @@ class Clone:
 
     def add_python(self, name: str, version: str = "3.11.2", **answers: str) -> None:
         """Add a Python that reports this version, and installs nothing; commands for uv, pip and their questions."""
-        default = {"without_venv": "0", "venv": ":", "torch": "exit 0", "uv": "exit 0", "pip": "exit 0"}
+        default = {
+            "without_venv": "0",
+            "venv": ":",
+            "torch": "exit 0",
+            "uv": "exit 0",
+            "pip": "exit 0",
+            "torch_by_pip": "exit 1",
+        }
         self.add(name, PYTHON.format(version=version, **{**default, **answers}))
 
     def start(self, **environment: str) -> subprocess.Popen[str]:
@@ -218,6 +227,19 @@ def test_newest_python_with_a_build_of_every_backend_is_taken(clone: Clone) -> N
     assert (done.returncode, done.stderr) == (0, "")
     assert "locked packages (for Python 3.11.1, " in done.stdout
     assert clone.set_up().stdout == ""  # it stays with this one
+
+
+def test_without_uv_pip_is_asked_which_python_has_every_backend(clone: Clone) -> None:
+    build = re.search(r"^torch==(\S+)$", (ROOT / "locks" / "torch-build-cpu.txt").read_text(), re.MULTILINE)
+    assert build is not None
+    other, same = "Available versions: 1.0", f"Available versions: 9.9, {build[1]}, 1.0"
+    answer = f'case "$*" in *version\\ 3.11*) echo "{same}" ;; *) echo "{other}"; echo "INSTALLED: {build[1]}" ;; esac'
+    for version in ("3.11.1", "3.13.1"):
+        clone.add_python(f"python{version[:4]}", version, torch_by_pip=answer)
+    done = clone.set_up(INSTALLER="pip")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "locked packages (for Python 3.11.1, " in done.stdout
+    assert not (clone.folder / "asked-uv").exists()
 
 
 def test_settings_for_other_programs_do_not_reach_pip_and_those_of_the_network_do(clone: Clone) -> None:
