@@ -156,6 +156,18 @@ def test_full_disk_is_reported_before_anything_is_installed(clone: Clone) -> Non
     assert not (clone.folder / ".venv").exists()
 
 
+def test_room_of_an_earlier_environment_counts_except_for_what_the_cache_keeps(clone: Clone) -> None:
+    """Two files of 2 MiB, one of them with a second name in the cache."""
+    (clone.folder / ".venv").mkdir()
+    for name in ("removed", "linked"):
+        (clone.folder / ".venv" / name).write_bytes(b"x" * 2**21)
+    (clone.folder / "cache").hardlink_to(clone.folder / ".venv" / "linked")
+    clone.add("df", "echo 4197")
+    assert "has 4199 MiB free" in clone.complaint()
+    clone.add("df", "echo 4198")
+    assert clone.set_up().returncode == 0
+
+
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
