@@ -15,16 +15,16 @@ MIB = {"KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0}
 
 
 def left(log: str) -> str | None:
-    """What is left: of uv's files over 1 MiB the sum and the largest, of pip's packages what is being fetched."""
-    of_uv, _, of_pip = log.partition("\n--- pip")
-    if of_pip:
-        collected = re.findall(r"(?m)^Collecting (\S+)", of_pip)
+    """What the last installer has left: uv's files over 1 MiB, their sum and the largest; the package pip fetches."""
+    installer, output = re.split(r"(?m)^--- (\w+)$", f"--- uv\n{log}")[-2:]
+    if installer == "pip":
+        collected = re.findall(r"(?m)^Collecting (\S+)", output)
         return f"{len(collected)} packages collected, now {collected[-1]}" if collected else None
     sizes = {
         name: float(size) * MIB[unit]
-        for name, size, unit in re.findall(r"(?m)^Downloading (\S+) \(([\d.]+)([KMG]iB)\)", of_uv)
+        for name, size, unit in re.findall(r"(?m)^Downloading (\S+) \(([\d.]+)([KMG]iB)\)", output)
     }
-    for name in re.findall(r"(?m)^ *Downloaded (\S+)", of_uv):
+    for name in re.findall(r"(?m)^ *Downloaded (\S+)", output):
         sizes.pop(name, None)
     if not sizes:
         return None

@@ -67,3 +67,4 @@ def test_downloads_that_are_left_are_read_from_the_log() -> None:
     assert left(f"{log}error: no connection\n--- pip\nCollecting a==1\nCollecting b==2\n") == (
         "2 packages collected, now b==2"
     )
+    assert left(f"--- uv\n--- pip\nCollecting a==1\n--- uv\n{log}") == reports[0]

@@ -41,6 +41,7 @@ esac
 """
 
 
+NO_X = "ERROR: No matching distribution found for x==1"
 LACKING = "the index has no x==1 for Python 3.11: use an index that has it (PIP_INDEX_URL), or another Python (PYTHON=)"
 
 
@@ -183,7 +184,7 @@ def test_room_of_an_earlier_environment_counts_except_for_what_the_cache_keeps(c
             "error: Failed to fetch: https://index/x/\n  cause: error sending request for url (https://index/x/)",
             "no connection to the package index; check the network or pip's proxy and index settings",
         ),
-        ("ERROR: No matching distribution found for x==1", LACKING),
+        (NO_X, LACKING),
         ("  cause: Because there is no version of x==1 and you require x==1, we can conclude", LACKING),
         ("  cause: Because x==1 has no wheels with a matching Python ABI tag (e.g., `cp311`)", LACKING),
         (
@@ -197,6 +198,11 @@ def test_failed_installation_is_one_line_with_its_cause(clone: Clone, output: st
     clone.add_python("python3", uv="exit 2", pip=f"cat >&2 <<'END'\n{output}\nEND\nexit 1")
     line = clone.complaint(TMPDIR=str(clone.programs))
     assert re.sub(r"^error: \d+", "error: N", line) == (f"error: N locked packages: {expected} (log: build/set-up.log)")
+
+
+def test_cause_is_that_of_the_last_attempt(clone: Clone) -> None:
+    clone.add_python("python3", uv="echo 'error sending request'; exit 2", pip=f"echo '{NO_X}'; exit 1")
+    assert f"locked packages: {LACKING} (log" in clone.complaint(TMPDIR=str(clone.programs))
 
 
 def test_environment_that_cannot_be_made_is_one_line_with_its_cause(clone: Clone) -> None:
