@@ -36,6 +36,7 @@ case "$*" in
 "-m pip install --no-compile --require-hashes"*)
     env | sort >pip-environment
     {pip} ;;
+"-I ci/run_uv.py pip install"*" -r locks/torch-build-cpu.txt"*) {torch_by_uv} ;;
 "-I ci/run_uv.py"*) touch asked-uv ;;
 esac
 """
@@ -82,6 +83,7 @@ class Clone:
             "uv": "exit 0",
             "pip": "exit 0",
             "torch_by_pip": "exit 1",
+            "torch_by_uv": "exit 0",
         }
         self.add(name, PYTHON.format(version=version, **{**default, **answers}))
 
@@ -234,6 +236,15 @@ def test_where_uv_fails_pip_installs_the_same(clone: Clone) -> None:
     done = clone.set_up()
     assert (done.returncode, done.stderr) == (0, "")
     assert (clone.folder / "pip-environment").exists()
+
+
+def test_uv_takes_pytorchs_index_instead_of_the_users_default(clone: Clone) -> None:
+    """Its --index-url would yield to the variable."""
+    by_uv = 'case "$*" in *" --default-index https://download.pytorch.org/whl/cpu") ;; *) exit 2 ;; esac'
+    clone.add_python("python3", torch_by_uv=by_uv)
+    done = clone.set_up(UV_DEFAULT_INDEX="https://index")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--- pip" not in (clone.folder / "build" / "set-up.log").read_text()
 
 
 def test_newest_python_with_a_build_of_every_backend_is_taken(clone: Clone) -> None:
