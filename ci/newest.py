@@ -1,8 +1,9 @@
 """Measures the newest versions against the locked ones, by `runner gate` on the default matrix. See ci/newest.
 
-Guarantee: a comparison changes one thing, the versions or the Python: old locks against new locks under .venv's Python,
-then the new locks under this Python against the newest one here. The locks of the project change only after the tests
-have passed under each Python and nothing has regressed.
+Guarantee: a comparison changes one thing, the versions or the Python: old locks against new locks under .venv's Python
+and under the newest one here, then the two Pythons with the same versions. Where the locks pin other versions for each
+Python, their effect cannot be told from the Python's: nothing is measured, and the table says so. The locks of the
+project change only after the tests have passed under each Python and nothing has regressed.
 Limit: the CPU only. A backend without a build for a Python is left out there, and named.
 """
 
@@ -14,7 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,13 +37,22 @@ TESTS = "(smoke or not process) and not browser and not docker and not gpu and n
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """An environment: the locks in a folder, under a Python."""
+    """An environment: the `old` or `new` locks, under a Python."""
 
-    name: str
+    age: str
     locks: Path
     python: str
     program: str
+    pinned: Mapping[str, str]
     backends: tuple[str, ...] = BACKENDS
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.age}-{self.python}"
+
+    def __str__(self) -> str:
+        return f"{self.age} locks, Python {self.python}"
 
     @property
     def folder(self) -> Path:
@@ -55,15 +65,13 @@ class Side:
         return self.folder / "bin" / "python"
 
 
-def versions_table(sides: Sequence[tuple[Side, dict[str, str]]]) -> str:
+def versions_table(sides: Sequence[Side]) -> str:
     """The versions on each side as Markdown: what the figures depend on, and how many others differ from the left."""
-    header = " | ".join(f"{side.name}, Python {side.python}" for side, _ in sides)
-    lines = [f"| package | {header} |", "|---" * (len(sides) + 1) + "|"]
+    lines = [f"| package | {' | '.join(map(str, sides))} |", "|---" * (len(sides) + 1) + "|"]
     for name in SHOWN:
-        versions = [pinned.get(name) if _has(side, name) else None for side, pinned in sides]
+        versions = [side.pinned.get(name) if _has(side, name) else None for side in sides]
         lines.append(f"| {name} | {' | '.join(version or '-' for version in versions)} |")
-    before = sides[0][1]
-    others = [sum(before.get(name) != pinned[name] for name in pinned if name not in SHOWN) for _, pinned in sides]
+    others = [sum(name not in SHOWN for name in differing(sides[0], side)) for side in sides]
     lines.append(f"| other packages that differ | {' | '.join(str(count) if count else '-' for count in others)} |")
     return "\n".join(lines)
 
@@ -72,12 +80,27 @@ def _has(side: Side, package: str) -> bool:
     return package != "torch" or "torch" in side.backends
 
 
-def comparisons(sides: Sequence[tuple[Side, dict[str, str]]]) -> list[tuple[Side, Side]]:
-    """Each two neighbours that differ; sides with the same versions under the same Python are not measured."""
+def differing(left: Side, right: Side) -> list[str]:
+    """The packages that two sides do not pin in the same version, also those that only one side has."""
+    names = sorted({*left.pinned, *right.pinned})
+    return [name for name in names if left.pinned.get(name) != right.pinned.get(name)]
+
+
+def comparisons(sides: Sequence[Side]) -> list[tuple[Side, Side]]:
+    """The old versions and the new ones under each Python where they differ; then neighbouring Pythons alone."""
+    old, new = ([side for side in sides if side.age == age] for age in ("old", "new"))
+    versions = [pair for pair in zip(old, new, strict=True) if differing(*pair)]
+    return versions + [pair for pair in itertools.pairwise(new) if not differing(*pair)]
+
+
+def inseparable(sides: Sequence[Side]) -> list[str]:
+    """A section for each step of the Python that changes versions too, and so is not measured."""
+    new = [side for side in sides if side.age == "new"]
     return [
-        (old, new)
-        for (old, before), (new, after) in itertools.pairwise(sides)
-        if before != after or old.python != new.python
+        f"## {left} against {right}: not measured\n\nThe locks pin other versions for each Python, whose effect cannot "
+        f"be told from the Python's: {', '.join(differing(left, right))}.\n"
+        for left, right in itertools.pairwise(new)
+        if differing(left, right)
     ]
 
 
@@ -138,24 +161,22 @@ def install(side: Side) -> Side:
 
 
 def sides() -> list[Side]:
-    """Old locks and new locks under .venv's Python, and the new ones under the newest Python here, if it is newer."""
+    """Old and new locks under .venv's Python, and under the newest Python here if it is newer."""
     listed = subprocess.run(["ci/pythons"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    found = dict(line.split(" ", 1) for line in listed.splitlines())
+    programs = dict(line.split(" ", 1) for line in listed.splitlines())
     current = "{}.{}".format(*sys.version_info[:2])
-    newest = max(found, key=Version)
-    chosen = [
-        Side("old-locks", LOCKS, current, found[current]),
-        Side("new-locks", CANDIDATE / "locks", current, found[current]),
+    programs[current] = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    return [
+        Side(age, locks, python, programs[python], pinned_by(locks, python))
+        for python in dict.fromkeys((current, max(programs, key=Version)))
+        for age, locks in (("old", LOCKS), ("new", CANDIDATE / "locks"))
     ]
-    if newest != current:
-        chosen.append(Side("new-python", CANDIDATE / "locks", newest, found[newest]))
-    return chosen
 
 
-def pinned_by(side: Side) -> dict[str, str]:
-    """The versions that a side's locks pin."""
-    texts = [(side.locks / f"{name}.txt").read_text(encoding="utf-8") for name in ("cpu", "torch-build-cpu")]
-    return pins("\n".join(texts), side.python)
+def pinned_by(locks: Path, python: str) -> dict[str, str]:
+    """The versions that the locks in a folder pin for a Python."""
+    texts = [(locks / f"{name}.txt").read_text(encoding="utf-8") for name in ("cpu", "torch-build-cpu")]
+    return pins("\n".join(texts), python)
 
 
 def tests_pass(side: Side) -> bool:
@@ -176,17 +197,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.chdir(ROOT)
     (FOLDER / "results").mkdir(parents=True, exist_ok=True)
     resolve(options.prereleases)
-    made = [install(side) for side in sides()]
-    pinned = [(side, pinned_by(side)) for side in made]
-    report, outcomes = [f"# Newest versions\n\n{versions_table(pinned)}\n"], []
-    for old, new in comparisons(pinned):
+    planned = sides()
+    measured = {side.name for pair in comparisons(planned) for side in pair}
+    made = [install(side) if side.name in measured or side.age == "new" else side for side in planned]
+    report, outcomes = [f"# Newest versions\n\n{versions_table(made)}\n", *inseparable(made)], []
+    for old, new in comparisons(made):
         command = gate_command(old, new, options.budget)
         code = subprocess.run(command, check=False).returncode
         outcomes.append(OUTCOMES.get(code, f"exit code {code}"))
         findings = Path(command[command.index("--markdown") + 1])
         text = findings.read_text(encoding="utf-8") if findings.exists() else "Nothing was measured."
-        report.append(f"## {old.name} against {new.name}: {outcomes[-1]}\n\n{text}\n")
-    objection = decision(outcomes, [tests_pass(side) for side in made[1:]])
+        report.append(f"## {old} against {new}: {outcomes[-1]}\n\n{text}\n")
+    objection = decision(outcomes, [tests_pass(side) for side in made if side.age == "new"])
     report.append(f"The new locks {'may be used.' if objection is None else f'were not written: {objection}.'}\n")
     (FOLDER / "table.md").write_text("\n".join(report), encoding="utf-8")
     if objection is None and not options.keep:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ import pytest
 from tests.scripts import script
 
 OLD = {"keras": "3", "jax": "0.10", "torch": "2", "rich": "14"}
-NEW = {"keras": "3", "jax": "0.11", "torch": "2", "rich": "15"}
+NEW = OLD | {"jax": "0.11", "rich": "15"}
+NEW_OF_313 = NEW | {"jax": "0.12"}
 
 
 @pytest.fixture(scope="module")
@@ -20,33 +23,69 @@ def newest() -> ModuleType:
 
 
 def sides(newest: ModuleType, *changes: dict[str, Any]) -> list[Any]:
-    """A side for each, under Python 3.11 and with every backend unless it says otherwise."""
-    given = {"locks": Path("locks"), "python": "3.11", "program": "python3"}
+    """A side for each: the old locks under Python 3.11, with every backend, unless it says otherwise."""
+    given = {"age": "old", "locks": Path("locks"), "python": "3.11", "program": "python3", "pinned": OLD}
     return [newest.Side(**{**given, **change}) for change in changes]
 
 
+def under_two_pythons(newest: ModuleType, *pinned: dict[str, str]) -> list[Any]:
+    """Old and new locks under Python 3.11, then under 3.13."""
+    ages, pythons = ("old", "new", "old", "new"), ("3.11", "3.11", "3.13", "3.13")
+    return sides(newest, *({"age": a, "python": p, "pinned": v} for a, p, v in zip(ages, pythons, pinned, strict=True)))
+
+
+def pairs(newest: ModuleType, planned: list[Any]) -> list[tuple[str, str]]:
+    return [(old.name, new.name) for old, new in newest.comparisons(planned)]
+
+
 def test_versions_and_python_are_compared_apart(newest: ModuleType) -> None:
-    old, new, python = sides(newest, {"name": "old"}, {"name": "new"}, {"name": "python", "python": "3.13"})
-    assert newest.comparisons([(old, OLD), (new, NEW), (python, NEW)]) == [(old, new), (new, python)]
-    assert newest.comparisons([(old, OLD), (new, OLD), (python, OLD)]) == [(new, python)]
-    assert newest.comparisons([(old, OLD), (new, OLD)]) == []
+    versions, of_313, python = ("old-3.11", "new-3.11"), ("old-3.13", "new-3.13"), ("new-3.11", "new-3.13")
+    same = under_two_pythons(newest, OLD, NEW, OLD, NEW)
+    assert (pairs(newest, same), newest.inseparable(same)) == ([versions, of_313, python], [])
+    assert pairs(newest, under_two_pythons(newest, OLD, OLD, OLD, OLD)) == [python]
+    assert pairs(newest, under_two_pythons(newest, OLD, NEW, OLD, NEW)[:2]) == [versions]
+
+
+def test_python_whose_versions_differ_is_not_measured_and_the_table_says_so(newest: ModuleType) -> None:
+    mixed = under_two_pythons(newest, OLD, NEW, OLD, NEW_OF_313)
+    assert pairs(newest, mixed) == [("old-3.11", "new-3.11"), ("old-3.13", "new-3.13")]
+    [section] = newest.inseparable(mixed)
+    assert section.startswith("## new locks, Python 3.11 against new locks, Python 3.13: not measured\n")
+    assert section.endswith("told from the Python's: jax.\n")
+
+
+def test_sides_are_both_locks_under_this_python_itself_and_under_the_newest(
+    newest: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This Python need not be the one that is found by its name, nor be found at all."""
+    current = "{}.{}".format(*sys.version_info[:2])
+    for listed in (f"{current} /other/python\n3.99 /newest", "3.99 /newest"):
+        monkeypatch.setattr(newest.subprocess, "run", lambda *_, listed=listed, **__: SimpleNamespace(stdout=listed))
+        monkeypatch.setattr(newest, "pinned_by", lambda *_: OLD)
+        itself = os.path.realpath(sys._base_executable)
+        assert [(side.name, side.program) for side in newest.sides()] == [
+            (f"old-{current}", itself),
+            (f"new-{current}", itself),
+            ("old-3.99", "/newest"),
+            ("new-3.99", "/newest"),
+        ]
 
 
 def test_table_has_the_versions_of_each_side_and_counts_the_others(newest: ModuleType) -> None:
-    old, python = sides(newest, {"name": "old"}, {"name": "new", "python": "3.13", "backends": ("jax",)})
-    lines = newest.versions_table([(old, OLD), (python, NEW)]).splitlines()
-    assert lines[0] == "| package | old, Python 3.11 | new, Python 3.13 |"
+    changed = {"age": "new", "python": "3.13", "backends": ("jax",), "pinned": NEW}
+    lines = newest.versions_table(sides(newest, {}, changed)).splitlines()
+    assert lines[0] == "| package | old locks, Python 3.11 | new locks, Python 3.13 |"
     assert {"| jax | 0.10 | 0.11 |", "| torch | 2 | - |", "| numpy | - | - |"} <= set(lines)
     assert lines[-1] == "| other packages that differ | - | 1 |"
 
 
 def test_only_the_backends_of_both_sides_are_measured(newest: ModuleType) -> None:
-    old, python = sides(newest, {"name": "old"}, {"name": "new", "backends": ("tensorflow", "jax")})
+    old, python = sides(newest, {}, {"age": "new", "backends": ("tensorflow", "jax")})
     command = newest.gate_command(old, python, 600)
     assert command[-4:] == ["--backend", "tensorflow", "--backend", "jax"]
     assert [command[command.index(flag) + 1] for flag in ("--base-env", "--new-env", "--budget")] == [
-        str(newest.FOLDER / "old"),
-        str(newest.FOLDER / "new"),
+        str(newest.FOLDER / "old-3.11"),
+        str(newest.FOLDER / "new-3.11"),
         "600",
     ]
 
