@@ -113,6 +113,15 @@ def gate_command(old: Side, new: Side, budget_s: int) -> list[str]:
     return command + [word for backend in common for word in ("--backend", backend)]
 
 
+def measure(command: list[str]) -> tuple[str, str]:
+    """The outcome of a gate, and what it writes; nothing of an earlier one."""
+    findings = Path(command[command.index("--markdown") + 1])
+    findings.unlink(missing_ok=True)
+    code = subprocess.run(command, check=False).returncode
+    text = findings.read_text(encoding="utf-8") if findings.exists() else "Nothing was measured."
+    return OUTCOMES.get(code, f"exit code {code}"), text
+
+
 def decision(outcomes: Sequence[str], tests: Sequence[bool]) -> str | None:
     """Why the new locks must not be written; None if they may be. An undecided comparison is no objection."""
     if bad := [outcome for outcome in outcomes if outcome not in ("no worse", "undecided")]:
@@ -202,12 +211,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = [install(side) if side.name in measured or side.age == "new" else side for side in planned]
     report, outcomes = [f"# Newest versions\n\n{versions_table(made)}\n", *inseparable(made)], []
     for old, new in comparisons(made):
-        command = gate_command(old, new, options.budget)
-        code = subprocess.run(command, check=False).returncode
-        outcomes.append(OUTCOMES.get(code, f"exit code {code}"))
-        findings = Path(command[command.index("--markdown") + 1])
-        text = findings.read_text(encoding="utf-8") if findings.exists() else "Nothing was measured."
-        report.append(f"## {old} against {new}: {outcomes[-1]}\n\n{text}\n")
+        outcome, text = measure(gate_command(old, new, options.budget))
+        outcomes.append(outcome)
+        report.append(f"## {old} against {new}: {outcome}\n\n{text}\n")
     objection = decision(outcomes, [tests_pass(side) for side in made if side.age == "new"])
     report.append(f"The new locks {'may be used.' if objection is None else f'were not written: {objection}.'}\n")
     (FOLDER / "table.md").write_text("\n".join(report), encoding="utf-8")

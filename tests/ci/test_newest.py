@@ -90,6 +90,23 @@ def test_only_the_backends_of_both_sides_are_measured(newest: ModuleType) -> Non
     ]
 
 
+def test_gate_that_breaks_has_no_findings_of_an_earlier_one(
+    newest: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    findings = tmp_path / "findings.md"
+
+    def gate(code: int, text: str | None) -> Any:
+        if text is not None:
+            findings.write_text(text)
+        return SimpleNamespace(returncode=code)
+
+    results = []
+    for code, text in ((4, "slower"), (3, None)):
+        monkeypatch.setattr(newest.subprocess, "run", lambda *_, code=code, text=text, **__: gate(code, text))
+        results.append(newest.measure(["gate", "--markdown", str(findings)]))
+    assert results == [("regressed", "slower"), ("exit code 3", "Nothing was measured.")]
+
+
 def test_locks_are_written_unless_a_comparison_or_a_test_objects(newest: ModuleType) -> None:
     assert newest.decision(["no worse", "undecided"], [True, True]) is None
     assert newest.decision([], [True]) is None
