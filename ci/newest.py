@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -122,8 +123,18 @@ def measure(command: list[str]) -> tuple[str, str]:
     return OUTCOMES.get(code, f"exit code {code}"), text
 
 
-def decision(outcomes: Sequence[str], tests: Sequence[bool]) -> str | None:
+def left_out(sides: Sequence[Side]) -> list[str]:
+    """A line for each backend that a side lacks."""
+    return [
+        f"Not measured: {name} with the {side}.\n" for side in sides for name in BACKENDS if name not in side.backends
+    ]
+
+
+def decision(pairs: Sequence[tuple[Side, Side]], outcomes: Sequence[str], tests: Sequence[bool]) -> str | None:
     """Why the new locks must not be written; None if they may be. An undecided comparison is no objection."""
+    for old, new in pairs:
+        if old.age != new.age and (lost := [name for name in old.backends if name not in new.backends]):
+            return f"the {new} have no build of {', '.join(lost)}, unlike the {old}"
     if bad := [outcome for outcome in outcomes if outcome not in ("no worse", "undecided")]:
         return f"a comparison ended as {bad[0]}"
     return None if all(tests) else "tests fail with the new versions"
@@ -156,17 +167,33 @@ def install(side: Side) -> Side:
     locked = ["--no-deps", "--only-binary", ":all:", "-r"]
     subprocess.run([side.program, "-m", "venv", "--clear", side.folder], check=True)
     subprocess.run([*uv, "--require-hashes", *locked, side.locks / "cpu.txt"], check=True)
-    build = [*uv, *locked, str(side.locks / "torch-build-cpu.txt")]
-    has_torch = any(
-        subprocess.run([*build, *index], check=False).returncode == 0
-        for index in ([], ["--index-url", "https://download.pytorch.org/whl/cpu"])
-    )
+    has_torch = install_torch([*uv, *locked, str(side.locks / "torch-build-cpu.txt")])
     packages = next((side.folder / "lib").glob("python*/site-packages"))
     (packages / "keras-matrix.pth").write_text(f"{ROOT / 'src'}\n")
     subprocess.run(
         [side.interpreter, "-m", "compileall", "-q", "-j", "0", packages], stdout=subprocess.DEVNULL, check=False
     )
     return side if has_torch else replace(side, backends=("tensorflow", "jax"))
+
+
+def install_torch(command: Sequence[str]) -> bool:
+    """Install it as ci/setup does; False if there is no build. Raises `CalledProcessError` where uv fails otherwise."""
+    errors = []
+    for index in ([], ["--default-index", "https://download.pytorch.org/whl/cpu"]):
+        done = subprocess.run([*command, *index], stderr=subprocess.PIPE, text=True, check=False)
+        if done.returncode == 0:
+            return True
+        errors.append(done.stderr)
+    if not without_build(errors):
+        print("\n".join(errors), file=sys.stderr)
+        done.check_returncode()
+    return False
+
+
+def without_build(errors: Sequence[str]) -> bool:
+    """Whether uv's errors, one for each index, say that there is no build; not that an index could not be read."""
+    for_others = any("has no wheels with a matching" in text for text in errors)
+    return for_others or all(re.search(r"there is no version of|was not found in the", text) for text in errors)
 
 
 def sides() -> list[Side]:
@@ -209,12 +236,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     planned = sides()
     measured = {side.name for pair in comparisons(planned) for side in pair}
     made = [install(side) if side.name in measured or side.age == "new" else side for side in planned]
-    report, outcomes = [f"# Newest versions\n\n{versions_table(made)}\n", *inseparable(made)], []
-    for old, new in comparisons(made):
+    pairs, outcomes = comparisons(made), []
+    report = [f"# Newest versions\n\n{versions_table(made)}\n", *left_out(made), *inseparable(made)]
+    for old, new in pairs:
         outcome, text = measure(gate_command(old, new, options.budget))
         outcomes.append(outcome)
         report.append(f"## {old} against {new}: {outcome}\n\n{text}\n")
-    objection = decision(outcomes, [tests_pass(side) for side in made if side.age == "new"])
+    objection = decision(pairs, outcomes, [tests_pass(side) for side in made if side.age == "new"])
     report.append(f"The new locks {'may be used.' if objection is None else f'were not written: {objection}.'}\n")
     (FOLDER / "table.md").write_text("\n".join(report), encoding="utf-8")
     if objection is None and not options.keep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -108,8 +109,34 @@ def test_gate_that_breaks_has_no_findings_of_an_earlier_one(
 
 
 def test_locks_are_written_unless_a_comparison_or_a_test_objects(newest: ModuleType) -> None:
-    assert newest.decision(["no worse", "undecided"], [True, True]) is None
-    assert newest.decision([], [True]) is None
-    assert newest.decision(["no worse", "regressed"], [True]) == "a comparison ended as regressed"
-    assert newest.decision(["exit code 3"], [True]) == "a comparison ended as exit code 3"
-    assert newest.decision(["no worse"], [True, False]) == "tests fail with the new versions"
+    assert newest.decision([], ["no worse", "undecided"], [True, True]) is None
+    assert newest.decision([], [], [True]) is None
+    assert newest.decision([], ["no worse", "regressed"], [True]) == "a comparison ended as regressed"
+    assert newest.decision([], ["exit code 3"], [True]) == "a comparison ended as exit code 3"
+    assert newest.decision([], ["no worse"], [True, False]) == "tests fail with the new versions"
+
+
+def test_backend_that_only_the_old_locks_have_is_named_and_objects(newest: ModuleType) -> None:
+    without = {"backends": ("tensorflow", "jax")}
+    old, new, neither = sides(newest, {}, {"age": "new", **without}, without)
+    expected = "the new locks, Python 3.11 have no build of torch, unlike the old locks, Python 3.11"
+    assert newest.decision([(old, new)], ["no worse"], [True]) == expected
+    assert newest.decision([(neither, new)], ["no worse"], [True]) is None
+    assert newest.left_out([old, new]) == ["Not measured: torch with the new locks, Python 3.11.\n"]
+
+
+OTHER_PYTHONS = "cause: Because torch==2+cpu has no wheels with a matching Python ABI tag (e.g., `cp313`)"
+NO_VERSION = "cause: Because there is no version of torch==2+cpu and you require torch==2+cpu"
+NO_NETWORK = "error: Failed to fetch: https://download.pytorch.org/whl/cpu/torch/"
+
+
+def test_index_that_cannot_be_read_is_not_taken_for_one_without_a_build(
+    newest: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert newest.without_build([OTHER_PYTHONS, NO_NETWORK])
+    assert newest.without_build([NO_VERSION, NO_VERSION])
+    failed = subprocess.CompletedProcess("uv", 2, stderr=NO_NETWORK)
+    monkeypatch.setattr(newest.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(subprocess.CalledProcessError):
+        newest.install_torch(["uv"])
+    assert not newest.without_build([NO_VERSION, NO_NETWORK])
