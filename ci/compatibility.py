@@ -111,9 +111,9 @@ class Row:
 
 def pins(lock: str, python: str) -> dict[str, str]:
     """The versions that a lock pins for a Python, by name."""
-    found = re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)(?: ; ([^\\\n]+))?", lock, re.MULTILINE)
+    lines = re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)(?: ; ([^\\\n]+))?", lock, re.MULTILINE)
     environment = {"python_version": python, "python_full_version": f"{python}.0"}
-    return {name: version for name, version, marker in found if not marker or Marker(marker).evaluate(environment)}
+    return {name: version for name, version, marker in lines if not marker or Marker(marker).evaluate(environment)}
 
 
 def gpu_build(service: str, pinned: dict[str, str]) -> Build | None:
