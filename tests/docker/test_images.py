@@ -76,7 +76,7 @@ def test_image_has_keras_hub_without_tensorflow_text(service: str) -> None:
 
 def test_an_images_python_is_the_documented_one(service: str) -> None:
     version = ".".join(output_of(service, "python3", "--version").removeprefix("Python ").split(".")[:2])
-    assert f"Python in the images: Debian 12's {version}." in (ROOT / "docs" / "compatibility.md").read_text()
+    assert f"The images have Debian 12's Python {version}." in (ROOT / "docs" / "compatibility.md").read_text()
 
 
 def test_no_image_contains_a_compiler(service: str) -> None:
