@@ -23,9 +23,8 @@ from keras_matrix.dashboards.charts import axes, figure_table, parallel, picture
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import StripPicture
 from keras_matrix.dashboards.charts.picture import scale, slot_of, unbroken
-from keras_matrix.dashboards.report import environment, failures, results, traces
+from keras_matrix.dashboards.report import environment, failures, keras_cost, results, traces
 from keras_matrix.dashboards.report.inputs import Inputs, inputs
-from keras_matrix.dashboards.report.tables import keras_cost
 from keras_matrix.records import files, left_out
 from keras_matrix.records.schema import Record
 from keras_matrix.records.text import NOTHING, moment, plural, printable

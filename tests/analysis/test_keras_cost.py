@@ -14,8 +14,8 @@ from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.findings import run_findings
 from keras_matrix.analysis.keras_cost import PARTS, KerasCost, keras_costs
 from keras_matrix.analysis.views.result_table import result_table
+from keras_matrix.dashboards.report.keras_cost import tables
 from keras_matrix.dashboards.report.page import render
-from keras_matrix.dashboards.report.tables.keras_cost import tables
 from keras_matrix.records.schema import Learning, Record, Resolved, Status
 from keras_matrix.records.settings import IMPLEMENTATIONS
 from keras_matrix.runner.cli.render.findings import as_document, table_lines
