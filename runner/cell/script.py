@@ -2,8 +2,7 @@
 
 The program runs as `python train.py ARGUMENTS` would: as `__main__`, in its own folder, with that folder first among
 those of the user's modules. The folder is a copy of its project in the cell's scratch folder, so that what it writes
-and plots disturbs neither the project nor other cells: small files are copied, large ones and folders of many files
-are links. A file of weights is always copied, since a program usually writes it, through a link into the project.
+and plots disturbs neither the project nor other cells: see `runner.cell.project`.
 
 Keras's methods are replaced until the measured call is reached: then they are Keras's own again. Calls before it run
 as written; after it the program ends, by an exception that `except Exception` does not catch.
@@ -18,7 +17,6 @@ import math
 import os
 import runpy
 import shlex
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,6 +45,7 @@ from keras_matrix.runner.cell.loop import FitCall, Stretch, fit_as_called, prefe
 from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs, Turns, leave_copies
 from keras_matrix.runner.cell.options import applied, changed_options, check_backend, process_options
 from keras_matrix.runner.cell.phases import WorkMismatch, learning_of
+from keras_matrix.runner.cell.project import Originals, project_copy
 from keras_matrix.runner.cell.work import (
     COUNTING_REPEAT,
     Counting,
@@ -62,9 +61,6 @@ from keras_matrix.runner.cell.work import (
 METHODS = ("fit", "evaluate", "predict", "predict_on_batch")
 STEPS, STEP = "steps", "step"  # of a loop of one's own
 TRAINING = (FIT, STEPS, STEP)
-LINKED_BYTES = 1 << 20
-WEIGHTS = (".h5", ".keras", ".hdf5", ".weights", ".ckpt", ".pt", ".pth", ".npz")
-MANY_FILES = 200
 KERAS_BATCH = 32  # of arrays, where a call does not say
 # The calls of an epoch: the same on every backend, since epochs of other lengths are not compared.
 CALLS = {"predict": 1, "evaluate": 1, "predict_on_batch": 100}
@@ -82,34 +78,6 @@ class ProgramEnds(BaseException):
 
 class NothingMeasured(Exception):
     """The program ended without the call that was to be measured. The message lists the calls that it made."""
-
-
-def project_copy(folder: Path, project: Path) -> Path:
-    """Return a new folder with the files of a project: copies of small ones, links to large ones.
-
-    Hidden files are left out, and so is the folder that contains `folder` itself.
-    """
-    copy = folder / "program"
-    waiting = [(project, copy)]
-    while waiting:
-        source, target = waiting.pop()
-        target.mkdir()
-        for entry in os.scandir(source):
-            path = Path(entry.path)
-            if entry.name.startswith(".") or entry.name == "__pycache__" or path in folder.parents:
-                continue
-            if entry.is_dir() and not entry.is_symlink() and not _is_data(path):
-                waiting.append((path, target / entry.name))
-            elif entry.is_file() and (entry.stat().st_size <= LINKED_BYTES or path.suffix in WEIGHTS):
-                shutil.copy2(path, target / entry.name)
-            else:
-                (target / entry.name).symlink_to(path)
-    return copy
-
-
-def _is_data(folder: Path) -> bool:
-    """Return whether a folder is linked as a whole: one with many files, or an environment of Python."""
-    return (folder / "pyvenv.cfg").exists() or sum(1 for _ in os.scandir(folder)) > MANY_FILES
 
 
 def placed(job: Job) -> Job:
@@ -175,6 +143,7 @@ class Program:
         os.environ["MPLBACKEND"] = "Agg"
         sys.argv[:] = [self._script.name, *self._words]
         os.chdir(self._script.parent)
+        Originals(self._root).keep()
         self._observe()
         ended_by = ""
         try:

@@ -1,0 +1,238 @@
+"""The copy of a program's project in which it runs, so that it disturbs neither the project nor other cells.
+
+Small files are copied; large files, and those of folders with many files, are links. Before Python's own functions
+change a file or folder behind a link, it becomes the program's own: a file by a copy, a folder by a folder of links
+(`Originals`). Libraries that write by themselves are not seen: the files that they usually write are always copied.
+
+Hidden files, environments of Python, runs of this program, pipes, sockets and devices are left out.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from keras_matrix.records.text import bytes_text
+
+SMALL_BYTES = 1 << 20
+MANY_FILES = 200  # of a folder with data
+MOST_COPIED_BYTES = 256 << 20  # beyond it small files are links too
+MOST_WEIGHT_BYTES = 2 << 30
+MOST_FILES = 50_000
+# Libraries write these by themselves.
+WEIGHTS = frozenset(
+    (".h5", ".keras", ".hdf5", ".weights", ".ckpt", ".index", ".pt", ".pth", ".npz", ".safetensors", ".onnx", ".tflite")
+)
+LEFT_OUT = ("__pycache__", "node_modules")
+OF_OTHERS = ("pyvenv.cfg", "run.json")  # they are in an environment of Python, and in the folder of a run
+ADVICE = "move its data out of the project, and leave a link to them in their place"
+
+
+class ProjectTooLarge(ValueError):
+    """A project has more files, or larger ones, than are copied for each cell."""
+
+
+def project_copy(folder: Path, project: Path) -> Path:
+    """Return a new folder with the files of a project. Raises `ProjectTooLarge`, and OSError.
+
+    The folder that contains `folder`, by whatever path, is left out.
+    """
+    copy = folder / "program"
+    copying = _Copying(project.absolute(), copy, {_identity(path) for path in (folder, *folder.parents)})
+    waiting = [(copying.project, copy)]
+    while waiting:
+        waiting += copying.folder(*waiting.pop())
+    return copy
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+@dataclass(slots=True)
+class _Copying:
+    """How much of a project is copied; `scratch` identifies the folders of the cell itself."""
+
+    project: Path
+    copy: Path
+    scratch: set[tuple[int, int]]
+    copied_bytes: int = 0
+    weights: Counter[str] = field(default_factory=Counter)
+    files: Counter[str] = field(default_factory=Counter)
+
+    def folder(self, source: Path, target: Path) -> Iterator[tuple[Path, Path]]:
+        """Make a folder's copy with its files; yield the folders in it. One that cannot be read is a link."""
+        try:
+            entries = sorted(os.scandir(source), key=lambda entry: entry.name)
+        except PermissionError:
+            if source == self.project:
+                raise
+            target.symlink_to(source)
+            return
+        except FileNotFoundError:  # removed meanwhile
+            return
+        target.mkdir()
+        for entry in entries:
+            is_link = entry.is_symlink()
+            path = Path(os.path.realpath(entry.path) if is_link else entry.path)
+            with suppress(FileNotFoundError):
+                if self._is_left_out(entry.name, path):
+                    continue
+                if path.is_dir() and not is_link:
+                    yield Path(entry.path), target / entry.name
+                elif path.is_dir():
+                    (target / entry.name).symlink_to(path)
+                elif path.is_file():
+                    self._file(path, target / entry.name, len(entries) > MANY_FILES)
+
+    def _is_left_out(self, name: str, path: Path) -> bool:
+        if name.startswith(".") or name in LEFT_OUT:
+            return True
+        with suppress(PermissionError):
+            if path.is_dir():
+                return _identity(path) in self.scratch or any((path / file).is_file() for file in OF_OTHERS)
+        return False
+
+    def _file(self, path: Path, target: Path, is_data: bool) -> None:
+        size_bytes, place = path.stat().st_size, str(target.parent)
+        is_weights = path.suffix in WEIGHTS or ".data-" in path.name
+        self.files[place] += 1
+        self.weights[place] += size_bytes if is_weights else 0
+        self._check()
+        is_small = size_bytes <= SMALL_BYTES and (not is_data or path.suffix == ".py")
+        if is_weights or (is_small and self.copied_bytes + size_bytes <= MOST_COPIED_BYTES):
+            self.copied_bytes += size_bytes
+            with suppress(PermissionError):
+                shutil.copy2(path, target)
+                return
+        target.symlink_to(path)
+
+    def _check(self) -> None:
+        if self.files.total() > MOST_FILES:
+            self._refuse(self.files, f"{MOST_FILES} files")
+        if self.weights.total() > MOST_WEIGHT_BYTES:
+            self._refuse(self.weights, f"{bytes_text(MOST_WEIGHT_BYTES)} of weights")
+
+    def _refuse(self, counts: Counter[str], limit_text: str) -> None:
+        largest = self.project / Path(counts.most_common(1)[0][0]).relative_to(self.copy)
+        raise ProjectTooLarge(
+            f"project: must have at most {limit_text}, of which each cell has a copy, got more in {self.project}, most "
+            f"of them in {largest}; {ADVICE}"
+        )
+
+
+# Events of Python's functions that change files, and which of their arguments are paths.
+_CHANGES = {
+    "open": (0,),
+    "os.chmod": (0,),
+    "os.chown": (0,),
+    "os.link": (0, 1),
+    "os.mkdir": (0,),
+    "os.remove": (0,),
+    "os.removexattr": (0,),
+    "os.rename": (0, 1),
+    "os.rmdir": (0,),
+    "os.setxattr": (0,),
+    "os.symlink": (1,),
+    "os.truncate": (0,),
+    "os.utime": (0,),
+    "shutil.rmtree": (0,),
+    "sqlite3.connect": (0,),
+}
+_OF_NAMES = ("os.remove", "os.rename", "os.rmdir", "os.symlink")  # they change a link itself, not what it names
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND
+
+
+class Originals:
+    """Keeps the files behind the links of a copy as they are, whatever Python's functions do in this process."""
+
+    def __init__(self, copy: Path) -> None:
+        self._root = copy.resolve()
+        self._roots = dict.fromkeys((str(copy.absolute()), str(self._root)))
+        self._local = threading.local()
+        paths = (Path(folder, name) for folder, folders, names in os.walk(self._root) for name in (*folders, *names))
+        self._linked = frozenset(path.resolve() for path in paths if self._is_linked(path))
+
+    def keep(self) -> None:
+        """Keep them from now on. A copy without links needs nothing, and its program is not slowed down."""
+        if self._linked:
+            sys.addaudithook(self.changes)
+
+    def changes(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Make what an event changes the copy's own before. Raises PermissionError for a file of the project."""
+        positions = _CHANGES.get(event)
+        if positions is None or getattr(self._local, "is_working", False):
+            return
+        if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & _WRITING):
+            return
+        self._local.is_working = True
+        try:
+            for position in positions:
+                if isinstance(arguments[position], str | bytes | os.PathLike):
+                    path = os.path.abspath(os.fsdecode(arguments[position]))  # noqa: PTH100 - links stay
+                    self._change(event, path)
+        finally:
+            self._local.is_working = False
+
+    def _change(self, event: str, path: str) -> None:
+        root = next((root for root in self._roots if path.startswith(f"{root}/")), None)
+        if root is None:
+            self._refuse_original(Path(path))
+            return
+        place = self._root
+        *folders, name = path.removeprefix(f"{root}/").split("/")
+        for folder in folders:
+            place /= folder
+            if self._is_linked(place):
+                self._own_folder(place)
+        place /= name
+        if event in _OF_NAMES or not self._is_linked(place):
+            return
+        if event == "shutil.rmtree":
+            place.unlink()  # what it names stays
+            place.mkdir()
+        elif place.is_dir():
+            self._own_folder(place)
+        else:
+            self._own_file(place)
+
+    def _is_linked(self, path: Path) -> bool:
+        """Return whether a path in the copy is a link to outside, not one that the program made within."""
+        return path.is_symlink() and self._root not in path.resolve().parents
+
+    def _refuse_original(self, path: Path) -> None:
+        """Refuse the change of a linked file by its own path, as `Path.resolve` gives it; new files are not refused."""
+        file = path.resolve()
+        in_linked_folder = any(folder in self._linked for folder in file.parents)
+        if file in self._linked or (in_linked_folder and file.exists()):
+            text = "a measured program changes no file of its project; name it by its path in the program's folder"
+            raise PermissionError(errno.EACCES, text, str(path))
+
+    def _own_file(self, link: Path) -> None:
+        """Replace a link by a copy of its file; remove one without a file."""
+        if not link.exists():
+            link.unlink()
+            return
+        copy = self._root.parent / f"copy-{secrets.token_hex(8)}"
+        shutil.copy2(link, copy)
+        copy.replace(link)
+
+    def _own_folder(self, link: Path) -> None:
+        """Replace a link to a folder by a folder of links to what is in it."""
+        folder = self._root.parent / f"copy-{secrets.token_hex(8)}"
+        folder.mkdir()
+        for path in link.resolve().iterdir():
+            (folder / path.name).symlink_to(path)
+        link.unlink()
+        folder.rename(link)

@@ -1,0 +1,168 @@
+"""A program's project is copied for a cell: what is left out, and that its files are never changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.runner.cell import project as projects
+from keras_matrix.runner.cell.project import MANY_FILES, SMALL_BYTES, Originals, ProjectTooLarge, project_copy
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.measure.request import project_of
+
+LARGE = b"x" * (SMALL_BYTES + 1)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with a large file, a folder of many files with one in a folder, and a link to a folder elsewhere."""
+    folder = tmp_path / "project"
+    (folder / "samples" / "old").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("project/train.py", "project/samples/old/a.txt", "elsewhere/out.txt"):
+        (tmp_path / name).write_text("pass\n")
+    for number in range(MANY_FILES + 1):
+        (folder / "samples" / f"{number}.png").write_bytes(b"picture")
+    for name in ("train.log", "features.npy", "best.h5"):
+        (folder / name).write_bytes(LARGE)
+    (folder / "outputs").symlink_to(tmp_path / "elsewhere")
+    return folder
+
+
+def copy_of(project: Path) -> Path:
+    scratch = project.parent / "scratch"
+    scratch.mkdir()
+    return project_copy(scratch, project)
+
+
+def write(mode: str) -> Callable[[Path], object]:
+    def change(path: Path) -> None:
+        with path.open(mode) as file:
+            file.write(b"y")
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("event", "arguments", "change"),
+    [
+        ("open", ("train.log", "w", os.O_WRONLY | os.O_TRUNC), write("wb")),
+        ("open", ("train.log", "a", os.O_WRONLY | os.O_APPEND), write("ab")),
+        ("open", ("features.npy", "r+b", os.O_RDWR), write("r+b")),
+        ("open", ("samples/7.png", "w", os.O_WRONLY), write("wb")),
+        ("open", ("outputs/out.txt", "w", os.O_WRONLY), write("wb")),
+        ("open", ("outputs/new.txt", "w", os.O_WRONLY), lambda path: path.write_text("new")),
+        ("os.truncate", ("features.npy", 0), lambda path: os.truncate(path, 0)),
+        ("os.remove", ("outputs/out.txt", -1), Path.unlink),
+        ("os.remove", ("samples/7.png", -1), Path.unlink),
+        ("os.rename", ("outputs/out.txt", "moved.txt", -1, -1), lambda path: path.rename(path.parent / "b.txt")),
+        ("os.chmod", ("features.npy", 0, -1), lambda path: path.chmod(0o400)),
+        ("shutil.rmtree", ("outputs", None), shutil.rmtree),
+        ("shutil.rmtree", ("samples", None), shutil.rmtree),
+    ],
+)
+def test_what_a_program_changes_is_its_own(
+    project: Path, event: str, arguments: tuple[object, ...], change: Callable[[Path], object]
+) -> None:
+    before, elsewhere = contents(project), contents(project.parent / "elsewhere")
+    modes = {path: path.stat().st_mode for path in project.rglob("*")}
+    copy = copy_of(project)
+    assert contents(copy).items() >= (before.items() - contents(project / "outputs").items())
+    path, *others = arguments
+    assert isinstance(path, str)
+    Originals(copy).changes(event, (str(copy / path), *others))
+    change(copy / path)
+    assert contents(project) == before
+    assert contents(project.parent / "elsewhere") == elsewhere
+    assert {path: path.stat().st_mode for path in modes} == modes
+
+
+def test_append_keeps_what_the_file_had(project: Path) -> None:
+    copy = copy_of(project)
+    Originals(copy).changes("open", (str(copy / "train.log"), "a", os.O_WRONLY))
+    assert (copy / "train.log").read_bytes() == LARGE
+    assert not (copy / "train.log").is_symlink()
+    assert (copy / "features.npy").is_symlink(), "what is only read is not copied"
+
+
+def test_original_is_not_changed_by_its_resolved_path(project: Path) -> None:
+    copy = copy_of(project)
+    originals = Originals(copy)
+    for path in (copy / "train.log", copy / "outputs" / "out.txt"):
+        with pytest.raises(PermissionError, match="changes no file of its project"):
+            originals.changes("open", (str(path.resolve()), "w", os.O_WRONLY))
+    originals.changes("open", (str(project.parent / "other.txt"), "w", os.O_WRONLY))
+    originals.changes("open", (str(copy / "train.log"), "r", os.O_RDONLY))
+    assert (copy / "train.log").is_symlink()
+
+
+def test_cell_folders_runs_environments_and_special_files_are_left_out(project: Path) -> None:
+    for name in ("runs/1/run.json", "env/pyvenv.cfg", "node_modules/a.js", ".git/config", "__pycache__/a.pyc"):
+        (project / name).parent.mkdir(parents=True)
+        (project / name).write_text("{}")
+    os.mkfifo(project / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"/proc/self/cwd/{os.path.relpath(project / 'socket')}"[:107])
+    (project / "scratch").mkdir()
+    (project / "again").symlink_to(project / "scratch")
+    (project.parent / "other name").symlink_to(project)
+    (project / "nothing").symlink_to(project / "absent")
+    copy = project_copy(project.parent / "other name" / "scratch", project)
+    assert sorted(path.name for path in copy.iterdir()) == [
+        *("best.h5", "features.npy", "outputs", "runs", "samples", "train.log", "train.py")
+    ]
+    assert not list((copy / "runs").iterdir())
+    assert [(copy / name).is_symlink() for name in ("best.h5", "features.npy", "samples")] == [False, True, False]
+
+
+def test_unreadable_file_is_a_link(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(source: Path, target: Path) -> None:
+        raise PermissionError(source, target)
+
+    monkeypatch.setattr(shutil, "copy2", refused)
+    assert (copy_of(project) / "train.py").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "text"),
+    [("MOST_FILES", 100, "at most 100 files"), ("MOST_WEIGHT_BYTES", 1 << 20, "of weights, of which")],
+)
+def test_project_that_is_too_large_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, text: str
+) -> None:
+    monkeypatch.setattr(projects, limit, value)
+    with pytest.raises(ProjectTooLarge, match=text) as error:
+        copy_of(project)
+    largest = project / "samples" if limit == "MOST_FILES" else project
+    assert f"most of them in {largest}; move its data out of the project" in str(error.value)
+
+
+def test_small_files_beyond_the_limit_are_links(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projects, "MOST_COPIED_BYTES", len(LARGE))
+    copy = copy_of(project)
+    assert (copy / "train.py").is_symlink()
+    assert not (copy / "best.h5").is_symlink()
+
+
+def test_project_of_a_program_is_the_nearest_folder_with_a_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path.resolve() / "home"
+    monkeypatch.setenv("HOME", str(home))
+    file = home / "code" / "scripts" / "train.py"
+    file.parent.mkdir(parents=True)
+    (home / ".git").mkdir()
+    assert project_of(file) == file.parent, "the home folder is never one"
+    (home / "code" / "requirements.txt").touch()
+    assert project_of(file) == home / "code"
+    with pytest.raises(UsageError, match="must be in a folder of its own"):
+        project_of(home / "train.py")
