@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 OF_ONE_WORKLOAD = Path("runner --workload")  # the name of a matrix that is made from flags
 OF_ONE_PROGRAM = "runner script"
+PROJECT_FILES = (".git", "pyproject.toml", "setup.py", "requirements.txt")  # one of them is in a project's folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +124,30 @@ def one_program(
 ) -> CellChoice:
     """Return the choice of one program's cells on these backends, without a matrix file.
 
-    `program` has its arguments and its call as a matrix has them. Its project is the working folder if that contains
-    it, else its own folder. Raises `UsageError` if it is not a file.
+    `program` has its arguments and its call as a matrix has them. Raises `UsageError` if it is not a file, or has no
+    folder of a project.
     """
     if not path.is_file():
         raise UsageError(f"{path}: must be a program of Python, such as train.py; there is no such file")
-    working_folder, file = Path.cwd(), path.resolve()
-    project = working_folder if working_folder in file.parents else file.parent
+    file = path.resolve()
+    project = project_of(file)
     workload = {"script": str(file.relative_to(project)), **program}
     defaults = {"repeats": repeats}
     matrix = {"version": 1, "defaults": defaults, "backends": list(backends), "cells": [{"workload": workload}]}
     return CellChoice(project / OF_ONE_PROGRAM, overrides, text=json.dumps(matrix, indent=1))
+
+
+def project_of(program: Path) -> Path:
+    """Return the folder of a program's project: the nearest with one of `PROJECT_FILES`, else the program's own.
+
+    It is never the home folder nor `/`. Raises `UsageError` for a program that is in one of these.
+    """
+    barred = (Path.home().resolve(), Path("/"))
+    folders = list(itertools.takewhile(lambda folder: folder not in barred, program.parents))
+    if not folders:
+        text = "must be in a folder of its own, of which each cell has a copy, got one in"
+        raise UsageError(f"{program}: {text} {program.parent}")
+    return next((folder for folder in folders if any((folder / name).exists() for name in PROJECT_FILES)), folders[0])
 
 
 @dataclass(frozen=True, slots=True)
