@@ -34,6 +34,19 @@ OWN_OPTIONS = ("eager", "feed", "samples", "steps_per_execution")
 FROZEN_QUANTIZATIONS = ("int8", "int4")  # of a workload's parameter: its weights have no gradients
 SCRIPT = "script:"
 """What the workload of a program begins with; the program's path in its project follows."""
+# The settings that a program's cell takes, whichever of its calls is measured, and those of a kind of call alone.
+OF_PROGRAMS = frozenset(
+    ("autotune", "clocks", "compile_cache", "cpus", "device", "discard", "epochs", "freed_memory", "league", "phase")
+) | {"precision", "seed", "threads"}
+_OF_TRAINING = frozenset(("eager", "gradient_accumulation_steps", "jit", "steps_per_execution"))
+OF_CALLS: dict[str, frozenset[str]] = {
+    "fit": _OF_TRAINING,
+    "steps": frozenset(("steps_per_epoch",)),
+    "step": frozenset(("steps_per_epoch",)),
+    "evaluate": frozenset(),
+    "predict": frozenset(),
+    "predict_on_batch": frozenset(),
+}
 DATA_SOURCES = ("synthetic", "digits", "keras:mnist", "keras:cifar10")
 
 
@@ -102,6 +115,21 @@ class Settings:
     def script(self) -> str:
         """The path of the program in its project; "" for another workload."""
         return self.workload.removeprefix(SCRIPT) if is_script(self.workload) else ""
+
+
+def call_phase(call: object) -> str | None:
+    """Return the phase of the call of a program that a choice names; None for a number. The default call trains."""
+    kind = str(call).partition(" ")[0]
+    if kind.isdecimal():
+        return None
+    return PREDICT if kind in ("evaluate", "predict", "predict_on_batch") else FIT
+
+
+def program_settings(call: object) -> frozenset[str]:
+    """Return the settings that may be set for a choice of a program's call; its kind is known in its cell at last."""
+    kind = str(call).partition(" ")[0]
+    kinds = (kind,) if kind in OF_CALLS else ("fit", "steps", "step")
+    return OF_PROGRAMS.union(*(OF_CALLS[name] for name in kinds))
 
 
 def is_script(workload: str) -> bool:

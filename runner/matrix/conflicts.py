@@ -17,6 +17,9 @@ from keras_matrix.records.settings import (
     REMAT_OFF,
     RESIDENT,
     Scalar,
+    call_phase,
+    is_script,
+    program_settings,
 )
 from keras_matrix.runner.matrix.catalog import CatalogWorkload
 from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
@@ -78,12 +81,37 @@ def conflicts(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
             yield Conflict(key, "device", text)
     if workload.name == spec.WORKLOAD and LARGEST in axes["batch_size"]:
         yield Conflict("batch_size", "workload", f"must be a whole number for {workload.name}, got {say(LARGEST)}")
+    yield from _of_programs(axes, workload)
     yield from _of_implementations(axes, workload)
     yield from _of_pipelines(axes, workload)
     for source in axes["data"]:
         if source not in workload.data:
             text = f"must be {' or '.join(workload.data)} for {workload.name}, got {say(source)}"
             yield Conflict("data", "workload", text)
+
+
+def _of_programs(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
+    """Yield the settings that the cell of a program does not take, and values that it does not."""
+    if not is_script(workload.name):
+        return
+    calls = axes.get("call", ("",))
+    taken_keys = frozenset.intersection(*map(program_settings, calls))
+    for key in sorted(SETTINGS.keys() - taken_keys):
+        usual = workload.own_defaults.get(key, SETTINGS[key].default)
+        if (value := next((value for value in axes[key] if value != usual), None)) is not None:
+            call_text = f", call: {calls[0]}" if calls[0] and key in program_settings("") else ""
+            text = f"must be left out with a script{call_text}, which decides it itself, got {say(value)}"
+            yield Conflict(key, "workload", text)
+    if "auto" in axes["steps_per_epoch"]:
+        yield Conflict("steps_per_epoch", "workload", "must be seed or a whole number with a script, got auto")
+    if 0 in axes["discard"]:
+        text = "must be at least 1 with a script, whose first epoch builds and compiles, got 0"
+        yield Conflict("discard", "workload", text)
+    for call in calls:
+        phase = call_phase(call)
+        if phase and (other := next((value for value in axes["phase"] if value != phase), None)):
+            text = f"must be {phase} for the script's {f'call: {call}' if call else 'first call that trains'}"
+            yield Conflict("phase", "workload", f"{text}, got {say(other)}")
 
 
 def _of_implementations(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.identity import PARAMS
-from keras_matrix.records.settings import OWN_OPTIONS, PREDICT, SCRIPT, Scalar
+from keras_matrix.records.settings import OWN_OPTIONS, SCRIPT, Scalar, call_phase, is_script, program_settings
 from keras_matrix.records.text import near
 from keras_matrix.records.traces.request import Trace
 from keras_matrix.runner.matrix import grammar, instrument_keys
@@ -303,7 +303,8 @@ class EntryReader(ValueReader):
         """Return the entry with defaults: its own keys override the matrix's, the workload's and the grammar's."""
         builtin = {key: rule.default for key, rule in DEFAULTS.items()}
         builtin |= workload.own_defaults
-        settled = {key: value for key, value in (builtin | self.defaults).items() if value is not None}
+        defaults = self.defaults_of(own_keys, workload)
+        settled = {key: value for key, value in (builtin | defaults).items() if value is not None}
         axes = {key: own_keys.axes.get(key, (settled[key],)) for key in SETTINGS}
         params = {k: (rule.normal(rule.default),) for k, rule in workload.params.items() if rule.default is not None}
         for conflict in conflicts(params | own_keys.params | axes, workload):
@@ -314,15 +315,27 @@ class EntryReader(ValueReader):
         backends = self.backends if own_keys.backends is None else own_keys.backends
         return Entry(
             *(path_text(path), self.line(path), workload, backends, axes, params | own_keys.params, limits),
-            trace=own_keys.trace or self.trace,
-            set_by_matrix=set_by_matrix(workload, {*own_keys.axes, *self.defaults}),
-            sets_device="device" in {*own_keys.axes, *self.defaults},
+            trace=None if is_script(workload.name) else own_keys.trace or self.trace,
+            set_by_matrix=set_by_matrix(workload, {*own_keys.axes, *defaults}),
+            sets_device="device" in {*own_keys.axes, *defaults},
             stalls=bool(own_keys.stalls),
         )
 
+    def defaults_of(self, own_keys: _OwnKeys, workload: CatalogWorkload) -> dict[str, Scalar]:
+        """Return the matrix's defaults that apply to a workload: to a program those that its call can take."""
+        if not is_script(workload.name):
+            return self.defaults
+        taken_keys = {*LIMITS}.union(*(program_settings(call) for call in own_keys.params.get("call", ("",))))
+        defaults = {key: value for key, value in self.defaults.items() if key in taken_keys}
+        if defaults.get("steps_per_epoch") == "auto":  # its own is one pass
+            del defaults["steps_per_epoch"]
+        return defaults
+
     def check_trace(self, path: Path, own_keys: _OwnKeys, entry: Entry) -> None:
         """Refuse the trace of an entry without a cell to trace; one that it got from elsewhere is not meant for it."""
-        if own_keys.trace and (problem := instrument_keys.trace_problem(entry.axes["implementation"])):
+        if own_keys.trace and is_script(entry.workload.name):
+            self.refuse((*path, instrument_keys.TRACE), "must be left out with a script, which is not traced")
+        elif own_keys.trace and (problem := instrument_keys.trace_problem(entry.axes["implementation"])):
             self.refuse((*path, instrument_keys.TRACE), problem)
 
     def refuse_conflict(self, path: Path, own_keys: _OwnKeys, conflict: Conflict) -> None:
@@ -338,9 +351,10 @@ class EntryReader(ValueReader):
 
 
 def _of_program(own_keys: _OwnKeys, params: Axes) -> _OwnKeys:
-    """Return the keys of an entry with those of its program; a call that trains nothing is of the phase predict."""
-    kind = str(params.get("call", ("",))[0]).partition(" ")[0]
-    phase: Axes = {"phase": (PREDICT,)} if kind in grammar.PREDICTING else {}
+    """Return the keys of an entry with those of its program, whose call decides the phase."""
+    calls = (own_keys.params | params).get("call", ("",))
+    phases = dict.fromkeys(phase for call in calls if (phase := call_phase(call)))
+    phase: Axes = {"phase": tuple(phases)} if len(phases) == 1 else {}
     return replace(own_keys, params=own_keys.params | params, axes=phase | own_keys.axes)
 
 

@@ -32,7 +32,6 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 USER_WORKLOAD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 # The path of a program in its project; the JSON Schema uses the same pattern.
 SCRIPT_PATH = re.compile(r"(?!/)(?!.*(^|/)\.\.(/|$))[A-Za-z0-9_./ -]{1,190}\.py", re.ASCII)
-PREDICTING = ("evaluate", "predict", "predict_on_batch")  # the kinds of calls that train nothing
 SCRIPT_KEYS = ("script", "args", "call")
 _NOUNS = {"int": "a whole number", "float": "a number", "str": "text", "any": "true, false, a number or text"}
 _NOUNS["cpus"] = "a list of CPUs such as 0-3,8 or a count of them"

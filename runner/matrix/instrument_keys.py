@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.instruments.stall_arms import KEYS, arm_settings, base_of, decided_by_matrix
-from keras_matrix.records.settings import PIPELINE, Scalar, Settings
+from keras_matrix.records.settings import PIPELINE, Scalar, Settings, is_script
 from keras_matrix.records.traces.request import MAX_EPOCH, MAX_STEPS, Trace, untraceable
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import Axes, ValueRule
@@ -65,6 +65,8 @@ def together(settings: Settings) -> str:
 
 def stalls_problem(workload: CatalogWorkload, phases: Iterable[object]) -> str | None:
     """Return what is wrong with an analysed entry's workload or phases, or None."""
+    if is_script(workload.name):
+        return f"{STALLS} must be false for a script, whose input is its own"
     if not (workload.has_pipeline or workload.is_users):
         return f"{STALLS} must be false for {workload.name}, which has no input pipeline"
     wrong_phases = [phase for phase in phases if phase != "fit"]

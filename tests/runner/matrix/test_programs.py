@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.runner.errors import MatrixError
+from keras_matrix.records.settings import OF_CALLS, OF_PROGRAMS
+from keras_matrix.runner.errors import MatrixError, UsageError
+from keras_matrix.runner.matrix.grammar import SETTINGS
+from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 
 HEAD = "version: 1\nbackends: [jax]\ncells:\n  - "
@@ -28,6 +31,36 @@ def test_program_has_its_arguments_and_call_as_parameters_and_whole_passes() -> 
     assert [cell.settings.params["args"] for cell in axis] == ["--width 4", "--width 8"]
 
 
+def test_defaults_that_a_program_does_not_take_are_not_applied_to_it() -> None:
+    """So that a matrix of built-in workloads can have a program too."""
+    defaults = "{steps_per_epoch: auto, batch_size: 64, jit: false, feed: pipeline, epochs: 6, phase: predict}"
+    entries = "[{workload: {script: train.py}}, {workload: {script: train.py, call: predict}}]"
+    text = f"version: 1\nbackends: [jax]\ndefaults: {defaults}\ncells: {entries}\n"
+    fit, predict = (cell.settings for cell in expand(parse(Path("matrix.yaml"), text.encode())))
+    for settings in (fit, predict):
+        assert (settings.steps_per_epoch, settings.batch_size, settings.feed) == ("seed", 1, "host_fed")
+        assert settings.epochs == 6
+    assert [(settings.phase, settings.jit) for settings in (fit, predict)] == [("fit", False), ("predict", "auto")]
+
+
+def test_every_setting_is_taken_by_a_call_of_a_program_or_refused_by_its_name() -> None:
+    values = {"feed": "device_resident", "page_cache": "cold", "remat": "full", "distribution": "model"}
+    values |= {"implementation": "native", "data": "digits", "input_timers": "true"}
+    others = set(SETTINGS) - OF_PROGRAMS
+    assert others > frozenset().union(*OF_CALLS.values())
+    for call, taken_keys in OF_CALLS.items():
+        for key in sorted(others - taken_keys):
+            value = values.get(key, "true" if key in ("jit", "eager") else "2")
+            with pytest.raises(MatrixError, match=rf"cells\[0\].{key}: must be left out with a script"):
+                cells(f"{{workload: {{script: train.py, call: {call}}}, {key}: {value}}}")
+
+
+def test_setting_on_the_command_line_that_a_program_does_not_take_is_refused() -> None:
+    matrix = parse(Path("matrix.yaml"), f"{HEAD}workload: {{script: train.py}}\n".encode())
+    with pytest.raises(UsageError, match=r"--set batch_size=32: .* batch_size must be left out with a script"):
+        expand(matrix, Overrides(assignments={"batch_size": 32}))
+
+
 def test_function_of_a_module_named_script_is_no_program() -> None:
     (cell,) = cells("workload: script:build")
     assert (cell.settings.script, cell.settings.steps_per_epoch) == ("", "auto")
@@ -44,6 +77,12 @@ def test_function_of_a_module_named_script_is_no_program() -> None:
         ("workload: {script: train}", "cells[0].workload.script: must be the path of a program, such as train.py"),
         ("workload: {script: train.py, args: a}", "cells[0].workload.args: must be a list of words, got "),
         ("workload: {script: train.py, call: true}", "cells[0].workload.call: must be the number or kind of a call"),
+        ("{workload: {script: a.py}, discard: 0}", "cells[0].discard: must be at least 1 with a script"),
+        ("{workload: {script: a.py}, steps_per_epoch: auto}", "cells[0].steps_per_epoch: must be seed or a whole"),
+        ("{workload: {script: a.py}, phase: predict}", "cells[0].phase: must be fit for the script's first call"),
+        ("{workload: {script: a.py, call: predict}, phase: fit}", "cells[0].phase: must be predict for the script's"),
+        ("{workload: {script: a.py}, trace: {epochs: [1]}}", "cells[0].trace: must be left out with a script"),
+        ("{workload: {script: a.py}, stalls: true}", "stalls must be false for a script"),
         ("workload: {script: train.py, arg: []}", "cells[0].workload.arg: unknown key"),
     ],
 )
