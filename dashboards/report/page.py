@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_matrix.analysis.comparison.context import RunContext
+from keras_matrix.analysis.comparison.ratios import share_text
 from keras_matrix.analysis.comparison.run_summary import subject
 from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.analysis.keras_cost import KerasCost
 from keras_matrix.analysis.views.result_table import ResultTable
 from keras_matrix.analysis.views.warnings_view import warnings_by_rule
 from keras_matrix.dashboards.charts import axes, figure_table, parallel, picture, pictures, scaling, usage
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import StripPicture
+from keras_matrix.dashboards.charts.figure_table import Grid, GridRow
 from keras_matrix.dashboards.charts.picture import scale, slot_of, unbroken
-from keras_matrix.dashboards.report import environment, failures, keras_cost, results, traces
+from keras_matrix.dashboards.report import environment, failures, results, traces
 from keras_matrix.dashboards.report.inputs import Inputs, inputs
 from keras_matrix.records import files, left_out
 from keras_matrix.records.schema import Record
@@ -71,7 +74,7 @@ def render(records: Sequence[Record], table: ResultTable, about: Mapping[str, ob
         usages_left_out=usage.left_out(rows, run_context.usage_series),
         parallel=fc_pictures,
         devices=scaling.pictures(table),
-        keras_costs=keras_cost.tables(table.keras_costs),
+        keras_costs=keras_cost_tables(table.keras_costs),
         inputs=input_pictures,
         tf32=any("TF32" in plot.caveats for plot in plots),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
@@ -225,3 +228,22 @@ def templates() -> Environment:
     jinja_environment.filters["plural"] = plural
     jinja_environment.filters["words"] = words
     return jinja_environment
+
+
+def keras_cost_tables(keras_costs: Sequence[KerasCost]) -> list[Grid]:
+    """Return what Keras costs: a table for each work, a row for each backend."""
+    works: dict[str, list[KerasCost]] = {}
+    for cost in keras_costs:
+        works.setdefault(cost.key, []).append(cost)
+    return [_cost_table(costs) for costs in works.values()]
+
+
+def _cost_table(costs: Sequence[KerasCost]) -> Grid:
+    names = list(dict.fromkeys(part.name for cost in costs for part in cost.parts))
+    caveats_text = " ".join(f"{cost.backend}: {cost.caveat}." for cost in costs if cost.caveat)
+    return Grid(costs[0].work, ["Keras over native", *names], [_cost_row(cost, names) for cost in costs], caveats_text)
+
+
+def _cost_row(cost: KerasCost, names: Sequence[str]) -> GridRow:
+    shares = {part.name: share_text(part.share) for part in cost.parts}
+    return GridRow(cost.backend, [cost.ratio_text, *(shares.get(name, NOTHING) for name in names)])

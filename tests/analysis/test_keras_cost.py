@@ -14,8 +14,7 @@ from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.findings import run_findings
 from keras_matrix.analysis.keras_cost import PARTS, KerasCost, keras_costs
 from keras_matrix.analysis.views.result_table import result_table
-from keras_matrix.dashboards.report.keras_cost import tables
-from keras_matrix.dashboards.report.page import render
+from keras_matrix.dashboards.report.page import keras_cost_tables, render
 from keras_matrix.records.schema import Learning, Record, Resolved, Status
 from keras_matrix.records.settings import IMPLEMENTATIONS
 from keras_matrix.runner.cli.render.findings import as_document, table_lines
@@ -156,7 +155,7 @@ def test_findings_have_the_ratio_and_each_share() -> None:
 
 
 def test_the_report_has_a_table_for_each_work_and_no_section_without_one() -> None:
-    [shown] = tables(result_table(table(halves())).keras_costs)
+    [shown] = keras_cost_tables(result_table(table(halves())).keras_costs)
     assert (shown.title, shown.columns) == (
         "mnist_mlp",
         ["Keras over native", "callbacks and input", "metrics + optimizer + layers and loss"],
