@@ -353,8 +353,8 @@ class EntryReader(ValueReader):
 def _of_program(own_keys: _OwnKeys, params: Axes) -> _OwnKeys:
     """Return the keys of an entry with those of its program, whose call decides the phase."""
     calls = (own_keys.params | params).get("call", ("",))
-    phases = dict.fromkeys(phase for call in calls if (phase := call_phase(call)))
-    phase: Axes = {"phase": tuple(phases)} if len(phases) == 1 else {}
+    phases = tuple(dict.fromkeys(filter(None, map(call_phase, calls))))
+    phase: Axes = {"phase": phases} if len(phases) == 1 else {}
     return replace(own_keys, params=own_keys.params | params, axes=phase | own_keys.axes)
 
 
