@@ -12,7 +12,7 @@ Outside of a measured program they do nothing, so that they can stay in it. Impo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeVar
 
@@ -22,7 +22,7 @@ Batch = TypeVar("Batch")
 class LoopObserver(Protocol):
     """What measures the loops of the program in this process."""
 
-    def steps(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def steps(self, batches: Iterable[Batch]) -> Iterable[Batch]:
         """Return the batches of as many passes as are measured, after which the program ends."""
 
     def step(self) -> AbstractContextManager[None]:

@@ -35,7 +35,7 @@ from keras_matrix.records.host import inherited_environment
 from keras_matrix.records.host.import_path import search_path
 from keras_matrix.records.host.platform import PLATFORM, Facility
 from keras_matrix.runner.cell.clock import monotonic
-from keras_matrix.runner.cell.job import Job, make_home, read_job, result_of, write_result
+from keras_matrix.runner.cell.job import Job, leave, make_home, read_job, result_of, write_result
 
 # The path of a Unix socket has at most 107 bytes; multiprocessing adds up to 40 for a folder and a name.
 LONGEST_SOCKET_FOLDER = 64
@@ -118,21 +118,11 @@ def _work(job: Job, import_time_s: float, start: str) -> None:
     if job.settings.script:
         from keras_matrix.runner.cell.script import measure_script
 
-        write_result(job, measure_script(job, import_time_s, start))
+        measure_script(job, import_time_s, start)
         return
     from keras_matrix.runner.cell.measure import measure
 
     write_result(job, measure(job, import_time_s, start))
-
-
-def leave(code: int) -> None:
-    """End the process at once, with what was printed flushed."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError, AttributeError):  # full, closed or replaced by the workload
-            continue
-    os._exit(code)
 
 
 def _report(job: Job, error: Exception) -> None:

@@ -5,7 +5,8 @@ those of the user's modules. The folder is a copy of its project in the cell's s
 and plots disturbs neither the project nor other cells: see `runner.cell.project`.
 
 Keras's methods are replaced until the measured call is reached: then they are Keras's own again. Calls before it run
-as written; after it the program ends, by an exception that `except Exception` does not catch.
+as written. Once it is measured its result is written and the process ends, without an exception that the program could
+catch; an error of the measurement is kept, whatever the program does with it.
 
 A module of its own: only a cell of a program imports it.
 """
@@ -24,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 
@@ -34,13 +35,13 @@ from keras_matrix.records.epoch_figures import program_work, with_figures
 from keras_matrix.records.host import inherited_environment
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.records.schema import CellResult, DeviceProof, Learning, Resolved, Times
-from keras_matrix.records.settings import FIT, PREDICT, Settings
+from keras_matrix.records.settings import FIT, PREDICT, Settings, program_settings
 from keras_matrix.records.text import plural
 from keras_matrix.runner.cell import backends, measure
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.checks.devices import prove, refuse_devices
 from keras_matrix.runner.cell.clock import monotonic
-from keras_matrix.runner.cell.job import Job, result_of
+from keras_matrix.runner.cell.job import Job, leave, result_of, write_result
 from keras_matrix.runner.cell.loop import FitCall, Stretch, fit_as_called, prefetched_note, prefetches, training_rows
 from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs, Turns, leave_copies
 from keras_matrix.runner.cell.options import applied, changed_options, check_backend, process_options
@@ -66,6 +67,18 @@ KERAS_BATCH = 32  # of arrays, where a call does not say
 CALLS = {"predict": 1, "evaluate": 1, "predict_on_batch": 100}
 LOOP_STEPS = 50  # of an epoch of steps that are no pass, unless the matrix has another number
 SHOWN = 8
+STOPPED = (
+    "stop_deferred: a callback asked to stop after {} before the last one; training went on, so that all epochs were "
+    "measured"
+)
+# The settings that some calls do not take, with their values where the matrix does not set them.
+USUAL = {
+    "eager": False,
+    "gradient_accumulation_steps": 1,
+    "jit": "auto",
+    "steps_per_epoch": "seed",
+    "steps_per_execution": 1,
+}
 LOOP_LINES = (
     "for a loop of your own add one of these lines to it: `for batch in keras_matrix.steps(dataset):`, or around each "
     "step `with keras_matrix.step():`"
@@ -73,7 +86,7 @@ LOOP_LINES = (
 
 
 class ProgramEnds(BaseException):
-    """Ends the program after its measured call."""
+    """Ends the program at a call that would be measured again after an error that the program caught."""
 
 
 class NothingMeasured(Exception):
@@ -128,6 +141,8 @@ class Program:
     """One run of a program, whose calls are observed until the chosen one is measured."""
 
     def __init__(self, job: Job, measurement: Measurement) -> None:
+        self._job = job
+        self._error: Exception | None = None
         self.calls: dict[tuple[str, str], Call] = {}
         self._choice = str(job.settings.params.get("call", ""))
         self._root = Path(job.import_roots[0])
@@ -138,8 +153,11 @@ class Program:
         self._replaced: list[tuple[type, str, Any]] = []
         self._loop: OwnLoop | None = None
 
-    def run(self) -> CellResult:
-        """Run the program and return the result of its measured call. Raises `NothingMeasured` and its exceptions."""
+    def run(self) -> None:
+        """Run the program until its call is measured, which ends the process.
+
+        Raises the error of the measurement, else the program's own, else `NothingMeasured`.
+        """
         os.environ["MPLBACKEND"] = "Agg"
         sys.argv[:] = [self._script.name, *self._words]
         os.chdir(self._script.parent)
@@ -152,23 +170,51 @@ class Program:
             pass
         except SystemExit as stop:
             ended_by = f" by sys.exit({stop.code!r})"
+        except Exception:
+            if self._error is None:
+                raise
         finally:
             leave_copies(self._pid)
             self._restore()
-        if self._measurement.result is None:
-            raise NothingMeasured(self._nothing_text(ended_by))
-        return self._measurement.result
+        raise self._error or NothingMeasured(self._nothing_text(ended_by))
+
+    def _end(self, call: Call) -> NoReturn:
+        """Write the result of the measured call, and end the process."""
+        assert self._measurement.result is not None
+        leave_copies(self._pid)
+        result = self._measurement.result
+        write_result(self._job, replace(result, program_notes=[*result.program_notes, *self._not_applied(call)]))
+        leave(0)
+
+    def _not_applied(self, call: Call) -> list[str]:
+        """Return a note about the settings of the matrix that this kind of call does not take."""
+        values = {key: getattr(self._settings, key) for key in USUAL if key not in program_settings(call.kind)}
+        text = ", ".join(f"{key}={value}" for key, value in values.items() if value != USUAL[key])
+        return [f"not_applied: {text}: not taken by {call}, which decides it itself"] if text else []
+
+    @contextmanager
+    def _kept_error(self) -> Iterator[None]:
+        """Keep an error of the measurement, which the program may catch."""
+        if self._error is not None:
+            raise ProgramEnds
+        try:
+            yield
+        except Exception as error:
+            self._error = error
+            raise
 
     def _nothing_text(self, ended_by: str) -> str:
         call_text = f"the call {self._choice!r}" if self._choice else "a call of fit in its own process"
         text = f"{self._script.name}: the program ended{ended_by} without {call_text}"
         if self._loop is not None:
-            return f"{text}: its loop ended {self._loop.epochs_text}; let it run longer, or set fewer epochs"
+            advice = "let it run longer, in a loop over epochs of its own, or set fewer epochs"
+            return f"{text}: its loop ended {self._loop.epochs_text}; {advice}"
         if self.calls:
             text += f"; its calls: {', '.join(f'{call.number} {call}' for call in self.calls.values())}"
         return text if self._choice or self.calls else f"{text}; {LOOP_LINES}"
 
     def _observe(self) -> None:
+        self._restore()
         own_loop.observer = self
         for name in METHODS:
             owner = next(kind for kind in keras.Model.__mro__ if name in vars(kind))
@@ -192,7 +238,7 @@ class Program:
             call = self._reached(kind)
             self._entered.inside = True
             try:
-                if call.is_chosen(self._choice):
+                if call.is_chosen(self._choice) and self._loop is None:
                     function = functools.partial(original, model)
                     self._measure(call, model, function, (arguments, named_arguments))
                 return original(model, *arguments, **named_arguments)
@@ -204,45 +250,60 @@ class Program:
     def _measure(
         self, call: Call, model: Any, function: Any, arguments: tuple[tuple[Any, ...], dict[str, Any]]
     ) -> None:
-        """Measure a call of one of Keras's methods and end the program; a `fit` of zero epochs is left alone."""
+        """Measure a call of one of Keras's methods and end; a `fit` of zero epochs is left alone."""
         positional, named_arguments = arguments
         if call.kind == FIT:
             fit = replace(FitCall.of(model, *positional, **named_arguments), function=function)
             if int(fit.arguments.get("epochs", 1)) <= int(fit.arguments.get("initial_epoch") or 0):
                 return
         leave_copies(self._pid)
-        self._restore()
-        if call.kind == FIT:
-            self._measurement.fit(call, fit)
-        else:
-            self._measurement.predictions(call, model, lambda: function(*positional, **named_arguments))
-        raise ProgramEnds
+        try:
+            with self._kept_error():
+                self._restore()
+                if call.kind == FIT:
+                    self._measurement.fit(call, fit)
+                else:
+                    self._measurement.predictions(call, model, lambda: function(*positional, **named_arguments))
+        finally:
+            self._observe()  # so that the next such call ends the program if it catches this error
+        self._end(call)
 
-    def steps(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Return the batches of a loop: of one that is chosen those of the measured passes, else of one pass."""
+    def steps(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """Return the batches of a loop: of one that is chosen those of the measured passes, else what it was given."""
         call = self._reached(STEPS)
-        return self._passes(call, batches) if call.is_chosen(self._choice) else iter(batches)
+        if not self._is_loop(call):
+            return batches
+        if isinstance(batches, Iterator):
+            return self._passes(call, batches)
+        return Passes(batches, functools.partial(self._passes, call, batches))
+
+    def _is_loop(self, call: Call) -> bool:
+        """Return whether a call is that of the measured loop: the first that is chosen."""
+        return call.is_chosen(self._choice) if self._loop is None else call is self._loop.call
 
     def _passes(self, call: Call, batches: Iterable[Any]) -> Iterator[Any]:
-        self._loop = OwnLoop(self._measurement, self._settings, call)
-        yield from self._loop.passes(batches)
-        self._restore()
-        raise ProgramEnds
+        with self._kept_error():
+            self._loop = self._loop or OwnLoop(self._measurement, self._settings, call)
+            try:
+                yield from self._loop.passes(batches)
+            finally:  # also if the program breaks its loop
+                if self._measurement.result is not None:
+                    self._end(call)
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Return the context of one step of a loop."""
         call = self._reached(STEP)
-        if not call.is_chosen(self._choice):
+        if not self._is_loop(call):
             yield
             return
-        if self._loop is None:
-            self._loop = OwnLoop(self._measurement, self._settings, call)
-        self._loop.step_begins()
+        with self._kept_error():
+            self._loop = self._loop or OwnLoop(self._measurement, self._settings, call)
+            self._loop.step_begins()
         yield
-        if self._loop.step_ended():
-            self._restore()
-            raise ProgramEnds
+        with self._kept_error():
+            if self._loop.step_ended():
+                self._end(call)
 
     def _reached(self, kind: str) -> Call:
         """Return the call site of the call that is being made, by the innermost frame in the project."""
@@ -252,6 +313,22 @@ class Program:
         path = Path(frame.f_code.co_filename).relative_to(self._root) if frame else "elsewhere"
         place = f"{path}:{frame.f_lineno if frame else 0}"
         return self.calls.setdefault((kind, place), Call(kind, place, len(self.calls) + 1))
+
+
+class Passes:
+    """The batches of a measured loop, with the length and the attributes of what the program gave."""
+
+    def __init__(self, batches: Iterable[Any], begin: Callable[[], Iterator[Any]]) -> None:
+        self._batches, self._begin = batches, begin
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._begin()
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type] # as without a measurement, a TypeError if it has none
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
 
 
 class Measurement:
@@ -395,6 +472,8 @@ class OwnLoop:
     def __init__(self, measurement: Measurement, settings: Settings, call: Call) -> None:
         self.times_s: list[float] = []
         self.notes: list[str] = []
+        self.call = call
+        self._is_grouped = False
         self._measurement, self._call, self._epochs = measurement, call, settings.epochs
         self._stretch = measurement.start_loop(call)
         self._group = settings.steps_per_epoch if isinstance(settings.steps_per_epoch, int) else LOOP_STEPS
@@ -403,23 +482,44 @@ class OwnLoop:
         self._count = 0
 
     def passes(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches of all epochs. Raises `WorkMismatch` if a source ends that cannot be read again."""
+        """Yield batches until all epochs are measured, or the program leaves its loop, or an iterator has ended.
+
+        A pass is an epoch, also one that the program breaks; it goes on with the next call. An iterator of more steps
+        than a group is cut into groups, which go on with the next iterator. Raises `WorkMismatch` without a batch.
+        """
+        is_empty = True
         while len(self.times_s) < self._epochs:
             is_cut = isinstance(batches, Iterator) or _is_endless(batches)
-            self._begin()
+            if self._begun_s is None:
+                self._begin()
             iterator = iter(batches)  # within the epoch: it may start workers, and prepare the first batches
-            for batch in iterator:
-                yield batch
-                self._count += 1
-                if is_cut and self._count == self._group:
-                    break
-            if not self._count:
+            try:
+                for batch in iterator:
+                    is_empty = False
+                    yield batch
+                    self._count += 1
+                    if is_cut and self._count == self._group:
+                        break
+            except GeneratorExit:
+                self._pass_ended()
+                raise
+            if is_empty:
                 raise WorkMismatch(f"{self._call}: its batches ended {self.epochs_text}")
+            if is_cut and self._count < self._group:
+                self._pass_ended()
+                return
             self._end()
             if is_cut:
-                batches = iterator
+                batches, self._is_grouped = iterator, True
                 self.notes = [prefetched_note(str(self._call))]
         self._measurement.loop(self._call, self._steps, self.times_s, self.notes)
+
+    def _pass_ended(self) -> None:
+        """End an epoch with a pass of one step or more, unless epochs are groups of steps."""
+        if self._count and not self._is_grouped:
+            self._end()
+            if len(self.times_s) == self._epochs:
+                self._measurement.loop(self._call, self._steps, self.times_s, self.notes)
 
     def step_begins(self) -> None:
         """Start the first epoch with the first step."""
@@ -503,8 +603,8 @@ def _uncounted(steps: int, samples: int | None, epochs: int, platforms: set[str]
     return WorkDone([stretch], samples_per_step=samples_per_step, skipped_updates=0, weight_platforms=sorted(platforms))
 
 
-def measure_script(job: Job, import_time_s: float, start: str) -> CellResult:
-    """Run the job's program and return the result of its measured call. Raises the program's own errors.
+def measure_script(job: Job, import_time_s: float, start: str) -> None:
+    """Run the job's program until its call is measured, write the result, and end the process. Raises its errors.
 
     The device is initialised by the program, or for the proof right before the measured call.
     """
@@ -518,4 +618,4 @@ def measure_script(job: Job, import_time_s: float, start: str) -> CellResult:
     adapter.configure(settings, job.compile_cache_dir)
     measure.configure_keras(settings)
     measure.seed_all(adapter, settings.seed)
-    return Program(job, Measurement(job, adapter, (import_time_s, start, cuda_cache))).run()
+    Program(job, Measurement(job, adapter, (import_time_s, start, cuda_cache))).run()

@@ -29,7 +29,8 @@ from typing import Any, NoReturn
 from keras_matrix.records.host import device_lists
 from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.runner.cell import memory
-from keras_matrix.runner.cell.entry import import_backend, leave, run_job
+from keras_matrix.runner.cell.entry import import_backend, run_job
+from keras_matrix.runner.cell.job import leave
 
 MESSAGE_BYTES = 1 << 16
 

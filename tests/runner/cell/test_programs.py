@@ -30,6 +30,9 @@ cells:
   - workload: {{script: stateless.py}}
   - workload: {{script: modelless.py}}
   - workload: {{script: idle.py}}
+  - workload: {{script: breaks.py}}
+  - workload: {{script: once.py}}
+  - workload: {{script: caught.py}}
   - workload: {{script: nothing.py}}
   - workload: {{script: misplaced.py}}
 """
@@ -41,8 +44,10 @@ EXPECTED = {
     ("twice.py", "predict"): ("predict twice.py:13", 1),
     ("twice.py", "evaluate"): ("evaluate twice.py:12", 1),
     ("loop.py", ""): ("steps loop.py:23", 5),
-    ("contexts.py", ""): ("step contexts.py:14", 4),
+    ("contexts.py", ""): ("step contexts.py:15", 4),
     ("modelless.py", ""): ("steps modelless.py:5", 4),
+    ("breaks.py", ""): ("steps breaks.py:13", 6),
+    ("once.py", ""): ("steps once.py:12", 3),
 }
 
 
@@ -57,9 +62,10 @@ def test_programs_are_measured_by_the_call_that_is_chosen(tmp_path: Path, backen
     records = counted_records(tmp_path)
     failed = [record for record in records if record.status not in MEASURED]
     reasons = {record.settings.script: record.reason or "" for record in failed}
-    assert set(reasons) == {"nothing.py", "misplaced.py", "idle.py"}, reasons
+    assert set(reasons) == {"nothing.py", "misplaced.py", "idle.py", "caught.py"}, reasons
     assert reasons["idle.py"] == "0 of 2 trainable weights changed in the epochs: the model was not trained"
     assert {record.status for record in failed if record.settings.script == "idle.py"} == {Status.WORK_MISMATCH}
+    assert f"{project}/caught.py:10" in reasons["caught.py"], reasons["caught.py"]
     assert "ended by sys.exit(0) without a call of fit" in reasons["nothing.py"]
     assert "for batch in keras_matrix.steps(dataset):" in reasons["nothing.py"]
     assert "put 'data/missing.txt' into the program's project" in reasons["misplaced.py"]
