@@ -97,9 +97,10 @@ def _shorten_socket_paths(folder: str) -> None:
 
 def _placed_script(job: Job) -> Job:
     """Return the job of a program with a copy of its project, and search its modules as `python SCRIPT` does."""
-    from keras_matrix.runner.cell.script import placed
+    from keras_matrix.runner.cell.project import placed, working_folder
 
-    job = placed(job)
+    originally, job = job, placed(job)
+    os.chdir(working_folder(originally, job))
     sys.path[:] = search_path([str((Path(job.import_roots[0]) / job.settings.script).parent)], sys.path)
     return job
 
@@ -276,7 +277,11 @@ def _advice(error: BaseException, place: _Place | None, job: Job) -> str | None:
         return f"install {_PACKAGES.get(module, module)} for the Python of the cells, or leave out what imports it"
     if (path := _relative_path(error)) is not None:
         if job.settings.script:
-            return f"put {path!r} into the program's project, of which a copy is used, without hidden files"
+            folder = _host_path(f"{Path.cwd()}/", job).rstrip("/")
+            return (
+                f"the program runs in {folder}, of a copy of its project without hidden files: put {path!r} there, or "
+                "start this command in the folder of the project from which it is found"
+            )
         return f"a cell runs in a folder of its own: use Path(__file__).parent / {path!r}"
     if (
         isinstance(error, TypeError)

@@ -18,11 +18,12 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from keras_matrix.records.text import bytes_text
+from keras_matrix.runner.cell.job import Job
 
 SMALL_BYTES = 1 << 20
 MANY_FILES = 200  # of a folder with data
@@ -53,6 +54,37 @@ def project_copy(folder: Path, project: Path) -> Path:
     while waiting:
         waiting += copying.folder(*waiting.pop())
     return copy
+
+
+def placed(job: Job) -> Job:
+    """Return the job with a copy of the program's project, at best the matrix file's folder, as that of its modules.
+
+    Raises FileNotFoundError if no folder of the job has the program.
+    """
+    script = job.settings.script
+    for root in dict.fromkeys(reversed(job.import_roots)):  # the last one is that of the matrix file
+        if (Path(root) / script).is_file():
+            copy = project_copy(Path(job.folder), Path(root))
+            return replace(job, import_roots=[str(copy)], host_roots=[_on_host(job).get(root, root)])
+    folders_text = " or ".join(dict.fromkeys(job.import_roots))
+    raise FileNotFoundError(f"{script}: no such program in {folders_text}")
+
+
+def working_folder(job: Job, placed_job: Job) -> Path:
+    """Return where a program runs: in the copy of the runner's working folder, if that is in its project, else its own.
+
+    `job` has the folders of the user's modules, of which the runner's working folder is the first.
+    """
+    copy, project = Path(placed_job.import_roots[0]), placed_job.host_roots[0]
+    working = Path(_on_host(job)[job.import_roots[0]])
+    if working.is_relative_to(project) and (folder := copy / working.relative_to(project)).is_dir():
+        return folder
+    return (copy / job.settings.script).parent
+
+
+def _on_host(job: Job) -> dict[str, str]:
+    """Return the host's path of each folder of the user's modules."""
+    return dict(zip(job.import_roots, job.host_roots or job.import_roots, strict=False))
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Runs a program of a user's unchanged, and measures one of its calls of `fit`, `evaluate` or `predict`, or its loop.
 
-The program runs as `python train.py ARGUMENTS` would: as `__main__`, in its own folder, with that folder first among
+The program runs as `python train.py ARGUMENTS` would: as `__main__`, with its own folder first among
 those of the user's modules. The folder is a copy of its project in the cell's scratch folder, so that what it writes
 and plots disturbs neither the project nor other cells: see `runner.cell.project`.
 
@@ -46,7 +46,7 @@ from keras_matrix.runner.cell.loop import FitCall, Stretch, fit_as_called, prefe
 from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs, Turns, leave_copies
 from keras_matrix.runner.cell.options import applied, changed_options, check_backend, process_options
 from keras_matrix.runner.cell.phases import WorkMismatch, learning_of
-from keras_matrix.runner.cell.project import Originals, project_copy
+from keras_matrix.runner.cell.project import Originals
 from keras_matrix.runner.cell.work import (
     COUNTING_REPEAT,
     Counting,
@@ -91,21 +91,6 @@ class ProgramEnds(BaseException):
 
 class NothingMeasured(Exception):
     """The program ended without the call that was to be measured. The message lists the calls that it made."""
-
-
-def placed(job: Job) -> Job:
-    """Return the job with a copy of the program's project, at best the matrix file's folder, as that of its modules.
-
-    Raises FileNotFoundError if no folder of the job has the program.
-    """
-    script = job.settings.script
-    for root in dict.fromkeys(reversed(job.import_roots)):  # the last one is that of the matrix file
-        if (Path(root) / script).is_file():
-            host_roots = dict(zip(job.import_roots, job.host_roots, strict=False))
-            copy = project_copy(Path(job.folder), Path(root))
-            return replace(job, import_roots=[str(copy)], host_roots=[host_roots.get(root, root)])
-    folders_text = " or ".join(dict.fromkeys(job.import_roots))
-    raise FileNotFoundError(f"{script}: no such program in {folders_text}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +145,6 @@ class Program:
         """
         os.environ["MPLBACKEND"] = "Agg"
         sys.argv[:] = [self._script.name, *self._words]
-        os.chdir(self._script.parent)
         Originals(self._root).keep()
         self._observe()
         ended_by = ""

@@ -68,7 +68,8 @@ def test_programs_are_measured_by_the_call_that_is_chosen(tmp_path: Path, backen
     assert f"{project}/caught.py:10" in reasons["caught.py"], reasons["caught.py"]
     assert "ended by sys.exit(0) without a call of fit" in reasons["nothing.py"]
     assert "for batch in keras_matrix.steps(dataset):" in reasons["nothing.py"]
-    assert "put 'data/missing.txt' into the program's project" in reasons["misplaced.py"]
+    assert f"the program runs in {project}, of a copy of its project" in reasons["misplaced.py"]
+    assert "put 'data/missing.txt' there, or start this command in the folder" in reasons["misplaced.py"]
     assert f"{project}/misplaced.py:5" in reasons["misplaced.py"], "the place has its path in the project"
     measured = {
         (record.settings.script, str(record.settings.params.get("call", ""))): record

@@ -6,14 +6,25 @@ import os
 import shutil
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from keras_matrix.runner.cell import project as projects
-from keras_matrix.runner.cell.project import MANY_FILES, SMALL_BYTES, Originals, ProjectTooLarge, project_copy
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cell.project import (
+    MANY_FILES,
+    SMALL_BYTES,
+    Originals,
+    ProjectTooLarge,
+    placed,
+    project_copy,
+    working_folder,
+)
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.measure.request import project_of
+from tests.conftest import make_settings
 
 LARGE = b"x" * (SMALL_BYTES + 1)
 
@@ -166,3 +177,25 @@ def test_project_of_a_program_is_the_nearest_folder_with_a_mark(
     assert project_of(file) == home / "code"
     with pytest.raises(UsageError, match="must be in a folder of its own"):
         project_of(home / "train.py")
+
+
+@pytest.mark.parametrize(
+    ("working", "expected"),
+    [(".", "."), ("scripts", "scripts"), ("scripts/.hidden", "scripts"), ("../elsewhere", "scripts")],
+)
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_program_runs_where_the_command_was_given(project: Path, working: str, expected: str, is_inside: bool) -> None:
+    """`is_inside`: in a container, where the project has another path."""
+    (project / "scripts").mkdir()
+    (project / "scripts" / "train.py").touch()
+    scratch, mounted = project.parent / "scratch", project.parent / "mounted"
+    scratch.mkdir()
+    mounted.symlink_to(project)
+    host_roots = [os.path.normpath(project / working), str(project)]
+    settings = make_settings(workload="script:scripts/train.py")
+    roots = ["/cell/import/0", str(mounted)] if working != "." else [str(mounted)] * 2
+    job = Job("n", "c", 0, 0, settings, 1, str(scratch), roots if is_inside else host_roots, None, None)
+    job = replace(job, host_roots=host_roots if is_inside else [])
+    moved = placed(job)
+    assert moved.host_roots == [str(project)]
+    assert working_folder(job, moved) == Path(moved.import_roots[0]) / expected
