@@ -67,10 +67,6 @@ KERAS_BATCH = 32  # of arrays, where a call does not say
 CALLS = {"predict": 1, "evaluate": 1, "predict_on_batch": 100}
 LOOP_STEPS = 50  # of an epoch of steps that are no pass, unless the matrix has another number
 SHOWN = 8
-STOPPED = (
-    "stop_deferred: a callback asked to stop after {} before the last one; training went on, so that all epochs were "
-    "measured"
-)
 # The settings that some calls do not take, with their values where the matrix does not set them.
 USUAL = {
     "eager": False,
