@@ -12,9 +12,9 @@ Outside of a measured program they do nothing, so that they can stay in it. Impo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 Batch = TypeVar("Batch")
 
@@ -41,3 +41,19 @@ def steps(batches: Iterable[Batch]) -> Iterable[Batch]:
 def step() -> AbstractContextManager[None]:
     """Return a context for one training step of a loop."""
     return nullcontext() if observer is None else observer.step()
+
+
+class Passes:
+    """The batches of a measured loop, with the length and the attributes of what the program gave."""
+
+    def __init__(self, batches: Iterable[Any], begin: Callable[[], Iterator[Any]]) -> None:
+        self._batches, self._begin = batches, begin
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._begin()
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type] # as without a measurement, a TypeError if it has none
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)

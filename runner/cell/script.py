@@ -255,7 +255,7 @@ class Program:
             return batches
         if isinstance(batches, Iterator):
             return self._passes(call, batches)
-        return Passes(batches, functools.partial(self._passes, call, batches))
+        return own_loop.Passes(batches, functools.partial(self._passes, call, batches))
 
     def _is_loop(self, call: Call) -> bool:
         """Return whether a call is that of the measured loop: the first that is chosen."""
@@ -293,22 +293,6 @@ class Program:
         path = Path(frame.f_code.co_filename).relative_to(self._root) if frame else "elsewhere"
         place = f"{path}:{frame.f_lineno if frame else 0}"
         return self.calls.setdefault((kind, place), Call(kind, place, len(self.calls) + 1))
-
-
-class Passes:
-    """The batches of a measured loop, with the length and the attributes of what the program gave."""
-
-    def __init__(self, batches: Iterable[Any], begin: Callable[[], Iterator[Any]]) -> None:
-        self._batches, self._begin = batches, begin
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._begin()
-
-    def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type] # as without a measurement, a TypeError if it has none
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batches, name)
 
 
 class Measurement:
